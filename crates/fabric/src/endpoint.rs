@@ -1,0 +1,266 @@
+//! An endpoint: one worker's connection to all memory nodes, the same for every backend.
+//!
+//! It leases buffers, posts rounds that nobody awaits, keeps the timers of its lanes, and remembers which background
+//! rounds failed until somebody has been told.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use crate::address::NodeId;
+use crate::error::FabricError;
+use crate::executor::ReadySet;
+use crate::lane::Lane;
+use crate::limits::LANES_MAX;
+use crate::round::{Round, RoundBuffer};
+use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+
+/// A background round that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackgroundFailure {
+    /// The lane that posted it.
+    pub lane: LaneId,
+    /// Why.
+    pub error: FabricError,
+}
+
+/// See the [module](self). Made by [`Worker::connect`](crate::Worker::connect).
+pub struct Endpoint {
+    transport: Box<dyn Transport>,
+    ready: Rc<ReadySet>,
+    /// In front of the pool: the common lease and return touch no `RefCell`.
+    spare: Cell<Option<Box<RoundBuffer>>>,
+    pool: RefCell<Vec<Box<RoundBuffer>>>,
+    timers: RefCell<Vec<(Nanos, LaneId)>>,
+    /// Rounds to post when the round with that serial number has completed without error.
+    continuations: RefCell<Vec<(u64, Box<RoundBuffer>)>>,
+    /// Rounds of each lane that nobody awaits and that have not completed.
+    background: [Cell<u32>; LANES_MAX],
+    failures: RefCell<Vec<BackgroundFailure>>,
+    /// Nodes with a failure that no `execute` has reported, a bit each.
+    unreported: Cell<u64>,
+    next_serial: Cell<u64>,
+    yields: Cell<bool>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(transport: Box<dyn Transport>, ready: Rc<ReadySet>) -> Endpoint {
+        Endpoint {
+            transport,
+            ready,
+            spare: Cell::new(None),
+            pool: RefCell::default(),
+            timers: RefCell::default(),
+            continuations: RefCell::default(),
+            background: [const { Cell::new(0) }; LANES_MAX],
+            failures: RefCell::default(),
+            unreported: Cell::new(0),
+            next_serial: Cell::new(1),
+            yields: Cell::new(false),
+        }
+    }
+
+    /// Whether a lane lets the other coroutines run after every round, also where the round completed at once. Off by
+    /// default; tests turn it on.
+    pub fn yield_after_rounds(&self, yields: bool) {
+        self.yields.set(yields);
+    }
+
+    pub(crate) fn yields(&self) -> bool {
+        self.yields.get()
+    }
+
+    /// What the backend promises.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.transport.capabilities()
+    }
+
+    /// The time.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.transport.now()
+    }
+
+    /// Background rounds that have failed since the last call.
+    pub fn failures(&self) -> Vec<BackgroundFailure> {
+        self.unreported.set(0);
+        self.failures.take()
+    }
+
+    #[inline]
+    pub(crate) fn round<'l>(&self, lane: &'l Lane) -> Round<'l> {
+        let mut buffer = self.spare.take().unwrap_or_else(|| self.buffer_from_pool());
+        let serial = self.next_serial.get();
+        self.next_serial.set(serial + 1);
+        buffer.reset(lane.id(), serial);
+        Round::new(lane, buffer)
+    }
+
+    #[cold]
+    fn buffer_from_pool(&self) -> Box<RoundBuffer> {
+        self.pool.borrow_mut().pop().unwrap_or_else(RoundBuffer::new)
+    }
+
+    #[inline]
+    pub(crate) fn recycle(&self, buffer: Box<RoundBuffer>) {
+        if let Some(former) = self.spare.replace(Some(buffer)) {
+            self.pool.borrow_mut().push(former);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn send(&self, buffer: Box<RoundBuffer>) -> Posted {
+        self.transport.post(buffer)
+    }
+
+    pub(crate) fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        self.transport.take(ticket)
+    }
+
+    /// A failure of an earlier background round that a new round to the same node must report.
+    #[inline]
+    pub(crate) fn unreported_failure(&self, buffer: &RoundBuffer) -> Option<FabricError> {
+        if self.unreported.get() == 0 { None } else { self.report(buffer) }
+    }
+
+    #[cold]
+    fn report(&self, buffer: &RoundBuffer) -> Option<FabricError> {
+        let node = buffer
+            .verbs()
+            .iter()
+            .filter_map(|verb| verb.node())
+            .find(|node| self.unreported.get() & bit(*node) != 0)?;
+        self.unreported.set(self.unreported.get() & !bit(node));
+        self.failures.borrow().iter().rev().find(|failure| failure.error.node == node).map(|failure| failure.error)
+    }
+
+    /// Sends a round that nobody will await.
+    #[inline]
+    pub(crate) fn post(&self, mut buffer: Box<RoundBuffer>) {
+        buffer.background = true;
+        self.count_background(buffer.lane, 1);
+        if buffer.outcome.is_err() {
+            return self.reclaim(buffer); // it was wrong from the start, and is reported as any other failure
+        }
+        match self.transport.post(buffer) {
+            Posted::Done(buffer) => self.reclaim(buffer),
+            Posted::Pending(ticket) => {
+                if let Some(buffer) = self.transport.orphan(ticket) {
+                    self.reclaim(buffer);
+                }
+            }
+        }
+    }
+
+    /// Nobody awaits this round any more.
+    pub(crate) fn abandon(&self, ticket: Ticket, lane: LaneId) {
+        self.count_background(lane, 1);
+        if let Some(buffer) = self.transport.orphan(ticket) {
+            self.reclaim(buffer);
+        }
+    }
+
+    /// Posts `next` when the round with this serial number has come back without error.
+    pub(crate) fn continue_with(&self, serial: u64, next: Box<RoundBuffer>) {
+        self.count_background(next.lane, 1);
+        self.continuations.borrow_mut().push((serial, next));
+    }
+
+    /// A round that nobody awaited has completed.
+    fn reclaim(&self, buffer: Box<RoundBuffer>) {
+        self.count_background(buffer.lane, -1);
+        let outcome = buffer.outcome;
+        if let (Err(error), true) = (outcome, buffer.background) {
+            self.failed(BackgroundFailure { lane: buffer.lane, error });
+        }
+        if !self.continuations.borrow().is_empty() {
+            self.run_continuations(buffer.serial, outcome);
+        }
+        self.recycle(buffer);
+    }
+
+    #[cold]
+    fn run_continuations(&self, serial: u64, outcome: Result<(), FabricError>) {
+        loop {
+            let mut continuations = self.continuations.borrow_mut();
+            let Some(at) = continuations.iter().position(|(after, _)| *after == serial) else { return };
+            let (_, next) = continuations.remove(at);
+            drop(continuations);
+            self.count_background(next.lane, -1);
+            match outcome {
+                Ok(()) => self.post(next),
+                Err(error) => {
+                    self.failed(BackgroundFailure { lane: next.lane, error });
+                    self.recycle(next);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn failed(&self, failure: BackgroundFailure) {
+        tracing::warn!(lane = failure.lane.0, error = %failure.error, "a background round failed");
+        self.unreported.set(self.unreported.get() | bit(failure.error.node));
+        let mut failures = self.failures.borrow_mut();
+        // A worker that never asks must not grow without bound; the newest say what is wrong now.
+        if failures.len() == 1024 {
+            failures.remove(0);
+        }
+        failures.push(failure);
+    }
+
+    fn count_background(&self, lane: LaneId, change: i32) {
+        let count = &self.background[lane.0 as usize];
+        count.set(count.get().wrapping_add_signed(change));
+    }
+
+    /// Rounds of a lane that nobody awaits and that have not completed.
+    #[inline]
+    pub(crate) fn background(&self, lane: LaneId) -> u32 {
+        self.background[lane.0 as usize].get()
+    }
+
+    pub(crate) fn wake_at(&self, deadline: Nanos, lane: LaneId) {
+        self.timers.borrow_mut().push((deadline, lane));
+    }
+
+    pub(crate) fn make_ready(&self, lane: LaneId) {
+        self.ready.set(lane);
+    }
+
+    /// Lets the transport make progress and the timers fire.
+    pub(crate) fn progress(&self) {
+        self.transport.poll(&mut |lane| self.ready.set(lane), &mut |buffer| self.reclaim(buffer));
+        let mut timers = self.timers.borrow_mut();
+        if !timers.is_empty() {
+            let now = self.now();
+            timers.retain(|(deadline, lane)| {
+                let due = *deadline <= now;
+                if due {
+                    self.ready.set(*lane);
+                }
+                !due
+            });
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Nanos> {
+        self.timers.borrow().iter().map(|(deadline, _)| *deadline).min()
+    }
+
+    pub(crate) fn idle(&self, until: Option<Nanos>) {
+        self.transport.idle(until);
+    }
+}
+
+fn bit(node: NodeId) -> u64 {
+    1 << (node.0 % 64)
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("capabilities", &self.capabilities()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,195 @@
+//! A worker: one thread that runs several coroutines, each on a lane, over its endpoints.
+//!
+//! Sixty lines instead of an executor crate because a switch must cost a few nanoseconds: completions set a lane's ready
+//! bit, and only ready coroutines are polled. Wakers are real all the same, so that a coroutine may also await something
+//! of another thread, such as a channel.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use crate::endpoint::Endpoint;
+use crate::lane::Lane;
+use crate::limits::{IDLE_SPINS, LANES_MAX};
+use crate::transport::{ClientId, Fabric, LaneId};
+
+/// The ready bits of a worker's lanes.
+pub(crate) struct ReadySet {
+    /// Set on the worker's own thread.
+    local: Cell<u64>,
+    /// Set by wakers on any thread.
+    remote: Arc<RemoteReady>,
+}
+
+struct RemoteReady {
+    bits: AtomicU64,
+    thread: Thread,
+}
+
+struct LaneWaker {
+    remote: Arc<RemoteReady>,
+    bit: u64,
+}
+
+impl Wake for LaneWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.remote.bits.fetch_or(self.bit, Ordering::Release);
+        self.remote.thread.unpark();
+    }
+}
+
+impl ReadySet {
+    #[inline]
+    pub(crate) fn set(&self, lane: LaneId) {
+        self.local.set(self.local.get() | 1 << lane.0);
+    }
+
+    /// All ready lanes; none is ready afterwards.
+    #[inline]
+    fn take(&self) -> u64 {
+        let mut bits = self.local.take();
+        if self.remote.bits.load(Ordering::Relaxed) != 0 {
+            bits |= self.remote.bits.swap(0, Ordering::Acquire);
+        }
+        bits
+    }
+
+    fn is_empty(&self) -> bool {
+        self.local.get() == 0 && self.remote.bits.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// See the [module](self). A worker stays on the thread that made it.
+pub struct Worker {
+    ready: Rc<ReadySet>,
+    endpoints: RefCell<Vec<Rc<Endpoint>>>,
+    lanes: Cell<usize>,
+}
+
+impl Worker {
+    /// A worker of the calling thread.
+    #[must_use]
+    pub fn new() -> Worker {
+        let remote = Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current() });
+        Worker {
+            ready: Rc::new(ReadySet { local: Cell::new(0), remote }),
+            endpoints: RefCell::default(),
+            lanes: Cell::new(0),
+        }
+    }
+
+    /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it several, one for each
+    /// client that it plays.
+    pub fn connect(&self, fabric: &dyn Fabric, client: ClientId) -> Rc<Endpoint> {
+        let endpoint = Rc::new(Endpoint::new(fabric.connect(client), self.ready.clone()));
+        self.endpoints.borrow_mut().push(endpoint.clone());
+        endpoint
+    }
+
+    /// A new lane, with a random stream of its own. `None` when the worker has [`LANES_MAX`].
+    #[must_use]
+    pub fn lane(&self, endpoint: &Rc<Endpoint>, seed: u64) -> Option<Lane> {
+        let id = self.lanes.get();
+        if id == LANES_MAX {
+            return None;
+        }
+        self.lanes.set(id + 1);
+        Some(Lane::new(endpoint.clone(), LaneId(id as u8), seed))
+    }
+
+    /// Runs one coroutine for each named lane until all have finished; their results in the order given. A panic of one
+    /// ends the run.
+    pub fn run<F: Future>(&self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
+        struct Task<F: Future> {
+            future: Option<Pin<Box<F>>>,
+            waker: Waker,
+            output: Option<F::Output>,
+        }
+        let mut by_lane = [usize::MAX; LANES_MAX];
+        let mut tasks: Vec<Task<F>> = tasks
+            .into_iter()
+            .enumerate()
+            .map(|(index, (lane, future))| {
+                by_lane[lane.0 as usize] = index;
+                self.ready.set(lane);
+                let waker = LaneWaker { remote: self.ready.remote.clone(), bit: 1 << lane.0 };
+                Task { future: Some(Box::pin(future)), waker: Arc::new(waker).into(), output: None }
+            })
+            .collect();
+        let mut running = tasks.len();
+        while running > 0 {
+            let mut bits = self.ready.take();
+            if bits == 0 {
+                self.wait();
+                continue;
+            }
+            while bits != 0 {
+                let lane = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let Some(task) = tasks.get_mut(by_lane[lane]) else { continue };
+                let Some(future) = &mut task.future else { continue };
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
+                    task.future = None;
+                    task.output = Some(output);
+                    running -= 1;
+                }
+            }
+            self.progress();
+        }
+        tasks.into_iter().filter_map(|task| task.output).collect()
+    }
+
+    /// Lets every endpoint make progress once, also outside of [`Worker::run`].
+    pub fn progress(&self) {
+        for endpoint in &*self.endpoints.borrow() {
+            endpoint.progress();
+        }
+    }
+
+    /// Nothing is ready: spin a bounded time, then park until the next timer, completion or wake.
+    fn wait(&self) {
+        for _ in 0..IDLE_SPINS {
+            self.progress();
+            if !self.ready.is_empty() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let endpoints = self.endpoints.borrow();
+        let Some(first) = endpoints.first() else {
+            thread::park();
+            return;
+        };
+        first.idle(endpoints.iter().filter_map(|endpoint| endpoint.next_timer()).min());
+    }
+}
+
+impl Default for Worker {
+    fn default() -> Worker {
+        Worker::new()
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("lanes", &self.lanes.get()).finish_non_exhaustive()
+    }
+}
+
+/// Runs one coroutine on a worker of its own: for tests, tools, and what is done once.
+pub fn block_on<T>(fabric: &dyn Fabric, client: ClientId, body: impl AsyncFnOnce(&Lane) -> T) -> T {
+    let worker = Worker::new();
+    let endpoint = worker.connect(fabric, client);
+    let lane = worker.lane(&endpoint, u64::from(client.0)).expect("the first lane");
+    let mut results = worker.run([(lane.id(), body(&lane))]);
+    results.pop().expect("a task that has run has a result")
+}

@@ -1,0 +1,253 @@
+//! A lane: one coroutine's view of its worker's endpoint. Everything it awaits is counted here, because coroutines
+//! interleave and only their own counters can tell what one transaction cost.
+
+use std::cell::Cell;
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::endpoint::Endpoint;
+use crate::error::FabricError;
+use crate::prng::Prng;
+use crate::round::{Completed, Cost, Round, RoundBuffer};
+use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket};
+
+/// See the [module](self). Made by [`Worker::lane`](crate::Worker::lane).
+pub struct Lane {
+    endpoint: Rc<Endpoint>,
+    id: LaneId,
+    cost: Cell<Cost>,
+    prng: Cell<Prng>,
+}
+
+impl Lane {
+    pub(crate) fn new(endpoint: Rc<Endpoint>, id: LaneId, seed: u64) -> Lane {
+        Lane { endpoint, id, cost: Cell::default(), prng: Cell::new(Prng::new(seed)) }
+    }
+
+    /// Its number within the worker.
+    #[must_use]
+    pub fn id(&self) -> LaneId {
+        self.id
+    }
+
+    /// The endpoint that it shares with the other lanes of its worker.
+    #[must_use]
+    pub fn endpoint(&self) -> &Rc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// What the backend promises.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.endpoint.capabilities()
+    }
+
+    /// A new round.
+    #[inline]
+    pub fn round(&self) -> Round<'_> {
+        self.endpoint.round(self)
+    }
+
+    /// Posts a round **now**; await the result for one round trip. An error names the node, and leaves open which verbs
+    /// have run. An empty round costs nothing.
+    #[inline]
+    pub fn execute<'l>(&'l self, round: Round<'l>) -> Execute<'l> {
+        let (lane, buffer) = round.into_buffer();
+        debug_assert!(std::ptr::eq(lane, self), "a round is executed by the lane that began it");
+        let state = match buffer {
+            None => State::Finished,
+            Some(buffer) => self.dispatch(buffer),
+        };
+        Execute { lane: self, state, yielded: !self.endpoint.yields() }
+    }
+
+    #[inline]
+    fn dispatch(&self, mut buffer: Box<RoundBuffer>) -> State {
+        let refused = buffer.outcome.err().or_else(|| self.endpoint.unreported_failure(&buffer));
+        if let Some(error) = refused {
+            self.endpoint.recycle(buffer);
+            return State::Refused(error);
+        }
+        if buffer.verbs().is_empty() {
+            return State::Done(buffer);
+        }
+        buffer.cost.round_trips += 1;
+        self.count(&buffer.cost);
+        let serial = buffer.serial;
+        match self.endpoint.send(buffer) {
+            Posted::Done(buffer) => State::Done(buffer),
+            Posted::Pending(ticket) => State::Pending(ticket, serial),
+        }
+    }
+
+    /// Posts a round that nobody awaits. Never fails here: a failure fails the next [`Lane::execute`] to that node, and
+    /// is listed by [`Endpoint::failures`].
+    #[inline]
+    pub fn post(&self, round: Round<'_>) {
+        let (_, Some(buffer)) = round.into_buffer() else { return };
+        if buffer.verbs().is_empty() {
+            return self.endpoint.recycle(buffer);
+        }
+        // A fence's round trip is awaited by nobody either.
+        self.count(&Cost { round_trips: 0, ..buffer.cost });
+        self.endpoint.post(buffer);
+    }
+
+    #[inline]
+    fn count(&self, cost: &Cost) {
+        let mut total = self.cost.get();
+        total.add(cost);
+        self.cost.set(total);
+    }
+
+    /// What this lane has spent since it was made. The cost of a transaction is the difference of two values.
+    #[inline]
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        self.cost.get()
+    }
+
+    /// Rounds of this lane that nobody awaits and that have not completed.
+    #[inline]
+    #[must_use]
+    pub fn background(&self) -> u32 {
+        self.endpoint.background(self.id)
+    }
+
+    /// The time.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.endpoint.now()
+    }
+
+    /// The next number of this lane's random stream.
+    #[inline]
+    pub fn random(&self) -> u64 {
+        let mut prng = self.prng.get();
+        let value = prng.next_u64();
+        self.prng.set(prng);
+        value
+    }
+
+    /// Lets the others run for at least `time`, and at least once even if that is 0.
+    pub fn sleep(&self, time: Nanos) -> impl Future<Output = ()> + '_ {
+        Sleep { lane: self, deadline: self.now().saturating_add(time), registered: false }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("id", &self.id).field("cost", &self.cost.get()).finish_non_exhaustive()
+    }
+}
+
+struct Sleep<'l> {
+    lane: &'l Lane,
+    deadline: Nanos,
+    registered: bool,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.registered && self.lane.now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        if !self.registered {
+            self.registered = true;
+            self.lane.endpoint.wake_at(self.deadline, self.lane.id);
+        }
+        Poll::Pending
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Done(Box<RoundBuffer>),
+    Pending(Ticket, u64),
+    Refused(FabricError),
+    Finished,
+}
+
+/// A round that has been posted. Await it for its answers. Dropping it leaves the round to run: whether its verbs have
+/// taken effect is then unknown. It must be awaited by the coroutine of its own lane.
+#[must_use = "await it, or hand it over with `then_post`; to send a round that nobody awaits use `Lane::post`"]
+#[derive(Debug)]
+pub struct Execute<'l> {
+    lane: &'l Lane,
+    state: State,
+    yielded: bool,
+}
+
+impl<'l> Execute<'l> {
+    /// Gives up waiting, and has `next` posted in the background once this round has completed without error. If it
+    /// fails, `next` is not sent and the failure is a background failure. Plain code: callable from `Drop`.
+    pub fn then_post(mut self, next: Round<'l>) {
+        let endpoint = &self.lane.endpoint;
+        match std::mem::replace(&mut self.state, State::Finished) {
+            State::Done(buffer) => {
+                let outcome = buffer.outcome;
+                endpoint.recycle(buffer);
+                if outcome.is_ok() {
+                    self.lane.post(next);
+                }
+            }
+            State::Pending(ticket, serial) => {
+                if let (_, Some(buffer)) = next.into_buffer() {
+                    self.lane.count(&Cost { round_trips: 0, ..buffer.cost });
+                    endpoint.continue_with(serial, buffer);
+                }
+                endpoint.abandon(ticket, self.lane.id);
+            }
+            State::Refused(_) | State::Finished => {}
+        }
+    }
+}
+
+impl<'l> Future for Execute<'l> {
+    type Output = Result<Completed<'l>, FabricError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let State::Pending(ticket, _) = this.state {
+            match this.lane.endpoint.take(ticket) {
+                None => return Poll::Pending,
+                Some(buffer) => {
+                    this.state = State::Done(buffer);
+                    this.yielded = true;
+                }
+            }
+        }
+        if !this.yielded {
+            this.yielded = true;
+            this.lane.endpoint.make_ready(this.lane.id);
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut this.state, State::Finished) {
+            State::Done(buffer) => match buffer.outcome {
+                Ok(()) => Poll::Ready(Ok(Completed::new(this.lane, buffer))),
+                Err(error) => {
+                    this.lane.endpoint.recycle(buffer);
+                    Poll::Ready(Err(error))
+                }
+            },
+            State::Refused(error) => Poll::Ready(Err(error)),
+            State::Pending(..) | State::Finished => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Execute<'_> {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.state, State::Finished) {
+            State::Done(buffer) => self.lane.endpoint.recycle(buffer),
+            State::Pending(ticket, _) => self.lane.endpoint.abandon(ticket, self.lane.id),
+            State::Refused(_) | State::Finished => {}
+        }
+    }
+}

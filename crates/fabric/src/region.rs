@@ -1,0 +1,152 @@
+//! A region: a mapping of memory as a slice of atomic words.
+//!
+//! The only place of this crate that maps memory. Everything that touches a region's bytes goes through
+//! `&[AtomicU64]`, so the rest is safe code.
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::address::{LINE_BYTES, WORD_BYTES};
+
+/// Bytes of the huge pages that mappings are rounded up to.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Which pages back a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// Reserved 2 MiB pages.
+    Huge,
+    /// 4 KiB pages that the kernel has been asked to merge into 2 MiB ones, and may or may not.
+    Transparent,
+    /// 4 KiB pages: the system gives no huge ones.
+    Small,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pages::Huge => "2 MiB pages",
+            Pages::Transparent => "4 KiB pages, transparent huge pages advised",
+            Pages::Small => "4 KiB pages, no huge pages on this system",
+        })
+    }
+}
+
+/// A region could not be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The size is 0 or not a multiple of a line.
+    #[error("a region's size must be a positive multiple of {LINE_BYTES} bytes, not {0}")]
+    Size(usize),
+    /// The system refused the mapping.
+    #[error("the system does not give {bytes} bytes of memory: {cause}; ask for less, or free some")]
+    Refused {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the system said.
+        cause: rustix::io::Errno,
+    },
+}
+
+/// A region of a memory node in this process. Zeroed when new; 64-byte aligned; unmapped when dropped.
+pub struct Region {
+    base: NonNull<AtomicU64>,
+    words: usize,
+    mapped_bytes: usize,
+    pages: Pages,
+}
+
+// SAFETY: a region is memory that is only ever reached as `&[AtomicU64]`, which is Send and Sync; the pointer is not
+// tied to a thread, and `Drop` has exclusive access.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `bytes` of zeroed memory, in huge pages where the system gives them.
+    pub fn anonymous(bytes: usize) -> Result<Region, RegionError> {
+        if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES) {
+            return Err(RegionError::Size(bytes));
+        }
+        let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(RegionError::Size(bytes))?;
+        let map = |flags| {
+            // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
+            unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
+        };
+        // Without overcommit, HUGETLB either reserves all its pages now or fails: it cannot fault later.
+        let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB) {
+            Ok(base) => (base, Pages::Huge),
+            Err(_) => {
+                let base = map(MapFlags::PRIVATE).map_err(|cause| RegionError::Refused { bytes, cause })?;
+                // SAFETY: the range is the mapping just made; advice does not change its contents.
+                let advised = unsafe { madvise(base, mapped_bytes, Advice::LinuxHugepage) };
+                (base, if advised.is_ok() { Pages::Transparent } else { Pages::Small })
+            }
+        };
+        let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
+        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
+    }
+
+    /// The region's words.
+    #[inline]
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `base` is page-aligned and the mapping spans `words` words, zeroed by the kernel (every bit pattern is
+        // a valid AtomicU64), and lives as long as `self`; nobody has a `&mut` to it.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.words * WORD_BYTES) as u64
+    }
+
+    /// Which pages back it.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, whole, and no reference to it outlives `self`.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+        if let Err(cause) = unmapped {
+            tracing::error!(%cause, "munmap failed");
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("bytes", &self.bytes()).field("pages", &self.pages).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_new_region_is_zero_and_keeps_what_is_stored() {
+        let region = Region::anonymous(4096).unwrap();
+        assert_eq!(region.words().len(), 512);
+        assert!(region.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        region.words()[511].store(7, Ordering::Relaxed);
+        assert_eq!(region.words()[511].load(Ordering::Relaxed), 7);
+        assert_eq!(region.base.as_ptr() as usize % LINE_BYTES, 0);
+    }
+
+    #[test]
+    fn sizes_that_are_no_multiple_of_a_line_are_refused() {
+        assert_eq!(Region::anonymous(0).err(), Some(RegionError::Size(0)));
+        assert_eq!(Region::anonymous(100).err(), Some(RegionError::Size(100)));
+        assert!(matches!(Region::anonymous(1 << 60).err(), Some(RegionError::Refused { .. })));
+    }
+}

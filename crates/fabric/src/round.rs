@@ -1,0 +1,508 @@
+//! A round: verbs and the bytes they read and write, in one leased buffer.
+//!
+//! The buffer moves: from the endpoint's pool to the [`Round`] being built, to the transport when it is posted, to
+//! [`Completed`] when it has come back, and to the pool again. Moving the box is what makes it safe to drop the future of
+//! a round (contract, rule 5): the transport still owns what the NIC uses.
+
+use zerocopy::IntoBytes;
+
+use crate::address::{Address, NodeId, WORD_BYTES};
+use crate::error::{FabricError, Fault};
+use crate::lane::Lane;
+use crate::limits::{ROUND_VERBS_MAX, ROUND_WORDS_MAX};
+use crate::transport::LaneId;
+
+/// One verb. Counts and places are in words; `into` and `from` are places in the round's own buffer.
+#[derive(Clone, Copy, Debug)]
+pub enum Verb {
+    /// Reads remote words into the buffer.
+    Read {
+        /// Remote address.
+        at: Address,
+        /// Words.
+        words: u32,
+        /// Place in the buffer.
+        into: u32,
+    },
+    /// Writes words of the buffer to remote memory, ascending.
+    Write {
+        /// Remote address.
+        at: Address,
+        /// Words.
+        words: u32,
+        /// Place in the buffer.
+        from: u32,
+    },
+    /// Replaces a word if it is as expected; what was there goes to the buffer.
+    CompareSwap {
+        /// Remote address.
+        at: Address,
+        /// Expected word.
+        expected: u64,
+        /// New word.
+        new: u64,
+        /// Place in the buffer.
+        into: u32,
+    },
+    /// Adds to a word; what was there goes to the buffer.
+    FetchAdd {
+        /// Remote address.
+        at: Address,
+        /// What to add, wrapping.
+        delta: u64,
+        /// Place in the buffer.
+        into: u32,
+    },
+    /// Flushes the earlier writes of the round to a node.
+    Flush {
+        /// The node.
+        node: NodeId,
+    },
+    /// What follows starts when everything before it, at every node, has completed.
+    AfterCompletion,
+}
+
+impl Verb {
+    /// The node that the verb acts on; `None` for [`Verb::AfterCompletion`].
+    #[must_use]
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Verb::Read { at, .. }
+            | Verb::Write { at, .. }
+            | Verb::CompareSwap { at, .. }
+            | Verb::FetchAdd { at, .. } => Some(at.node),
+            Verb::Flush { node } => Some(*node),
+            Verb::AfterCompletion => None,
+        }
+    }
+}
+
+/// What a lane or a transaction has cost: exact counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Round trips that were awaited: those on the critical path.
+    pub round_trips: u64,
+    /// READ verbs, background rounds included; so for the rest.
+    pub reads: u64,
+    /// WRITE verbs.
+    pub writes: u64,
+    /// CAS and FETCH_ADD verbs.
+    pub atomics: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Calls served by a memory node's CPU.
+    pub rpcs: u64,
+    /// Payload bytes to memory nodes.
+    pub bytes_out: u64,
+    /// Payload bytes from memory nodes.
+    pub bytes_in: u64,
+}
+
+impl Cost {
+    /// Adds another cost to this one.
+    #[inline]
+    pub fn add(&mut self, other: &Cost) {
+        self.round_trips += other.round_trips;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.atomics += other.atomics;
+        self.flushes += other.flushes;
+        self.rpcs += other.rpcs;
+        self.bytes_out += other.bytes_out;
+        self.bytes_in += other.bytes_in;
+    }
+
+    /// What has been spent since `earlier`, a former value of the same counters.
+    #[must_use]
+    pub fn since(&self, earlier: &Cost) -> Cost {
+        Cost {
+            round_trips: self.round_trips - earlier.round_trips,
+            reads: self.reads - earlier.reads,
+            writes: self.writes - earlier.writes,
+            atomics: self.atomics - earlier.atomics,
+            flushes: self.flushes - earlier.flushes,
+            rpcs: self.rpcs - earlier.rpcs,
+            bytes_out: self.bytes_out - earlier.bytes_out,
+            bytes_in: self.bytes_in - earlier.bytes_in,
+        }
+    }
+}
+
+/// The buffer of a round: what a transport gets and gives back.
+#[derive(Debug)]
+pub struct RoundBuffer {
+    verbs: [Verb; ROUND_VERBS_MAX],
+    verb_count: usize,
+    words: Box<[u64; ROUND_WORDS_MAX]>,
+    words_used: usize,
+    pub(crate) cost: Cost,
+    pub(crate) outcome: Result<(), FabricError>,
+    pub(crate) lane: LaneId,
+    /// Nobody awaits it: a failure must be reported elsewhere.
+    pub(crate) background: bool,
+    /// Tells rounds apart: handles in debug builds, continuations always.
+    pub(crate) serial: u64,
+}
+
+impl RoundBuffer {
+    pub(crate) fn new() -> Box<RoundBuffer> {
+        Box::new(RoundBuffer {
+            verbs: [Verb::AfterCompletion; ROUND_VERBS_MAX],
+            verb_count: 0,
+            words: vec![0; ROUND_WORDS_MAX].try_into().expect("the vector has the array's length"),
+            words_used: 0,
+            cost: Cost::default(),
+            outcome: Ok(()),
+            lane: LaneId(0),
+            background: false,
+            serial: 0,
+        })
+    }
+
+    pub(crate) fn reset(&mut self, lane: LaneId, serial: u64) {
+        self.verb_count = 0;
+        self.words_used = 0;
+        self.cost = Cost::default();
+        self.outcome = Ok(());
+        self.lane = lane;
+        self.background = false;
+        self.serial = serial;
+    }
+
+    /// The verbs in the order added.
+    #[inline]
+    #[must_use]
+    pub fn verbs(&self) -> &[Verb] {
+        &self.verbs[..self.verb_count]
+    }
+
+    /// The verbs, and the words they read into and write from.
+    #[inline]
+    #[must_use]
+    pub fn parts(&mut self) -> (&[Verb], &mut [u64]) {
+        (&self.verbs[..self.verb_count], &mut self.words[..self.words_used])
+    }
+
+    /// The lane to wake when the round has completed.
+    #[must_use]
+    pub fn lane(&self) -> LaneId {
+        self.lane
+    }
+
+    /// The transport's verdict.
+    pub fn finish(&mut self, outcome: Result<(), FabricError>) {
+        self.outcome = outcome;
+    }
+
+    #[inline]
+    fn push(&mut self, verb: Verb) {
+        if self.verb_count < ROUND_VERBS_MAX {
+            self.verbs[self.verb_count] = verb;
+            self.verb_count += 1;
+        } else {
+            self.refuse(verb.node(), Fault::RoundFull);
+        }
+    }
+
+    /// Takes `words` of the buffer; 0 and an outcome if there are not so many.
+    #[inline]
+    fn lease(&mut self, words: usize, node: NodeId) -> u32 {
+        let at = self.words_used;
+        if words > ROUND_WORDS_MAX - at {
+            self.refuse(Some(node), Fault::RoundFull);
+            return 0;
+        }
+        self.words_used = at + words;
+        at as u32
+    }
+
+    #[cold]
+    fn refuse(&mut self, node: Option<NodeId>, fault: Fault) {
+        if self.outcome.is_ok() {
+            self.outcome = Err(FabricError { node: node.unwrap_or_default(), fault });
+        }
+    }
+}
+
+/// A round being built. Dropping it gives its buffer back; nothing has been sent.
+#[must_use = "a round does nothing until it is executed or posted"]
+#[derive(Debug)]
+pub struct Round<'l> {
+    lane: &'l Lane,
+    // Always `Some` until the round is executed, posted or dropped.
+    buffer: Option<Box<RoundBuffer>>,
+}
+
+/// A READ of a round: redeem it at [`Completed::words`] or [`Completed::bytes`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadHandle {
+    at: u32,
+    words: u32,
+    #[cfg(debug_assertions)]
+    serial: u64,
+}
+
+/// A compare-and-swap of a round: redeem it at [`Completed::swapped`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SwapHandle {
+    at: u32,
+    expected: u64,
+    #[cfg(debug_assertions)]
+    serial: u64,
+}
+
+/// A FETCH_ADD of a round: redeem it at [`Completed::added`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AddHandle {
+    at: u32,
+    #[cfg(debug_assertions)]
+    serial: u64,
+}
+
+/// Bytes copied into a round once, to be written to several places.
+#[derive(Clone, Copy, Debug)]
+pub struct Staged {
+    at: u32,
+    words: u32,
+}
+
+impl<'l> Round<'l> {
+    pub(crate) fn new(lane: &'l Lane, buffer: Box<RoundBuffer>) -> Round<'l> {
+        Round { lane, buffer: Some(buffer) }
+    }
+
+    pub(crate) fn into_buffer(mut self) -> (&'l Lane, Option<Box<RoundBuffer>>) {
+        (self.lane, self.buffer.take())
+    }
+
+    #[inline(always)]
+    fn buffer(&mut self) -> &mut RoundBuffer {
+        self.buffer.as_mut().expect("a round keeps its buffer until it is consumed")
+    }
+
+    #[inline(always)]
+    fn buffer_ref(&self) -> &RoundBuffer {
+        self.buffer.as_ref().expect("a round keeps its buffer until it is consumed")
+    }
+
+    /// Reads `bytes` from `at`. A wrong address or length, or a full round, is reported by the round's execution.
+    #[inline]
+    pub fn read(&mut self, at: Address, bytes: usize) -> ReadHandle {
+        let buffer = self.buffer();
+        let words = aligned_words(buffer, at, bytes);
+        let into = buffer.lease(words, at.node);
+        buffer.push(Verb::Read { at, words: words as u32, into });
+        buffer.cost.reads += 1;
+        buffer.cost.bytes_in += bytes as u64;
+        ReadHandle {
+            at: into,
+            words: words as u32,
+            #[cfg(debug_assertions)]
+            serial: buffer.serial,
+        }
+    }
+
+    /// Copies bytes into the round, to be written by any number of [`Round::write_staged`].
+    #[inline]
+    pub fn stage(&mut self, bytes: &[u8]) -> Staged {
+        let words = bytes.len() / WORD_BYTES;
+        if !bytes.len().is_multiple_of(WORD_BYTES) {
+            let at = Address { node: NodeId(0), region: Default::default(), offset: 0 };
+            self.buffer().refuse(None, Fault::Unaligned { at, bytes: bytes.len() as u64 });
+            return Staged { at: 0, words: 0 };
+        }
+        let staged = self.stage_words(words);
+        self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
+        staged
+    }
+
+    /// Takes `words` of the round's buffer to be filled through [`Round::staged_mut`]. Their contents are what an
+    /// earlier round left there.
+    #[inline]
+    pub fn stage_words(&mut self, words: usize) -> Staged {
+        let buffer = self.buffer();
+        let at = buffer.lease(words, NodeId(0));
+        let words = if buffer.outcome.is_ok() { words } else { 0 };
+        Staged { at, words: words as u32 }
+    }
+
+    /// The words of a staged piece. Empty if the round was full.
+    #[inline]
+    pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
+        &mut self.buffer().words[staged.at as usize..][..staged.words as usize]
+    }
+
+    /// Writes bytes to `at`; they are copied now.
+    #[inline]
+    pub fn write(&mut self, at: Address, bytes: &[u8]) {
+        let staged = self.stage(bytes);
+        self.write_staged(at, staged);
+    }
+
+    /// Writes words to `at`; they are copied now.
+    #[inline]
+    pub fn write_words(&mut self, at: Address, words: &[u64]) {
+        self.write(at, words.as_bytes());
+    }
+
+    /// Writes a staged piece to `at`.
+    #[inline]
+    pub fn write_staged(&mut self, at: Address, staged: Staged) {
+        let buffer = self.buffer();
+        let bytes = staged.words as usize * WORD_BYTES;
+        let words = aligned_words(buffer, at, bytes);
+        buffer.push(Verb::Write { at, words: words as u32, from: staged.at });
+        buffer.cost.writes += 1;
+        buffer.cost.bytes_out += bytes as u64;
+    }
+
+    /// Replaces the word at `at` by `new` if it is `expected`.
+    #[inline]
+    pub fn compare_swap(&mut self, at: Address, expected: u64, new: u64) -> SwapHandle {
+        let buffer = self.buffer();
+        aligned_words(buffer, at, WORD_BYTES);
+        let into = buffer.lease(1, at.node);
+        buffer.push(Verb::CompareSwap { at, expected, new, into });
+        buffer.cost.atomics += 1;
+        buffer.cost.bytes_out += 2 * WORD_BYTES as u64;
+        buffer.cost.bytes_in += WORD_BYTES as u64;
+        SwapHandle {
+            at: into,
+            expected,
+            #[cfg(debug_assertions)]
+            serial: buffer.serial,
+        }
+    }
+
+    /// Adds `delta` to the word at `at`, wrapping.
+    #[inline]
+    pub fn fetch_add(&mut self, at: Address, delta: u64) -> AddHandle {
+        let buffer = self.buffer();
+        aligned_words(buffer, at, WORD_BYTES);
+        let into = buffer.lease(1, at.node);
+        buffer.push(Verb::FetchAdd { at, delta, into });
+        buffer.cost.atomics += 1;
+        buffer.cost.bytes_out += WORD_BYTES as u64;
+        buffer.cost.bytes_in += WORD_BYTES as u64;
+        AddHandle {
+            at: into,
+            #[cfg(debug_assertions)]
+            serial: buffer.serial,
+        }
+    }
+
+    /// Flushes the earlier writes of this round to a node, as far as the backend reaches.
+    pub fn flush(&mut self, node: NodeId) {
+        let buffer = self.buffer();
+        buffer.push(Verb::Flush { node });
+        buffer.cost.flushes += 1;
+    }
+
+    /// What is added from now on starts when everything before has completed. Costs, and counts, one round trip.
+    pub fn after_completion(&mut self) {
+        let buffer = self.buffer();
+        buffer.push(Verb::AfterCompletion);
+        buffer.cost.round_trips += 1;
+    }
+
+    /// Whether nothing has been added.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buffer_ref().verb_count == 0
+    }
+
+    /// Whether so many more verbs and bytes fit. A larger set is split into several rounds.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {
+        let buffer = self.buffer_ref();
+        buffer.verb_count + verbs <= ROUND_VERBS_MAX
+            && buffer.words_used + bytes.div_ceil(WORD_BYTES) <= ROUND_WORDS_MAX
+    }
+}
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.lane.endpoint().recycle(buffer);
+        }
+    }
+}
+
+/// Words of an aligned access; 0 and an outcome if it is not aligned.
+#[inline(always)]
+fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
+    if (at.offset | bytes as u64) & (WORD_BYTES as u64 - 1) != 0 {
+        buffer.refuse(Some(at.node), Fault::Unaligned { at, bytes: bytes as u64 });
+        return 0;
+    }
+    bytes / WORD_BYTES
+}
+
+/// A round that has completed: its answers, by handle. Dropping it gives the buffer back.
+#[derive(Debug)]
+pub struct Completed<'l> {
+    lane: &'l Lane,
+    buffer: Option<Box<RoundBuffer>>,
+}
+
+impl<'l> Completed<'l> {
+    pub(crate) fn new(lane: &'l Lane, buffer: Box<RoundBuffer>) -> Completed<'l> {
+        Completed { lane, buffer: Some(buffer) }
+    }
+
+    #[inline(always)]
+    fn buffer(&self) -> &RoundBuffer {
+        self.buffer.as_ref().expect("a completed round keeps its buffer until it is dropped")
+    }
+
+    /// The words that a READ brought.
+    #[inline]
+    #[must_use]
+    pub fn words(&self, handle: ReadHandle) -> &[u64] {
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
+        &self.buffer().words[handle.at as usize..][..handle.words as usize]
+    }
+
+    /// The bytes that a READ brought, 8-byte aligned.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, handle: ReadHandle) -> &[u8] {
+        self.words(handle).as_bytes()
+    }
+
+    /// Whether a compare-and-swap found what it expected.
+    #[inline]
+    #[must_use]
+    pub fn swapped(&self, handle: SwapHandle) -> bool {
+        self.previous(handle) == handle.expected
+    }
+
+    /// What a compare-and-swap found.
+    #[inline]
+    #[must_use]
+    pub fn previous(&self, handle: SwapHandle) -> u64 {
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
+        self.buffer().words[handle.at as usize]
+    }
+
+    /// What a FETCH_ADD found.
+    #[inline]
+    #[must_use]
+    pub fn added(&self, handle: AddHandle) -> u64 {
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
+        self.buffer().words[handle.at as usize]
+    }
+}
+
+impl Drop for Completed<'_> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.lane.endpoint().recycle(buffer);
+        }
+    }
+}

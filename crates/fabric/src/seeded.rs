@@ -1,0 +1,498 @@
+//! Shared memory under a hostile scheduler: everything that the contract of a round allows, from a seed.
+//!
+//! One thread plays any number of clients. Every CAS, every group of words of a READ or WRITE, and every completion is a
+//! step of its own; any coroutine may run between two steps; verbs that the contract does not order run in any order,
+//! across rounds and endpoints; a client can lose its access after any step. The same seed gives the same run, so a
+//! failing one replays.
+//!
+//! Memory tears in one of two ways, drawn for the whole run, because a line of a record may not tear (rule 2) and a
+//! backend cannot tell which lines are records':
+//!
+//! - [`Tearing::Words`]: WRITEs land word group by word group; READs take their lines in ascending order, the words of a
+//!   line in any order, by the algorithm of [`copy`](crate::copy).
+//! - [`Tearing::Lines`]: WRITEs land line by line; READs take their lines in any order.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::address::{Address, LINE_WORDS, NodeId, RegionId};
+use crate::error::{FabricError, Fault};
+use crate::prng::Prng;
+use crate::region::{Region, RegionError};
+use crate::round::{RoundBuffer, Verb};
+use crate::service::{Progress, Service, ServiceHandle};
+use crate::shm::{CAPABILITIES, Memory, execute_verb};
+use crate::transport::{Capabilities, ClientId, Fabric, LaneId, Nanos, Posted, Ticket, Transport};
+
+/// Polls without anything to do after which the run is taken for deadlocked.
+const IDLE_POLLS_MAX: u32 = 10_000_000;
+
+/// How memory tears in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tearing {
+    /// Between words; lines are read in ascending order.
+    Words,
+    /// Between lines; lines are read in any order.
+    Lines,
+}
+
+/// The seeded backend. Clones share the memory and the scheduler.
+#[derive(Clone)]
+pub struct Seeded {
+    memory: Arc<Memory>,
+    state: Arc<Mutex<State>>,
+    seed: u64,
+}
+
+struct State {
+    prng: Prng,
+    tearing: Tearing,
+    now: Nanos,
+    steps: u64,
+    idle_polls: u32,
+    connections: Vec<Connection>,
+    services: Vec<Box<dyn Service>>,
+    revoked: Vec<ClientId>,
+    /// Clients to revoke once so many steps have been taken.
+    revocations: Vec<(u64, ClientId)>,
+    down: Vec<NodeId>,
+}
+
+struct Connection {
+    client: ClientId,
+    in_flight: VecDeque<InFlight>,
+    completed: Vec<(Ticket, Box<RoundBuffer>)>,
+    reclaimed: Vec<Box<RoundBuffer>>,
+    ready: Vec<LaneId>,
+    next_ticket: u64,
+}
+
+struct InFlight {
+    ticket: Ticket,
+    buffer: Box<RoundBuffer>,
+    verbs: Vec<Running>,
+    outcome: Result<(), FabricError>,
+    orphaned: bool,
+}
+
+/// How far a verb has come.
+enum Running {
+    Waiting,
+    Reading { lines: Vec<usize>, head: Option<(u64, u64)>, missing: u64 },
+    Writing { next: usize },
+    Done,
+}
+
+impl Seeded {
+    /// Memory nodes with the given regions (sizes in bytes), scheduled from `seed`, which also draws the tearing.
+    pub fn new(nodes: &[Vec<usize>], seed: u64) -> Result<Seeded, RegionError> {
+        let mut prng = Prng::derive(seed, 0x5eed);
+        let tearing = if prng.below(2) == 0 { Tearing::Words } else { Tearing::Lines };
+        Seeded::with_tearing(nodes, seed, tearing)
+    }
+
+    /// The same with the tearing given.
+    pub fn with_tearing(nodes: &[Vec<usize>], seed: u64, tearing: Tearing) -> Result<Seeded, RegionError> {
+        let state = State {
+            prng: Prng::new(seed),
+            tearing,
+            now: 1_000,
+            steps: 0,
+            idle_polls: 0,
+            connections: Vec::new(),
+            services: Vec::new(),
+            revoked: Vec::new(),
+            revocations: Vec::new(),
+            down: Vec::new(),
+        };
+        Ok(Seeded { memory: Arc::new(Memory::map(nodes)?), state: Arc::new(Mutex::new(state)), seed })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Verb steps taken so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.state().steps
+    }
+
+    /// Takes a client's access away when `steps` more verb steps have been taken, in the middle of whatever it does.
+    pub fn revoke_after(&self, client: ClientId, steps: u64) {
+        let mut state = self.state();
+        let at = state.steps + steps;
+        state.revocations.push((at, client));
+    }
+
+    /// Steps the memory nodes' services until none finds work.
+    pub fn settle_services(&self) {
+        let mut state = self.state();
+        loop {
+            let mut worked = false;
+            for service in &mut state.services {
+                worked |= service.step() != Progress::Idle;
+            }
+            if !worked {
+                return;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Seeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seeded").field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+impl Fabric for Seeded {
+    fn nodes(&self) -> u16 {
+        self.memory.nodes()
+    }
+
+    fn connect(&self, client: ClientId) -> Box<dyn Transport> {
+        let mut state = self.state();
+        let index = state.connections.len();
+        state.connections.push(Connection {
+            client,
+            in_flight: VecDeque::new(),
+            completed: Vec::new(),
+            reclaimed: Vec::new(),
+            ready: Vec::new(),
+            next_ticket: 0,
+        });
+        Box::new(SeededTransport { fabric: self.clone(), index })
+    }
+
+    fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>> {
+        self.memory.region(node, region).cloned()
+    }
+
+    fn serve(&self, _: NodeId, _: &str, service: Box<dyn Service>) -> ServiceHandle {
+        self.state().services.push(service);
+        ServiceHandle::detached()
+    }
+
+    fn revoke(&self, client: ClientId) {
+        self.state().revoked.push(client);
+    }
+
+    fn fail(&self, node: NodeId) {
+        self.state().down.push(node);
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}
+
+impl State {
+    /// A poll: a few steps of whatever can run.
+    fn advance(&mut self, memory: &Memory) {
+        self.now += 1 + self.prng.below(20);
+        if !self.services.is_empty() && self.prng.below(16) == 0 {
+            let service = self.prng.below(self.services.len() as u64) as usize;
+            self.services[service].step();
+        }
+        for _ in 0..=self.prng.below(3) {
+            if !self.step(memory) {
+                self.idle_polls += 1;
+                return;
+            }
+            self.idle_polls = 0;
+        }
+    }
+
+    /// One step of one verb, or the completion of one round. False if nothing is in flight.
+    fn step(&mut self, memory: &Memory) -> bool {
+        let mut candidates = Vec::new();
+        for (index, connection) in self.connections.iter().enumerate() {
+            connection.runnable(index, &mut candidates);
+        }
+        if candidates.is_empty() {
+            return false;
+        }
+        self.steps += 1;
+        self.now += 1 + self.prng.below(50);
+        let steps = self.steps;
+        let revoked = &mut self.revoked;
+        self.revocations.retain(|(at, client)| {
+            let due = *at <= steps;
+            if due {
+                revoked.push(*client);
+            }
+            !due
+        });
+        let chosen = candidates[self.prng.below(candidates.len() as u64) as usize];
+        let connection = &mut self.connections[chosen.connection];
+        let Some(verb_index) = chosen.verb else {
+            connection.complete(chosen.round);
+            return true;
+        };
+        let client_revoked = self.revoked.contains(&connection.client);
+        let round = &mut connection.in_flight[chosen.round];
+        let verb = round.buffer.verbs()[verb_index];
+        let refusal = verb.node().and_then(|node| {
+            let fault = if client_revoked {
+                Fault::Revoked
+            } else if self.down.contains(&node) {
+                Fault::Unreachable
+            } else {
+                return None;
+            };
+            Some(FabricError { node, fault })
+        });
+        let result = match refusal {
+            Some(error) => Err(error),
+            None => step_verb(memory, &mut self.prng, self.tearing, round, verb_index, &verb),
+        };
+        if let Err(error) = result {
+            round.fail(error);
+        }
+        true
+    }
+}
+
+/// Something that can take the next step: a verb, or a whole round that can complete.
+#[derive(Clone, Copy)]
+struct Candidate {
+    connection: usize,
+    round: usize,
+    verb: Option<usize>,
+}
+
+impl Connection {
+    /// Rule 1 of the contract, as what may run next: a verb waits for the earlier ones of its connection and node that it
+    /// is ordered behind.
+    fn runnable(&self, connection: usize, candidates: &mut Vec<Candidate>) {
+        // Nodes (a bit each) with a WRITE, or an atomic, that has not been done.
+        let (mut writes, mut atomics) = (0u64, 0u64);
+        for (round_index, round) in self.in_flight.iter().enumerate() {
+            let mut all_done = true;
+            let mut fenced = false;
+            for (verb_index, (verb, running)) in round.buffer.verbs().iter().zip(&round.verbs).enumerate() {
+                if matches!(running, Running::Done) {
+                    continue;
+                }
+                let node = verb.node().map_or(0, |node| 1u64 << node.0);
+                let blocked = fenced
+                    || match verb {
+                        Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Flush { .. } => {
+                            (writes | atomics) & node != 0
+                        }
+                        Verb::Write { .. } => writes & node != 0,
+                        Verb::AfterCompletion => !all_done,
+                    };
+                if !blocked {
+                    candidates.push(Candidate { connection, round: round_index, verb: Some(verb_index) });
+                }
+                all_done = false;
+                match verb {
+                    Verb::Write { .. } => writes |= node,
+                    Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => atomics |= node,
+                    Verb::AfterCompletion => fenced = true,
+                    Verb::Read { .. } | Verb::Flush { .. } => {}
+                }
+            }
+            if all_done {
+                candidates.push(Candidate { connection, round: round_index, verb: None });
+            }
+        }
+    }
+
+    fn complete(&mut self, round: usize) {
+        let Some(round) = self.in_flight.remove(round) else { return };
+        let mut buffer = round.buffer;
+        buffer.finish(round.outcome);
+        if round.orphaned {
+            self.reclaimed.push(buffer);
+        } else {
+            self.ready.push(buffer.lane());
+            self.completed.push((round.ticket, buffer));
+        }
+    }
+}
+
+impl InFlight {
+    /// The round fails: what it has not done yet at that node does not happen.
+    fn fail(&mut self, error: FabricError) {
+        if self.outcome.is_ok() {
+            self.outcome = Err(error);
+        }
+        for (verb, running) in self.buffer.verbs().iter().zip(&mut self.verbs) {
+            if verb.node() == Some(error.node) {
+                *running = Running::Done;
+            }
+        }
+    }
+}
+
+/// One step of a verb that may run.
+fn step_verb(
+    memory: &Memory,
+    prng: &mut Prng,
+    tearing: Tearing,
+    round: &mut InFlight,
+    index: usize,
+    verb: &Verb,
+) -> Result<(), FabricError> {
+    let running = &mut round.verbs[index];
+    let (_, words) = round.buffer.parts();
+    match *verb {
+        Verb::Read { at, words: count, into } => {
+            let into = &mut words[into as usize..][..count as usize];
+            step_read(memory, prng, tearing, running, at, into)
+        }
+        Verb::Write { at, words: count, from } => {
+            let (region, start) = memory.words(at, count)?;
+            let from = &words[from as usize..][..count as usize];
+            let next = if let Running::Writing { next } = running { *next } else { 0 };
+            let group = match tearing {
+                Tearing::Words => 1 + prng.below(4) as usize,
+                Tearing::Lines => LINE_WORDS - (start + next) % LINE_WORDS,
+            };
+            let end = (next + group).min(from.len());
+            for (word, value) in region[start + next..start + end].iter().zip(&from[next..end]) {
+                word.store(*value, Ordering::Release);
+            }
+            *running = if end == from.len() { Running::Done } else { Running::Writing { next: end } };
+            Ok(())
+        }
+        Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Flush { .. } | Verb::AfterCompletion => {
+            *running = Running::Done;
+            execute_verb(memory, verb, words, &Cell::new(false))
+        }
+    }
+}
+
+fn step_read(
+    memory: &Memory,
+    prng: &mut Prng,
+    tearing: Tearing,
+    running: &mut Running,
+    at: Address,
+    into: &mut [u64],
+) -> Result<(), FabricError> {
+    let (region, start) = memory.words(at, into.len() as u32)?;
+    let end = start + into.len();
+    let load = |index: usize| region[index].load(Ordering::Acquire);
+    if !matches!(running, Running::Reading { .. }) {
+        let mut lines: Vec<usize> =
+            (start / LINE_WORDS..end.div_ceil(LINE_WORDS)).map(|line| line * LINE_WORDS).collect();
+        if tearing == Tearing::Lines {
+            for last in (1..lines.len()).rev() {
+                lines.swap(last, prng.below(last as u64 + 1) as usize);
+            }
+        } else {
+            lines.reverse(); // taken from the end
+        }
+        *running = Running::Reading { lines, head: None, missing: 0 };
+    }
+    let Running::Reading { lines, head, missing } = running else { return Ok(()) };
+    let Some(line) = lines.last().copied() else {
+        *running = Running::Done;
+        return Ok(());
+    };
+    let wanted = (0..LINE_WORDS).filter(|word| (start..end).contains(&(line + word)));
+    match (tearing, *head) {
+        (Tearing::Lines, _) => {
+            for word in wanted {
+                into[line + word - start] = load(line + word);
+            }
+            lines.pop();
+        }
+        (Tearing::Words, None) => {
+            *head = Some((load(line), load(line + 1)));
+            *missing = wanted.map(|word| 1u64 << word).sum();
+        }
+        (Tearing::Words, Some(_)) if *missing != 0 => {
+            for word in wanted {
+                if *missing & 1 << word != 0 && prng.below(2) == 0 {
+                    *missing &= !(1 << word);
+                    into[line + word - start] = load(line + word);
+                }
+            }
+        }
+        (Tearing::Words, Some(before)) => {
+            *head = None;
+            if before == (load(line), load(line + 1)) {
+                lines.pop();
+            }
+        }
+    }
+    if lines.is_empty() {
+        *running = Running::Done;
+    }
+    Ok(())
+}
+
+struct SeededTransport {
+    fabric: Seeded,
+    index: usize,
+}
+
+impl Transport for SeededTransport {
+    fn post(&self, round: Box<RoundBuffer>) -> Posted {
+        let mut state = self.fabric.state();
+        let connection = &mut state.connections[self.index];
+        let ticket = Ticket(connection.next_ticket);
+        connection.next_ticket += 1;
+        let verbs = round.verbs().iter().map(|_| Running::Waiting).collect();
+        connection.in_flight.push_back(InFlight { ticket, buffer: round, verbs, outcome: Ok(()), orphaned: false });
+        Posted::Pending(ticket)
+    }
+
+    fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        let mut state = self.fabric.state();
+        let completed = &mut state.connections[self.index].completed;
+        let at = completed.iter().position(|(done, _)| *done == ticket)?;
+        Some(completed.swap_remove(at).1)
+    }
+
+    fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        if let Some(buffer) = self.take(ticket) {
+            return Some(buffer);
+        }
+        let mut state = self.fabric.state();
+        let round = state.connections[self.index].in_flight.iter_mut().find(|round| round.ticket == ticket)?;
+        round.orphaned = true;
+        None
+    }
+
+    fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
+        let (lanes, buffers) = {
+            let mut state = self.fabric.state();
+            state.advance(&self.fabric.memory);
+            assert!(
+                state.idle_polls < IDLE_POLLS_MAX,
+                "deadlock in the seeded run {}: every coroutine waits and nothing is in flight",
+                self.fabric.seed
+            );
+            let connection = &mut state.connections[self.index];
+            (std::mem::take(&mut connection.ready), std::mem::take(&mut connection.reclaimed))
+        };
+        lanes.into_iter().for_each(ready);
+        buffers.into_iter().for_each(reclaimed);
+    }
+
+    fn now(&self) -> Nanos {
+        self.fabric.state().now
+    }
+
+    fn idle(&self, until: Option<Nanos>) {
+        let mut state = self.fabric.state();
+        if let Some(until) = until
+            && state.connections.iter().all(|connection| connection.in_flight.is_empty())
+        {
+            state.now = state.now.max(until);
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}

@@ -1,0 +1,339 @@
+//! Shared memory: memory nodes are mappings of this process, and a round is executed by the thread that posts it.
+//!
+//! A round completes when it is posted. Its verbs run in the order added, which is more order than the contract gives;
+//! nothing above may rely on it, and the [`seeded`](crate::seeded) backend sees to that.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::address::{Address, NodeId, RegionId};
+use crate::copy;
+use crate::error::{FabricError, Fault};
+use crate::limits::{NODES_MAX, REGIONS_PER_NODE_MAX, SPIN_NS};
+use crate::region::{Pages, Region, RegionError};
+use crate::round::{RoundBuffer, Verb};
+use crate::service::{Service, ServiceHandle};
+use crate::transport::{Capabilities, ClientId, Fabric, Flush, LaneId, Nanos, Posted, Ticket, Transport};
+
+/// The regions of a cluster's memory nodes, all in this process.
+#[derive(Debug)]
+pub struct Memory {
+    nodes: u16,
+    /// `REGIONS_PER_NODE_MAX` slots a node: one lookup finds a region.
+    regions: Box<[Option<Arc<Region>>]>,
+}
+
+impl Memory {
+    /// Maps the regions: for each node, the sizes of its regions in bytes.
+    pub fn map(nodes: &[Vec<usize>]) -> Result<Memory, RegionError> {
+        assert!(nodes.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
+        let mut regions = Vec::with_capacity(nodes.len() * REGIONS_PER_NODE_MAX);
+        for sizes in nodes {
+            assert!(sizes.len() <= REGIONS_PER_NODE_MAX, "at most {REGIONS_PER_NODE_MAX} regions a node");
+            for slot in 0..REGIONS_PER_NODE_MAX {
+                regions.push(match sizes.get(slot) {
+                    Some(bytes) => Some(Arc::new(Region::anonymous(*bytes)?)),
+                    None => None,
+                });
+            }
+        }
+        Ok(Memory { nodes: nodes.len() as u16, regions: regions.into() })
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> u16 {
+        self.nodes
+    }
+
+    /// A region.
+    #[inline]
+    #[must_use]
+    pub fn region(&self, node: NodeId, region: RegionId) -> Option<&Arc<Region>> {
+        if region.0 as usize >= REGIONS_PER_NODE_MAX {
+            return None;
+        }
+        self.regions.get(node.0 as usize * REGIONS_PER_NODE_MAX + region.0 as usize)?.as_ref()
+    }
+
+    /// The words of a region and the index of the first word of an access, bounds checked.
+    #[inline]
+    pub(crate) fn words(&self, at: Address, words: u32) -> Result<(&[AtomicU64], usize), FabricError> {
+        let Some(region) = self.region(at.node, at.region) else {
+            return Err(FabricError { node: at.node, fault: Fault::NoSuchRegion(at) });
+        };
+        let all = region.words();
+        let start = at.offset >> 3;
+        match start.checked_add(u64::from(words)) {
+            Some(end) if end <= all.len() as u64 => Ok((all, start as usize)),
+            _ => {
+                let bytes = u64::from(words) * 8;
+                Err(FabricError { node: at.node, fault: Fault::OutOfBounds { at, bytes } })
+            }
+        }
+    }
+
+    /// The worst pages that back any region.
+    #[must_use]
+    pub fn pages(&self) -> Option<Pages> {
+        let rank = |pages: &Pages| match pages {
+            Pages::Huge => 0,
+            Pages::Transparent => 1,
+            Pages::Small => 2,
+        };
+        self.regions.iter().flatten().map(|region| region.pages()).max_by_key(rank)
+    }
+}
+
+/// Executes one verb on memory. Both backends of this crate and the server of later ones run verbs by this code only.
+///
+/// `unfenced` says whether a WRITE of this connection may still sit in the CPU's store buffer: rule 1 orders it before
+/// whatever follows, and processors do not order a store before a later load.
+#[inline]
+pub(crate) fn execute_verb(
+    memory: &Memory,
+    verb: &Verb,
+    words: &mut [u64],
+    unfenced: &Cell<bool>,
+) -> Result<(), FabricError> {
+    match *verb {
+        Verb::Read { at, words: count, into } => {
+            let (region, start) = memory.words(at, count)?;
+            if unfenced.replace(false) {
+                fence(Ordering::SeqCst);
+            }
+            copy::read(region, start, &mut words[into as usize..][..count as usize]);
+        }
+        Verb::Write { at, words: count, from } => {
+            let (region, start) = memory.words(at, count)?;
+            copy::write(region, start, &words[from as usize..][..count as usize]);
+            unfenced.set(true);
+        }
+        Verb::CompareSwap { at, expected, new, into } => {
+            let (region, start) = memory.words(at, 1)?;
+            let found = region[start].compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
+            words[into as usize] = found.unwrap_or_else(|other| other);
+            unfenced.set(!LOCKED_INSTRUCTIONS_FENCE);
+        }
+        Verb::FetchAdd { at, delta, into } => {
+            let (region, start) = memory.words(at, 1)?;
+            words[into as usize] = region[start].fetch_add(delta, Ordering::SeqCst);
+            unfenced.set(!LOCKED_INSTRUCTIONS_FENCE);
+        }
+        Verb::Flush { .. } => {
+            if unfenced.replace(false) {
+                fence(Ordering::SeqCst);
+            }
+        }
+        Verb::AfterCompletion => {}
+    }
+    Ok(())
+}
+
+/// On x86 a read-modify-write is a full barrier; elsewhere a later load may pass its store.
+const LOCKED_INSTRUCTIONS_FENCE: bool = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
+
+pub(crate) const CAPABILITIES: Capabilities =
+    Capabilities { atomic_line: true, coherent_atomics: true, flush: Flush::Visible, revoke: true };
+
+/// The shared-memory backend. Clones share the memory.
+#[derive(Clone, Debug)]
+pub struct Shm {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: Memory,
+    gates: Mutex<Gates>,
+}
+
+#[derive(Debug, Default)]
+struct Gates {
+    open: Vec<Arc<Gate>>,
+    revoked: Vec<ClientId>,
+    down: Vec<NodeId>,
+}
+
+/// Where an endpoint passes to execute verbs, and is stopped from doing so.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Gate {
+    client: ClientId,
+    /// Odd while the endpoint executes a round.
+    inside: AtomicU64,
+    /// For each node: 0, or why its verbs are refused.
+    refused: [AtomicU8; NODES_MAX],
+}
+
+const DOWN: u8 = 1;
+const REVOKED: u8 = 2;
+
+impl Gate {
+    /// Refuses verbs to a node from now on, and waits until a round that may not have seen it has ended.
+    fn refuse(&self, nodes: impl Iterator<Item = NodeId>, why: u8) {
+        for node in nodes {
+            self.refused[node.0 as usize].fetch_max(why, Ordering::SeqCst);
+        }
+        let seen = self.inside.load(Ordering::SeqCst);
+        // Whoever enters later sees the mark: it writes `inside` before it looks, as we marked before we looked.
+        while seen % 2 == 1 && self.inside.load(Ordering::SeqCst) == seen {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Shm {
+    /// Memory nodes with the given regions (sizes in bytes).
+    pub fn new(nodes: &[Vec<usize>]) -> Result<Shm, RegionError> {
+        let memory = Memory::map(nodes)?;
+        Ok(Shm { shared: Arc::new(Shared { memory, gates: Mutex::default() }) })
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.shared.memory
+    }
+
+    fn gates(&self) -> std::sync::MutexGuard<'_, Gates> {
+        self.shared.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fabric for Shm {
+    fn nodes(&self) -> u16 {
+        self.shared.memory.nodes()
+    }
+
+    fn connect(&self, client: ClientId) -> Box<dyn Transport> {
+        let refused = [const { AtomicU8::new(0) }; NODES_MAX];
+        let mut gates = self.gates();
+        for node in &gates.down {
+            refused[node.0 as usize].store(DOWN, Ordering::Relaxed);
+        }
+        if gates.revoked.contains(&client) {
+            refused.iter().for_each(|node| node.store(REVOKED, Ordering::Relaxed));
+        }
+        let gate = Arc::new(Gate { client, inside: AtomicU64::new(0), refused });
+        gates.open.retain(|gate| Arc::strong_count(gate) > 1);
+        gates.open.push(gate.clone());
+        Box::new(ShmTransport { shared: self.shared.clone(), gate, entries: Cell::new(0), unfenced: Cell::new(false) })
+    }
+
+    fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>> {
+        self.shared.memory.region(node, region).cloned()
+    }
+
+    fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle {
+        let name = format!("{name}-{}", node.0);
+        ServiceHandle::spawn(&name, service).unwrap_or_else(|error| {
+            tracing::error!(%error, name, "no thread for a memory node's service");
+            ServiceHandle::detached()
+        })
+    }
+
+    fn revoke(&self, client: ClientId) {
+        let mut gates = self.gates();
+        gates.revoked.push(client);
+        for gate in gates.open.iter().filter(|gate| gate.client == client) {
+            gate.refuse((0..self.nodes()).map(NodeId), REVOKED);
+        }
+    }
+
+    fn fail(&self, node: NodeId) {
+        let mut gates = self.gates();
+        gates.down.push(node);
+        for gate in &gates.open {
+            gate.refuse(std::iter::once(node), DOWN);
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}
+
+struct ShmTransport {
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    /// Own copy of `gate.inside`: only this thread changes it.
+    entries: Cell<u64>,
+    unfenced: Cell<bool>,
+}
+
+impl ShmTransport {
+    #[inline]
+    fn run(&self, round: &mut RoundBuffer) -> Result<(), FabricError> {
+        let (verbs, words) = round.parts();
+        for verb in verbs {
+            if let Some(node) = verb.node() {
+                match self.gate.refused.get(node.0 as usize).map_or(DOWN, |why| why.load(Ordering::SeqCst)) {
+                    0 => {}
+                    REVOKED => return Err(FabricError { node, fault: Fault::Revoked }),
+                    _ => return Err(FabricError { node, fault: Fault::Unreachable }),
+                }
+            }
+            execute_verb(&self.shared.memory, verb, words, &self.unfenced)?;
+        }
+        Ok(())
+    }
+}
+
+impl Transport for ShmTransport {
+    #[inline]
+    fn post(&self, mut round: Box<RoundBuffer>) -> Posted {
+        let entry = self.entries.get() + 1;
+        self.entries.set(entry + 1);
+        // A swap, not a store: it must be visible before the look at `refused` (see `Gate::refuse`).
+        self.gate.inside.swap(entry, Ordering::SeqCst);
+        self.unfenced.set(self.unfenced.get() && !LOCKED_INSTRUCTIONS_FENCE);
+        let outcome = self.run(&mut round);
+        self.gate.inside.store(entry + 1, Ordering::Release);
+        round.finish(outcome);
+        Posted::Done(round)
+    }
+
+    fn take(&self, _: Ticket) -> Option<Box<RoundBuffer>> {
+        None
+    }
+
+    fn orphan(&self, _: Ticket) -> Option<Box<RoundBuffer>> {
+        None
+    }
+
+    fn poll(&self, _: &mut dyn FnMut(LaneId), _: &mut dyn FnMut(Box<RoundBuffer>)) {}
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        monotonic_ns()
+    }
+
+    fn idle(&self, until: Option<Nanos>) {
+        match until {
+            None => thread::park(),
+            Some(until) => {
+                let left = until.saturating_sub(self.now());
+                if left > SPIN_NS {
+                    thread::park_timeout(Duration::from_nanos(left));
+                } else {
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}
+
+/// CLOCK_MONOTONIC: the one clock of all processes of a host.
+#[inline]
+pub(crate) fn monotonic_ns() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,105 @@
+//! What a backend implements. Everything else in this crate exists once, above it.
+
+use std::sync::Arc;
+
+use crate::address::{NodeId, RegionId};
+use crate::region::Region;
+use crate::round::RoundBuffer;
+use crate::service::{Service, ServiceHandle};
+
+/// Nanoseconds: of CLOCK_MONOTONIC, or of the virtual clock of a seeded run.
+pub type Nanos = u64;
+
+/// One incarnation of a client: what a memory node gives access to, and takes it from. Never reused while any
+/// configuration remembers it; 24 bits, since it stands in lock words.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u32);
+
+/// A coroutine of a worker: the number of its ready bit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LaneId(pub u8);
+
+/// A posted round that has not completed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket(pub u64);
+
+/// What became of a round when it was posted.
+#[derive(Debug)]
+pub enum Posted {
+    /// It has completed already.
+    Done(Box<RoundBuffer>),
+    /// The transport keeps the buffer; poll for it.
+    Pending(Ticket),
+}
+
+/// How far [`Round::flush`](crate::Round::flush) reaches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Flush {
+    /// It does nothing.
+    None,
+    /// Earlier writes are visible to every reader.
+    Visible,
+    /// Earlier writes survive a loss of power.
+    Persistent,
+}
+
+/// What a backend promises beyond the contract, or cannot give.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// A line of a record is read whole or seen as changed (contract, rule 2). Without it, records need a checksum.
+    pub atomic_line: bool,
+    /// CPU code of the memory node may change words that verbs CAS.
+    pub coherent_atomics: bool,
+    /// How far a flush reaches.
+    pub flush: Flush,
+    /// Whether a client's access can be revoked.
+    pub revoke: bool,
+}
+
+/// A connection of one endpoint to all memory nodes. Not shared between threads.
+pub trait Transport {
+    /// Posts a round; its verbs in order. Never waits and never fails: a failure is the outcome of the buffer.
+    fn post(&self, round: Box<RoundBuffer>) -> Posted;
+
+    /// The buffer of a round that has completed, else `None`.
+    fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>>;
+
+    /// Nobody waits for this round any more. Its buffer, if it has completed; else it comes out of [`Transport::poll`].
+    fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>>;
+
+    /// Makes progress: names the lanes whose round has completed, and hands back the buffers of orphaned rounds.
+    fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>));
+
+    /// The time.
+    fn now(&self) -> Nanos;
+
+    /// No coroutine can run: wait until a round completes, the thread is unparked, or the clock shows `until`.
+    fn idle(&self, until: Option<Nanos>);
+
+    /// What this backend promises.
+    fn capabilities(&self) -> Capabilities;
+}
+
+/// A cluster's memory as one backend gives it: a factory of transports, and the memory nodes' own side.
+pub trait Fabric: Send + Sync {
+    /// Number of memory nodes; they are numbered from 0.
+    fn nodes(&self) -> u16;
+
+    /// A connection to all nodes for one endpoint of `client`. Call it on the thread that will use it.
+    fn connect(&self, client: ClientId) -> Box<dyn Transport>;
+
+    /// A region as its node's own CPU sees it. `None` where there is no such region, or it is not of this process.
+    fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>>;
+
+    /// Runs a service on the node's own CPU until the handle is stopped or dropped.
+    fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle;
+
+    /// Takes all access from a client, at every node. Returns when no verb of it can take effect any more.
+    fn revoke(&self, client: ClientId);
+
+    /// Takes a node away, as if its machine had died: every round to it fails from now on.
+    fn fail(&self, node: NodeId);
+
+    /// What this backend promises.
+    fn capabilities(&self) -> Capabilities;
+}
