@@ -1,1 +1,245 @@
-//! x
+//! The conformance suite: one function for each row of the contract of a round, for any backend.
+//!
+//! A backend describes how it is tested by a [`Bed`], and [`conformance_suite!`](crate::conformance_suite) makes one
+//! `#[test]` of each row, so that a row that fails is named:
+//!
+//! ```ignore
+//! remora_fabric::conformance_suite!(ShmBed);
+//! ```
+//!
+//! Rows assert what the contract forbids. What it merely allows (that verbs which are not ordered do change places) is
+//! asserted only of a backend that says it [`reorders`](Bed::reorders), so that the other rows are known to mean
+//! something there.
+
+mod failure;
+mod memory;
+mod order;
+mod rounds;
+
+use std::pin::Pin;
+use std::sync::Barrier;
+
+use crate::address::{Address, NodeId, RegionId};
+use crate::executor::Worker;
+use crate::lane::Lane;
+use crate::round::{Completed, Round};
+use crate::transport::{ClientId, Fabric};
+
+pub use failure::*;
+pub use memory::*;
+pub use order::*;
+pub use rounds::*;
+
+/// How several clients of a backend are played.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clients {
+    /// By as many threads, each with a worker of its own.
+    Threads,
+    /// By as many endpoints of one worker: the backend interleaves them.
+    Interleaved,
+}
+
+/// A backend under test.
+pub trait Bed: Sync {
+    /// The backend.
+    type Fabric: Fabric;
+
+    /// A fresh fabric with regions of these sizes for each node. `seed` is for a backend that has a scheduler.
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Self::Fabric;
+
+    /// How several clients are played.
+    fn clients(&self) -> Clients;
+
+    /// Fresh fabrics for each row.
+    fn runs(&self) -> u64;
+
+    /// Turns that each client takes on one fabric.
+    fn turns(&self) -> u64;
+
+    /// Whether over all runs everything that the contract allows must have been seen.
+    fn reorders(&self) -> bool;
+
+    /// Takes a client's access away after so many more steps, in the middle of whatever it does. False if the backend
+    /// has no such steps.
+    fn revoke_after(&self, fabric: &Self::Fabric, client: ClientId, steps: u64) -> bool {
+        let _ = (fabric, client, steps);
+        false
+    }
+}
+
+/// Makes one `#[test]` for each row of the contract. The argument is a constant expression that implements
+/// [`Bed`](conformance::Bed).
+#[macro_export]
+macro_rules! conformance_suite {
+    ($bed:expr) => {
+        $crate::conformance_suite! { @rows $bed;
+            write_precedes_read
+            write_precedes_write
+            write_precedes_compare_swap
+            write_precedes_fetch_add
+            compare_swap_precedes_read
+            fetch_add_precedes_read
+            compare_swap_precedes_compare_swap
+            compare_swap_precedes_fetch_add
+            fetch_add_precedes_compare_swap
+            fetch_add_precedes_fetch_add
+            a_background_release_precedes_the_next_lock
+            lanes_of_one_endpoint_are_ordered
+            reads_are_unordered_and_a_fence_orders_them
+            read_and_write_are_unordered_and_a_fence_orders_them
+            read_and_compare_swap_are_unordered_and_a_fence_orders_them
+            read_and_fetch_add_are_unordered_and_a_fence_orders_them
+            compare_swap_and_write_are_unordered_and_a_fence_orders_them
+            fetch_add_and_write_are_unordered_and_a_fence_orders_them
+            nodes_are_unordered_and_a_fence_orders_them
+            stores_precede_loads_in_one_round
+            stores_precede_loads_of_the_next_round
+            atomics_precede_loads_in_one_round
+            words_are_atomic
+            a_write_becomes_visible_in_ascending_order
+            a_record_of_one_line_is_read_whole
+            a_record_of_several_lines_is_read_whole
+            part_of_a_line_is_read_whole
+            part_of_a_later_line_is_read_whole
+            one_compare_swap_wins
+            fetch_adds_sum_up
+            a_lock_excludes
+            an_access_out_of_bounds_is_refused
+            an_access_to_nowhere_is_refused
+            an_unaligned_access_is_refused_and_nothing_is_sent
+            a_full_round_is_refused_and_nothing_is_sent
+            a_revoked_client_is_refused
+            nothing_lands_after_a_revocation
+            a_round_cut_by_a_revocation_fails_and_may_have_run
+            a_node_that_is_down_is_named_and_others_work
+            nothing_behind_a_fence_runs_after_a_failure
+            a_background_failure_is_reported
+            a_dropped_round_leaves_no_trace_in_others
+            a_continuation_follows_its_round
+            a_continuation_of_a_failed_round_is_not_sent
+            costs_are_exact
+            a_flush_costs_no_round_trip
+            a_sleep_is_pending_at_least_once
+            handles_of_another_round_are_caught
+            wakers_of_other_threads_wake_a_lane
+            a_yielding_endpoint_lets_others_run
+            a_worker_runs_as_many_lanes_as_it_has_bits
+            a_service_runs_until_its_handle_is_dropped
+        }
+    };
+    (@rows $bed:expr; $($row:ident)*) => {
+        $(
+            #[test]
+            fn $row() {
+                $crate::conformance::$row(&$bed);
+            }
+        )*
+    };
+}
+
+/// A word of a node's first region.
+fn word(node: u16, index: usize) -> Address {
+    Address { node: NodeId(node), region: RegionId(0), offset: 8 * index as u64 }
+}
+
+/// A client's coroutine, which owns its lane.
+type Body<'a, T> = Box<dyn FnOnce(Lane) -> Pin<Box<dyn Future<Output = T> + 'a>> + Send + 'a>;
+
+/// A client from an async closure.
+fn client<'a, T, F: Future<Output = T> + 'a>(body: impl FnOnce(Lane) -> F + Send + 'a) -> Body<'a, T> {
+    Box::new(move |lane| Box::pin(body(lane)))
+}
+
+/// Plays the clients 1, 2, ... at the same time; their results in that order.
+fn play<B: Bed, T: Send>(bed: &B, fabric: &B::Fabric, seed: u64, bodies: Vec<Body<'_, T>>) -> Vec<T> {
+    match bed.clients() {
+        Clients::Interleaved => {
+            let worker = Worker::new();
+            let tasks: Vec<_> = (1..)
+                .zip(bodies)
+                .map(|(number, body)| {
+                    let lane = lane_of(&worker, fabric, number, seed);
+                    (lane.id(), body(lane))
+                })
+                .collect();
+            worker.run(tasks)
+        }
+        Clients::Threads => {
+            let start = &Barrier::new(bodies.len());
+            std::thread::scope(|scope| {
+                let handles: Vec<_> = (1..)
+                    .zip(bodies)
+                    .map(|(number, body)| {
+                        scope.spawn(move || {
+                            let worker = Worker::new();
+                            let lane = lane_of(&worker, fabric, number, seed);
+                            start.wait();
+                            let mut results = worker.run([(lane.id(), body(lane))]);
+                            results.pop().expect("a client that has run has a result")
+                        })
+                    })
+                    .collect();
+                handles
+                    .into_iter()
+                    .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect()
+            })
+        }
+    }
+}
+
+fn lane_of(worker: &Worker, fabric: &dyn Fabric, number: u32, seed: u64) -> Lane {
+    let endpoint = worker.connect(fabric, ClientId(number));
+    worker.lane(&endpoint, seed ^ u64::from(number) << 32).expect("a worker has lanes enough for a test")
+}
+
+/// Clients 1, 2, ... on one thread, taking their turns one after the other.
+struct Stage {
+    worker: Worker,
+    lanes: Vec<Lane>,
+}
+
+impl Stage {
+    fn new(fabric: &dyn Fabric, clients: u32, seed: u64) -> Stage {
+        let worker = Worker::new();
+        let lanes = (1..=clients).map(|number| lane_of(&worker, fabric, number, seed)).collect();
+        Stage { worker, lanes }
+    }
+
+    /// The turn of client `number`.
+    fn on<'s, T>(&'s self, number: usize, body: impl AsyncFnOnce(&'s Lane) -> T) -> T {
+        let lane = &self.lanes[number - 1];
+        let mut results = self.worker.run([(lane.id(), body(lane))]);
+        results.pop().expect("a client that has run has a result")
+    }
+}
+
+/// Executes a round that must not fail.
+async fn run<'l>(lane: &'l Lane, round: Round<'l>) -> Completed<'l> {
+    lane.execute(round).await.expect("a round to healthy nodes")
+}
+
+/// Reads words in a round of its own.
+async fn peek(lane: &Lane, at: Address, words: usize) -> Vec<u64> {
+    let mut round = lane.round();
+    let handle = round.read(at, 8 * words);
+    run(lane, round).await.words(handle).to_vec()
+}
+
+/// Writes words in a round of its own.
+async fn poke(lane: &Lane, at: Address, words: &[u64]) {
+    let mut round = lane.round();
+    round.write_words(at, words);
+    run(lane, round).await;
+}
+
+/// Waits until nothing of the lane is in flight in the background; fails if that takes for ever.
+async fn settle(lane: &Lane) {
+    for _ in 0..100_000 {
+        if lane.background() == 0 {
+            return;
+        }
+        lane.sleep(100).await;
+    }
+    panic!("{} background rounds have not come back", lane.background());
+}

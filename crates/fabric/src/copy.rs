@@ -2,7 +2,8 @@
 //!
 //! They keep rule 2 of the contract: words are atomic, a WRITE becomes visible in ascending order of words, and a line
 //! of a record is read whole or seen as changed. The last is not free: a CPU copies eight words one after the other, so
-//! a READ looks at a line's first two words before and after the rest, and starts the line again if they changed.
+//! a READ looks at a line's first two words before and after the rest, and starts the line again if they changed. Before
+//! the rest it loads word 1 first and word 0 second; the argument needs that order.
 //!
 //! # Why a second look suffices
 //!
@@ -11,19 +12,21 @@
 //! (ascending again), and CASes the lock free last. Every store is Release and every load Acquire, so a reader that has
 //! seen a store sees everything its writer did before, in particular the store of the version ahead of it.
 //!
-//! *First line.* Let the reader get the head (lock, version) = (l, v) at both looks, and suppose a word of the rest came
-//! from a writer that installs v' (another version: versions never repeat). That writer stored v' before the word, so
-//! the second look sees v' or something later; it saw v; so v = v' was there at the first look already, stored but with
-//! the rest unfinished, or finished. If unfinished at the first look, the lock was held by that writer from before v'
-//! until after the whole line; if the second look still shows l = that writer's lock, the reader is told "locked by l";
-//! if the lock has been freed in between, the second look differs from the first and the line is read again. So a line
-//! that shows a free lock is whole, and a torn one shows its writer's lock.
+//! *First line.* The head is (lock, version). Let the reader load version v, then lock l, then the rest, then see v and l
+//! again. No word of the rest is newer than v: its writer stored another version ahead of it (versions never repeat), and
+//! the second look would have seen that one or a later one. Nor is a word older than v, if l is free: v's writer took the
+//! lock before it stored v, so l, loaded after v, shows that writer's lock or what came later, and "free" means that it
+//! had unlocked, after all its words. So a line that shows a free lock is whole, and a torn one shows a lock.
 //!
-//! *Further lines*, read after the first one, ascending. Suppose the first line was read as (free, v) and whole. A word
-//! of a later line can only be newer than v's state if its writer came after that look at the head, and it stored a
-//! different line version ahead of the word: the second look at this line's head sees it, and either the line is read
-//! again or the line version read differs from v, which the record's check refuses. It cannot be older: v's writer had
-//! finished all its lines before it freed the lock that the reader saw free.
+//! Loading the lock first would not do: free, then the writer locks and stores v, then v, then a torn rest, then the
+//! writer unlocks, and the second look shows (free, v) again.
+//!
+//! *Further lines*, read after the first one, ascending; the head's word 0 is the line's version, its word 1 is data. Suppose
+//! the first line was read as (free, v) and whole. A word of a later line can only be newer than v's state if its writer
+//! came after that look, and it stored a different line version ahead of the word: the second look at this line's head
+//! sees it (or the first one does already, if the word was word 1), and either the line is read again or the line version
+//! read differs from v, which the record's check refuses. It cannot be older: v's writer had finished all its lines before
+//! it freed the lock that the reader saw free.
 //!
 //! A READ that covers part of a line looks at that line's head all the same, outside of what it returns. `tests/loom.rs`
 //! checks both cases exhaustively for one writer and one reader, with the line cut to four words.
@@ -92,7 +95,9 @@ pub fn read_lines<W: Word, const LINE: usize>(region: &[W], start: usize, into: 
 fn read_whole_line<W: Word, const LINE: usize>(line: &[W], into: &mut [u64; LINE]) {
     debug_assert_eq!(line.len(), LINE);
     loop {
-        for (slot, word) in into.iter_mut().zip(line) {
+        into[1] = line[1].load(); // before word 0: see above
+        into[0] = line[0].load();
+        for (slot, word) in into.iter_mut().zip(line).skip(2) {
             *slot = word.load();
         }
         if line[0].load() == into[0] && line[1].load() == into[1] {
@@ -105,7 +110,8 @@ fn read_whole_line<W: Word, const LINE: usize>(line: &[W], into: &mut [u64; LINE
 #[inline]
 fn read_part_of_line<W: Word>(line: &[W], first: usize, into: &mut [u64]) {
     loop {
-        let head = (line[0].load(), line[1].load());
+        let version = line[1].load(); // before word 0: see above
+        let head = (line[0].load(), version);
         for (slot, word) in into.iter_mut().zip(&line[first..]) {
             *slot = word.load();
         }

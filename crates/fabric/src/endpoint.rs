@@ -31,6 +31,8 @@ pub struct Endpoint {
     /// In front of the pool: the common lease and return touch no `RefCell`.
     spare: Cell<Option<Box<RoundBuffer>>>,
     pool: RefCell<Vec<Box<RoundBuffer>>>,
+    /// Buffers made so far, wherever they are.
+    buffers: Cell<usize>,
     timers: RefCell<Vec<(Nanos, LaneId)>>,
     /// Rounds to post when the round with that serial number has completed without error.
     continuations: RefCell<Vec<(u64, Box<RoundBuffer>)>>,
@@ -50,6 +52,7 @@ impl Endpoint {
             ready,
             spare: Cell::new(None),
             pool: RefCell::default(),
+            buffers: Cell::new(0),
             timers: RefCell::default(),
             continuations: RefCell::default(),
             background: [const { Cell::new(0) }; LANES_MAX],
@@ -100,7 +103,13 @@ impl Endpoint {
 
     #[cold]
     fn buffer_from_pool(&self) -> Box<RoundBuffer> {
-        self.pool.borrow_mut().pop().unwrap_or_else(RoundBuffer::new)
+        let mut pool = self.pool.borrow_mut();
+        pool.pop().unwrap_or_else(|| {
+            // Room for all at once, now: giving one back must not allocate.
+            self.buffers.set(self.buffers.get() + 1);
+            pool.reserve(self.buffers.get());
+            RoundBuffer::new()
+        })
     }
 
     #[inline]
@@ -190,6 +199,7 @@ impl Endpoint {
             drop(continuations);
             self.count_background(next.lane, -1);
             match outcome {
+                Ok(()) if next.verbs().is_empty() => self.recycle(next),
                 Ok(()) => self.post(next),
                 Err(error) => {
                     self.failed(BackgroundFailure { lane: next.lane, error });
@@ -200,7 +210,7 @@ impl Endpoint {
     }
 
     #[cold]
-    fn failed(&self, failure: BackgroundFailure) {
+    pub(crate) fn failed(&self, failure: BackgroundFailure) {
         tracing::warn!(lane = failure.lane.0, error = %failure.error, "a background round failed");
         self.unreported.set(self.unreported.get() | bit(failure.error.node));
         let mut failures = self.failures.borrow_mut();

@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,6 +120,7 @@ impl Worker {
             .into_iter()
             .enumerate()
             .map(|(index, (lane, future))| {
+                assert_eq!(by_lane[lane.0 as usize], usize::MAX, "a lane runs one coroutine");
                 by_lane[lane.0 as usize] = index;
                 self.ready.set(lane);
                 let waker = LaneWaker { remote: self.ready.remote.clone(), bit: 1 << lane.0 };
@@ -183,6 +185,20 @@ impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker").field("lanes", &self.lanes.get()).finish_non_exhaustive()
     }
+}
+
+/// What a coroutine returns, or the panic that ended it.
+pub async fn catch_panic<T>(future: impl Future<Output = T>) -> thread::Result<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        // A coroutine that has panicked is dropped without being polled again, so nobody sees it half-way.
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await
 }
 
 /// Runs one coroutine on a worker of its own: for tests, tools, and what is done once.

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{BackgroundFailure, Endpoint};
 use crate::error::FabricError;
 use crate::prng::Prng;
 use crate::round::{Completed, Cost, Round, RoundBuffer};
@@ -90,8 +90,10 @@ impl Lane {
         if buffer.verbs().is_empty() {
             return self.endpoint.recycle(buffer);
         }
-        // A fence's round trip is awaited by nobody either.
-        self.count(&Cost { round_trips: 0, ..buffer.cost });
+        if buffer.outcome.is_ok() {
+            // A fence's round trip is awaited by nobody either.
+            self.count(&Cost { round_trips: 0, ..buffer.cost });
+        }
         self.endpoint.post(buffer);
     }
 
@@ -174,7 +176,8 @@ enum State {
 }
 
 /// A round that has been posted. Await it for its answers. Dropping it leaves the round to run: whether its verbs have
-/// taken effect is then unknown. It must be awaited by the coroutine of its own lane.
+/// taken effect is then unknown. It must be awaited by the coroutine of its own lane, and it wakes that coroutine rather
+/// than a waker: no combinator that polls only what its own wakers named may stand in between.
 #[must_use = "await it, or hand it over with `then_post`; to send a round that nobody awaits use `Lane::post`"]
 #[derive(Debug)]
 pub struct Execute<'l> {
@@ -186,24 +189,31 @@ pub struct Execute<'l> {
 impl<'l> Execute<'l> {
     /// Gives up waiting, and has `next` posted in the background once this round has completed without error. If it
     /// fails, `next` is not sent and the failure is a background failure. Plain code: callable from `Drop`.
-    pub fn then_post(mut self, next: Round<'l>) {
+    pub fn then_post(self, next: Round<'l>) {
+        self.then_post_all([next]);
+    }
+
+    /// The same for several rounds, posted in this order.
+    pub fn then_post_all(mut self, rounds: impl IntoIterator<Item = Round<'l>>) {
         let endpoint = &self.lane.endpoint;
         match std::mem::replace(&mut self.state, State::Finished) {
             State::Done(buffer) => {
                 let outcome = buffer.outcome;
                 endpoint.recycle(buffer);
-                if outcome.is_ok() {
-                    self.lane.post(next);
+                match outcome {
+                    Ok(()) => rounds.into_iter().for_each(|next| self.lane.post(next)),
+                    Err(error) => endpoint.failed(BackgroundFailure { lane: self.lane.id, error }),
                 }
             }
             State::Pending(ticket, serial) => {
-                if let (_, Some(buffer)) = next.into_buffer() {
+                for buffer in rounds.into_iter().filter_map(|next| next.into_buffer().1) {
                     self.lane.count(&Cost { round_trips: 0, ..buffer.cost });
                     endpoint.continue_with(serial, buffer);
                 }
                 endpoint.abandon(ticket, self.lane.id);
             }
-            State::Refused(_) | State::Finished => {}
+            State::Refused(error) => endpoint.failed(BackgroundFailure { lane: self.lane.id, error }),
+            State::Finished => {}
         }
     }
 }

@@ -77,7 +77,7 @@ impl Region {
             unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
         };
         // Without overcommit, HUGETLB either reserves all its pages now or fails: it cannot fault later.
-        let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB) {
+        let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
             Ok(base) => (base, Pages::Huge),
             Err(_) => {
                 let base = map(MapFlags::PRIVATE).map_err(|cause| RegionError::Refused { bytes, cause })?;

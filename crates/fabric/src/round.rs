@@ -264,6 +264,8 @@ pub struct AddHandle {
 pub struct Staged {
     at: u32,
     words: u32,
+    #[cfg(debug_assertions)]
+    serial: u64,
 }
 
 impl<'l> Round<'l> {
@@ -291,9 +293,11 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         let words = aligned_words(buffer, at, bytes);
         let into = buffer.lease(words, at.node);
+        // More have been refused; here only their sum must not overflow.
+        let words = words.min(ROUND_WORDS_MAX);
         buffer.push(Verb::Read { at, words: words as u32, into });
         buffer.cost.reads += 1;
-        buffer.cost.bytes_in += bytes as u64;
+        buffer.cost.bytes_in += (words * WORD_BYTES) as u64;
         ReadHandle {
             at: into,
             words: words as u32,
@@ -309,10 +313,13 @@ impl<'l> Round<'l> {
         if !bytes.len().is_multiple_of(WORD_BYTES) {
             let at = Address { node: NodeId(0), region: Default::default(), offset: 0 };
             self.buffer().refuse(None, Fault::Unaligned { at, bytes: bytes.len() as u64 });
-            return Staged { at: 0, words: 0 };
+            return self.stage_words(0);
         }
         let staged = self.stage_words(words);
-        self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
+        // Nothing was staged if the round is refused already: it will not be sent.
+        if staged.words as usize == words {
+            self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
+        }
         staged
     }
 
@@ -323,7 +330,12 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         let at = buffer.lease(words, NodeId(0));
         let words = if buffer.outcome.is_ok() { words } else { 0 };
-        Staged { at, words: words as u32 }
+        Staged {
+            at,
+            words: words as u32,
+            #[cfg(debug_assertions)]
+            serial: buffer.serial,
+        }
     }
 
     /// The words of a staged piece. Empty if the round was full.
@@ -349,6 +361,10 @@ impl<'l> Round<'l> {
     #[inline]
     pub fn write_staged(&mut self, at: Address, staged: Staged) {
         let buffer = self.buffer();
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(staged.serial, buffer.serial, "the staged piece is another round's");
+        // Also in release: a transport must never meet a verb that leaves its own buffer.
+        assert!(staged.at as usize + staged.words as usize <= buffer.words_used, "the staged piece is another round's");
         let bytes = staged.words as usize * WORD_BYTES;
         let words = aligned_words(buffer, at, bytes);
         buffer.push(Verb::Write { at, words: words as u32, from: staged.at });
@@ -398,7 +414,8 @@ impl<'l> Round<'l> {
         buffer.cost.flushes += 1;
     }
 
-    /// What is added from now on starts when everything before has completed. Costs, and counts, one round trip.
+    /// What is added from now on starts when everything before has completed, and does not start if anything before has
+    /// failed: as if the first part had been awaited. Costs, and counts, one round trip.
     pub fn after_completion(&mut self) {
         let buffer = self.buffer();
         buffer.push(Verb::AfterCompletion);
@@ -417,8 +434,8 @@ impl<'l> Round<'l> {
     #[must_use]
     pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {
         let buffer = self.buffer_ref();
-        buffer.verb_count + verbs <= ROUND_VERBS_MAX
-            && buffer.words_used + bytes.div_ceil(WORD_BYTES) <= ROUND_WORDS_MAX
+        verbs <= ROUND_VERBS_MAX - buffer.verb_count
+            && bytes.div_ceil(WORD_BYTES) <= ROUND_WORDS_MAX - buffer.words_used
     }
 }
 

@@ -23,7 +23,7 @@ use crate::error::{FabricError, Fault};
 use crate::prng::Prng;
 use crate::region::{Region, RegionError};
 use crate::round::{RoundBuffer, Verb};
-use crate::service::{Progress, Service, ServiceHandle};
+use crate::service::{Progress, Service, ServiceHandle, ServiceStop};
 use crate::shm::{CAPABILITIES, Memory, execute_verb};
 use crate::transport::{Capabilities, ClientId, Fabric, LaneId, Nanos, Posted, Ticket, Transport};
 
@@ -54,7 +54,7 @@ struct State {
     steps: u64,
     idle_polls: u32,
     connections: Vec<Connection>,
-    services: Vec<Box<dyn Service>>,
+    services: Vec<(ServiceStop, Box<dyn Service>)>,
     revoked: Vec<ClientId>,
     /// Clients to revoke once so many steps have been taken.
     revocations: Vec<(u64, ClientId)>,
@@ -81,9 +81,17 @@ struct InFlight {
 /// How far a verb has come.
 enum Running {
     Waiting,
-    Reading { lines: Vec<usize>, head: Option<(u64, u64)>, missing: u64 },
+    Reading { lines: Vec<usize>, look: Look, missing: u64 },
     Writing { next: usize },
     Done,
+}
+
+/// How far the READ of a line has come with the line's head; see [`copy`](crate::copy).
+#[derive(Clone, Copy)]
+enum Look {
+    None,
+    Version(u64),
+    Head { lock: u64, version: u64 },
 }
 
 impl Seeded {
@@ -133,7 +141,8 @@ impl Seeded {
         let mut state = self.state();
         loop {
             let mut worked = false;
-            for service in &mut state.services {
+            state.services.retain(|(stop, _)| !stop.requested());
+            for (_, service) in &mut state.services {
                 worked |= service.step() != Progress::Idle;
             }
             if !worked {
@@ -173,12 +182,16 @@ impl Fabric for Seeded {
     }
 
     fn serve(&self, _: NodeId, _: &str, service: Box<dyn Service>) -> ServiceHandle {
-        self.state().services.push(service);
-        ServiceHandle::detached()
+        let (handle, stop) = ServiceHandle::detached();
+        self.state().services.push((stop, service));
+        handle
     }
 
     fn revoke(&self, client: ClientId) {
-        self.state().revoked.push(client);
+        let mut state = self.state();
+        if !state.revoked.contains(&client) {
+            state.revoked.push(client);
+        }
     }
 
     fn fail(&self, node: NodeId) {
@@ -196,7 +209,11 @@ impl State {
         self.now += 1 + self.prng.below(20);
         if !self.services.is_empty() && self.prng.below(16) == 0 {
             let service = self.prng.below(self.services.len() as u64) as usize;
-            self.services[service].step();
+            if self.services[service].0.requested() {
+                self.services.remove(service);
+            } else {
+                self.services[service].1.step();
+            }
         }
         for _ in 0..=self.prng.below(3) {
             if !self.step(memory) {
@@ -221,7 +238,7 @@ impl State {
         let steps = self.steps;
         let revoked = &mut self.revoked;
         self.revocations.retain(|(at, client)| {
-            let due = *at <= steps;
+            let due = *at < steps;
             if due {
                 revoked.push(*client);
             }
@@ -278,7 +295,7 @@ impl Connection {
                 if matches!(running, Running::Done) {
                     continue;
                 }
-                let node = verb.node().map_or(0, |node| 1u64 << node.0);
+                let node = verb.node().map_or(0, |node| 1u64.checked_shl(u32::from(node.0)).unwrap_or(0));
                 let blocked = fenced
                     || match verb {
                         Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Flush { .. } => {
@@ -318,13 +335,16 @@ impl Connection {
 }
 
 impl InFlight {
-    /// The round fails: what it has not done yet at that node does not happen.
+    /// The round fails: what it has not done yet at that node does not happen, nor what waits for its completion.
     fn fail(&mut self, error: FabricError) {
         if self.outcome.is_ok() {
             self.outcome = Err(error);
         }
+        let mut fenced = false;
         for (verb, running) in self.buffer.verbs().iter().zip(&mut self.verbs) {
-            if verb.node() == Some(error.node) {
+            // A fence that has been passed had nothing failed in front of it.
+            fenced |= matches!((verb, &*running), (Verb::AfterCompletion, Running::Waiting));
+            if fenced || verb.node() == Some(error.node) {
                 *running = Running::Done;
             }
         }
@@ -390,36 +410,41 @@ fn step_read(
         } else {
             lines.reverse(); // taken from the end
         }
-        *running = Running::Reading { lines, head: None, missing: 0 };
+        *running = Running::Reading { lines, look: Look::None, missing: 0 };
     }
-    let Running::Reading { lines, head, missing } = running else { return Ok(()) };
+    let Running::Reading { lines, look, missing } = running else { return Ok(()) };
     let Some(line) = lines.last().copied() else {
         *running = Running::Done;
         return Ok(());
     };
     let wanted = (0..LINE_WORDS).filter(|word| (start..end).contains(&(line + word)));
-    match (tearing, *head) {
+    match (tearing, *look) {
         (Tearing::Lines, _) => {
             for word in wanted {
                 into[line + word - start] = load(line + word);
             }
             lines.pop();
         }
-        (Tearing::Words, None) => {
-            *head = Some((load(line), load(line + 1)));
+        (Tearing::Words, Look::None) => *look = Look::Version(load(line + 1)),
+        (Tearing::Words, Look::Version(version)) => {
+            *look = Look::Head { lock: load(line), version };
             *missing = wanted.map(|word| 1u64 << word).sum();
         }
-        (Tearing::Words, Some(_)) if *missing != 0 => {
+        (Tearing::Words, Look::Head { lock, version }) if *missing != 0 => {
             for word in wanted {
                 if *missing & 1 << word != 0 && prng.below(2) == 0 {
                     *missing &= !(1 << word);
-                    into[line + word - start] = load(line + word);
+                    into[line + word - start] = match word {
+                        0 => lock,
+                        1 => version,
+                        _ => load(line + word),
+                    };
                 }
             }
         }
-        (Tearing::Words, Some(before)) => {
-            *head = None;
-            if before == (load(line), load(line + 1)) {
+        (Tearing::Words, Look::Head { lock, version }) => {
+            *look = Look::None;
+            if (load(line), load(line + 1)) == (lock, version) {
                 lines.pop();
             }
         }
@@ -489,6 +514,7 @@ impl Transport for SeededTransport {
             && state.connections.iter().all(|connection| connection.in_flight.is_empty())
         {
             state.now = state.now.max(until);
+            state.idle_polls = 0; // a run that sleeps is not deadlocked
         }
     }
 

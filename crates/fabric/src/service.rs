@@ -64,15 +64,26 @@ impl ServiceHandle {
         Ok(ServiceHandle { shared, thread: Some(thread) })
     }
 
-    /// A service that somebody else steps.
-    pub(crate) fn detached() -> ServiceHandle {
-        ServiceHandle { shared: Arc::default(), thread: None }
+    /// A service that somebody else steps, until the stop is requested.
+    pub(crate) fn detached() -> (ServiceHandle, ServiceStop) {
+        let shared = Arc::<Shared>::default();
+        (ServiceHandle { shared: shared.clone(), thread: None }, ServiceStop(shared))
     }
 
     /// CPU time that the service has used so far, in nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.shared.cpu_ns.load(Ordering::Relaxed)
+    }
+}
+
+/// The other end of a [`ServiceHandle`]: whether it has been dropped.
+#[derive(Debug)]
+pub(crate) struct ServiceStop(Arc<Shared>);
+
+impl ServiceStop {
+    pub(crate) fn requested(&self) -> bool {
+        self.0.stop.load(Ordering::Relaxed)
     }
 }
 

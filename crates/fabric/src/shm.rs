@@ -4,7 +4,7 @@
 //! nothing above may rely on it, and the [`seeded`](crate::seeded) backend sees to that.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::address::{Address, NodeId, RegionId};
 use crate::copy;
 use crate::error::{FabricError, Fault};
+use crate::gate::{Gate, GateWord, Refusal};
 use crate::limits::{NODES_MAX, REGIONS_PER_NODE_MAX, SPIN_NS};
 use crate::region::{Pages, Region, RegionError};
 use crate::round::{RoundBuffer, Verb};
@@ -123,7 +124,11 @@ pub(crate) fn execute_verb(
             words[into as usize] = region[start].fetch_add(delta, Ordering::SeqCst);
             unfenced.set(!LOCKED_INSTRUCTIONS_FENCE);
         }
-        Verb::Flush { .. } => {
+        Verb::Flush { node } => {
+            if node.0 >= memory.nodes() {
+                let at = Address { node, region: RegionId(0), offset: 0 };
+                return Err(FabricError { node, fault: Fault::NoSuchRegion(at) });
+            }
             if unfenced.replace(false) {
                 fence(Ordering::SeqCst);
             }
@@ -153,37 +158,40 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Gates {
-    open: Vec<Arc<Gate>>,
+    open: Vec<(ClientId, Arc<ShmGate>)>,
     revoked: Vec<ClientId>,
-    down: Vec<NodeId>,
+    /// Bits of the nodes that are down.
+    down: u64,
 }
 
-/// Where an endpoint passes to execute verbs, and is stopped from doing so.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Gate {
-    client: ClientId,
-    /// Odd while the endpoint executes a round.
-    inside: AtomicU64,
-    /// For each node: 0, or why its verbs are refused.
-    refused: [AtomicU8; NODES_MAX],
-}
+type ShmGate = Gate<AtomicU64>;
 
-const DOWN: u8 = 1;
-const REVOKED: u8 = 2;
-
-impl Gate {
-    /// Refuses verbs to a node from now on, and waits until a round that may not have seen it has ended.
-    fn refuse(&self, nodes: impl Iterator<Item = NodeId>, why: u8) {
-        for node in nodes {
-            self.refused[node.0 as usize].fetch_max(why, Ordering::SeqCst);
-        }
-        let seen = self.inside.load(Ordering::SeqCst);
-        // Whoever enters later sees the mark: it writes `inside` before it looks, as we marked before we looked.
-        while seen % 2 == 1 && self.inside.load(Ordering::SeqCst) == seen {
-            thread::yield_now();
-        }
+impl GateWord for AtomicU64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        AtomicU64::load(self, Ordering::SeqCst)
     }
+
+    #[inline(always)]
+    fn store(&self, value: u64) {
+        AtomicU64::store(self, value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn swap(&self, value: u64) -> u64 {
+        AtomicU64::swap(self, value, Ordering::SeqCst)
+    }
+
+    fn set_bits(&self, bits: u64) {
+        self.fetch_or(bits, Ordering::SeqCst);
+    }
+}
+
+/// The gate bit of a node; none for one that cannot exist.
+#[inline]
+fn gate_bit(node: NodeId) -> u64 {
+    const _: () = assert!(NODES_MAX == u64::BITS as usize);
+    1u64.checked_shl(u32::from(node.0)).unwrap_or(0)
 }
 
 impl Shm {
@@ -210,17 +218,14 @@ impl Fabric for Shm {
     }
 
     fn connect(&self, client: ClientId) -> Box<dyn Transport> {
-        let refused = [const { AtomicU8::new(0) }; NODES_MAX];
         let mut gates = self.gates();
-        for node in &gates.down {
-            refused[node.0 as usize].store(DOWN, Ordering::Relaxed);
-        }
+        let gate = Arc::new(ShmGate::default());
+        gate.refuse(gates.down, Refusal::Down, || ());
         if gates.revoked.contains(&client) {
-            refused.iter().for_each(|node| node.store(REVOKED, Ordering::Relaxed));
+            gate.refuse(u64::MAX, Refusal::Revoked, || ());
         }
-        let gate = Arc::new(Gate { client, inside: AtomicU64::new(0), refused });
-        gates.open.retain(|gate| Arc::strong_count(gate) > 1);
-        gates.open.push(gate.clone());
+        gates.open.retain(|(_, gate)| Arc::strong_count(gate) > 1);
+        gates.open.push((client, gate.clone()));
         Box::new(ShmTransport { shared: self.shared.clone(), gate, entries: Cell::new(0), unfenced: Cell::new(false) })
     }
 
@@ -232,23 +237,25 @@ impl Fabric for Shm {
         let name = format!("{name}-{}", node.0);
         ServiceHandle::spawn(&name, service).unwrap_or_else(|error| {
             tracing::error!(%error, name, "no thread for a memory node's service");
-            ServiceHandle::detached()
+            ServiceHandle::detached().0
         })
     }
 
     fn revoke(&self, client: ClientId) {
         let mut gates = self.gates();
-        gates.revoked.push(client);
-        for gate in gates.open.iter().filter(|gate| gate.client == client) {
-            gate.refuse((0..self.nodes()).map(NodeId), REVOKED);
+        if !gates.revoked.contains(&client) {
+            gates.revoked.push(client);
+        }
+        for (_, gate) in gates.open.iter().filter(|(whose, _)| *whose == client) {
+            gate.refuse(u64::MAX, Refusal::Revoked, thread::yield_now);
         }
     }
 
     fn fail(&self, node: NodeId) {
         let mut gates = self.gates();
-        gates.down.push(node);
-        for gate in &gates.open {
-            gate.refuse(std::iter::once(node), DOWN);
+        gates.down |= gate_bit(node);
+        for (_, gate) in &gates.open {
+            gate.refuse(gate_bit(node), Refusal::Down, thread::yield_now);
         }
     }
 
@@ -259,8 +266,8 @@ impl Fabric for Shm {
 
 struct ShmTransport {
     shared: Arc<Shared>,
-    gate: Arc<Gate>,
-    /// Own copy of `gate.inside`: only this thread changes it.
+    gate: Arc<ShmGate>,
+    /// Own copy of the gate's `inside`: only this thread changes it.
     entries: Cell<u64>,
     unfenced: Cell<bool>,
 }
@@ -271,10 +278,10 @@ impl ShmTransport {
         let (verbs, words) = round.parts();
         for verb in verbs {
             if let Some(node) = verb.node() {
-                match self.gate.refused.get(node.0 as usize).map_or(DOWN, |why| why.load(Ordering::SeqCst)) {
-                    0 => {}
-                    REVOKED => return Err(FabricError { node, fault: Fault::Revoked }),
-                    _ => return Err(FabricError { node, fault: Fault::Unreachable }),
+                match self.gate.refusal(gate_bit(node)) {
+                    None => {}
+                    Some(Refusal::Revoked) => return Err(FabricError { node, fault: Fault::Revoked }),
+                    Some(Refusal::Down) => return Err(FabricError { node, fault: Fault::Unreachable }),
                 }
             }
             execute_verb(&self.shared.memory, verb, words, &self.unfenced)?;
@@ -288,11 +295,11 @@ impl Transport for ShmTransport {
     fn post(&self, mut round: Box<RoundBuffer>) -> Posted {
         let entry = self.entries.get() + 1;
         self.entries.set(entry + 1);
-        // A swap, not a store: it must be visible before the look at `refused` (see `Gate::refuse`).
-        self.gate.inside.swap(entry, Ordering::SeqCst);
+        self.gate.enter(entry);
+        // Entering was a read-modify-write.
         self.unfenced.set(self.unfenced.get() && !LOCKED_INSTRUCTIONS_FENCE);
         let outcome = self.run(&mut round);
-        self.gate.inside.store(entry + 1, Ordering::Release);
+        self.gate.leave(entry);
         round.finish(outcome);
         Posted::Done(round)
     }

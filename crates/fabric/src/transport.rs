@@ -67,7 +67,8 @@ pub trait Transport {
     /// Nobody waits for this round any more. Its buffer, if it has completed; else it comes out of [`Transport::poll`].
     fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>>;
 
-    /// Makes progress: names the lanes whose round has completed, and hands back the buffers of orphaned rounds.
+    /// Makes progress: names the lanes whose round has completed, and hands back the buffers of orphaned rounds. Either
+    /// callback may post, so no lock or borrow of the transport's own may be held over it.
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>));
 
     /// The time.

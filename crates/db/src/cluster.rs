@@ -1,0 +1,296 @@
+//! A cluster: its memory nodes, its catalog, and what is opened of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use remora_fabric::seeded::Seeded;
+use remora_fabric::shm::Shm;
+use remora_fabric::{ClientId, Fabric, Lane, NodeId, Pages, ServiceHandle};
+use remora_index::cluster_hash::Geometry;
+use remora_memory::limits::REPLICAS_MAX;
+use remora_memory::{Discipline, MemoryError, Metadata, ReadScheme, Registration, TableSpec, metadata, node};
+use remora_txn::{Applier, Inspection, Protocol, inspect};
+
+use zerocopy::IntoBytes;
+
+use crate::error::OpenError;
+use crate::pool::Db;
+use crate::table::{Key, Record, Table};
+use crate::worker::{Worker, WorkerOptions};
+
+/// Of a cluster that lives in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterOptions {
+    /// Memory nodes.
+    pub memory_nodes: u16,
+    /// Copies of each record, unless a table says otherwise: the primary and its backups.
+    pub replicas: u8,
+    /// Bytes of each memory node.
+    pub node_bytes: usize,
+    /// How transactions are run.
+    pub protocol: Protocol,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> ClusterOptions {
+        ClusterOptions { memory_nodes: 3, replicas: 3, node_bytes: 256 << 20, protocol: Protocol::default() }
+    }
+}
+
+/// Of a new table.
+#[derive(Clone, Copy, Debug)]
+pub struct TableOptions {
+    /// Rows that it can hold.
+    pub rows: u64,
+    /// Copies of each record; the cluster's default if `None`.
+    pub replicas: Option<u8>,
+    /// Parts that it is spread over; one for each memory node if `None`.
+    pub shards: Option<u16>,
+    /// How torn records are told; chosen by the record's size and the fabric if `None`.
+    pub read_scheme: Option<ReadScheme>,
+}
+
+impl TableOptions {
+    /// A table of so many rows, otherwise as the cluster has it.
+    #[must_use]
+    pub fn for_rows(rows: u64) -> TableOptions {
+        TableOptions { rows, replicas: None, shards: None, read_scheme: None }
+    }
+}
+
+/// A shard gets this much more than its share of the rows, because keys scatter unevenly: five standard deviations.
+fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
+    if shards == 1 {
+        return rows;
+    }
+    let share = rows as f64 / f64::from(shards);
+    ((share + 5.0 * share.sqrt()).ceil() as u64 + 8).min(rows)
+}
+
+/// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and table is gone.
+#[derive(Clone)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Stopped before the memory goes.
+    appliers: Vec<ServiceHandle>,
+    fabric: Arc<dyn Fabric>,
+    pages: Option<Pages>,
+    options: ClusterOptions,
+    /// The incarnation that changes the catalog.
+    admin: Registration,
+    tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
+    metadata: Mutex<Metadata>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cluster {
+    /// A cluster whose memory nodes are shared memory of this process: nothing to install, nothing kept when it ends.
+    pub fn embedded(options: ClusterOptions) -> Result<Cluster, OpenError> {
+        check(&options)?;
+        let shm = Shm::new(&regions(&options)).map_err(MemoryError::from)?;
+        let pages = shm.memory().pages();
+        Cluster::format(Arc::new(shm), pages, options)
+    }
+
+    /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
+    pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
+        check(&options)?;
+        let seeded = Seeded::new(&regions(&options), seed).map_err(MemoryError::from)?;
+        Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
+    }
+
+    fn format(fabric: Arc<dyn Fabric>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+        let mut appliers = Vec::with_capacity(options.memory_nodes.into());
+        for node in (0..options.memory_nodes).map(NodeId) {
+            let region = fabric.region(node, node::REGION).ok_or(MemoryError::Foreign(node))?;
+            node::format(&region, node)?;
+            appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(node, region))));
+        }
+        let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+            Registration::connect(lane, options.memory_nodes, 0).await
+        })?;
+        let inner =
+            Inner { appliers, fabric, pages, options, admin, tables: Mutex::default(), metadata: Mutex::default() };
+        Ok(Cluster { inner: Arc::new(inner) })
+    }
+
+    /// Runs something that is no transaction, as the cluster's own client.
+    fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
+        remora_fabric::block_on(&*self.inner.fabric, ClientId(self.inner.admin.incarnation), body)
+    }
+
+    /// Creates a table, empty.
+    pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
+        let fabric = &self.inner.fabric;
+        let atomic_line = fabric.capabilities().atomic_line;
+        let single_line = remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::SingleLine);
+        let layout = match options.read_scheme {
+            Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
+                return Err(MemoryError::NeedsAtomicLines.into());
+            }
+            Some(scheme) => remora_sync::layout(K::BYTES, size_of::<V>(), scheme)?,
+            None if !atomic_line => remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::Checksum)?,
+            None => match single_line {
+                Ok(layout) => layout,
+                Err(_) => remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::LineVersions)?,
+            },
+        };
+        if options.rows == 0 {
+            return Err(MemoryError::Empty("the number of rows of a table").into());
+        }
+        let shards = options.shards.unwrap_or(self.inner.options.memory_nodes);
+        let geometry = Geometry::for_rows(rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
+        let spec = TableSpec {
+            name: name.to_owned(),
+            fingerprint: Table::<K, V>::fingerprint(),
+            layout,
+            discipline: Discipline::OCC_ONE_SIDED,
+            shards,
+            replicas: options.replicas.unwrap_or(self.inner.options.replicas),
+            buckets: geometry.buckets,
+            indirect: geometry.indirect,
+            slots: geometry.slots,
+            shard_bytes: geometry.bytes(),
+        };
+        let client = self.inner.admin.incarnation.into();
+        let (_, metadata) =
+            self.administer(async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec).await)?;
+        *lock(&self.inner.metadata) = metadata;
+        self.open_table(name)
+    }
+
+    /// Opens a table that exists.
+    pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
+        let known = lock(&self.inner.tables).get(name).cloned();
+        let table = match known {
+            Some(table) => table,
+            None => {
+                let metadata = self.administer(async |lane: &Lane| metadata::read(lane, NodeId(0)).await)?;
+                let table = Arc::new(remora_index::Table::open(&metadata, name)?);
+                lock(&self.inner.tables).entry(name.to_owned()).or_insert(table).clone()
+            }
+        };
+        let spec = &table.entry().spec;
+        if spec.discipline != Discipline::OCC_ONE_SIDED {
+            return Err(MemoryError::Discipline {
+                table: name.to_owned(),
+                found: spec.discipline.to_string(),
+                wanted: Discipline::OCC_ONE_SIDED.to_string(),
+            }
+            .into());
+        }
+        let wanted = Table::<K, V>::fingerprint();
+        if spec.fingerprint != wanted {
+            let (found, wanted) = (spec.fingerprint.0, wanted.0);
+            return Err(MemoryError::Fingerprint { table: name.to_owned(), found, wanted }.into());
+        }
+        Ok(Table::new(table))
+    }
+
+    /// Loads rows into an empty table; returns how many. Much faster than transactions, and none: nobody else may use the
+    /// table meanwhile.
+    pub fn load<K: Key, V: Record>(
+        &self,
+        table: &Table<K, V>,
+        rows: impl Iterator<Item = (K, V)>,
+    ) -> Result<u64, OpenError> {
+        struct Row<V>(V);
+        impl<V: Record> AsRef<[u8]> for Row<V> {
+            fn as_ref(&self) -> &[u8] {
+                self.0.as_bytes()
+            }
+        }
+        let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
+        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &table.inner, rows).await)
+    }
+
+    /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all is as it should be.
+    pub fn inspect<K: Key, V: Record>(
+        &self,
+        table: &Table<K, V>,
+        mut visit: impl FnMut(&V),
+    ) -> Result<Inspection, crate::Error> {
+        let mut value = Vec::new();
+        let found = self.administer(async |lane: &Lane| {
+            inspect(lane, &table.inner, |record| {
+                value.clear();
+                record.copy_value(&mut value);
+                if let Ok((row, _)) = V::ref_from_prefix(value.as_bytes()) {
+                    visit(row);
+                }
+            })
+            .await
+        });
+        Ok(found?)
+    }
+
+    /// A worker of this thread.
+    pub fn worker(&self, options: WorkerOptions) -> Result<Worker, OpenError> {
+        Worker::new(self, options)
+    }
+
+    /// A pool of `threads` workers behind one handle that is `Send` and `Sync`.
+    pub fn db(&self, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
+        Db::new(self, threads, options)
+    }
+
+    /// CPU time that the memory nodes have used to apply redo logs, in nanoseconds.
+    #[must_use]
+    pub fn applier_cpu_ns(&self) -> u64 {
+        self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum()
+    }
+
+    /// Which pages back the memory nodes; `None` for seeded ones.
+    #[must_use]
+    pub fn pages(&self) -> Option<Pages> {
+        self.inner.pages
+    }
+
+    /// The protocol.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.inner.options.protocol
+    }
+
+    /// The fabric, for tests and tools.
+    #[must_use]
+    pub fn fabric(&self) -> &dyn Fabric {
+        &*self.inner.fabric
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        lock(&self.inner.metadata).epoch
+    }
+}
+
+fn check(options: &ClusterOptions) -> Result<(), MemoryError> {
+    let (nodes, replicas) = (usize::from(options.memory_nodes), usize::from(options.replicas));
+    if nodes == 0 || replicas == 0 {
+        return Err(MemoryError::Empty("the number of memory nodes and of replicas"));
+    }
+    let max = remora_fabric::limits::NODES_MAX;
+    if nodes > max {
+        return Err(MemoryError::Limit { what: "memory nodes", value: nodes as u64, max: max as u64 });
+    }
+    if replicas > nodes || replicas > REPLICAS_MAX {
+        return Err(MemoryError::TooManyReplicas { replicas, nodes });
+    }
+    Ok(())
+}
+
+fn regions(options: &ClusterOptions) -> Vec<Vec<usize>> {
+    vec![vec![options.node_bytes.next_multiple_of(64)]; options.memory_nodes.into()]
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}

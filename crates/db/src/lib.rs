@@ -1,0 +1,78 @@
+//! Strictly serializable, replicated transactions over remote memory.
+//!
+//! ```
+//! use remora::{Cluster, ClusterOptions, Error, TableOptions};
+//! use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+//!
+//! #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+//! #[repr(C)]
+//! struct Account {
+//!     balance: i64,
+//! }
+//! impl remora::Record for Account {
+//!     const SCHEMA: &'static str = "account: balance i64";
+//! }
+//!
+//! // Three memory nodes in this process, every record on all three.
+//! let cluster = Cluster::embedded(ClusterOptions::default())?;
+//! let accounts = cluster.create_table::<u64, Account>("accounts", TableOptions::for_rows(1000))?;
+//! cluster.load(&accounts, (0..1000).map(|id| (id, Account { balance: 100 })))?;
+//!
+//! let mut worker = cluster.worker(Default::default())?;
+//! worker.block_on(async |session| {
+//!     session
+//!         .transact(async |tx| {
+//!             let (from, to) = (tx.want(&accounts, 1), tx.want(&accounts, 2));
+//!             tx.fetch().await?; // one round trip for both
+//!             tx.get_mut(from)?.balance -= 10;
+//!             tx.get_mut(to)?.balance += 10;
+//!             Ok(())
+//!         })
+//!         .await
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Two doors lead to transactions:
+//!
+//! - [`Worker`]: this thread, several coroutines; closures and futures need not be `Send`, nothing is allocated in steady
+//!   state. For programs that are built around it.
+//! - [`Db`]: `Clone + Send + Sync`. A closure travels to a pool of workers; the future that comes back wakes under any
+//!   executor, and there is a blocking form. For programs that have an executor of their own.
+//!
+//! # What a closure must know
+//!
+//! It is an optimistic transaction's: it **may run several times**, and **may see a combination of records that will not
+//! commit**. So it has no effect outside of the transaction that must not be repeated, and neither panics nor loops on a
+//! combination that should be impossible. What it returns counts only once its reads have been validated, and that goes
+//! for its own errors too: [`Error::User`] means that the state which made it give up was real.
+//!
+//! Only [`Error::Aborted`] is retried, with growing random pauses. [`Error::Unknown`] never is: the transaction may have
+//! committed, and doing it again would apply it twice.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod error;
+mod pool;
+mod table;
+mod transaction;
+mod worker;
+
+pub use cluster::{Cluster, ClusterOptions, TableOptions};
+pub use error::{Error, OpenError};
+pub use pool::Db;
+pub use table::{Key, Record, Table};
+pub use transaction::{Slot, Transaction};
+pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
+
+pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
+pub use remora_memory::ReadScheme;
+pub use remora_sync::TransactionId;
+pub use remora_txn::{Abort, Access, Inspection, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent};
+
+/// The floors below, for tools and tests that need them.
+pub mod floors {
+    pub use {
+        remora_fabric as fabric, remora_index as index, remora_memory as memory, remora_sync as sync, remora_txn as txn,
+    };
+}

@@ -1,0 +1,115 @@
+//! The handle that a transaction's closure works on.
+
+use std::marker::PhantomData;
+
+use remora_sync::TransactionId;
+use remora_txn::{Limit, Tx};
+
+use crate::error::Error;
+use crate::table::{Key, Record, Table};
+
+/// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that made it.
+pub struct Slot<V> {
+    slot: Option<remora_txn::Slot>,
+    types: PhantomData<fn() -> V>,
+}
+
+impl<V> Clone for Slot<V> {
+    fn clone(&self) -> Slot<V> {
+        *self
+    }
+}
+
+impl<V> Copy for Slot<V> {}
+
+impl<V> std::fmt::Debug for Slot<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.slot.fmt(f)
+    }
+}
+
+/// See the [module](self) and the crate's first page.
+#[derive(Debug)]
+pub struct Transaction<'t, 's> {
+    tx: &'t mut Tx<'s>,
+    /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`].
+    refused: Option<Error>,
+}
+
+impl<'t, 's> Transaction<'t, 's> {
+    pub(crate) fn new(tx: &'t mut Tx<'s>) -> Transaction<'t, 's> {
+        Transaction { tx, refused: None }
+    }
+
+    /// The id of this attempt.
+    #[must_use]
+    pub fn id(&self) -> TransactionId {
+        self.tx.id()
+    }
+
+    /// Names a record. The next [`Transaction::fetch`] brings it, together with all others that were named: one round
+    /// trip, if their locations are cached. Naming a record again gives the same one.
+    #[inline]
+    pub fn want<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Slot<V> {
+        self.tx.register(&table.inner);
+        let slot = match self.tx.want(table.inner.id(), &Table::<K, V>::key(&key)) {
+            Ok(slot) => Some(slot),
+            Err(stop) => {
+                self.refused = self.refused.take().or(Some(stop.into()));
+                None
+            }
+        };
+        Slot { slot, types: PhantomData }
+    }
+
+    /// Brings every record that was named and is not here yet.
+    #[inline]
+    pub async fn fetch(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
+        Ok(self.tx.fetch().await?)
+    }
+
+    /// A record that has been fetched; `None` if its key is not there. Own writes are seen.
+    #[inline]
+    #[must_use]
+    pub fn find<V: Record>(&self, slot: Slot<V>) -> Option<&V> {
+        V::ref_from_bytes(self.tx.value(slot.slot?)?).ok()
+    }
+
+    /// A record that has been fetched, or [`Error::NotFound`].
+    #[inline]
+    pub fn get<V: Record>(&self, slot: Slot<V>) -> Result<&V, Error> {
+        self.find(slot).ok_or(Error::NotFound)
+    }
+
+    /// A record that has been fetched, to be changed: it will be written by the commit. Or [`Error::NotFound`].
+    #[inline]
+    pub fn get_mut<V: Record>(&mut self, slot: Slot<V>) -> Result<&mut V, Error> {
+        let slot = slot.slot.ok_or(Error::NotFound)?;
+        let bytes = self.tx.value_mut(slot).ok_or(Error::NotFound)?;
+        let found = bytes.len();
+        V::mut_from_bytes(bytes).map_err(|_| Error::Limit(Limit::Value { found, max: size_of::<V>() }))
+    }
+
+    /// Names, fetches and copies one record. For several records, [`Transaction::want`] them all and fetch once.
+    pub async fn read<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<Option<V>, Error> {
+        let slot = self.want(table, key);
+        self.fetch().await?;
+        Ok(self.find(slot).copied())
+    }
+
+    /// The same for a record that will be written: to be changed in place. Or [`Error::NotFound`].
+    pub async fn read_for_update<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<&mut V, Error> {
+        let slot = self.want(table, key);
+        self.fetch().await?;
+        self.get_mut(slot)
+    }
+
+    /// Replaces a record, whose key must be there.
+    pub async fn write<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, value: V) -> Result<(), Error> {
+        *self.read_for_update(table, key).await? = value;
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! The first door: a worker of this thread.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use remora_fabric::{ClientId, Lane, LaneId, Nanos};
+use remora_memory::{MemoryError, Registration};
+use remora_txn::{Observer, SessionConfig, TransactOptions};
+
+use crate::cluster::Cluster;
+use crate::error::{Error, OpenError};
+use crate::transaction::Transaction;
+
+/// Of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerOptions {
+    /// Transactions in flight: so many coroutines share the thread. 1 to 64.
+    pub coroutines: usize,
+    /// Of the coroutines' random streams.
+    pub seed: u64,
+    /// Lets the other coroutines run after every round, also where it completes at once.
+    pub yield_after_rounds: bool,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> WorkerOptions {
+        WorkerOptions { coroutines: 8, seed: 1, yield_after_rounds: false }
+    }
+}
+
+/// Of one transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactionOptions {
+    /// A number for its type, for observers.
+    pub label: u16,
+    /// How often it is tried while it aborts.
+    pub attempts: u32,
+    /// When to give up, counted from the beginning of the first attempt.
+    pub deadline: Option<Duration>,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> TransactionOptions {
+        let TransactOptions { label, attempts, .. } = TransactOptions::default();
+        TransactionOptions { label, attempts, deadline: None }
+    }
+}
+
+/// How long a worker that ends waits for the memory nodes to apply what it has logged.
+const DRAIN_NS: Nanos = 5_000_000_000;
+
+/// A thread's place to run transactions: one endpoint, several coroutines, each with a [`Session`]. Not `Send`.
+#[derive(Debug)]
+pub struct Worker {
+    worker: remora_fabric::Worker,
+    sessions: Vec<Session>,
+    /// For what is not a transaction: registration, and leaving.
+    admin: Lane,
+    registration: Option<Registration>,
+    _cluster: Cluster,
+}
+
+impl Worker {
+    pub(crate) fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
+        let nodes = cluster.fabric().nodes();
+        // One lane is the worker's own.
+        let max = remora_fabric::limits::LANES_MAX - 1;
+        if options.coroutines > max {
+            let value = options.coroutines as u64;
+            return Err(MemoryError::Limit { what: "coroutines of a worker", value, max: max as u64 }.into());
+        }
+        if options.coroutines == 0 {
+            return Err(MemoryError::Empty("the number of coroutines").into());
+        }
+        let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
+            Registration::connect(lane, nodes, options.coroutines).await
+        })?;
+        let worker = remora_fabric::Worker::new();
+        let endpoint = worker.connect(cluster.fabric(), ClientId(registration.incarnation));
+        endpoint.yield_after_rounds(options.yield_after_rounds);
+        let config = SessionConfig {
+            protocol: cluster.protocol(),
+            epoch: cluster.epoch(),
+            nodes,
+            sequence: Rc::new(Cell::new(1)),
+        };
+        let lane = |index: usize| worker.lane(&endpoint, options.seed.wrapping_mul(1009).wrapping_add(index as u64));
+        let admin = lane(options.coroutines).expect("lanes were counted above");
+        let sessions = (0..options.coroutines).map(|index| {
+            let lane = lane(index).expect("lanes were counted above");
+            Session { inner: remora_txn::Session::new(lane, &registration, index, config.clone()) }
+        });
+        let sessions = sessions.collect();
+        Ok(Worker { worker, sessions, admin, registration: Some(registration), _cluster: cluster.clone() })
+    }
+
+    /// Its client incarnation: the owner in the ids of its transactions.
+    #[must_use]
+    pub fn incarnation(&self) -> u32 {
+        self.registration.as_ref().map_or(0, |registration| registration.incarnation)
+    }
+
+    /// Its sessions, to set observers.
+    pub fn sessions(&mut self) -> &mut [Session] {
+        &mut self.sessions
+    }
+
+    /// Runs a body on every coroutine, with the coroutine's number and session, until all have returned.
+    pub fn run<T>(&mut self, body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
+        let tasks: Vec<(LaneId, _)> = self
+            .sessions
+            .iter_mut()
+            .enumerate()
+            .map(|(index, session)| (session.inner.lane().id(), body(index, session)))
+            .collect();
+        self.worker.run(tasks)
+    }
+
+    /// Runs one body on the first coroutine.
+    pub fn block_on<T>(&mut self, body: impl AsyncFnOnce(&mut Session) -> T) -> T {
+        let Some(session) = self.sessions.first_mut() else { unreachable!("a worker has a coroutine") };
+        let task = (session.inner.lane().id(), body(session));
+        self.worker.run([task]).pop().expect("a task that has run has a result")
+    }
+
+    /// Waits until everything that was logged has been applied at every memory node, and every background round is done.
+    pub fn drain(&mut self) -> Result<bool, Error> {
+        let drained = self.run(async |_, session| session.inner.drain(DRAIN_NS).await);
+        drained.into_iter().try_fold(true, |all, one| Ok(all & one?))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // a crash like any other: the client's slot stays, and recovery will find what it left
+        }
+        match self.drain() {
+            Ok(true) => {}
+            Ok(false) => return tracing::warn!("a memory node has not applied the log in time: the client slot stays"),
+            Err(error) => return tracing::warn!(%error, "the client slot stays"),
+        }
+        let Some(registration) = self.registration.take() else { return };
+        let lane = &self.admin;
+        for result in self.worker.run([(lane.id(), registration.disconnect(lane))]) {
+            if let Err(error) = result {
+                tracing::warn!(%error, "the client slot stays");
+            }
+        }
+    }
+}
+
+/// A coroutine's place to run transactions, one at a time.
+#[derive(Debug)]
+pub struct Session {
+    inner: remora_txn::Session,
+}
+
+impl Session {
+    /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what it must know.
+    ///
+    /// A panic in the closure aborts the transaction, and resumes when its locks are gone.
+    pub async fn transact<T>(
+        &mut self,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.transact_with(TransactionOptions::default(), body).await
+    }
+
+    /// The same with options.
+    pub async fn transact_with<T>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let deadline = options.deadline.map(|patience| {
+            let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+            self.inner.lane().now().saturating_add(patience)
+        });
+        let options = TransactOptions { label: options.label, attempts: options.attempts, deadline };
+        let outcome = self.inner.transact(options, async |tx| match body(&mut Transaction::new(tx)).await {
+            Ok(value) => Ok(Ok(value)),
+            Err(error) => match error.into_stop() {
+                Ok(stop) => Err(stop),
+                Err(own) => Ok(Err(own)),
+            },
+        });
+        outcome.await.unwrap_or_else(|stop| Err(stop.into()))
+    }
+
+    /// Whoever is told of every attempt from now on; the former one back.
+    pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.inner.observe(observer)
+    }
+
+    /// The lane: time, random numbers, pauses, and the cost of all rounds so far.
+    #[must_use]
+    pub fn lane(&self) -> &Lane {
+        self.inner.lane()
+    }
+}

@@ -1,0 +1,440 @@
+//! Rule 1: which verbs of an endpoint to a node are ordered, and which are not.
+//!
+//! A pair of verbs is tried on a piece of memory that starts as `base` everywhere: the first turns `base` into `base + 1`,
+//! the second `base + 1` into `base + 2`, so what they find and leave tells in which order they took effect. WRITEs and
+//! READs cover a piece that begins and ends in the middle of lines; atomics act on its last word, the last to be written.
+
+use super::{Bed, Lane, client, peek, play, poke, run, word};
+use crate::executor::Worker;
+use crate::round::{AddHandle, Completed, ReadHandle, Round, SwapHandle};
+use crate::transport::ClientId;
+
+const START: usize = 5;
+const WORDS: usize = 20;
+const LAST: usize = START + WORDS - 1;
+const REGIONS: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Read,
+    Write,
+    CompareSwap,
+    FetchAdd,
+}
+
+/// What a verb found.
+#[derive(Clone, Copy)]
+enum Found {
+    Nothing,
+    Words(ReadHandle),
+    Swap(SwapHandle),
+    Add(AddHandle),
+}
+
+impl Kind {
+    /// Adds the verb that turns `from` into `from + 1`; a READ leaves it.
+    fn add(self, round: &mut Round<'_>, from: u64) -> Found {
+        match self {
+            Kind::Read => Found::Words(round.read(word(0, START), 8 * WORDS)),
+            Kind::Write => {
+                round.write_words(word(0, START), &[from + 1; WORDS]);
+                Found::Nothing
+            }
+            Kind::CompareSwap => Found::Swap(round.compare_swap(word(0, LAST), from, from + 1)),
+            Kind::FetchAdd => Found::Add(round.fetch_add(word(0, LAST), 1)),
+        }
+    }
+}
+
+impl Found {
+    /// The last word of the piece when the verb ran; `None` for a WRITE.
+    fn last(self, done: &Completed<'_>) -> Option<u64> {
+        match self {
+            Found::Nothing => None,
+            Found::Words(handle) => done.words(handle).last().copied(),
+            Found::Swap(handle) => Some(done.previous(handle)),
+            Found::Add(handle) => Some(done.added(handle)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    OneRound,
+    Awaited,
+    Background,
+    BothBackground,
+}
+
+/// The second verb takes effect after the first, in whatever rounds they are.
+fn ordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGIONS]], seed);
+        let turns = bed.turns().min(2_000);
+        let body = client(async move |lane: Lane| {
+            for turn in 0..turns {
+                for form in [Form::OneRound, Form::Awaited, Form::Background, Form::BothBackground] {
+                    let base = 10 * turn;
+                    poke(&lane, word(0, START), &[base; WORDS]).await;
+                    in_order(&lane, first, second, form, base).await;
+                }
+            }
+        });
+        play(bed, &fabric, seed, vec![body]);
+    }
+}
+
+async fn in_order(lane: &Lane, first: Kind, second: Kind, form: Form, base: u64) {
+    let mut round = lane.round();
+    first.add(&mut round, base);
+    match form {
+        Form::OneRound => {}
+        Form::Awaited => {
+            run(lane, round).await;
+            round = lane.round();
+        }
+        Form::Background | Form::BothBackground => {
+            lane.post(round);
+            round = lane.round();
+        }
+    }
+    let found = second.add(&mut round, base + 1);
+    if let Form::BothBackground = form {
+        lane.post(round);
+    } else {
+        let done = run(lane, round).await;
+        if let Some(last) = found.last(&done) {
+            assert_eq!(last, base + 1, "{second:?} came before {first:?}, {form:?}");
+        }
+        if let (Kind::Write, Found::Words(handle)) = (first, found) {
+            assert_eq!(done.words(handle), [base + 1; WORDS], "READ came before the end of WRITE, {form:?}");
+        }
+    }
+    // Atomics and WRITEs precede a READ, whatever form they were sent in.
+    let left = peek(lane, word(0, START), WORDS).await;
+    let expected = if second == Kind::Read { base + 1 } else { base + 2 };
+    assert_eq!(left[WORDS - 1], expected, "what {first:?} and {second:?} left, {form:?}");
+    if second == Kind::Write {
+        assert_eq!(left, [expected; WORDS], "a WRITE was overtaken by {first:?}, {form:?}");
+    }
+}
+
+/// WRITE then READ.
+pub fn write_precedes_read<B: Bed>(bed: &B) {
+    ordered(bed, Kind::Write, Kind::Read);
+}
+
+/// WRITE then WRITE.
+pub fn write_precedes_write<B: Bed>(bed: &B) {
+    ordered(bed, Kind::Write, Kind::Write);
+}
+
+/// WRITE then CAS.
+pub fn write_precedes_compare_swap<B: Bed>(bed: &B) {
+    ordered(bed, Kind::Write, Kind::CompareSwap);
+}
+
+/// WRITE then FETCH_ADD.
+pub fn write_precedes_fetch_add<B: Bed>(bed: &B) {
+    ordered(bed, Kind::Write, Kind::FetchAdd);
+}
+
+/// CAS then READ.
+pub fn compare_swap_precedes_read<B: Bed>(bed: &B) {
+    ordered(bed, Kind::CompareSwap, Kind::Read);
+}
+
+/// FETCH_ADD then READ.
+pub fn fetch_add_precedes_read<B: Bed>(bed: &B) {
+    ordered(bed, Kind::FetchAdd, Kind::Read);
+}
+
+/// CAS then CAS.
+pub fn compare_swap_precedes_compare_swap<B: Bed>(bed: &B) {
+    ordered(bed, Kind::CompareSwap, Kind::CompareSwap);
+}
+
+/// CAS then FETCH_ADD.
+pub fn compare_swap_precedes_fetch_add<B: Bed>(bed: &B) {
+    ordered(bed, Kind::CompareSwap, Kind::FetchAdd);
+}
+
+/// FETCH_ADD then CAS.
+pub fn fetch_add_precedes_compare_swap<B: Bed>(bed: &B) {
+    ordered(bed, Kind::FetchAdd, Kind::CompareSwap);
+}
+
+/// FETCH_ADD then FETCH_ADD.
+pub fn fetch_add_precedes_fetch_add<B: Bed>(bed: &B) {
+    ordered(bed, Kind::FetchAdd, Kind::FetchAdd);
+}
+
+/// What nobody awaits is ordered like everything else: a lock that was released in the background can be taken at once,
+/// and what was written under it is there.
+pub fn a_background_release_precedes_the_next_lock<B: Bed>(bed: &B) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGIONS]], seed);
+        let turns = bed.turns();
+        let body = client(async move |lane: Lane| {
+            for turn in 1..=turns {
+                let mut round = lane.round();
+                let lock = round.compare_swap(word(0, 0), 0, turn);
+                let former = round.read(word(0, START), 8 * WORDS);
+                let done = run(&lane, round).await;
+                assert!(done.swapped(lock), "the release of turn {} came after the lock of turn {turn}", turn - 1);
+                assert_eq!(done.words(former), [turn - 1; WORDS]);
+                let mut round = lane.round();
+                round.write_words(word(0, START), &[turn; WORDS]);
+                round.compare_swap(word(0, 0), turn, 0);
+                lane.post(round);
+            }
+        });
+        play(bed, &fabric, seed, vec![body]);
+    }
+}
+
+/// The order is the endpoint's, not the lane's.
+pub fn lanes_of_one_endpoint_are_ordered<B: Bed>(bed: &B) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGIONS]], seed);
+        let worker = Worker::new();
+        let endpoint = worker.connect(&fabric, ClientId(1));
+        let lanes = [0, 1].map(|index| worker.lane(&endpoint, seed + index).expect("two lanes"));
+        for turn in 1..=bed.turns().min(200) {
+            let mut round = lanes[0].round();
+            round.write_words(word(0, START), &[turn; WORDS]);
+            lanes[0].post(round);
+            let read = worker.run([(lanes[1].id(), peek(&lanes[1], word(0, START), WORDS))]);
+            assert_eq!(read, [[turn; WORDS]]);
+        }
+    }
+}
+
+/// One turn of a pair that is not ordered. True if the verbs changed places.
+async fn changed_places(lane: &Lane, first: Kind, second: Kind, fenced: bool, base: u64) -> bool {
+    poke(lane, word(0, START), &[base; WORDS]).await;
+    let before = lane.cost();
+    let mut round = lane.round();
+    let found = first.add(&mut round, base);
+    if fenced {
+        round.after_completion();
+    }
+    second.add(&mut round, if first == Kind::Read { base } else { base + 1 });
+    let done = run(lane, round).await;
+    assert_eq!(lane.cost().since(&before).round_trips, 1 + u64::from(fenced));
+    let last = found.last(&done).expect("the first verb of an unordered pair is no WRITE");
+    let changed = last != base;
+    assert!(!(changed && fenced), "{second:?} passed {first:?} and the fence");
+    let left = peek(lane, word(0, START), WORDS).await;
+    let expected = match (first, second, changed) {
+        (Kind::Read, _, _) | (Kind::CompareSwap, Kind::Write, true) => base + if first == Kind::Read { 1 } else { 2 },
+        (Kind::FetchAdd, Kind::Write, true) => base + 3,
+        _ => base + 2,
+    };
+    assert_eq!(left[WORDS - 1], expected, "what {first:?} and {second:?} left");
+    changed
+}
+
+/// Two verbs may change places unless a fence stands between them.
+fn unordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
+    let (mut changed, mut kept) = (0, 0);
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGIONS]], seed);
+        let turns = bed.turns().min(500);
+        let body = client(async move |lane: Lane| {
+            let mut changed = 0;
+            for turn in 0..turns {
+                changed += u64::from(changed_places(&lane, first, second, false, 20 * turn).await);
+                changed_places(&lane, first, second, true, 20 * turn + 10).await;
+            }
+            changed
+        });
+        let times: u64 = play(bed, &fabric, seed, vec![body]).into_iter().sum();
+        changed += times;
+        kept += turns - times;
+    }
+    if bed.reorders() {
+        assert!(changed > 0 && kept > 0, "{first:?} then {second:?}: {changed} times changed, {kept} times kept");
+    }
+}
+
+/// READ then WRITE.
+pub fn read_and_write_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    unordered(bed, Kind::Read, Kind::Write);
+}
+
+/// READ then CAS.
+pub fn read_and_compare_swap_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    unordered(bed, Kind::Read, Kind::CompareSwap);
+}
+
+/// READ then FETCH_ADD.
+pub fn read_and_fetch_add_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    unordered(bed, Kind::Read, Kind::FetchAdd);
+}
+
+/// CAS then WRITE.
+pub fn compare_swap_and_write_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    unordered(bed, Kind::CompareSwap, Kind::Write);
+}
+
+/// FETCH_ADD then WRITE.
+pub fn fetch_add_and_write_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    unordered(bed, Kind::FetchAdd, Kind::Write);
+}
+
+/// READ then READ: of the same word, while another client counts it up.
+pub fn reads_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    let (mut backward, mut forward) = (0, 0);
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGIONS]], seed);
+        let turns = bed.turns();
+        let counting = client(async move |lane: Lane| {
+            for _ in 0..turns {
+                let mut round = lane.round();
+                round.fetch_add(word(0, 9), 1);
+                run(&lane, round).await;
+            }
+            (0, 0)
+        });
+        let reading = client(async move |lane: Lane| {
+            let (mut backward, mut forward) = (0, 0);
+            for turn in 0..turns {
+                let fenced = turn % 2 == 1;
+                let mut round = lane.round();
+                let first = round.read(word(0, 9), 8);
+                if fenced {
+                    round.after_completion();
+                }
+                let second = round.read(word(0, 9), 8);
+                let done = run(&lane, round).await;
+                let (first, second) = (done.words(first)[0], done.words(second)[0]);
+                assert!(!(fenced && first > second), "a READ passed another and the fence");
+                backward += u64::from(first > second);
+                forward += u64::from(!fenced && first < second);
+            }
+            (backward, forward)
+        });
+        for (back, forth) in play(bed, &fabric, seed, vec![counting, reading]) {
+            backward += back;
+            forward += forth;
+        }
+    }
+    if bed.reorders() {
+        assert!(backward > 0 && forward > 0, "{backward} times changed, {forward} times kept");
+    }
+}
+
+/// WRITEs to different nodes, watched by another client.
+pub fn nodes_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+    for fenced in [false, true] {
+        let (mut second_first, mut first_first) = (0, 0);
+        for seed in 0..bed.runs() {
+            let fabric = bed.fabric(&[vec![REGIONS], vec![REGIONS]], seed);
+            let turns = bed.turns();
+            let writing = client(async move |lane: Lane| {
+                for turn in 1..=turns {
+                    let mut round = lane.round();
+                    round.write_words(word(0, 0), &[turn]);
+                    if fenced {
+                        round.after_completion();
+                    }
+                    round.write_words(word(1, 0), &[turn]);
+                    run(&lane, round).await;
+                }
+                (0, 0)
+            });
+            let watching = client(async move |lane: Lane| {
+                let (mut second_first, mut first_first) = (0, 0);
+                for turn in 0..turns {
+                    // The one that is read first can only be older than the other if it was written later.
+                    let order = if turn % 2 == 0 { [1, 0] } else { [0, 1] };
+                    let early = peek(&lane, word(order[0], 0), 1).await[0];
+                    let late = peek(&lane, word(order[1], 0), 1).await[0];
+                    let ahead = early > late;
+                    assert!(!(fenced && ahead && order[0] == 1), "a WRITE passed another and the fence");
+                    if ahead {
+                        *(if order[0] == 1 { &mut second_first } else { &mut first_first }) += 1;
+                    }
+                }
+                (second_first, first_first)
+            });
+            for (second, first) in play(bed, &fabric, seed, vec![writing, watching]) {
+                second_first += second;
+                first_first += first;
+            }
+        }
+        if bed.reorders() {
+            assert!(first_first > 0, "the first node's WRITE was never seen first");
+            assert!(fenced || second_first > 0, "the second node's WRITE was never seen first");
+        }
+    }
+}
+
+/// How a client stores before it loads.
+#[derive(Clone, Copy)]
+enum Store {
+    WriteThenRead,
+    WriteAwaited,
+    FetchAddThenRead,
+}
+
+/// Dekker's question, over and over: each of two clients stores its own word and then loads the other's. Whoever loads
+/// something older than a store of the other must be seen by the load that follows that store.
+fn store_then_load<B: Bed>(bed: &B, store: Store) {
+    let nodes = if let Store::WriteAwaited = store { [0, 1] } else { [0, 0] };
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGIONS], vec![REGIONS]], seed);
+        let turns = bed.turns();
+        let player = |mine: usize| {
+            client(async move |lane: Lane| {
+                let (own, other) = (word(nodes[mine], 16 * mine), word(nodes[1 - mine], 16 * (1 - mine)));
+                let mut seen = vec![0];
+                for turn in 1..=turns {
+                    let mut round = lane.round();
+                    match store {
+                        Store::WriteThenRead => round.write_words(own, &[turn]),
+                        Store::WriteAwaited => {
+                            round.write_words(own, &[turn]);
+                            run(&lane, round).await;
+                            round = lane.round();
+                        }
+                        Store::FetchAddThenRead => {
+                            round.fetch_add(own, 1);
+                        }
+                    }
+                    let loaded = round.read(other, 8);
+                    seen.push(run(&lane, round).await.words(loaded)[0]);
+                }
+                seen
+            })
+        };
+        let seen = play(bed, &fabric, seed, vec![player(0), player(1)]);
+        for (own, other) in [(&seen[0], &seen[1]), (&seen[1], &seen[0])] {
+            for (turn, loaded) in own.iter().enumerate() {
+                if let Some(answer) = other.get(*loaded as usize + 1) {
+                    assert!(
+                        *answer >= turn as u64,
+                        "neither turn {turn} nor turn {} saw the other's store",
+                        loaded + 1
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// WRITE one's own word, READ the other's, in one round.
+pub fn stores_precede_loads_in_one_round<B: Bed>(bed: &B) {
+    store_then_load(bed, Store::WriteThenRead);
+}
+
+/// WRITE one's own word, await it, READ the other's on another node.
+pub fn stores_precede_loads_of_the_next_round<B: Bed>(bed: &B) {
+    store_then_load(bed, Store::WriteAwaited);
+}
+
+/// FETCH_ADD one's own word, READ the other's, in one round.
+pub fn atomics_precede_loads_in_one_round<B: Bed>(bed: &B) {
+    store_then_load(bed, Store::FetchAddThenRead);
+}

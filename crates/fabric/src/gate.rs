@@ -1,0 +1,78 @@
+//! The gate of a shared-memory endpoint: where it passes to execute a round, and where it is stopped from doing so.
+//!
+//! One thread enters and leaves; any thread may refuse it nodes. Refusing marks first and then looks whether the endpoint
+//! is inside; entering says so first and then looks at the marks. All four are sequentially consistent, so at least one
+//! sees the other: whoever refuses either waits for a round that may have missed the mark, or none has.
+//!
+//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check just that.
+
+/// An atomic word of a gate.
+pub(crate) trait GateWord {
+    /// Loads, sequentially consistent.
+    fn load(&self) -> u64;
+    /// Stores with Release.
+    fn store(&self, value: u64);
+    /// Exchanges, sequentially consistent.
+    fn swap(&self, value: u64) -> u64;
+    /// Sets bits, sequentially consistent.
+    fn set_bits(&self, bits: u64);
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Gate<W> {
+    /// Odd while the endpoint executes a round.
+    inside: W,
+    /// Nodes whose verbs are refused, a bit each.
+    refused: W,
+    /// Not 0 if they are refused because the client was revoked; set before `refused` is.
+    revoked: W,
+}
+
+/// Why a gate refuses a verb.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// The node is down.
+    Down,
+    /// The client has lost its access.
+    Revoked,
+}
+
+impl<W: GateWord> Gate<W> {
+    /// The endpoint begins a round; `entry` is odd, and larger by 2 each time.
+    #[inline]
+    pub(crate) fn enter(&self, entry: u64) {
+        // A swap, not a store: a store could become visible after the look at `refused`.
+        self.inside.swap(entry);
+    }
+
+    /// The round that began with `entry` has ended.
+    #[inline]
+    pub(crate) fn leave(&self, entry: u64) {
+        self.inside.store(entry + 1);
+    }
+
+    /// Whether verbs to the node of this bit are refused; asked before every verb.
+    #[inline]
+    pub(crate) fn refusal(&self, node: u64) -> Option<Refusal> {
+        if self.refused.load() & node == 0 { None } else { Some(self.why()) }
+    }
+
+    #[cold]
+    fn why(&self) -> Refusal {
+        if self.revoked.load() == 0 { Refusal::Down } else { Refusal::Revoked }
+    }
+
+    /// Refuses the nodes of these bits from now on, and pauses until a round that may not have seen it has ended.
+    pub(crate) fn refuse(&self, nodes: u64, why: Refusal, mut pause: impl FnMut()) {
+        if why == Refusal::Revoked {
+            self.revoked.set_bits(1);
+        }
+        self.refused.set_bits(nodes);
+        let seen = self.inside.load();
+        while seen % 2 == 1 && self.inside.load() == seen {
+            pause();
+        }
+    }
+}

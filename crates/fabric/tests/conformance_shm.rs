@@ -1,0 +1,32 @@
+//! The contract of a round, on shared memory: clients are threads.
+
+use remora_fabric::conformance::{Bed, Clients};
+use remora_fabric::shm::Shm;
+
+struct ShmBed;
+
+impl Bed for ShmBed {
+    type Fabric = Shm;
+
+    fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> Shm {
+        Shm::new(nodes).expect("a test's memory")
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::Threads
+    }
+
+    fn runs(&self) -> u64 {
+        3
+    }
+
+    fn turns(&self) -> u64 {
+        20_000
+    }
+
+    fn reorders(&self) -> bool {
+        false
+    }
+}
+
+remora_fabric::conformance_suite!(ShmBed);

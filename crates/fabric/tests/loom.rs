@@ -1,0 +1,236 @@
+//! The arguments of `src/copy.rs` and `src/gate.rs`, checked over all interleavings and all values that the memory model
+//! lets a load return. Lines are cut to four words.
+
+#[allow(dead_code, reason = "the models use what they need of it")]
+#[path = "../src/gate.rs"]
+mod gate;
+
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering as StdOrdering};
+
+use gate::{Gate, GateWord, Refusal};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+use remora_fabric::copy::{self, Word};
+
+const LINE: usize = 4;
+
+#[derive(Debug, Default)]
+struct ModelWord(AtomicU64);
+
+impl Word for ModelWord {
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
+/// The model checker takes sequentially consistent accesses for acquire and release only; fences it knows.
+impl GateWord for ModelWord {
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    fn swap(&self, value: u64) -> u64 {
+        let former = self.0.swap(value, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        former
+    }
+
+    fn set_bits(&self, bits: u64) {
+        self.0.fetch_or(bits, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+const FREE: u64 = 0;
+
+/// What version `version` of a record holds at word `index`.
+fn content(version: u64, index: usize) -> u64 {
+    100 * version + index as u64
+}
+
+/// A record of so many lines in version 2, its lock free.
+fn record(lines: usize) -> Arc<Vec<ModelWord>> {
+    Arc::new((0..lines * LINE).map(|index| ModelWord(AtomicU64::new(image(2, index)))).collect())
+}
+
+fn image(version: u64, index: usize) -> u64 {
+    match index {
+        0 => FREE,
+        1 => version,
+        _ if index % LINE == 0 => version,
+        _ => content(version, index),
+    }
+}
+
+/// A writer that follows the discipline of records.
+fn change(record: &[ModelWord], owner: u64, version: u64) {
+    let lock = &record[0].0;
+    lock.compare_exchange(FREE, owner, Ordering::SeqCst, Ordering::SeqCst).expect("the only writer");
+    let words: Vec<u64> = (1..record.len()).map(|index| image(version, index)).collect();
+    copy::write(record, 1, &words);
+    lock.compare_exchange(owner, FREE, Ordering::SeqCst, Ordering::SeqCst).expect("only its owner frees a lock");
+}
+
+/// The check of a record's reader: what shows a free lock and the same version in every line must be whole.
+fn judge(words: &[u64]) {
+    let version = words[1];
+    let lines = words.iter().enumerate().skip(LINE).step_by(LINE);
+    if words[0] != FREE || lines.clone().any(|(_, line)| *line != version) {
+        return;
+    }
+    for (index, word) in words.iter().enumerate().skip(2).filter(|(index, _)| index % LINE != 0) {
+        assert_eq!(*word, content(version, index), "torn: {words:?}");
+    }
+}
+
+type Read = fn(&[ModelWord], usize, &mut [u64]);
+
+/// One writer, that changes the record so often, and one reader of its words from the first on.
+fn torn(lines: usize, words: usize, changes: u64, read: Read) -> bool {
+    let seen_new = Arc::new(AtomicBool::new(false));
+    let seen = seen_new.clone();
+    let mut model = loom::model::Builder::new();
+    // A torn line takes a preemption of each; the mutants below show that two are enough to find what there is.
+    model.preemption_bound = Some(2);
+    let result = catch_unwind(move || {
+        model.check(move || {
+            let record = record(lines);
+            let shared = record.clone();
+            let writer = thread::spawn(move || (1..=changes).for_each(|turn| change(&shared, turn, 2 + 2 * turn)));
+            let mut found = vec![0; words];
+            read(&record, 0, &mut found);
+            judge(&found);
+            if found[0] == FREE && found[1] == 4 {
+                seen.store(true, StdOrdering::Relaxed);
+            }
+            writer.join().unwrap();
+        });
+    });
+    assert!(result.is_err() || seen_new.load(StdOrdering::Relaxed), "the reader never met the new version");
+    result.is_err()
+}
+
+/// `copy::read_lines` as it is.
+fn as_it_is(record: &[ModelWord], start: usize, into: &mut [u64]) {
+    copy::read_lines::<_, LINE>(record, start, into);
+}
+
+/// The mutant that reads once and believes it.
+fn without_second_look(record: &[ModelWord], start: usize, into: &mut [u64]) {
+    for line in (0..into.len()).step_by(LINE) {
+        into[line + 1] = Word::load(&record[start + line + 1]);
+        into[line] = Word::load(&record[start + line]);
+        for index in line + 2..(line + LINE).min(into.len()) {
+            into[index] = Word::load(&record[start + index]);
+        }
+    }
+}
+
+/// The mutant that looks at the lock before the version: both looks may show a free lock and the new version.
+fn lock_before_version(record: &[ModelWord], start: usize, into: &mut [u64]) {
+    let line = &record[start..start + LINE];
+    loop {
+        for (slot, word) in into.iter_mut().zip(line) {
+            *slot = Word::load(word);
+        }
+        if Word::load(&line[0]) == into[0] && Word::load(&line[1]) == into[1] {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_first_line_that_shows_a_free_lock_is_whole() {
+    assert!(!torn(1, LINE, 1, as_it_is));
+}
+
+#[test]
+fn a_first_line_is_whole_through_two_changes() {
+    assert!(!torn(1, LINE, 2, as_it_is));
+}
+
+#[test]
+fn part_of_a_first_line_is_whole() {
+    assert!(!torn(1, LINE - 1, 1, as_it_is));
+}
+
+#[test]
+fn further_lines_that_show_the_same_version_are_whole() {
+    assert!(!torn(2, 2 * LINE, 1, as_it_is));
+}
+
+#[test]
+fn part_of_a_further_line_is_whole() {
+    assert!(!torn(2, 2 * LINE - 1, 1, as_it_is));
+}
+
+#[test]
+fn the_model_finds_a_missing_second_look() {
+    assert!(torn(1, LINE, 1, without_second_look), "this test cannot fail");
+    assert!(torn(2, 2 * LINE, 1, without_second_look), "this test cannot fail");
+}
+
+#[test]
+fn the_model_finds_a_lock_read_before_its_version() {
+    assert!(torn(1, LINE, 1, lock_before_version), "this test cannot fail");
+}
+
+/// One endpoint that executes rounds of two verbs and one thread that refuses it: no verb takes effect afterwards.
+fn lands_late(enter: fn(&Gate<ModelWord>, u64), checked: bool) -> bool {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    catch_unwind(move || {
+        model.check(move || {
+            let gate = Arc::new(Gate::<ModelWord>::default());
+            let memory = Arc::new(ModelWord::default());
+            let (their_gate, their_memory) = (gate.clone(), memory.clone());
+            let endpoint = thread::spawn(move || {
+                for entry in [1, 3] {
+                    enter(&their_gate, entry);
+                    for verb in 0..2 {
+                        if checked || verb == 0 {
+                            match their_gate.refusal(1) {
+                                None => {}
+                                Some(why) => {
+                                    assert_eq!(why, Refusal::Revoked);
+                                    break;
+                                }
+                            }
+                        }
+                        Word::store(&*their_memory, entry + verb);
+                    }
+                    their_gate.leave(entry);
+                }
+            });
+            gate.refuse(1, Refusal::Revoked, thread::yield_now);
+            let frozen = Word::load(&*memory);
+            endpoint.join().unwrap();
+            assert_eq!(Word::load(&*memory), frozen, "a verb took effect after the refusal");
+        });
+    })
+    .is_err()
+}
+
+#[test]
+fn nothing_passes_a_gate_that_has_refused() {
+    assert!(!lands_late(|gate, entry| gate.enter(entry), true));
+    // Looking once a round is enough for that; looking before every verb makes the wait short.
+    assert!(!lands_late(|gate, entry| gate.enter(entry), false));
+}
+
+#[test]
+fn the_model_finds_a_gate_that_is_not_entered() {
+    assert!(lands_late(|_, _| (), true), "this test cannot fail");
+    assert!(lands_late(|gate, entry| gate.leave(entry - 1), true), "this test cannot fail");
+}

@@ -1,0 +1,51 @@
+//! What can go wrong when a table is opened or loaded.
+
+use remora_fabric::FabricError;
+use remora_memory::MemoryError;
+
+/// See the [module](self).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum IndexError {
+    /// From the floor below.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A table cannot hold more.
+    #[error("table {table:?} is full: {rows} rows do not fit ({what}); create it with a larger capacity")]
+    Full {
+        /// The table.
+        table: String,
+        /// Which part ran out.
+        what: &'static str,
+        /// Rows that were to be in it.
+        rows: u64,
+    },
+    /// A key occurs twice in a bulk load.
+    #[error("table {table:?}: the key {key} occurs twice in the rows to load")]
+    Duplicate {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+    },
+    /// Bulk load is for empty tables.
+    #[error("table {0:?} has rows already: bulk load is for empty tables")]
+    NotEmpty(String),
+    /// A value or key has the wrong size.
+    #[error("table {table:?}: {what} of {bytes} bytes, the table has {expected}")]
+    Size {
+        /// The table.
+        table: String,
+        /// "key" or "value".
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// The table's key width, or its largest value.
+        expected: usize,
+    },
+}
+
+impl From<FabricError> for IndexError {
+    fn from(error: FabricError) -> IndexError {
+        IndexError::Memory(error.into())
+    }
+}

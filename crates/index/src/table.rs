@@ -1,0 +1,206 @@
+//! A table as a client sees it: what the catalog says, where its shards are, and the location cache.
+
+use remora_fabric::Address;
+use remora_memory::{Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
+use remora_sync::{KeyHash, RecordShape};
+
+use crate::cache::LocationCache;
+use crate::cluster_hash::{BUCKET_BYTES, Geometry, Location, Probe, search};
+use crate::error::IndexError;
+
+/// Chains longer than this are not followed in the cache, where a stale link could make a circle.
+const CACHED_CHAIN_MAX: usize = 16;
+/// Location cache of one table, at most.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+
+/// An index bucket of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BucketRef {
+    /// The shard's place within its table.
+    pub shard: u16,
+    /// The bucket's number within the shard; the indirect ones come after the main ones.
+    pub bucket: u64,
+}
+
+impl BucketRef {
+    /// Bytes to READ for a bucket.
+    pub const BYTES: usize = BUCKET_BYTES;
+}
+
+/// See the [module](self). Shared by the workers of a client.
+#[derive(Debug)]
+pub struct Table {
+    id: TableId,
+    entry: TableEntry,
+    shape: RecordShape,
+    geometry: Geometry,
+    /// Replicas of each shard, the primary first.
+    shards: Vec<Vec<Replica>>,
+    cache: LocationCache,
+}
+
+impl Table {
+    /// Opens a table of the catalog.
+    pub fn open(metadata: &Metadata, name: &str) -> Result<Table, IndexError> {
+        Table::open_with_cache(metadata, name, CACHE_BYTES_MAX)
+    }
+
+    /// The same with a location cache of at most so many bytes.
+    pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
+        let (id, entry) = metadata.table(name)?;
+        let spec = &entry.spec;
+        let geometry = Geometry {
+            buckets: spec.buckets,
+            indirect: spec.indirect,
+            slots: spec.slots,
+            slot_bytes: spec.layout.slot_bytes.into(),
+        };
+        let first = usize::from(entry.shard_first.0);
+        let shards =
+            metadata.shards[first..first + usize::from(spec.shards)].iter().map(|shard| shard.replicas.clone());
+        let buckets = (geometry.buckets + geometry.indirect) * u64::from(spec.shards);
+        Ok(Table {
+            id,
+            entry: entry.clone(),
+            shape: RecordShape::of(&spec.layout),
+            geometry,
+            shards: shards.collect(),
+            cache: LocationCache::new(buckets, cache_bytes),
+        })
+    }
+
+    /// Its id.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.entry.spec.name
+    }
+
+    /// What the catalog says of it.
+    #[must_use]
+    pub fn entry(&self) -> &TableEntry {
+        &self.entry
+    }
+
+    /// Of its records.
+    #[inline]
+    #[must_use]
+    pub fn shape(&self) -> &RecordShape {
+        &self.shape
+    }
+
+    /// Of its shards.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Number of its shards.
+    #[must_use]
+    pub fn shards(&self) -> u16 {
+        self.shards.len() as u16
+    }
+
+    /// The shard of a key, by its place within the table, and its main bucket.
+    #[inline]
+    #[must_use]
+    pub fn home(&self, hash: KeyHash) -> BucketRef {
+        let shard = ((hash.scatter >> 48) * self.shards.len() as u64) >> 16;
+        BucketRef { shard: shard as u16, bucket: self.geometry.main_bucket(hash.scatter) }
+    }
+
+    /// Where a record of this table is: its primary's slot.
+    #[inline]
+    #[must_use]
+    pub fn primary(&self, pointer: Pointer) -> Address {
+        self.replicas(pointer)[0].address(pointer.offset())
+    }
+
+    /// The replicas of a record, the primary first.
+    #[inline]
+    #[must_use]
+    pub fn replicas(&self, pointer: Pointer) -> &[Replica] {
+        &self.shards[usize::from(pointer.shard().0 - self.entry.shard_first.0)]
+    }
+
+    /// The replicas of a shard, by its place within the table.
+    #[must_use]
+    pub fn shard_replicas(&self, shard: u16) -> &[Replica] {
+        &self.shards[usize::from(shard)]
+    }
+
+    /// The id of a shard, by its place within the table.
+    #[inline]
+    #[must_use]
+    pub fn shard_id(&self, shard: u16) -> ShardId {
+        ShardId(self.entry.shard_first.0 + shard)
+    }
+
+    /// Where to READ a bucket of the index.
+    #[inline]
+    #[must_use]
+    pub fn bucket_address(&self, bucket: BucketRef) -> Address {
+        self.shards[usize::from(bucket.shard)][0].address(self.geometry.bucket_at(bucket.bucket))
+    }
+
+    fn cache_number(&self, bucket: BucketRef) -> u64 {
+        u64::from(bucket.shard) * (self.geometry.buckets + self.geometry.indirect) + bucket.bucket
+    }
+
+    /// Where the cache believes a key to be.
+    #[inline]
+    #[must_use]
+    pub fn cached(&self, home: BucketRef, hash: KeyHash) -> Option<Location> {
+        let mut at = home;
+        for _ in 0..CACHED_CHAIN_MAX {
+            match self.cache.search(self.shard_id(at.shard), self.cache_number(at), hash.word) {
+                Probe::Entry { location, .. } => return self.belongs(location).then_some(location),
+                Probe::Link(offset) => at.bucket = self.geometry.bucket_number(offset)?,
+                Probe::Absent => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether a location can be one of this table: what a cache or a torn bucket says may be anything.
+    #[inline]
+    fn belongs(&self, location: Location) -> bool {
+        location.pointer.offset() + self.geometry.slot_bytes <= self.geometry.bytes()
+    }
+
+    /// What a bucket that has been read says of a key, from a slot on. Keeps the bucket in the cache.
+    #[must_use]
+    pub fn probe(&self, at: BucketRef, words: &[u64], hash: KeyHash, from_slot: usize) -> Probe {
+        self.cache.fill(self.cache_number(at), words);
+        match search(self.shard_id(at.shard), words, hash.word, from_slot) {
+            Probe::Entry { location, .. } if !self.belongs(location) => Probe::Absent,
+            probe => probe,
+        }
+    }
+
+    /// The bucket that a link names; `None` if it is no bucket of this table.
+    #[inline]
+    #[must_use]
+    pub fn linked(&self, from: BucketRef, offset: u64) -> Option<BucketRef> {
+        Some(BucketRef { bucket: self.geometry.bucket_number(offset)?, ..from })
+    }
+
+    /// A location of the cache has turned out wrong.
+    #[cold]
+    pub fn forget(&self, home: BucketRef, hash: KeyHash, location: Location) {
+        let mut at = home;
+        for _ in 0..CACHED_CHAIN_MAX {
+            self.cache.forget(self.cache_number(at), location);
+            let probe = self.cache.search(self.shard_id(at.shard), self.cache_number(at), hash.word);
+            let Probe::Link(offset) = probe else { return };
+            let Some(next) = self.linked(at, offset) else { return };
+            at = next;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Clients: who is connected, as which incarnation, and where its redo rings lie.
+//!
+//! A client takes one of 256 slots, the same number at every node, and an incarnation that is never given again. Node 0
+//! decides who has a slot; at the other nodes the word follows it.
+//!
+//! ```text
+//! slot, 64 bytes
+//! +0   incarnation  u64   0 = free; bit 63 = being taken or given back     CASed
+//! +8   lanes        u64   rings in use
+//! +16  rings        u64   offset of the first ring; the others follow      0 = no space taken yet
+//! +24  extent       u64   bytes taken for rings; kept when the slot is free, for the next client
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{Lane, NodeId, WORD_BYTES};
+
+use crate::error::MemoryError;
+use crate::limits::{CLIENTS_MAX, INCARNATIONS_MAX};
+use crate::node::{self, AT_CHANGES, AT_CLIENTS, AT_INCARNATION, CLIENT_SLOT_BYTES};
+use crate::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingWriter};
+
+const CHANGING: u64 = 1 << 63;
+const SLOT_WORDS: usize = CLIENT_SLOT_BYTES as usize / WORD_BYTES;
+
+/// A client that is connected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Registration {
+    /// Its incarnation: never 0, never given again.
+    pub incarnation: u32,
+    slot: u64,
+    lanes: usize,
+    /// Offset of its first ring at each node.
+    rings: Vec<u64>,
+}
+
+impl Registration {
+    /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and rings at every node.
+    pub async fn connect(lane: &Lane, nodes: u16, lanes: usize) -> Result<Registration, MemoryError> {
+        for node in (0..nodes).map(NodeId) {
+            node::superblock(lane, node).await?;
+        }
+        let incarnation = next_incarnation(lane).await?;
+        let bytes = lanes as u64 * RING_EXTENT_BYTES;
+        let slot = take_slot(lane, u64::from(incarnation), bytes).await?;
+        let mut rings = Vec::with_capacity(nodes.into());
+        for node in (0..nodes).map(NodeId) {
+            rings.push(prepare_rings(lane, node, slot, lanes).await?);
+        }
+        // Published at the others first: who sees it at node 0 sees it everywhere.
+        for node in (0..nodes).rev().map(NodeId) {
+            let expected = if node.0 == 0 { u64::from(incarnation) | CHANGING } else { 0 };
+            change_slot(lane, node, slot, expected, incarnation.into()).await?;
+        }
+        Ok(Registration { incarnation, slot, lanes, rings })
+    }
+
+    /// The ring of a lane at a node.
+    #[must_use]
+    pub fn ring(&self, node: NodeId, lane: usize) -> RingWriter {
+        assert!(lane < self.lanes, "a client's lanes are those that it registered");
+        RingWriter::new(node, self.rings[node.0 as usize] + lane as u64 * RING_EXTENT_BYTES)
+    }
+
+    /// Gives the slot back. Only when every ring has been applied to its end: the next client starts them anew.
+    pub async fn disconnect(self, lane: &Lane) -> Result<(), MemoryError> {
+        for node in (1..self.rings.len() as u16).map(NodeId) {
+            change_slot(lane, node, self.slot, self.incarnation.into(), 0).await?;
+        }
+        change_slot(lane, NodeId(0), self.slot, self.incarnation.into(), 0).await
+    }
+}
+
+async fn next_incarnation(lane: &Lane) -> Result<u32, MemoryError> {
+    let mut round = lane.round();
+    let add = round.fetch_add(node::at(NodeId(0), AT_INCARNATION), 1);
+    let incarnation = lane.execute(round).await?.added(add) + 1;
+    if incarnation > INCARNATIONS_MAX {
+        return Err(MemoryError::Limit { what: "client incarnations", value: incarnation, max: INCARNATIONS_MAX });
+    }
+    Ok(incarnation as u32)
+}
+
+/// Takes a free slot at node 0: one whose rings are large enough before one that needs space.
+async fn take_slot(lane: &Lane, incarnation: u64, bytes: u64) -> Result<u64, MemoryError> {
+    loop {
+        let mut round = lane.round();
+        let read = round.read(slot_at(NodeId(0), 0), CLIENTS_MAX * CLIENT_SLOT_BYTES as usize);
+        let done = lane.execute(round).await?;
+        let slots = done.words(read).chunks_exact(SLOT_WORDS);
+        let free = slots.enumerate().filter(|(_, slot)| slot[0] == 0);
+        // Smallest extent that is enough; then slots without any; then whatever is too small.
+        let best = free.min_by_key(|(_, slot)| if slot[3] >= bytes { (0, slot[3]) } else { (1, slot[3]) });
+        let Some((index, _)) = best else {
+            let max = CLIENTS_MAX as u64;
+            return Err(MemoryError::Limit { what: "connected clients", value: max + 1, max });
+        };
+        drop(done);
+        let mut round = lane.round();
+        let swap = round.compare_swap(slot_at(NodeId(0), index as u64), 0, incarnation | CHANGING);
+        if lane.execute(round).await?.swapped(swap) {
+            return Ok(index as u64);
+        }
+    }
+}
+
+/// Makes room for a slot's rings at a node, and empties them.
+async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Result<u64, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(slot_at(node, slot), CLIENT_SLOT_BYTES as usize);
+    let done = lane.execute(round).await?;
+    let [mut rings, mut extent] = [done.words(read)[2], done.words(read)[3]];
+    drop(done);
+    let wanted = lanes as u64 * RING_EXTENT_BYTES;
+    if extent < wanted {
+        rings = node::allocate(lane, node, wanted).await?;
+        extent = wanted;
+    }
+    for index in 0..lanes as u64 {
+        let mut round = lane.round();
+        round.write_words(node::at(node, rings + index * RING_EXTENT_BYTES), &[0; HEADER_BYTES as usize / WORD_BYTES]);
+        lane.execute(round).await?;
+    }
+    let mut round = lane.round();
+    round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[lanes as u64, rings, extent]);
+    lane.execute(round).await?;
+    Ok(rings)
+}
+
+async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u64) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    let swap = round.compare_swap(slot_at(node, slot), expected, new);
+    round.fetch_add(node::at(node, AT_CHANGES), 1);
+    let done = lane.execute(round).await?;
+    if !done.swapped(swap) {
+        tracing::error!(%node, slot, expected, found = done.previous(swap), "a client slot was changed by somebody else");
+    }
+    Ok(())
+}
+
+fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
+    node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
+}
+
+/// A connected client, as its node sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientSlot {
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Its rings.
+    pub lanes: usize,
+    /// Offset of its first ring.
+    pub rings: u64,
+}
+
+impl ClientSlot {
+    /// Offset of the ring of a lane.
+    #[must_use]
+    pub fn ring(&self, lane: usize) -> u64 {
+        self.rings + lane as u64 * RING_EXTENT_BYTES
+    }
+}
+
+/// A counter that changes whenever a client comes or goes. By the node's own CPU.
+#[must_use]
+pub fn changes(region: &[AtomicU64]) -> u64 {
+    region[AT_CHANGES as usize / WORD_BYTES].load(Ordering::Acquire)
+}
+
+/// The clients connected to a node. By its own CPU.
+pub fn clients(region: &[AtomicU64]) -> impl Iterator<Item = ClientSlot> + '_ {
+    let first = AT_CLIENTS as usize / WORD_BYTES;
+    region[first..first + CLIENTS_MAX * SLOT_WORDS].chunks_exact(SLOT_WORDS).filter_map(|slot| {
+        let incarnation = slot[0].load(Ordering::Acquire);
+        let connected = incarnation != 0 && incarnation & CHANGING == 0;
+        connected.then(|| ClientSlot {
+            incarnation: incarnation as u32,
+            lanes: slot[1].load(Ordering::Acquire) as usize,
+            rings: slot[2].load(Ordering::Acquire),
+        })
+    })
+}

@@ -1,0 +1,108 @@
+//! What can go wrong when memory is laid out, found or opened.
+
+use remora_fabric::{FabricError, NodeId, RegionError};
+
+use crate::limits;
+
+/// See the [module](self).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// A round failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The system gives no memory for a region.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The memory does not begin with our magic number.
+    #[error("{0} does not hold Remora's memory (another program's, or never formatted)")]
+    Foreign(NodeId),
+    /// It was written by another version of the format.
+    #[error("{node} has memory format {found}; this program knows format {known}: use a program of that version")]
+    Format {
+        /// The memory node.
+        node: NodeId,
+        /// The version found.
+        found: u32,
+        /// The version known here.
+        known: u32,
+    },
+    /// It uses features that this program does not know.
+    #[error("{node} uses memory features {unknown:#x} that this program does not know")]
+    Features {
+        /// The memory node.
+        node: NodeId,
+        /// The unknown feature bits.
+        unknown: u64,
+    },
+    /// Neither copy of the metadata is whole.
+    #[error("{0}: both copies of the catalog are damaged")]
+    Damaged(NodeId),
+    /// There is not enough space left.
+    #[error("{node} is out of memory: {wanted} bytes wanted, {free} free; start it with more, or make tables smaller")]
+    OutOfMemory {
+        /// The memory node.
+        node: NodeId,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// More copies than memory nodes, or than the format holds.
+    #[error(
+        "{replicas} replicas need as many memory nodes, there are {nodes} (and at most {} replicas)",
+        limits::REPLICAS_MAX
+    )]
+    TooManyReplicas {
+        /// Copies asked for.
+        replicas: usize,
+        /// Memory nodes there are.
+        nodes: usize,
+    },
+    /// No table has this name.
+    #[error("there is no table {0:?}")]
+    UnknownTable(String),
+    /// A table of this name exists already.
+    #[error("there is a table {0:?} already")]
+    TableExists(String),
+    /// The table was made for protocols of another discipline.
+    #[error("table {table:?} has discipline {found}, this client's protocol needs {wanted}")]
+    Discipline {
+        /// The table.
+        table: String,
+        /// What the catalog says.
+        found: String,
+        /// What the client's protocol needs.
+        wanted: String,
+    },
+    /// The table was made with another schema.
+    #[error(
+        "table {table:?} has schema fingerprint {found:#x}, this program's is {wanted:#x}: the record type differs"
+    )]
+    Fingerprint {
+        /// The table.
+        table: String,
+        /// What the catalog says.
+        found: u64,
+        /// What this program's type has.
+        wanted: u64,
+    },
+    /// A limit of the format.
+    #[error("{what}: {value} is more than the {max} that fit")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// The value asked for.
+        value: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// Something that must not be empty or zero is.
+    #[error("{0} must not be empty or zero")]
+    Empty(&'static str),
+    /// Another client is changing the catalog, or died while it did.
+    #[error("the catalog is locked by client {0}")]
+    CatalogLocked(u64),
+    /// The backend cannot read lines atomically, which this read scheme needs.
+    #[error("this fabric does not read lines atomically: use the checksum read scheme")]
+    NeedsAtomicLines,
+}

@@ -1,0 +1,22 @@
+//! Everything has a limit, and all of this crate's are here.
+
+/// Tables of a cluster.
+pub const TABLES_MAX: usize = 128;
+/// Shards of a cluster, over all tables.
+pub const SHARDS_MAX: usize = 1024;
+/// Replicas of a shard: its primary and up to six backups.
+pub const REPLICAS_MAX: usize = 7;
+/// Bytes of a table's name.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Bytes of a key.
+pub const KEY_BYTES_MAX: usize = 64;
+/// Bytes of a value: its length has 16 bits in a record's header.
+pub const VALUE_BYTES_MAX: usize = (1 << 16) - 8;
+/// Client incarnations connected to a cluster at one time.
+pub const CLIENTS_MAX: usize = 256;
+/// Incarnations a cluster ever gives: 24 bits of a lock word.
+pub const INCARNATIONS_MAX: u64 = (1 << 24) - 1;
+/// Bytes of a redo ring, one for each lane of a client and each memory node.
+pub const RING_BYTES: u64 = 64 << 10;
+/// Largest frame of a ring: two must fit, or a client could wait for ever for room.
+pub const FRAME_BYTES_MAX: usize = RING_BYTES as usize / 2;

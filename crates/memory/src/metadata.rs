@@ -1,0 +1,634 @@
+//! The catalog and the configuration: what tables there are, and where the replicas of each shard lie.
+//!
+//! Both are one value, replicated at every node in two copies, of which the newer whole one counts. It is changed only
+//! by who holds the catalog lock of node 0, and read by everybody at connect.
+//!
+//! ```text
+//! header, 64 bytes                                     table, 128 bytes
+//! +0   magic       u64                                 +0    name          64 bytes, zero-padded UTF-8
+//! +8   format      u32                                 +64   fingerprint   u64   of the schema
+//! +12  checksum    u32   of all else, crc32c           +72   buckets       u64   of a shard's index
+//! +16  features    u64                                 +80   indirect      u64
+//! +24  generation  u64   grows with every change       +88   slots         u64
+//! +32  epoch       u64   of the configuration          +96   value_max     u32   bytes
+//! +40  tables      u32   count                         +100  slot_bytes    u32
+//! +44  shards      u32   count                         +104  shard_first   u16
+//! then tables, then shards                             +106  shard_count   u16
+//!                                                      +108  key_bytes     u16
+//! shard, 128 bytes                                     +110  value_at      u16   bytes of a slot before the value
+//! +0   table       u16                                 +112  line_header   u16   bytes of each further line before data
+//! +2   replicas    u16                                 +114  replicas      u8
+//! +8   bytes       u64                                 +115  index         u8    1 = cluster hash
+//! +16  replica     7 times: node u16, region u16,      +116  read_scheme   u8
+//!                  reserved u32, base u64              +120  discipline    4 times u8
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{Address, Lane, NodeId, RegionId, WORD_BYTES};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::error::MemoryError;
+use crate::limits::{KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, TABLES_MAX, VALUE_BYTES_MAX};
+use crate::node::{self, AT_LOCK, AT_METADATA, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"REMORAcd");
+
+/// A table, by its place in the catalog.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TableId(pub u16);
+
+/// A shard: the unit of placement. Every shard belongs to one table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ShardId(pub u16);
+
+/// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over; the configuration
+/// turns it into an address. The same pointer names a record on all of its replicas.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Pointer(u64);
+
+impl Pointer {
+    const OFFSET_BITS: u32 = 48;
+
+    /// Packs a pointer. Offsets are below 2^48: a shard is never larger.
+    #[inline]
+    #[must_use]
+    pub fn new(shard: ShardId, offset: u64) -> Pointer {
+        debug_assert!(offset < 1 << Pointer::OFFSET_BITS);
+        Pointer(u64::from(shard.0) << Pointer::OFFSET_BITS | offset)
+    }
+
+    /// The packed form.
+    #[inline]
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From the packed form: every word is some pointer.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Pointer {
+        Pointer(bits)
+    }
+
+    /// The shard.
+    #[inline]
+    #[must_use]
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> Pointer::OFFSET_BITS) as u16)
+    }
+
+    /// Bytes from the shard's start.
+    #[inline]
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        self.0 & ((1 << Pointer::OFFSET_BITS) - 1)
+    }
+}
+
+/// A hash of what a program believes about a table's rows. Programs whose beliefs differ must not share the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint(pub u64);
+
+impl Fingerprint {
+    /// Of a schema's description and its sizes (FNV-1a).
+    #[must_use]
+    pub fn of(schema: &str, key_bytes: usize, value_bytes: usize) -> Fingerprint {
+        let sizes = [key_bytes as u64, value_bytes as u64];
+        let bytes = schema.bytes().chain(sizes.iter().flat_map(|size| size.to_le_bytes()));
+        Fingerprint(
+            bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
+        )
+    }
+}
+
+/// How one READ of a record shows whether it is torn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum ReadScheme {
+    /// The record is one line: fabrics with atomic lines read it whole.
+    SingleLine = 1,
+    /// A checksum in the header covers version, key and value. Works on any fabric; the only scheme that also accepts a
+    /// record that is locked but not being written.
+    Checksum = 2,
+    /// Every line after the first begins with the record's version.
+    LineVersions = 3,
+}
+
+impl ReadScheme {
+    fn from_code(code: u8) -> Option<ReadScheme> {
+        [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions].into_iter().find(|s| *s as u8 == code)
+    }
+}
+
+/// Who may change a table's lock words and how its replicas are kept: presets of one discipline may run together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Discipline {
+    /// Format of the lock word: 1 = owner word, CASed from and to 0.
+    pub lock: u8,
+    /// Who changes it: 1 = atomics of the NIC only.
+    pub atomics: u8,
+    /// How backups follow: 1 = redo rings applied by the memory node.
+    pub replication: u8,
+    /// Format of log entries: 1 = whole write set with new values.
+    pub log: u8,
+}
+
+impl Discipline {
+    /// Optimistic concurrency control with one-sided locks and redo rings: preset `drtm-r`.
+    pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 1 };
+}
+
+impl std::fmt::Display for Discipline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = |known: &'static str, code: u8| if code == 1 { known.to_owned() } else { format!("#{code}") };
+        write!(
+            f,
+            "{} locks, changed by {}, {}, log format {}",
+            name("owner", self.lock),
+            name("NIC atomics", self.atomics),
+            name("redo rings", self.replication),
+            self.log
+        )
+    }
+}
+
+/// Where the parts of a slot lie. See `remora_sync::record` for the slot itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Bytes of a key.
+    pub key_bytes: u16,
+    /// Bytes of the slot before the value.
+    pub value_at: u16,
+    /// Bytes of each further line that are not data (8 with line versions, else 0).
+    pub line_header: u16,
+    /// Largest value, in bytes.
+    pub value_max: u32,
+    /// Bytes of a slot: whole lines.
+    pub slot_bytes: u32,
+    /// How torn records are told.
+    pub scheme: ReadScheme,
+}
+
+/// What a table is created from. Sizes are of one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableSpec {
+    /// Its name.
+    pub name: String,
+    /// Of its schema.
+    pub fingerprint: Fingerprint,
+    /// Of its slots.
+    pub layout: Layout,
+    /// Of its protocols.
+    pub discipline: Discipline,
+    /// Number of shards.
+    pub shards: u16,
+    /// Copies of each record.
+    pub replicas: u8,
+    /// Main buckets of a shard's index.
+    pub buckets: u64,
+    /// Indirect buckets of a shard's index.
+    pub indirect: u64,
+    /// Slots of a shard.
+    pub slots: u64,
+    /// Bytes of a shard in all.
+    pub shard_bytes: u64,
+}
+
+/// A table of the catalog.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableEntry {
+    /// What it was created from.
+    pub spec: TableSpec,
+    /// Its first shard; the others follow.
+    pub shard_first: ShardId,
+}
+
+/// One replica of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replica {
+    /// The memory node.
+    pub node: NodeId,
+    /// Its region.
+    pub region: RegionId,
+    /// Where the shard begins.
+    pub base: u64,
+}
+
+impl Replica {
+    /// The address of an offset of the shard.
+    #[inline]
+    #[must_use]
+    pub fn address(&self, offset: u64) -> Address {
+        Address { node: self.node, region: self.region, offset: self.base + offset }
+    }
+}
+
+/// Where a shard is: the primary first, then the backups.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardPlacement {
+    /// Its table.
+    pub table: TableId,
+    /// Its size.
+    pub bytes: u64,
+    /// Its replicas.
+    pub replicas: Vec<Replica>,
+}
+
+/// The catalog and the configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Metadata {
+    /// Grows with every change.
+    pub generation: u64,
+    /// Of the configuration: grows when replicas move.
+    pub epoch: u64,
+    /// Tables, by [`TableId`].
+    pub tables: Vec<TableEntry>,
+    /// Shards, by [`ShardId`].
+    pub shards: Vec<ShardPlacement>,
+}
+
+impl Default for Metadata {
+    fn default() -> Metadata {
+        Metadata { generation: 0, epoch: 1, tables: Vec::new(), shards: Vec::new() }
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHeader {
+    magic: u64,
+    format: u32,
+    checksum: u32,
+    features: u64,
+    generation: u64,
+    epoch: u64,
+    tables: u32,
+    shards: u32,
+    reserved: [u64; 2],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawTable {
+    name: [u8; NAME_BYTES_MAX],
+    fingerprint: u64,
+    buckets: u64,
+    indirect: u64,
+    slots: u64,
+    value_max: u32,
+    slot_bytes: u32,
+    shard_first: u16,
+    shard_count: u16,
+    key_bytes: u16,
+    value_at: u16,
+    line_header: u16,
+    replicas: u8,
+    index: u8,
+    read_scheme: u8,
+    reserved: [u8; 3],
+    discipline: [u8; 4],
+    reserved_end: [u8; 4],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawReplica {
+    node: u16,
+    region: u16,
+    reserved: u32,
+    base: u64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawShard {
+    table: u16,
+    replicas: u16,
+    reserved: u32,
+    bytes: u64,
+    replica: [RawReplica; REPLICAS_MAX],
+}
+
+const HEADER_BYTES: usize = size_of::<RawHeader>();
+const TABLE_BYTES: usize = size_of::<RawTable>();
+const SHARD_BYTES: usize = size_of::<RawShard>();
+const CHECKSUM_AT: usize = 12;
+const INDEX_CLUSTER_HASH: u8 = 1;
+
+const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 128 && SHARD_BYTES == 128);
+const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
+const _: () = assert!(std::mem::offset_of!(RawTable, discipline) == 120);
+const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
+
+impl Metadata {
+    /// The table with a name.
+    pub fn table(&self, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
+        let found = self.tables.iter().enumerate().find(|(_, table)| table.spec.name == name);
+        let (index, table) = found.ok_or_else(|| MemoryError::UnknownTable(name.to_owned()))?;
+        Ok((TableId(index as u16), table))
+    }
+
+    /// The bytes that nodes keep.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let header = RawHeader {
+            magic: MAGIC,
+            format: FORMAT,
+            features: FEATURES_KNOWN,
+            generation: self.generation,
+            epoch: self.epoch,
+            tables: self.tables.len() as u32,
+            shards: self.shards.len() as u32,
+            ..RawHeader::new_zeroed()
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        for table in &self.tables {
+            let spec = &table.spec;
+            let mut raw = RawTable {
+                fingerprint: spec.fingerprint.0,
+                buckets: spec.buckets,
+                indirect: spec.indirect,
+                slots: spec.slots,
+                value_max: spec.layout.value_max,
+                slot_bytes: spec.layout.slot_bytes,
+                shard_first: table.shard_first.0,
+                shard_count: spec.shards,
+                key_bytes: spec.layout.key_bytes,
+                value_at: spec.layout.value_at,
+                line_header: spec.layout.line_header,
+                replicas: spec.replicas,
+                index: INDEX_CLUSTER_HASH,
+                read_scheme: spec.layout.scheme as u8,
+                discipline: [
+                    spec.discipline.lock,
+                    spec.discipline.atomics,
+                    spec.discipline.replication,
+                    spec.discipline.log,
+                ],
+                ..RawTable::new_zeroed()
+            };
+            raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
+            bytes.extend_from_slice(raw.as_bytes());
+        }
+        for shard in &self.shards {
+            let mut raw = RawShard {
+                table: shard.table.0,
+                replicas: shard.replicas.len() as u16,
+                bytes: shard.bytes,
+                ..RawShard::new_zeroed()
+            };
+            for (raw, replica) in raw.replica.iter_mut().zip(&shard.replicas) {
+                *raw = RawReplica { node: replica.node.0, region: replica.region.0, reserved: 0, base: replica.base };
+            }
+            bytes.extend_from_slice(raw.as_bytes());
+        }
+        let checksum = crc32c::crc32c(&bytes);
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
+    pub fn decode(node: NodeId, bytes: &[u8]) -> Result<Option<Metadata>, MemoryError> {
+        let Ok((header, _)) = RawHeader::read_from_prefix(bytes) else { return Ok(None) };
+        if header.magic != MAGIC {
+            return Ok(None);
+        }
+        if header.format != FORMAT {
+            return Err(MemoryError::Format { node, found: header.format, known: FORMAT });
+        }
+        if header.features & !FEATURES_KNOWN != 0 {
+            return Err(MemoryError::Features { node, unknown: header.features & !FEATURES_KNOWN });
+        }
+        let Some(whole) = encoded_bytes(&header).and_then(|length| bytes.get(..length)) else { return Ok(None) };
+        let mut copy = whole.to_vec();
+        copy[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+        if crc32c::crc32c(&copy) != header.checksum {
+            return Ok(None);
+        }
+        let (tables, shards) = whole[HEADER_BYTES..].split_at(header.tables as usize * TABLE_BYTES);
+        let tables: Option<Vec<_>> =
+            tables.chunks_exact(TABLE_BYTES).map(|raw| decode_table(raw, header.shards)).collect();
+        let shards: Option<Vec<_>> =
+            shards.chunks_exact(SHARD_BYTES).map(|raw| decode_shard(raw, header.tables)).collect();
+        let (Some(mut tables), Some(shards)) = (tables, shards) else { return Err(MemoryError::Damaged(node)) };
+        for table in &mut tables {
+            table.spec.shard_bytes = shards[table.shard_first.0 as usize].bytes;
+        }
+        Ok(Some(Metadata { generation: header.generation, epoch: header.epoch, tables, shards }))
+    }
+}
+
+/// Length of the whole value; `None` if it has more tables or shards than the format allows.
+fn encoded_bytes(header: &RawHeader) -> Option<usize> {
+    let (tables, shards) = (header.tables as usize, header.shards as usize);
+    (tables <= TABLES_MAX && shards <= SHARDS_MAX).then_some(HEADER_BYTES + tables * TABLE_BYTES + shards * SHARD_BYTES)
+}
+
+fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
+    let raw = RawTable::read_from_bytes(raw).ok()?;
+    let name_bytes = raw.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES_MAX);
+    let name = std::str::from_utf8(&raw.name[..name_bytes]).ok()?.to_owned();
+    let [lock, atomics, replication, log] = raw.discipline;
+    let layout = Layout {
+        key_bytes: raw.key_bytes,
+        value_at: raw.value_at,
+        line_header: raw.line_header,
+        value_max: raw.value_max,
+        slot_bytes: raw.slot_bytes,
+        scheme: ReadScheme::from_code(raw.read_scheme)?,
+    };
+    let fits = u32::from(raw.shard_first) + u32::from(raw.shard_count) <= shards
+        && raw.shard_count > 0
+        && raw.index == INDEX_CLUSTER_HASH
+        && usize::from(raw.key_bytes) <= KEY_BYTES_MAX
+        && raw.value_max as usize <= VALUE_BYTES_MAX
+        && raw.slot_bytes > 0
+        && raw.buckets > 0;
+    fits.then_some(TableEntry {
+        spec: TableSpec {
+            name,
+            fingerprint: Fingerprint(raw.fingerprint),
+            layout,
+            discipline: Discipline { lock, atomics, replication, log },
+            shards: raw.shard_count,
+            replicas: raw.replicas,
+            buckets: raw.buckets,
+            indirect: raw.indirect,
+            slots: raw.slots,
+            shard_bytes: 0,
+        },
+        shard_first: ShardId(raw.shard_first),
+    })
+}
+
+fn decode_shard(raw: &[u8], tables: u32) -> Option<ShardPlacement> {
+    let raw = RawShard::read_from_bytes(raw).ok()?;
+    let replicas = raw.replica.get(..raw.replicas as usize).filter(|replicas| !replicas.is_empty())?;
+    let replica = |raw: &RawReplica| Replica { node: NodeId(raw.node), region: RegionId(raw.region), base: raw.base };
+    (u32::from(raw.table) < tables).then(|| ShardPlacement {
+        table: TableId(raw.table),
+        bytes: raw.bytes,
+        replicas: replicas.iter().map(replica).collect(),
+    })
+}
+
+/// Reads the metadata that a node keeps. An empty node gives the default value.
+pub async fn read(lane: &Lane, node: NodeId) -> Result<Metadata, MemoryError> {
+    node::superblock(lane, node).await?;
+    // A reader can meet a writer; the copy it writes is then no whole one, and the other one is. Twice in a row needs
+    // two changes of the catalog within one read.
+    for _ in 0..16 {
+        let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
+        let newest = copies.into_iter().flatten().max_by_key(|metadata| metadata.generation);
+        if let Some(metadata) = newest {
+            return Ok(metadata);
+        }
+        if is_blank(lane, node).await? {
+            return Ok(Metadata::default());
+        }
+        lane.sleep(10_000).await;
+    }
+    Err(MemoryError::Damaged(node))
+}
+
+/// The metadata of a node, by its own CPU.
+pub fn read_local(node: NodeId, region: &[AtomicU64]) -> Result<Metadata, MemoryError> {
+    let copies = [0, 1].map(|copy| {
+        let start = copy_at(node, copy).offset as usize / WORD_BYTES;
+        let words = &region[start..start + METADATA_BYTES as usize / WORD_BYTES];
+        let bytes: Vec<u64> = words.iter().map(|word| word.load(Ordering::Acquire)).collect();
+        Metadata::decode(node, bytes.as_bytes())
+    });
+    let [first, second] = copies;
+    let newest = [first?, second?].into_iter().flatten().max_by_key(|metadata| metadata.generation);
+    Ok(newest.unwrap_or_default())
+}
+
+fn copy_at(node: NodeId, copy: u64) -> Address {
+    node::at(node, AT_METADATA + copy * METADATA_BYTES)
+}
+
+async fn read_copy(lane: &Lane, node: NodeId, copy: u64) -> Result<Option<Metadata>, MemoryError> {
+    let mut bytes = read_bytes(lane, copy_at(node, copy), HEADER_BYTES).await?;
+    let length = RawHeader::read_from_bytes(&bytes).ok().filter(|header| header.magic == MAGIC);
+    if let Some(length) = length.as_ref().and_then(encoded_bytes) {
+        bytes = read_bytes(lane, copy_at(node, copy), length).await?;
+    }
+    Metadata::decode(node, &bytes)
+}
+
+async fn is_blank(lane: &Lane, node: NodeId) -> Result<bool, MemoryError> {
+    let first = read_bytes(lane, copy_at(node, 0), HEADER_BYTES).await?;
+    let second = read_bytes(lane, copy_at(node, 1), HEADER_BYTES).await?;
+    Ok(first.iter().chain(&second).all(|byte| *byte == 0))
+}
+
+/// Bytes moved by one round of the loops below: well under a round's limit.
+const CHUNK_BYTES: usize = 32 << 10;
+
+async fn read_bytes(lane: &Lane, at: Address, length: usize) -> Result<Vec<u8>, MemoryError> {
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let chunk = CHUNK_BYTES.min(length - bytes.len());
+        let mut round = lane.round();
+        let read = round.read(at.plus(bytes.len() as u64), chunk);
+        bytes.extend_from_slice(lane.execute(round).await?.bytes(read));
+    }
+    Ok(bytes)
+}
+
+/// Writes bytes of any length to `at`, in ascending order.
+pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), MemoryError> {
+    for (index, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
+        let mut round = lane.round();
+        round.write(at.plus((index * CHUNK_BYTES) as u64), chunk);
+        lane.execute(round).await?;
+    }
+    Ok(())
+}
+
+/// Creates a table: takes space for every replica of every shard and publishes it. The space is zero: an index crate
+/// gives it meaning. `client` is the incarnation that does it.
+pub async fn create_table(
+    lane: &Lane,
+    nodes: u16,
+    client: u64,
+    spec: TableSpec,
+) -> Result<(TableId, Metadata), MemoryError> {
+    check_spec(nodes, &spec)?;
+    lock_catalog(lane, client).await?;
+    let result = create_locked(lane, nodes, spec).await;
+    let mut round = lane.round();
+    round.compare_swap(node::at(NodeId(0), AT_LOCK), client, 0);
+    lane.execute(round).await?;
+    result
+}
+
+fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
+    let limit = |what, value: u64, max: u64| {
+        if value > max { Err(MemoryError::Limit { what, value, max }) } else { Ok(()) }
+    };
+    if spec.name.is_empty() {
+        return Err(MemoryError::Empty("a table's name"));
+    }
+    if spec.shards == 0 || spec.replicas == 0 || spec.buckets == 0 {
+        return Err(MemoryError::Empty("the number of shards, replicas or buckets"));
+    }
+    limit("bytes of a table's name", spec.name.len() as u64, NAME_BYTES_MAX as u64)?;
+    limit("bytes of a key", u64::from(spec.layout.key_bytes), KEY_BYTES_MAX as u64)?;
+    limit("bytes of a value", u64::from(spec.layout.value_max), VALUE_BYTES_MAX as u64)?;
+    limit("bytes of a shard", spec.shard_bytes, 1 << 48)?;
+    let replicas = usize::from(spec.replicas);
+    if replicas > usize::from(nodes) || replicas > REPLICAS_MAX {
+        return Err(MemoryError::TooManyReplicas { replicas, nodes: nodes.into() });
+    }
+    Ok(())
+}
+
+async fn lock_catalog(lane: &Lane, client: u64) -> Result<(), MemoryError> {
+    let mut holder = 0;
+    for _ in 0..1000 {
+        let mut round = lane.round();
+        let swap = round.compare_swap(node::at(NodeId(0), AT_LOCK), 0, client);
+        let done = lane.execute(round).await?;
+        if done.swapped(swap) {
+            return Ok(());
+        }
+        holder = done.previous(swap);
+        lane.sleep(1_000_000).await;
+    }
+    Err(MemoryError::CatalogLocked(holder))
+}
+
+async fn create_locked(lane: &Lane, nodes: u16, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
+    let mut metadata = read(lane, NodeId(0)).await?;
+    if metadata.table(&spec.name).is_ok() {
+        return Err(MemoryError::TableExists(spec.name));
+    }
+    let room = |what, value: usize, max: usize| {
+        if value > max { Err(MemoryError::Limit { what, value: value as u64, max: max as u64 }) } else { Ok(()) }
+    };
+    room("tables", metadata.tables.len() + 1, TABLES_MAX)?;
+    room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
+    let table = TableId(metadata.tables.len() as u16);
+    let shard_first = ShardId(metadata.shards.len() as u16);
+    for shard in 0..spec.shards {
+        let mut replicas = Vec::with_capacity(spec.replicas.into());
+        for copy in 0..u16::from(spec.replicas) {
+            let node = NodeId((shard + copy) % nodes);
+            let base = node::allocate(lane, node, spec.shard_bytes).await?;
+            replicas.push(Replica { node, region: node::REGION, base });
+        }
+        metadata.shards.push(ShardPlacement { table, bytes: spec.shard_bytes, replicas });
+    }
+    metadata.tables.push(TableEntry { spec, shard_first });
+    metadata.generation += 1;
+    let bytes = metadata.encode();
+    for node in (0..nodes).map(NodeId) {
+        write_bytes(lane, copy_at(node, metadata.generation % 2), &bytes).await?;
+    }
+    Ok((table, metadata))
+}

@@ -1,0 +1,136 @@
+//! The memory of a node: its superblock, what lies where, and the allocation of the rest.
+//!
+//! ```text
+//! region 0
+//! +0        superblock      4 KiB
+//! +4 KiB    client slots    256 of 64 bytes
+//! +20 KiB   metadata A      160 KiB     the newer valid copy counts, so that a crash in the middle
+//! +180 KiB  metadata B      160 KiB     of writing one leaves the other
+//! +340 KiB  space           rings and shards, allocated upwards, never freed
+//!
+//! superblock
+//! +0   magic        u64   "REMORA" and the byte order
+//! +8   format       u32   version of everything in this file, `metadata`, `client` and `ring`
+//! +12  node         u32
+//! +16  features     u64   bits; an unknown one means: do not touch
+//! +24  bytes        u64   of the region
+//! +32  allocated    u64   first free byte                   CASed
+//! +40  incarnation  u64   last client incarnation given     FETCH_ADDed, at node 0
+//! +48  lock         u64   who changes the catalog           CASed, at node 0; 0 = nobody
+//! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
+//! ```
+//!
+//! A word that is FETCH_ADDed or CASed is written by nobody after the node has been formatted.
+
+use std::sync::atomic::Ordering;
+
+use remora_fabric::{Address, Lane, NodeId, Region, RegionId, WORD_BYTES};
+
+use crate::error::MemoryError;
+use crate::limits::CLIENTS_MAX;
+
+/// The version of the memory format; its history:
+///
+/// 1. The first.
+pub const FORMAT: u32 = 1;
+/// First word of a node's memory. Read on a machine of the other byte order it differs.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
+/// Feature bits that this program knows.
+pub const FEATURES_KNOWN: u64 = 0;
+
+/// The region that everything of this crate lies in.
+pub const REGION: RegionId = RegionId(0);
+
+const AT_FORMAT: u64 = 8;
+const AT_FEATURES: u64 = 16;
+const AT_BYTES: u64 = 24;
+const AT_ALLOCATED: u64 = 32;
+pub(crate) const AT_INCARNATION: u64 = 40;
+pub(crate) const AT_LOCK: u64 = 48;
+pub(crate) const AT_CHANGES: u64 = 56;
+const SUPERBLOCK_BYTES: u64 = 4096;
+
+pub(crate) const AT_CLIENTS: u64 = SUPERBLOCK_BYTES;
+pub(crate) const CLIENT_SLOT_BYTES: u64 = 64;
+pub(crate) const AT_METADATA: u64 = AT_CLIENTS + CLIENTS_MAX as u64 * CLIENT_SLOT_BYTES;
+pub(crate) const METADATA_BYTES: u64 = 160 << 10;
+const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
+
+/// Smallest region that can be formatted.
+pub const BYTES_MIN: u64 = AT_SPACE + 4096;
+/// Allocations start at multiples of this.
+const ALIGNMENT: u64 = 4096;
+
+/// Address of a byte of a node's region 0.
+#[must_use]
+pub fn at(node: NodeId, offset: u64) -> Address {
+    Address { node, region: REGION, offset }
+}
+
+/// Lays out an empty node. By the node's own CPU, before any client is connected.
+pub fn format(region: &Region, node: NodeId) -> Result<(), MemoryError> {
+    if region.bytes() < BYTES_MIN {
+        return Err(MemoryError::OutOfMemory { node, wanted: BYTES_MIN, free: region.bytes() });
+    }
+    let store = |at: u64, value: u64| region.words()[at as usize / WORD_BYTES].store(value, Ordering::Relaxed);
+    store(AT_FORMAT, u64::from(FORMAT) | u64::from(node.0) << 32);
+    store(AT_FEATURES, FEATURES_KNOWN);
+    store(AT_BYTES, region.bytes());
+    store(AT_ALLOCATED, AT_SPACE);
+    // Last: memory without it is nobody's.
+    region.words()[0].store(MAGIC, Ordering::Release);
+    Ok(())
+}
+
+/// What a superblock says, once it has been found to be ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Size of the node's memory.
+    pub bytes: u64,
+    /// First free byte.
+    pub allocated: u64,
+}
+
+impl Superblock {
+    /// Checks the first line of a node's memory.
+    pub fn parse(node: NodeId, line: &[u64; 8]) -> Result<Superblock, MemoryError> {
+        if line[0] != MAGIC {
+            return Err(MemoryError::Foreign(node));
+        }
+        let found = line[1] as u32;
+        if found != FORMAT {
+            return Err(MemoryError::Format { node, found, known: FORMAT });
+        }
+        let unknown = line[2] & !FEATURES_KNOWN;
+        if unknown != 0 {
+            return Err(MemoryError::Features { node, unknown });
+        }
+        Ok(Superblock { bytes: line[3], allocated: line[4] })
+    }
+}
+
+/// Reads and checks a node's superblock.
+pub async fn superblock(lane: &Lane, node: NodeId) -> Result<Superblock, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(at(node, 0), 64);
+    let done = lane.execute(round).await?;
+    let line = done.words(read).try_into().map_err(|_| MemoryError::Foreign(node))?;
+    Superblock::parse(node, line)
+}
+
+/// Takes space at a node, zeroed, 4 KiB aligned.
+pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, MemoryError> {
+    let Superblock { bytes: total, mut allocated } = superblock(lane, node).await?;
+    loop {
+        let free = total.saturating_sub(allocated);
+        let wanted = bytes.checked_next_multiple_of(ALIGNMENT).filter(|wanted| *wanted <= free);
+        let Some(wanted) = wanted else { return Err(MemoryError::OutOfMemory { node, wanted: bytes, free }) };
+        let mut round = lane.round();
+        let swap = round.compare_swap(at(node, AT_ALLOCATED), allocated, allocated + wanted);
+        let done = lane.execute(round).await?;
+        if done.swapped(swap) {
+            return Ok(allocated);
+        }
+        allocated = done.previous(swap);
+    }
+}

@@ -1,0 +1,266 @@
+//! Redo rings: where a client's log entries lie until they have been applied.
+//!
+//! Every lane of a client has one ring at every memory node, so that a ring has one writer, whose transactions follow
+//! one another. The client writes frames by one-sided WRITEs; the node's own CPU reads them and says how far it is.
+//!
+//! ```text
+//! ring                                             frame, whole words
+//! +0   applied   u64   position up to which        +0    id       u64   transaction id, growing within the ring
+//!                      frames were applied         +8    kind     u32   1 = entry, 2 = the rest of the ring is skipped
+//! +8   last      u64   id of the last of them      +12   words    u32   of the frame, all included
+//! +64  data      RING_BYTES                        +16   entry    see `remora_txn::log`
+//!                                                  end-8 checksum u32   crc32c of everything before
+//!                                                  end-4 words    u32   again
+//! ```
+//!
+//! A *position* counts bytes since the ring was made; it never wraps, its place in the data is the remainder. The node
+//! writes `applied` and `last`, the client everything else.
+//!
+//! # Why a frame checks itself
+//!
+//! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete, and the checksum says
+//! so for a WRITE that was cut short as well. Bytes of an earlier lap are no frame: their id is not above the last one,
+//! and their owner is another one where a new client has taken over the ring.
+//!
+//! # Why a ring never overwrites what is needed
+//!
+//! A frame is needed until the node has applied it *and* its transaction is installed at every primary: until then
+//! recovery may need it. [`RingWriter::reserve`] counts both, and is asked before any lock is taken, so that nobody waits
+//! for room while others wait for its locks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
+use zerocopy::IntoBytes;
+
+use crate::limits::{FRAME_BYTES_MAX, RING_BYTES};
+use crate::node;
+
+/// Bytes of the ring's header.
+pub const HEADER_BYTES: u64 = 64;
+/// Bytes of a ring with its header.
+pub const RING_EXTENT_BYTES: u64 = HEADER_BYTES + RING_BYTES;
+/// Words of a frame around its entry: id, kind and length; checksum and length.
+pub const FRAME_OVERHEAD_WORDS: usize = 3;
+
+const KIND_ENTRY: u32 = 1;
+const KIND_SKIP: u32 = 2;
+const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
+
+/// Fills in everything of a frame but its entry, which lies in `frame[2..len - 1]`.
+#[inline]
+pub fn seal(frame: &mut [u64], id: u64) {
+    seal_kind(frame, id, KIND_ENTRY);
+}
+
+#[inline]
+fn seal_kind(frame: &mut [u64], id: u64, kind: u32) {
+    let words = frame.len() as u64;
+    frame[0] = id;
+    frame[1] = u64::from(kind) | words << 32;
+    if let Some((last, body)) = frame.split_last_mut() {
+        *last = u64::from(crc32c::crc32c(body.as_bytes())) | words << 32;
+    }
+}
+
+/// Where the next frame goes: promised room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// First the rest of the ring is skipped, from here on.
+    skip: Option<u64>,
+    start: u64,
+    end: u64,
+}
+
+/// A client's side of a ring.
+#[derive(Clone, Debug)]
+pub struct RingWriter {
+    node: NodeId,
+    base: u64,
+    tail: u64,
+    /// As far as this client knows.
+    applied: u64,
+    /// Transactions up to here are installed everywhere.
+    settled: u64,
+}
+
+impl RingWriter {
+    /// The ring that begins at `base` of the node's region 0, empty.
+    #[must_use]
+    pub fn new(node: NodeId, base: u64) -> RingWriter {
+        RingWriter { node, base, tail: 0, applied: 0, settled: 0 }
+    }
+
+    /// The memory node it lies at.
+    #[inline]
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Room for a frame of so many words, if there is any as far as is known here. `overwrite` takes it anyway: a published
+    /// error, for tests only.
+    #[inline]
+    #[must_use]
+    pub fn reserve(&self, words: usize, overwrite: bool) -> Option<Reservation> {
+        let bytes = (words * WORD_BYTES) as u64;
+        let place = self.tail % RING_BYTES;
+        let (skip, start) = if place + bytes <= RING_BYTES {
+            (None, self.tail)
+        } else {
+            (Some(self.tail), self.tail - place + RING_BYTES)
+        };
+        let end = start + bytes;
+        (end - self.applied.min(self.settled) <= RING_BYTES || overwrite).then_some(Reservation { skip, start, end })
+    }
+
+    /// Adds to `round` the WRITE of a staged frame, into the room reserved for it.
+    #[inline]
+    pub fn append(&mut self, round: &mut Round<'_>, frame: remora_fabric::Staged, reservation: Reservation, id: u64) {
+        if let Some(skip) = reservation.skip {
+            self.skip_rest(round, skip, id);
+        }
+        round.write_staged(self.data(reservation.start), frame);
+        self.tail = reservation.end;
+    }
+
+    #[cold]
+    fn skip_rest(&self, round: &mut Round<'_>, from: u64, id: u64) {
+        // Less than a frame's overhead left: the reader skips it by itself.
+        if RING_BYTES - from % RING_BYTES >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64 {
+            let mut frame = [0; FRAME_OVERHEAD_WORDS];
+            seal_kind(&mut frame, id, KIND_SKIP);
+            round.write_words(self.data(from), &frame);
+        }
+    }
+
+    fn data(&self, position: u64) -> Address {
+        node::at(self.node, self.base + HEADER_BYTES + position % RING_BYTES)
+    }
+
+    /// Where the node says how far it has applied the ring: one word, for [`RingWriter::learn`].
+    #[inline]
+    #[must_use]
+    pub fn applied_at(&self) -> Address {
+        node::at(self.node, self.base)
+    }
+
+    /// The node has said how far it is.
+    #[inline]
+    pub fn learn(&mut self, applied: u64) {
+        // A node that claims more than was written is wrong; believing it would overwrite what it has not applied.
+        if applied <= self.tail {
+            self.applied = self.applied.max(applied);
+        }
+    }
+
+    /// Every transaction logged so far is installed at all primaries.
+    #[inline]
+    pub fn settle(&mut self) {
+        self.settled = self.tail;
+    }
+
+    /// Whether it is so full that it is time to ask how far the node is.
+    #[inline]
+    #[must_use]
+    pub fn half_full(&self) -> bool {
+        self.tail - self.applied > RING_BYTES / 2
+    }
+
+    /// Whether the node has applied everything, as far as is known here.
+    #[must_use]
+    pub fn drained(&self) -> bool {
+        self.tail == self.applied
+    }
+}
+
+/// The node's side of a ring.
+#[derive(Clone, Debug)]
+pub struct RingReader {
+    owner: u32,
+    header: usize,
+    position: u64,
+    last: u64,
+}
+
+impl RingReader {
+    /// Reads on where the ring's header says. `base` is the ring's offset, `owner` the incarnation it belongs to.
+    #[must_use]
+    pub fn resume(region: &[AtomicU64], base: u64, owner: u32) -> Option<RingReader> {
+        let header = base as usize / WORD_BYTES;
+        if base % WORD_BYTES as u64 != 0 || header + RING_EXTENT_BYTES as usize / WORD_BYTES > region.len() {
+            return None;
+        }
+        let position = region[header].load(Ordering::Acquire);
+        Some(RingReader { owner, header, position, last: region[header + 1].load(Ordering::Acquire) })
+    }
+
+    /// The next complete frame's entry, copied to `scratch`. `None` if it has not arrived.
+    pub fn next<'s>(&mut self, region: &[AtomicU64], scratch: &'s mut Vec<u64>) -> Option<(u64, &'s [u64])> {
+        loop {
+            let left = ((RING_BYTES - self.position % RING_BYTES) / WORD_BYTES as u64) as usize;
+            if left < FRAME_OVERHEAD_WORDS {
+                self.position += (left * WORD_BYTES) as u64;
+                continue;
+            }
+            let data = self.header + (HEADER_BYTES as usize + (self.position % RING_BYTES) as usize) / WORD_BYTES;
+            let load = |word: usize| region[data + word].load(Ordering::Acquire);
+            let id = load(0);
+            if id <= self.last || (id >> OWNER_SHIFT) as u32 != self.owner {
+                return None;
+            }
+            let head = load(1);
+            let words = (head >> 32) as usize;
+            if !(FRAME_OVERHEAD_WORDS..=left.min(FRAME_BYTES_MAX / WORD_BYTES)).contains(&words)
+                || load(words - 1) >> 32 != words as u64
+            {
+                return None;
+            }
+            scratch.clear();
+            scratch.extend((0..words).map(load));
+            if crc32c::crc32c(scratch[..words - 1].as_bytes()) != scratch[words - 1] as u32 {
+                return None;
+            }
+            match head as u32 {
+                KIND_SKIP => self.position += (left * WORD_BYTES) as u64,
+                KIND_ENTRY => {
+                    self.position += (words * WORD_BYTES) as u64;
+                    self.last = id;
+                    return Some((id, &scratch[2..words - 1]));
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Tells the client that everything returned so far has been applied.
+    pub fn publish(&self, region: &[AtomicU64]) {
+        // `applied` first: after a crash between the two, the next frame's id is above the older `last` all the same.
+        region[self.header].store(self.position, Ordering::Release);
+        region[self.header + 1].store(self.last, Ordering::Release);
+    }
+
+    /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie: for checks and
+    /// recovery, which compare versions and need no order.
+    pub fn scan(&self, region: &[AtomicU64], mut visit: impl FnMut(u64, &[u64])) {
+        let words_all = RING_BYTES as usize / WORD_BYTES;
+        let data = self.header + HEADER_BYTES as usize / WORD_BYTES;
+        let ring: Vec<u64> = region[data..data + words_all].iter().map(|word| word.load(Ordering::Acquire)).collect();
+        let mut at = 0;
+        while at + FRAME_OVERHEAD_WORDS <= words_all {
+            let words = (ring[at + 1] >> 32) as usize;
+            let whole = (ring[at] >> OWNER_SHIFT) as u32 == self.owner
+                && words >= FRAME_OVERHEAD_WORDS
+                && at + words <= words_all
+                && ring[at + words - 1] >> 32 == words as u64
+                && crc32c::crc32c(ring[at..at + words - 1].as_bytes()) == ring[at + words - 1] as u32;
+            if whole && ring[at + 1] as u32 == KIND_ENTRY {
+                visit(ring[at], &ring[at + 2..at + words - 1]);
+            }
+            at += if whole { words } else { 1 };
+        }
+    }
+}
+
+/// A transaction id's owner: the upper 24 of its 63 bits. The lock word of `remora_sync` is packed the same way.
+pub const OWNER_SHIFT: u32 = 39;

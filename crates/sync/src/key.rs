@@ -1,0 +1,83 @@
+//! Keys: fixed-width byte strings in an order-preserving encoding (an integer is big-endian).
+
+use remora_fabric::WORD_BYTES;
+use remora_memory::limits::KEY_BYTES_MAX;
+use zerocopy::IntoBytes;
+
+const KEY_WORDS_MAX: usize = KEY_BYTES_MAX / WORD_BYTES;
+
+/// A key as records hold it: its bytes in whole words, zero-padded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    words: [u64; KEY_WORDS_MAX],
+    bytes: u16,
+}
+
+/// What an index knows of a key: the key itself if it has at most 8 bytes, else a hash of it, and where that scatters to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyHash {
+    /// What a hash slot holds and is compared with. Two keys of more than 8 bytes can share it.
+    pub word: u64,
+    /// Spread over all 64 bits.
+    pub scatter: u64,
+}
+
+impl Key {
+    /// A key of so many bytes. `None` if it is longer than [`KEY_BYTES_MAX`].
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Key> {
+        let mut words = [0; KEY_WORDS_MAX];
+        words.as_mut_bytes().get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Key { words, bytes: bytes.len() as u16 })
+    }
+
+    /// Its bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.words.as_bytes()[..usize::from(self.bytes)]
+    }
+
+    /// Its words, the last one zero-padded.
+    #[inline]
+    #[must_use]
+    pub fn words(&self) -> &[u64] {
+        &self.words[..usize::from(self.bytes).div_ceil(WORD_BYTES)]
+    }
+
+    /// For an index.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self) -> KeyHash {
+        KeyHash::of(self.words())
+    }
+}
+
+impl KeyHash {
+    /// Of a key's words.
+    #[inline]
+    #[must_use]
+    pub fn of(words: &[u64]) -> KeyHash {
+        let word = match words {
+            [word] => *word,
+            _ => words.iter().fold(words.len() as u64, |hash, word| mix(hash ^ word)),
+        };
+        KeyHash { word, scatter: mix(word) }
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The finalizer of splitmix64: every input bit reaches every output bit. Part of the table format: it places keys.
+#[inline]
+fn mix(word: u64) -> u64 {
+    let mut z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,17 @@
+//! Words that coordinate, and records that one READ can check.
+//!
+//! Pure decisions on plain values: nothing here talks to a memory node, so everything is tested without one.
+#![forbid(unsafe_code)]
+
+mod key;
+mod lock;
+mod record;
+mod version;
+
+pub use key::{Key, KeyHash};
+pub use lock::{LockWord, TransactionId};
+pub use record::{
+    FetchedRecord, IMAGE_AT, INCARNATION_MASK, Life, RecordHeader, RecordShape, StableRecord, Unstable,
+    VALIDATED_BYTES, layout, value_words,
+};
+pub use version::Version;

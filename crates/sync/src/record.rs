@@ -1,0 +1,465 @@
+//! The slot of a record, and how one READ of it is checked.
+//!
+//! ```text
+//! slot: whole 64-byte lines, 64-byte aligned
+//! +0   lock      u64   see `lock`                     CASed only
+//! +8   version   u64   see `version`                  written by the lock's holder, with all that follows
+//! +16  meta      u64   | checksum : 32 | length : 16 | incarnation : 14 | deleted : 1 | present : 1 |
+//! +24  key, then value, each in whole words; with line versions every further line is
+//!      version u64, 56 bytes of key and value
+//! ```
+//!
+//! `length` is the value's in bytes. `incarnation` is the lossy incarnation of the key's life in this slot: the index and
+//! its caches hold the same 14 bits, so a location that has gone stale is told by the record itself. It wraps, so the
+//! key in the record is always compared as well. A slot that was never used is all zero: not present.
+//!
+//! An *image* is what a WRITE installs: everything from the version on, always to the end of the largest value, so that
+//! replicas that skip a version are still byte-identical.
+//!
+//! # Who may look at a value
+//!
+//! Bytes from another machine are a [`FetchedRecord`] until [`FetchedRecord::check`] has found that they are one state of
+//! the record; only the [`StableRecord`] that this gives has accessors. With single lines and line versions a record
+//! whose lock is held may be half written, so it is never stable (see `remora_fabric::copy` for the other half of the
+//! argument). A checksum also vouches for a record that is locked and not written yet.
+//!
+//! Stable does not mean current: a transaction can have committed while its write-back is still in flight, and then holds
+//! the lock. Whoever does not validate later must therefore also see the lock free.
+
+use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
+use remora_memory::{Layout, MemoryError, ReadScheme};
+use zerocopy::IntoBytes;
+
+use crate::lock::LockWord;
+use crate::version::Version;
+
+const VERSION: usize = 1;
+const META: usize = 2;
+/// Words of a slot before key and value.
+const HEADER_WORDS: usize = 3;
+const FIRST_LINE_DATA: usize = LINE_WORDS - HEADER_WORDS;
+
+/// Bytes of lock and version: what validation reads.
+pub const VALIDATED_BYTES: usize = 2 * WORD_BYTES;
+/// Where an image begins in its slot.
+pub const IMAGE_AT: u64 = (VERSION * WORD_BYTES) as u64;
+
+const PRESENT: u64 = 1;
+const DELETED: u64 = 2;
+const INCARNATION_SHIFT: u32 = 2;
+/// The bits of a lossy incarnation.
+pub const INCARNATION_MASK: u16 = (1 << 14) - 1;
+const LENGTH_SHIFT: u32 = 16;
+const CHECKSUM_SHIFT: u32 = 32;
+
+/// Words of a value of so many bytes.
+#[inline]
+#[must_use]
+pub fn value_words(bytes: usize) -> usize {
+    bytes.div_ceil(WORD_BYTES)
+}
+
+/// The layout of records with such keys and values. `scheme` is taken where the record fits it.
+pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<Layout, MemoryError> {
+    let data = key_bytes.div_ceil(WORD_BYTES) + value_words(value_max);
+    let line_header = if scheme == ReadScheme::LineVersions { WORD_BYTES } else { 0 };
+    let further = data.saturating_sub(FIRST_LINE_DATA).div_ceil(LINE_WORDS - line_header / WORD_BYTES);
+    if scheme == ReadScheme::SingleLine && further > 0 {
+        let (what, max) = ("bytes of key and value in a single-line record", (FIRST_LINE_DATA * WORD_BYTES) as u64);
+        return Err(MemoryError::Limit { what, value: (data * WORD_BYTES) as u64, max });
+    }
+    Ok(Layout {
+        key_bytes: key_bytes as u16,
+        value_at: ((HEADER_WORDS + key_bytes.div_ceil(WORD_BYTES)) * WORD_BYTES) as u16,
+        line_header: line_header as u16,
+        value_max: value_max as u32,
+        slot_bytes: ((1 + further) * LINE_BYTES) as u32,
+        scheme,
+    })
+}
+
+/// What follows from a layout, computed once for each table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordShape {
+    scheme: ReadScheme,
+    key_words: usize,
+    value_max: usize,
+    /// Words of a slot that hold something.
+    words: usize,
+}
+
+impl RecordShape {
+    /// Of a layout.
+    #[must_use]
+    pub fn of(layout: &Layout) -> RecordShape {
+        let key_words = usize::from(layout.key_bytes).div_ceil(WORD_BYTES);
+        let data = key_words + value_words(layout.value_max as usize);
+        let mut shape =
+            RecordShape { scheme: layout.scheme, key_words, value_max: layout.value_max as usize, words: HEADER_WORDS };
+        if data > 0 {
+            shape.words = shape.data_at(data - 1) + 1;
+        }
+        shape
+    }
+
+    /// Bytes to READ for a whole record.
+    #[inline]
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        self.words * WORD_BYTES
+    }
+
+    /// Words of an image.
+    #[inline]
+    #[must_use]
+    pub fn image_words(&self) -> usize {
+        self.words - VERSION
+    }
+
+    /// Bytes of the largest value.
+    #[must_use]
+    pub fn value_max(&self) -> usize {
+        self.value_max
+    }
+
+    /// Place in the slot of a word of key and value.
+    #[inline]
+    fn data_at(&self, index: usize) -> usize {
+        if self.scheme != ReadScheme::LineVersions || index < FIRST_LINE_DATA {
+            return HEADER_WORDS + index;
+        }
+        let further = index - FIRST_LINE_DATA;
+        (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
+    }
+
+    /// Appends the image of a record to `out`. The value has been checked against the table's maximum.
+    #[inline]
+    pub fn encode(&self, version: Version, life: Life, key: &[u64], value: &[u8], out: &mut Vec<u64>) {
+        debug_assert!(key.len() == self.key_words && value.len() <= self.value_max);
+        let start = out.len();
+        out.resize(start + self.image_words(), 0);
+        let image = &mut out[start..];
+        let flags = match life {
+            Life::Present { .. } => PRESENT,
+            Life::Deleted { .. } => DELETED,
+        };
+        let (Life::Present { incarnation } | Life::Deleted { incarnation }) = life;
+        image[0] = version.to_bits();
+        image[META - VERSION] = flags
+            | u64::from(incarnation & INCARNATION_MASK) << INCARNATION_SHIFT
+            | (value.len() as u64) << LENGTH_SHIFT;
+        if self.scheme == ReadScheme::LineVersions {
+            for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
+                image[line - VERSION] = version.to_bits();
+            }
+            for (index, word) in key.iter().enumerate() {
+                image[self.data_at(index) - VERSION] = *word;
+            }
+            for (index, bytes) in value.chunks(WORD_BYTES).enumerate() {
+                image[self.data_at(self.key_words + index) - VERSION].as_mut_bytes()[..bytes.len()]
+                    .copy_from_slice(bytes);
+            }
+        } else {
+            let data = &mut image[HEADER_WORDS - VERSION..];
+            data[..key.len()].copy_from_slice(key);
+            data[key.len()..].as_mut_bytes()[..value.len()].copy_from_slice(value);
+        }
+        if self.scheme == ReadScheme::Checksum {
+            image[META - VERSION] |= u64::from(crc32c::crc32c(image.as_bytes())) << CHECKSUM_SHIFT;
+        }
+    }
+}
+
+/// Whether a slot's key is there, and in which life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// It is.
+    Present {
+        /// Lossy incarnation.
+        incarnation: u16,
+    },
+    /// It was deleted: a tombstone, whose version still counts.
+    Deleted {
+        /// Lossy incarnation.
+        incarnation: u16,
+    },
+}
+
+/// The first two words of a record, read for validation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    /// Who has it locked.
+    pub lock: LockWord,
+    /// Its version.
+    pub version: Version,
+    /// Whether it is being installed in place.
+    pub invisible: bool,
+}
+
+impl RecordHeader {
+    /// Of at least two words; `None` of fewer.
+    #[inline]
+    #[must_use]
+    pub fn parse(words: &[u64]) -> Option<RecordHeader> {
+        let [lock, version, ..] = words else { return None };
+        let (version, invisible) = Version::from_bits(*version);
+        Some(RecordHeader { lock: LockWord::from_bits(*lock), version, invisible })
+    }
+}
+
+/// Why fetched bytes are not one state of a record. Read them again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unstable {
+    /// Its lock is held, and the read scheme cannot tell whether its holder has begun to write.
+    Locked(LockWord),
+    /// It is being installed in place.
+    Invisible(LockWord),
+    /// Parts of several states.
+    Torn,
+}
+
+/// Words of a slot that have arrived. Nobody knows yet whether they belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchedRecord<'b> {
+    words: &'b [u64],
+    shape: &'b RecordShape,
+}
+
+impl<'b> FetchedRecord<'b> {
+    /// What a READ of [`RecordShape::record_bytes`] brought.
+    #[inline]
+    #[must_use]
+    pub fn new(words: &'b [u64], shape: &'b RecordShape) -> FetchedRecord<'b> {
+        FetchedRecord { words, shape }
+    }
+
+    /// Whether the words are one state of the record.
+    #[inline]
+    pub fn check(self) -> Result<StableRecord<'b>, Unstable> {
+        let Some(header) = RecordHeader::parse(self.words).filter(|_| self.words.len() == self.shape.words) else {
+            return Err(Unstable::Torn);
+        };
+        if header.invisible {
+            return Err(Unstable::Invisible(header.lock));
+        }
+        let record = StableRecord { words: self.words, shape: self.shape, header };
+        // Memory that is no record of this table at all must not send accessors out of bounds.
+        if record.value_bytes() > self.shape.value_max {
+            return Err(Unstable::Torn);
+        }
+        match self.shape.scheme {
+            ReadScheme::SingleLine if header.lock.is_free() => Ok(record),
+            ReadScheme::SingleLine => Err(Unstable::Locked(header.lock)),
+            ReadScheme::LineVersions => {
+                if !header.lock.is_free() {
+                    return Err(Unstable::Locked(header.lock));
+                }
+                let whole = self.words.iter().step_by(LINE_WORDS).skip(1).all(|line| *line == header.version.to_bits());
+                if whole { Ok(record) } else { Err(Unstable::Torn) }
+            }
+            ReadScheme::Checksum => {
+                if record.checksum_holds() {
+                    Ok(record)
+                } else {
+                    Err(Unstable::Torn)
+                }
+            }
+        }
+    }
+
+    /// The record without any check: what a protocol without the read scheme would hand to the application. For mutants
+    /// and for runs that are labelled as unsynchronized; lengths are clamped, so a torn one is wrong but not unsound.
+    #[inline]
+    #[must_use]
+    pub fn unchecked(self) -> Option<StableRecord<'b>> {
+        let header = RecordHeader::parse(self.words).filter(|_| self.words.len() == self.shape.words)?;
+        let record = StableRecord { words: self.words, shape: self.shape, header };
+        (record.value_bytes() <= self.shape.value_max).then_some(record)
+    }
+}
+
+/// One state of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct StableRecord<'b> {
+    words: &'b [u64],
+    shape: &'b RecordShape,
+    header: RecordHeader,
+}
+
+impl StableRecord<'_> {
+    /// Who has it locked: with a checksum a stable record can be.
+    #[inline]
+    #[must_use]
+    pub fn lock(&self) -> LockWord {
+        self.header.lock
+    }
+
+    /// Its version.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.header.version
+    }
+
+    /// Whether its key is there.
+    #[inline]
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.words[META] & (PRESENT | DELETED) == PRESENT
+    }
+
+    /// The lossy incarnation of its key's life.
+    #[inline]
+    #[must_use]
+    pub fn incarnation(&self) -> u16 {
+        (self.words[META] >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
+    }
+
+    /// Whether it is this key's record.
+    #[inline]
+    #[must_use]
+    pub fn has_key(&self, key: &[u64]) -> bool {
+        key.len() == self.shape.key_words
+            && key.iter().enumerate().all(|(index, word)| self.words[self.shape.data_at(index)] == *word)
+    }
+
+    /// Bytes of its value.
+    #[inline]
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        (self.words[META] >> LENGTH_SHIFT) as usize & 0xffff
+    }
+
+    /// Appends its value to `out`, in whole words.
+    #[inline]
+    pub fn copy_value(&self, out: &mut Vec<u64>) {
+        let count = value_words(self.value_bytes());
+        if self.shape.scheme == ReadScheme::LineVersions {
+            out.extend((0..count).map(|index| self.words[self.shape.data_at(self.shape.key_words + index)]));
+        } else {
+            out.extend_from_slice(&self.words[HEADER_WORDS + self.shape.key_words..][..count]);
+        }
+    }
+
+    fn checksum_holds(&self) -> bool {
+        let meta = self.words[META];
+        let bare = meta & (u64::from(u32::MAX));
+        let mut crc = crc32c::crc32c(self.words[VERSION..META].as_bytes());
+        crc = crc32c::crc32c_append(crc, bare.as_bytes());
+        crc = crc32c::crc32c_append(crc, self.words[HEADER_WORDS..].as_bytes());
+        // A slot that was never used has no checksum; all zero, it is whole.
+        u64::from(crc) == meta >> CHECKSUM_SHIFT || self.words[VERSION..].iter().all(|word| *word == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
+
+    fn slot(shape: &RecordShape, lock: u64, version: u64, key: &[u64], value: &[u8]) -> Vec<u64> {
+        let mut words = vec![lock];
+        let (version, _) = Version::from_bits(version);
+        shape.encode(version, Life::Present { incarnation: 5 }, key, value, &mut words);
+        words
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_read_back(
+            scheme in 1usize..3, key in proptest::collection::vec(any::<u64>(), 0..8),
+            value in proptest::collection::vec(any::<u8>(), 0..700), spare in 0usize..50, version in 1u64..1 << 62,
+        ) {
+            let layout = layout(key.len() * 8, value.len() + spare, SCHEMES[scheme]).unwrap();
+            let shape = RecordShape::of(&layout);
+            prop_assert!(shape.record_bytes() <= layout.slot_bytes as usize);
+            let words = slot(&shape, 0, version, &key, &value);
+            let record = FetchedRecord::new(&words, &shape).check().unwrap();
+            prop_assert!(record.has_key(&key) && record.is_present());
+            prop_assert_eq!((record.incarnation(), record.version().to_bits()), (5, version));
+            let mut read = Vec::new();
+            record.copy_value(&mut read);
+            prop_assert_eq!(&read.as_bytes()[..record.value_bytes()], &value[..]);
+        }
+
+        /// A mixture of two states, lines or words, is never stable unless it is one of them.
+        #[test]
+        fn a_mixture_of_two_states_is_refused(
+            scheme in 1usize..3, length in 41usize..300, mask in any::<u64>(), old in any::<u8>(), change in 1u8..255,
+        ) {
+            let layout = layout(8, length, SCHEMES[scheme]).unwrap();
+            let shape = RecordShape::of(&layout);
+            let (before, after) = (vec![old; length], vec![old.wrapping_add(change); length]);
+            let (before, after) = (slot(&shape, 0, 2, &[1], &before), slot(&shape, 0, 4, &[1], &after));
+            // Line versions promise nothing about words within a line: the fabric does.
+            let unit = if SCHEMES[scheme] == ReadScheme::LineVersions { 8 } else { 1 };
+            let mixed: Vec<u64> = (0..before.len())
+                .map(|word| if mask >> (word / unit % 64) & 1 == 0 { before[word] } else { after[word] })
+                .collect();
+            if mixed != before && mixed != after {
+                prop_assert_eq!(FetchedRecord::new(&mixed, &shape).check().err(), Some(Unstable::Torn));
+            }
+        }
+
+        #[test]
+        fn arbitrary_words_never_panic(words in proptest::collection::vec(any::<u64>(), 0..24), scheme in 0usize..3) {
+            let shape = RecordShape::of(&layout(8, 24, SCHEMES[scheme]).unwrap());
+            if let Ok(record) = FetchedRecord::new(&words, &shape).check() {
+                record.copy_value(&mut Vec::new());
+                let _ = record.has_key(&[1]);
+            }
+            if let Some(record) = FetchedRecord::new(&words, &shape).unchecked() {
+                record.copy_value(&mut Vec::new());
+            }
+        }
+    }
+
+    #[test]
+    fn a_locked_record_is_stable_only_with_a_checksum() {
+        for scheme in SCHEMES {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let words = slot(&shape, 7, 2, &[1], &[0; 8]);
+            let checked = FetchedRecord::new(&words, &shape).check();
+            match scheme {
+                ReadScheme::Checksum => assert_eq!(checked.unwrap().lock(), LockWord::from_bits(7)),
+                _ => assert_eq!(checked.err(), Some(Unstable::Locked(LockWord::from_bits(7)))),
+            }
+        }
+    }
+
+    #[test]
+    fn an_invisible_record_is_never_stable() {
+        for scheme in SCHEMES {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let mut words = slot(&shape, 0, 2, &[1], &[0; 8]);
+            words[VERSION] |= 1 << 63;
+            assert!(matches!(FetchedRecord::new(&words, &shape).check(), Err(Unstable::Invisible(_))));
+        }
+    }
+
+    #[test]
+    fn an_unused_slot_is_stable_and_absent() {
+        for scheme in SCHEMES {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let words = vec![0; shape.record_bytes() / 8];
+            assert!(!FetchedRecord::new(&words, &shape).check().unwrap().is_present());
+        }
+    }
+
+    /// The format, byte for byte: data in memory nodes outlives programs.
+    #[test]
+    fn golden_bytes() {
+        let shape = RecordShape::of(&layout(8, 16, ReadScheme::SingleLine).unwrap());
+        let words = slot(&shape, 0, 6, &[0x11], b"sixteen bytes...");
+        assert_eq!(words, [0, 6, 16 << 16 | 5 << 2 | 1, 0x11, 0x206e_6565_7478_6973, 0x2e2e_2e73_6574_7962]);
+        let shape = RecordShape::of(&layout(8, 16, ReadScheme::Checksum).unwrap());
+        assert_eq!(slot(&shape, 0, 6, &[0x11], b"sixteen bytes...")[2] >> 32, GOLDEN_CHECKSUM);
+        let shape = RecordShape::of(&layout(8, 40, ReadScheme::LineVersions).unwrap());
+        let words = slot(&shape, 0, 6, &[1], &[9; 40]);
+        assert_eq!((words[8], words[9], words.len()), (6, 0x0909_0909_0909_0909, 10));
+    }
+
+    const GOLDEN_CHECKSUM: u64 = 1_499_560_886;
+}

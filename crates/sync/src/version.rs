@@ -1,0 +1,74 @@
+//! The version word of a record.
+//!
+//! ```text
+//! | invisible : 1 | version : 63 |      bit 63 .. bit 0
+//! ```
+//!
+//! A version grows with every change of its slot and with every life of a key in it, and is never reset. Even versions
+//! are commits, odd ones rollbacks, so every state of a record dates itself and a log entry can tell what became of it.
+//! An invisible record is being installed by a protocol that writes in place, and must not be read.
+
+use std::fmt;
+
+/// A version, without the invisible bit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Version(u64);
+
+impl Version {
+    const INVISIBLE: u64 = 1 << 63;
+    /// The version that a bulk load installs.
+    pub const LOADED: Version = Version(2);
+
+    /// From memory: the version, and whether the record is invisible.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u64) -> (Version, bool) {
+        (Version(bits & !Version::INVISIBLE), bits & Version::INVISIBLE != 0)
+    }
+
+    /// The word of a visible record.
+    #[inline]
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// What a commit installs over this version.
+    #[inline]
+    #[must_use]
+    pub fn committed_over(self) -> Version {
+        Version((self.0 & !1) + 2)
+    }
+
+    /// What a rollback installs over this version: one above what the commit would have installed.
+    #[inline]
+    #[must_use]
+    pub fn rolled_back_over(self) -> Version {
+        Version(self.committed_over().0 + 1)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn commits_are_even_rollbacks_odd_and_both_grow(bits in 0u64..1 << 62) {
+            let (version, invisible) = Version::from_bits(bits);
+            prop_assert!(!invisible);
+            let (commit, rollback) = (version.committed_over(), version.rolled_back_over());
+            prop_assert!(commit > version && rollback > commit);
+            prop_assert_eq!((commit.to_bits() % 2, rollback.to_bits() % 2), (0, 1));
+            prop_assert!(rollback.committed_over() > rollback);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The memory node's side of the log: applies redo rings to the backups that the node has.
+//!
+//! Runs on the node's own CPU. It never touches a primary: those are installed by the clients that hold their locks.
+//! Only newer versions are applied, so it does not matter in which order the rings of different clients are read. An
+//! equal version is applied again, because an applier that was killed in the middle of a record has left the version
+//! ahead of the value.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use remora_fabric::{NodeId, Progress, Region, Service, WORD_BYTES, copy};
+use remora_memory::ring::RingReader;
+use remora_memory::{ShardId, changes, clients, metadata};
+
+use crate::log::{LoggedRecord, records};
+use crate::mutant;
+
+/// Entries of one ring in one step, so that no ring waits for another.
+const BATCH: usize = 64;
+
+/// See the [module](self).
+pub struct Applier {
+    node: NodeId,
+    region: Arc<Region>,
+    rings: Vec<RingReader>,
+    changes_seen: u64,
+    /// For each shard: its base and size, if the node has a backup of it.
+    backups: Vec<Option<(u64, u64)>>,
+    scratch: Vec<u64>,
+}
+
+impl Applier {
+    /// For a node's memory.
+    #[must_use]
+    pub fn new(node: NodeId, region: Arc<Region>) -> Applier {
+        Applier { node, region, rings: Vec::new(), changes_seen: u64::MAX, backups: Vec::new(), scratch: Vec::new() }
+    }
+
+    fn look_for_clients(&mut self) {
+        let words = self.region.words();
+        let changes = changes(words);
+        if changes == self.changes_seen {
+            return;
+        }
+        self.changes_seen = changes;
+        self.rings.clear();
+        for client in clients(words) {
+            let rings =
+                (0..client.lanes).filter_map(|lane| RingReader::resume(words, client.ring(lane), client.incarnation));
+            self.rings.extend(rings);
+        }
+    }
+
+    fn look_for_shards(&mut self) {
+        let Ok(metadata) = metadata::read_local(self.node, self.region.words()) else { return };
+        let backup = |shard: &remora_memory::ShardPlacement| {
+            let replica = shard.replicas.iter().skip(1).find(|replica| replica.node == self.node)?;
+            Some((replica.base, shard.bytes))
+        };
+        self.backups = metadata.shards.iter().map(backup).collect();
+    }
+}
+
+fn apply(region: &Region, backups: &[Option<(u64, u64)>], record: &LoggedRecord<'_>) {
+    let ShardId(shard) = record.pointer.shard();
+    let Some(Some((base, bytes))) = backups.get(usize::from(shard)) else { return };
+    let offset = record.pointer.offset();
+    let end = offset + ((record.image.len() + 1) * WORD_BYTES) as u64;
+    if !offset.is_multiple_of(WORD_BYTES as u64) || end > *bytes || record.image.is_empty() {
+        tracing::error!(shard, offset, "a log entry names memory outside of its shard");
+        return;
+    }
+    let version_at = (base + offset) as usize / WORD_BYTES + 1;
+    let words = region.words();
+    let newer = record.image[0] >= words[version_at].load(Ordering::Acquire);
+    if newer || mutant!(ApplyOlderVersions) {
+        copy::write(words, version_at, record.image);
+    }
+}
+
+impl Service for Applier {
+    fn step(&mut self) -> Progress {
+        self.look_for_clients();
+        let mut progress = Progress::Idle;
+        let mut unknown_shard = false;
+        let Applier { region, rings, backups, scratch, .. } = self;
+        let words = region.words();
+        for ring in rings.iter_mut() {
+            let mut count = 0;
+            while count < BATCH {
+                let before = ring.clone();
+                let Some((_, entry)) = ring.next(words, scratch) else { break };
+                // A table made since we last looked: look first, apply in the next step.
+                if records(entry).any(|record| usize::from(record.pointer.shard().0) >= backups.len()) && !unknown_shard
+                {
+                    *ring = before;
+                    unknown_shard = true;
+                    break;
+                }
+                records(entry).for_each(|record| apply(region, backups, &record));
+                count += 1;
+            }
+            if count > 0 {
+                ring.publish(words);
+                if count == BATCH {
+                    progress = Progress::Behind;
+                } else if progress == Progress::Idle {
+                    progress = Progress::Worked;
+                }
+            }
+        }
+        if unknown_shard {
+            self.look_for_shards();
+            progress = Progress::Behind;
+        }
+        progress
+    }
+}
+
+impl fmt::Debug for Applier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Applier").field("node", &self.node).field("rings", &self.rings.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,116 @@
+//! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not failures.
+
+use remora_fabric::{FabricError, NodeId};
+use remora_sync::{LockWord, TransactionId};
+
+/// A transaction met another one. It has left no trace and can be tried again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Abort {
+    /// A record is locked by another transaction.
+    #[error("a record is locked{}", holder(.0))]
+    Locked(LockWord),
+    /// A record that it read has changed since.
+    #[error("a record changed after it was read")]
+    Changed,
+    /// A record could not be read whole: it changed all the time.
+    #[error("a record changed while it was read, again and again")]
+    Torn,
+    /// The redo ring at a node is full: the node does not keep up with applying it.
+    #[error("the redo ring at {0} is full")]
+    LogFull(NodeId),
+    /// The transaction was dropped before it was decided.
+    #[error("the transaction was dropped before it was decided")]
+    Dropped,
+}
+
+impl Abort {
+    /// A short name for reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Abort::Locked(_) => "lock_conflict",
+            Abort::Changed => "validation",
+            Abort::Torn => "torn_read",
+            Abort::LogFull(_) => "log_full",
+            Abort::Dropped => "dropped",
+        }
+    }
+}
+
+fn holder(lock: &LockWord) -> String {
+    lock.holder().map(|id| format!(" by transaction {id}")).unwrap_or_default()
+}
+
+/// A limit was exceeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Limit {
+    /// More records than [`SET_MAX`](crate::limits::SET_MAX).
+    #[error("more records in one transaction than fit")]
+    Set,
+    /// The log entry of the write set is larger than a frame of a ring.
+    #[error("the write set does not fit a log entry")]
+    LogEntry,
+    /// The write set touches more nodes than [`LOG_NODES_MAX`](crate::limits::LOG_NODES_MAX).
+    #[error("the write set touches too many memory nodes")]
+    LogNodes,
+    /// A key that does not have the table's width.
+    #[error("a key of {found} bytes in a table whose keys have {expected}")]
+    Key {
+        /// Bytes of the key.
+        found: usize,
+        /// Bytes of the table's keys.
+        expected: usize,
+    },
+    /// A value longer than the table's largest.
+    #[error("a value of {found} bytes in a table whose values have at most {max}")]
+    Value {
+        /// Bytes of the value.
+        found: usize,
+        /// Largest value of the table.
+        max: usize,
+    },
+    /// The deadline has passed.
+    #[error("the deadline has passed")]
+    Deadline,
+    /// The client incarnation has used all its transaction ids: connect again.
+    #[error("all transaction ids of this client are used: connect again")]
+    TransactionIds,
+}
+
+/// Why a transaction cannot go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Stop {
+    /// It left no trace; trying again may help.
+    #[error("aborted: {0}")]
+    Abort(Abort),
+    /// A node it needs is down, or has revoked this client. It has not committed.
+    #[error("unavailable: {0}")]
+    Unavailable(FabricError),
+    /// It may or may not have committed: the answer to its log was lost. Trying again could apply it twice.
+    #[error("the outcome of transaction {0} is unknown")]
+    Unknown(TransactionId),
+    /// It exceeds a limit.
+    #[error("limit: {0}")]
+    Limit(Limit),
+    /// It writes a record that is not there.
+    #[error("a record to be written is not there")]
+    Absent,
+}
+
+impl From<Abort> for Stop {
+    fn from(abort: Abort) -> Stop {
+        Stop::Abort(abort)
+    }
+}
+
+impl From<FabricError> for Stop {
+    fn from(error: FabricError) -> Stop {
+        Stop::Unavailable(error)
+    }
+}
+
+impl From<Limit> for Stop {
+    fn from(limit: Limit) -> Stop {
+        Stop::Limit(limit)
+    }
+}

@@ -1,0 +1,87 @@
+//! What happened to each attempt of a transaction, emitted at one place and consumed by reports, histories and traces.
+
+use remora_fabric::{Cost, Nanos};
+use remora_index::Table;
+use remora_sync::{TransactionId, Version};
+
+use crate::error::{Abort, Stop};
+use crate::sets::Sets;
+
+/// How an attempt ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It committed.
+    Committed,
+    /// The closure returned an error of its own, and its reads were validated: it has written nothing.
+    UserAbort,
+    /// It aborted; it may be tried again.
+    Aborted(Abort),
+    /// Nobody knows: see [`Stop::Unknown`].
+    Unknown,
+    /// It failed for another reason, and has written nothing.
+    Failed(Stop),
+}
+
+/// When the phases of an attempt ended, in nanoseconds; the last one ends with the attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Phases {
+    /// Closure and reads.
+    pub executed: Nanos,
+    /// Locks taken, read set validated.
+    pub validated: Nanos,
+    /// Log acknowledged everywhere.
+    pub logged: Nanos,
+}
+
+/// One attempt of a transaction.
+#[derive(Debug)]
+pub struct TransactionEvent<'a> {
+    /// Unique for the attempt, over all processes.
+    pub id: TransactionId,
+    /// The caller's number for this type of transaction.
+    pub label: u16,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When the first attempt began.
+    pub began: Nanos,
+    /// When this attempt began.
+    pub attempt_began: Nanos,
+    /// When it ended.
+    pub ended: Nanos,
+    /// What this attempt cost. A committed one's install is included, though nobody awaited it.
+    pub cost: Cost,
+    /// Ends of its phases; zeros for those it did not reach.
+    pub phases: Phases,
+    pub(crate) sets: &'a Sets,
+}
+
+/// One record of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Access<'a> {
+    /// Its table.
+    pub table: &'a Table,
+    /// Its key.
+    pub key: &'a [u8],
+    /// The version that was read; `None` if the record was looked up in vain.
+    pub read: Option<Version>,
+    /// Whether the key was there.
+    pub present: bool,
+    /// The version that was installed, or would have been.
+    pub written: Option<Version>,
+}
+
+impl<'a> TransactionEvent<'a> {
+    /// The records that it read or wrote.
+    pub fn accesses(&self) -> impl Iterator<Item = Access<'a>> {
+        self.sets.accesses()
+    }
+}
+
+/// Whoever wants to know of every attempt. Called on the worker's thread, outside of the critical path of the attempt but
+/// before its caller has its answer: be quick.
+pub trait Observer {
+    /// An attempt has ended.
+    fn transaction(&mut self, event: &TransactionEvent<'_>);
+}

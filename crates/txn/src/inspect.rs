@@ -1,0 +1,73 @@
+//! Looks at a table from outside, when nothing runs: is it left as it should be?
+
+use remora_fabric::Lane;
+use remora_index::Table;
+use remora_sync::{FetchedRecord, LockWord, StableRecord, TransactionId};
+
+use crate::error::Stop;
+
+/// What [`inspect`] found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inspection {
+    /// Records present.
+    pub records: u64,
+    /// Records whose lock is held, and by whom for the first of them.
+    pub locked: u64,
+    /// Holder of the first locked record.
+    pub holder: Option<TransactionId>,
+    /// Records that are not whole.
+    pub torn: u64,
+    /// Lines in which a backup differs from its primary.
+    pub differing_lines: u64,
+}
+
+/// Bytes compared in one round, of every replica.
+const CHUNK_BYTES: u64 = 4096;
+
+/// Reads a whole table: every record of its primaries is given to `visit`, every line of its backups is compared.
+pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
+    let mut found = Inspection::default();
+    let (geometry, shape) = (table.geometry(), table.shape());
+    for shard in 0..table.shards() {
+        let replicas = table.shard_replicas(shard);
+        let slots_at = geometry.slot_at(0);
+        // Chunks of whole slots, or of whole lines before the slots: no record is cut.
+        let slots_in_chunk = (CHUNK_BYTES / geometry.slot_bytes).max(1);
+        let mut offset = 0;
+        while offset < geometry.bytes() {
+            let bytes = if offset < slots_at {
+                CHUNK_BYTES.min(slots_at - offset)
+            } else {
+                (slots_in_chunk * geometry.slot_bytes).min(geometry.bytes() - offset)
+            };
+            let mut round = lane.round();
+            let reads: Vec<_> =
+                replicas.iter().map(|replica| round.read(replica.address(offset), bytes as usize)).collect();
+            let done = lane.execute(round).await?;
+            let primary = done.words(reads[0]);
+            for backup in &reads[1..] {
+                let lines = primary.chunks(8).zip(done.words(*backup).chunks(8));
+                found.differing_lines += lines.filter(|(ours, theirs)| ours != theirs).count() as u64;
+            }
+            if offset >= slots_at {
+                for slot in primary.chunks_exact(geometry.slot_bytes as usize / 8) {
+                    let lock = LockWord::from_bits(slot[0]);
+                    if !lock.is_free() {
+                        found.locked += 1;
+                        found.holder = found.holder.or(lock.holder());
+                    }
+                    match FetchedRecord::new(&slot[..shape.record_bytes() / 8], shape).check() {
+                        Ok(record) if record.is_present() => {
+                            found.records += 1;
+                            visit(&record);
+                        }
+                        Ok(_) => {}
+                        Err(_) => found.torn += 1,
+                    }
+                }
+            }
+            offset += bytes;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,49 @@
+//! Transactions over remote memory: read and write sets, protocols (one file each), logs.
+//!
+//! A [`Session`] is one coroutine's place to run transactions: it has a lane, a redo ring at every memory node, and sets
+//! that are reused, so that a transaction allocates nothing in steady state. [`Session::transact`] runs a closure as a
+//! transaction and retries it while it aborts; the closure works on a [`Tx`].
+//!
+//! Guarantee of every protocol here, unless it says otherwise: **strict serializability**; atomic across a crash of the
+//! client; no deadlock, since nobody waits for a lock without bound; application code never sees a torn record. A closure
+//! may run several times, and may see a combination of records that will not commit: it must have no effect outside of
+//! the transaction, and must not panic or loop on a state that could not exist. What it returned counts only once its
+//! reads have been validated, also if it is an error of its own.
+#![forbid(unsafe_code)]
+
+mod applier;
+mod error;
+mod event;
+mod inspect;
+pub mod limits;
+pub mod log;
+#[cfg(feature = "mutants")]
+pub mod mutant;
+mod protocol;
+mod session;
+mod sets;
+mod tx;
+
+pub use applier::Applier;
+pub use error::{Abort, Limit, Stop};
+pub use event::{Access, Observer, Outcome, Phases, TransactionEvent};
+pub use inspect::{Inspection, inspect};
+pub use protocol::Protocol;
+pub use session::{Session, SessionConfig, TransactOptions};
+pub use sets::Slot;
+pub use tx::Tx;
+
+/// Whether a published error has been put back. Always false without the feature `mutants`.
+#[cfg(feature = "mutants")]
+macro_rules! mutant {
+    ($name:ident) => {
+        crate::mutant::is_on(crate::mutant::Mutant::$name)
+    };
+}
+#[cfg(not(feature = "mutants"))]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+pub(crate) use mutant;

@@ -1,0 +1,22 @@
+//! Everything has a limit, and all of this crate's are here.
+
+/// Records of one transaction, read and written.
+pub const SET_MAX: usize = 4096;
+/// Memory nodes that one transaction's log goes to.
+pub const LOG_NODES_MAX: usize = 32;
+/// How often a record that is locked or torn is read again before the transaction aborts.
+pub const READ_ATTEMPTS: u32 = 16;
+/// Pause before it is read again, in nanoseconds: about as long as an install takes.
+pub const READ_PAUSE_NS: u64 = 400;
+/// How often a location is looked up anew when the record there is another's.
+pub const LOOKUP_ATTEMPTS: u32 = 8;
+/// How often a full log ring is asked how far it has been applied, before any lock is taken.
+pub const LOG_ATTEMPTS: u32 = 2000;
+/// Pause in between, in nanoseconds.
+pub const LOG_PAUSE_NS: u64 = 50_000;
+/// How often a transaction is tried, unless its options say otherwise.
+pub const ATTEMPTS_MAX: u32 = 1000;
+/// Longest pause between two attempts is `BACKOFF_NS << BACKOFF_DOUBLINGS`; the first is at most `BACKOFF_NS`.
+pub const BACKOFF_NS: u64 = 500;
+/// See [`BACKOFF_NS`].
+pub const BACKOFF_DOUBLINGS: u32 = 9;

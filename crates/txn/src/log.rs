@@ -1,0 +1,103 @@
+//! The log entry of a transaction: what a redo ring's frame holds.
+//!
+//! ```text
+//! entry, whole words; the frame around it (`remora_memory::ring`) has the transaction id and the checksum
+//! +0   epoch         u64   of the configuration that the transaction ran in
+//! +8   participants  u64   memory nodes whose rings have this entry, a bit each
+//! +16  records       u64
+//! then for each record
+//! +0   pointer       u64   shard : 16 | offset : 48
+//! +8   old version   u64
+//! +16  words         u64   of the image
+//! +24  image               what is written to the slot from its version on: new version, key, value
+//! ```
+//!
+//! Every participant gets the same entry, with the whole write set and not only its own part: it is staged once, and any
+//! one copy is enough to finish the transaction.
+//!
+//! # What an entry means
+//!
+//! It is written after every lock has been taken and every read validated, and never withdrawn. So a transaction of
+//! which *any* entry is whole may be rolled forward, and one of which *no* live node has an entry was never reported as
+//! committed, because that needs the entry at every participant. Backups therefore apply an entry as soon as they see
+//! it. They compare versions, which also puts entries of different rings in order.
+
+/// Words of an entry before its records.
+pub const HEADER_WORDS: usize = 3;
+/// Words of a record before its image.
+pub const RECORD_WORDS: usize = 3;
+
+/// One record of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoggedRecord<'e> {
+    /// Where it is.
+    pub pointer: remora_memory::Pointer,
+    /// The version it had under the lock.
+    pub old_version: u64,
+    /// What is installed; its first word is the new version.
+    pub image: &'e [u64],
+}
+
+/// Fills an entry. `records` are pointer, old version and image of each; the entry has exactly the words they need.
+pub(crate) fn encode<'e>(
+    entry: &mut [u64],
+    epoch: u64,
+    participants: u64,
+    records: impl Iterator<Item = LoggedRecord<'e>>,
+) {
+    let mut at = HEADER_WORDS;
+    let mut count = 0;
+    for record in records {
+        entry[at] = record.pointer.to_bits();
+        entry[at + 1] = record.old_version;
+        entry[at + 2] = record.image.len() as u64;
+        entry[at + RECORD_WORDS..][..record.image.len()].copy_from_slice(record.image);
+        at += RECORD_WORDS + record.image.len();
+        count += 1;
+    }
+    debug_assert_eq!(at, entry.len());
+    entry[..HEADER_WORDS].copy_from_slice(&[epoch, participants, count]);
+}
+
+/// The records of an entry. Ends early where the entry does not hold what it says: its checksum was right, so a program
+/// of another version wrote it.
+pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
+    let mut left = entry.get(2).copied().unwrap_or(0);
+    let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);
+    std::iter::from_fn(move || {
+        let (head, tail) = rest.split_at_checked(RECORD_WORDS).filter(|_| left > 0)?;
+        let (image, tail) = tail.split_at_checked(usize::try_from(head[2]).ok()?)?;
+        left -= 1;
+        rest = tail;
+        Some(LoggedRecord { pointer: remora_memory::Pointer::from_bits(head[0]), old_version: head[1], image })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use remora_memory::Pointer;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            images in proptest::collection::vec(proptest::collection::vec(any::<u64>(), 1..20), 0..10),
+        ) {
+            let record = |image: &'static [u64]| LoggedRecord { pointer: Pointer::from_bits(image[0]), old_version: 3, image };
+            let images: Vec<&'static [u64]> = images.into_iter().map(|image| &*image.leak()).collect();
+            let words = HEADER_WORDS + images.iter().map(|image| RECORD_WORDS + image.len()).sum::<usize>();
+            let mut entry = vec![0; words];
+            encode(&mut entry, 1, 0b101, images.iter().map(|image| record(image)));
+            let decoded: Vec<_> = records(&entry).collect();
+            prop_assert_eq!(decoded, images.iter().map(|image| record(image)).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn arbitrary_words_never_panic(entry in proptest::collection::vec(any::<u64>(), 0..40), small in 0u64..9) {
+            records(&entry).count();
+            let small: Vec<u64> = entry.iter().map(|word| word % (small + 1)).collect();
+            records(&small).count();
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Published errors, put back one at a time: each must be caught by a test, or the tests prove nothing.
+//!
+//! For the calling thread only. Compiled with the feature `mutants`, which nothing but tests turns on.
+
+use std::cell::Cell;
+
+/// An error that a published system or text has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    /// Validation looks at versions only: two transactions that each lock what the other read both commit (write skew).
+    /// Litmus L3; FORD's and Motor's public code.
+    ValidateVersionOnly,
+    /// Read-only records are validated in the same round as the locks are taken. Litmus L4.
+    ValidateWithLocks,
+    /// An abort releases every lock of the write set by a WRITE of 0, taken or not. Litmus L1 ("complicit abort").
+    ReleaseAll,
+    /// Records are handed to the application without a look at whether they are torn. Litmus L8.
+    AcceptTorn,
+    /// A read that is not validated accepts a locked record: it misses a committed value whose write-back is in flight.
+    AcceptLocked,
+    /// Transactions that only read ignore locks in validation: see `protocol/occ.rs`, `validate`.
+    ValidateReadOnlyVersionOnly,
+    /// The lock is freed before the data is written.
+    UnlockFirst,
+    /// Commit is reported, and installed, before the log is acknowledged. Litmus L14.
+    CommitBeforeLog,
+    /// Transaction ids are unique within a worker only. Litmus L9.
+    LocalIds,
+    /// The log ring wraps without a look at what has been applied. Litmus L11.
+    OverwriteLog,
+    /// Backups apply entries in the order they are found, whatever their versions.
+    ApplyOlderVersions,
+    /// The write set is not validated against what was read: a lost update.
+    LockWithoutValidation,
+    /// With one copy, nothing is logged: a crash of the client tears its transaction.
+    NoLogForOneCopy,
+}
+
+thread_local! {
+    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Turns an error on for this thread, or all off.
+pub fn set(mutant: Option<Mutant>) {
+    ON.set(mutant);
+}
+
+pub(crate) fn is_on(mutant: Mutant) -> bool {
+    ON.get() == Some(mutant)
+}

@@ -1,0 +1,249 @@
+//! A session: one coroutine's place to run transactions.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::resume_unwind;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use remora_fabric::{Lane, Nanos, NodeId, catch_panic};
+use remora_index::Table;
+use remora_memory::Registration;
+use remora_memory::ring::{Reservation, RingWriter};
+use remora_sync::TransactionId;
+
+use crate::error::{Abort, Limit, Stop};
+use crate::event::{Observer, Outcome, Phases, TransactionEvent};
+use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS};
+use crate::mutant;
+use crate::protocol::Protocol;
+use crate::sets::Sets;
+use crate::tx::Tx;
+
+/// What a session needs beside its lane.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Of the configuration.
+    pub epoch: u64,
+    /// Memory nodes.
+    pub nodes: u16,
+    /// The next sequence number, shared by the sessions of one client incarnation.
+    pub sequence: Rc<Cell<u64>>,
+}
+
+/// Of one transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactOptions {
+    /// A number for its type, for reports.
+    pub label: u16,
+    /// How often it is tried while it aborts; at least once.
+    pub attempts: u32,
+    /// When to give up: checked between attempts, and before a commit.
+    pub deadline: Option<Nanos>,
+}
+
+impl Default for TransactOptions {
+    fn default() -> TransactOptions {
+        TransactOptions { label: 0, attempts: ATTEMPTS_MAX, deadline: None }
+    }
+}
+
+/// What one attempt after the other reuses.
+pub(crate) struct State {
+    pub(crate) protocol: Protocol,
+    pub(crate) epoch: u64,
+    pub(crate) sets: Sets,
+    /// This lane's redo ring at every node.
+    pub(crate) rings: Vec<RingWriter>,
+    pub(crate) reservations: Vec<(NodeId, Reservation)>,
+    pub(crate) observer: Option<Box<dyn Observer>>,
+    /// Whether this attempt notes the ends of its phases.
+    pub(crate) sample_phases: bool,
+    /// Attempts that were dropped before they were decided.
+    pub(crate) abandoned: u64,
+    owner: u32,
+    sequence: Rc<Cell<u64>>,
+}
+
+/// The ends of phases are noted for one attempt in so many: reading the clock four times costs more than a verb.
+const PHASE_SAMPLES: u64 = 16;
+
+impl State {
+    #[inline]
+    pub(crate) fn next_id(&mut self) -> Result<TransactionId, Stop> {
+        let sequence = self.sequence.get();
+        self.sequence.set(sequence + 1);
+        self.sample_phases = sequence.is_multiple_of(PHASE_SAMPLES);
+        let owner = if mutant!(LocalIds) { 1 } else { self.owner };
+        TransactionId::new(owner, sequence).ok_or(Stop::Limit(Limit::TransactionIds))
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("protocol", &self.protocol).field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Session {
+    lane: Lane,
+    state: State,
+}
+
+impl Session {
+    /// A session on a lane of a registered client. `ring` numbers the lane among those that the client registered.
+    #[must_use]
+    pub fn new(lane: Lane, client: &Registration, ring: usize, config: SessionConfig) -> Session {
+        let state = State {
+            protocol: config.protocol,
+            epoch: config.epoch,
+            sets: Sets::default(),
+            rings: (0..config.nodes).map(|node| client.ring(NodeId(node), ring)).collect(),
+            reservations: Vec::new(),
+            observer: None,
+            sample_phases: false,
+            abandoned: 0,
+            owner: client.incarnation,
+            sequence: config.sequence,
+        };
+        Session { lane, state }
+    }
+
+    /// Makes a table known. Transactions name it by its id.
+    pub fn register(&mut self, table: Arc<Table>) {
+        self.state.sets.register(table);
+    }
+
+    /// Whoever is told of every attempt from now on; the former one back.
+    pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        std::mem::replace(&mut self.state.observer, observer)
+    }
+
+    /// The lane.
+    #[must_use]
+    pub fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// Runs a closure as a transaction, again and again while it aborts, with growing random pauses.
+    ///
+    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of its own (returned once
+    /// the reads behind it have been validated), and passes on every [`Stop`] that the transaction gives it. A panic in it
+    /// aborts the transaction, and resumes when its locks are gone.
+    pub async fn transact<R, E>(
+        &mut self,
+        options: TransactOptions,
+        mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Result<R, E>, Stop>,
+    ) -> Result<Result<R, E>, Stop> {
+        let Session { lane, state } = self;
+        let lane = &*lane;
+        let mut began = 0;
+        for attempt in 1.. {
+            if options.deadline.is_some_and(|deadline| lane.now() >= deadline) {
+                return Err(Stop::Limit(Limit::Deadline));
+            }
+            let mut tx = Tx::begin(lane, state)?;
+            if attempt == 1 {
+                began = tx.began;
+            }
+            let returned = catch_panic(body(&mut tx)).await;
+            let late = options.deadline.is_some_and(|deadline| lane.now() >= deadline);
+            let result = match returned {
+                Ok(Ok(_)) if late => Err(Stop::Limit(Limit::Deadline)),
+                Ok(Ok(Ok(value))) => tx.commit().await.map(|()| Ok(value)),
+                Ok(Ok(Err(error))) => tx.validate_only().await.map(|()| Err(error)),
+                Ok(Err(stop)) => Err(stop),
+                Err(panic) => {
+                    tx.release_and_wait().await;
+                    resume_unwind(panic);
+                }
+            };
+            let again = matches!(result, Err(Stop::Abort(_))) && attempt < options.attempts;
+            tx.finish(&result, options.label, attempt, began);
+            drop(tx);
+            if !again {
+                return result;
+            }
+            let pause = BACKOFF_NS << attempt.min(BACKOFF_DOUBLINGS);
+            lane.sleep(lane.random() % pause).await;
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Waits until every redo ring of this lane has been applied to its end. False if a node does not get there in time.
+    pub async fn drain(&mut self, patience: Nanos) -> Result<bool, Stop> {
+        let deadline = self.lane.now().saturating_add(patience);
+        loop {
+            if self.lane.background() == 0 {
+                self.state.rings.iter_mut().for_each(RingWriter::settle);
+            }
+            let mut round = self.lane.round();
+            let reads: Vec<_> = self.state.rings.iter().map(|ring| round.read(ring.applied_at(), 8)).collect();
+            let done = self.lane.execute(round).await?;
+            for (ring, read) in self.state.rings.iter_mut().zip(reads) {
+                ring.learn(done.words(read)[0]);
+            }
+            drop(done);
+            if self.lane.background() == 0 && self.state.rings.iter().all(RingWriter::drained) {
+                return Ok(true);
+            }
+            if self.lane.now() >= deadline {
+                return Ok(false);
+            }
+            self.lane.sleep(20_000).await;
+        }
+    }
+
+    /// Attempts that were dropped before they were decided: futures that nobody finished awaiting.
+    #[must_use]
+    pub fn abandoned(&self) -> u64 {
+        self.state.abandoned
+    }
+}
+
+impl Tx<'_> {
+    /// The one place where an attempt's end is told.
+    fn finish<R, E>(&mut self, result: &Result<Result<R, E>, Stop>, label: u16, attempt: u32, began: Nanos) {
+        self.finished = true;
+        if let Err(Stop::Abort(_)) = result {
+            self.release();
+        }
+        let Some(mut observer) = self.state.observer.take() else { return };
+        let outcome = match result {
+            Ok(Ok(_)) => Outcome::Committed,
+            Ok(Err(_)) => Outcome::UserAbort,
+            Err(Stop::Abort(abort)) => Outcome::Aborted(*abort),
+            Err(Stop::Unknown(_)) => Outcome::Unknown,
+            Err(stop) => Outcome::Failed(*stop),
+        };
+        observer.transaction(&TransactionEvent {
+            id: self.id,
+            label,
+            attempt,
+            outcome,
+            began,
+            attempt_began: self.began,
+            ended: self.lane.now(),
+            cost: self.lane.cost().since(&self.cost_before),
+            phases: if self.state.sample_phases { self.phases } else { Phases::default() },
+            sets: &self.state.sets,
+        });
+        self.state.observer = Some(observer);
+    }
+}
+
+impl From<Stop> for Outcome {
+    fn from(stop: Stop) -> Outcome {
+        match stop {
+            Stop::Abort(abort) => Outcome::Aborted(abort),
+            Stop::Unknown(_) => Outcome::Unknown,
+            stop => Outcome::Failed(stop),
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Abort>() <= 16, "aborts are small values");
