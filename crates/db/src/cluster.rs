@@ -110,7 +110,7 @@ impl Cluster {
         let mut appliers = Vec::with_capacity(options.memory_nodes.into());
         for node in (0..options.memory_nodes).map(NodeId) {
             let region = fabric.region(node, node::REGION).ok_or(MemoryError::Foreign(node))?;
-            node::format(&region, node)?;
+            node::format(&region, node, node::Place::default())?;
             appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(node, region))));
         }
         let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {

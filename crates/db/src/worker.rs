@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{ClientId, Lane, LaneId, Nanos};
 use remora_memory::{MemoryError, Registration};
 use remora_txn::{Observer, SessionConfig, TransactOptions};
@@ -15,8 +16,11 @@ use crate::transaction::Transaction;
 /// Of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerOptions {
-    /// Transactions in flight: so many coroutines share the thread. 1 to 64.
+    /// Transactions in flight: so many coroutines share the thread. 1 to 63.
     pub coroutines: usize,
+    /// Client incarnations, each with a connection of its own, that the coroutines are spread over. One is right but for
+    /// tests on one thread, because the rounds of one connection are ordered and those of several are not.
+    pub clients: usize,
     /// Of the coroutines' random streams.
     pub seed: u64,
     /// Lets the other coroutines run after every round, also where it completes at once.
@@ -25,7 +29,7 @@ pub struct WorkerOptions {
 
 impl Default for WorkerOptions {
     fn default() -> WorkerOptions {
-        WorkerOptions { coroutines: 8, seed: 1, yield_after_rounds: false }
+        WorkerOptions { coroutines: 8, clients: 1, seed: 1, yield_after_rounds: false }
     }
 }
 
@@ -55,50 +59,64 @@ const DRAIN_NS: Nanos = 5_000_000_000;
 pub struct Worker {
     worker: remora_fabric::Worker,
     sessions: Vec<Session>,
-    /// For what is not a transaction: registration, and leaving.
-    admin: Lane,
-    registration: Option<Registration>,
+    clients: Vec<Client>,
     _cluster: Cluster,
+}
+
+/// One incarnation of a worker.
+#[derive(Debug)]
+struct Client {
+    registration: Registration,
+    /// For what is not a transaction: leaving.
+    admin: Lane,
 }
 
 impl Worker {
     pub(crate) fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
-        let nodes = cluster.fabric().nodes();
-        // One lane is the worker's own.
-        let max = remora_fabric::limits::LANES_MAX - 1;
-        if options.coroutines > max {
-            let value = options.coroutines as u64;
-            return Err(MemoryError::Limit { what: "coroutines of a worker", value, max: max as u64 }.into());
+        // One lane of each client is for leaving.
+        let limit = |what, value: usize, max: usize| MemoryError::Limit { what, value: value as u64, max: max as u64 };
+        if options.coroutines == 0 || options.clients == 0 {
+            return Err(MemoryError::Empty("the number of coroutines or clients").into());
         }
-        if options.coroutines == 0 {
-            return Err(MemoryError::Empty("the number of coroutines").into());
+        if options.coroutines + options.clients > LANES_MAX {
+            return Err(limit("coroutines of a worker", options.coroutines, LANES_MAX - options.clients).into());
         }
-        let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
-            Registration::connect(lane, nodes, options.coroutines).await
-        })?;
         let worker = remora_fabric::Worker::new();
-        let endpoint = worker.connect(cluster.fabric(), ClientId(registration.incarnation));
-        endpoint.yield_after_rounds(options.yield_after_rounds);
-        let config = SessionConfig {
-            protocol: cluster.protocol(),
-            epoch: cluster.epoch(),
-            nodes,
-            sequence: Rc::new(Cell::new(1)),
+        let mut built = Worker {
+            worker,
+            sessions: Vec::with_capacity(options.coroutines),
+            clients: Vec::with_capacity(options.clients),
+            _cluster: cluster.clone(),
         };
-        let lane = |index: usize| worker.lane(&endpoint, options.seed.wrapping_mul(1009).wrapping_add(index as u64));
-        let admin = lane(options.coroutines).expect("lanes were counted above");
-        let sessions = (0..options.coroutines).map(|index| {
-            let lane = lane(index).expect("lanes were counted above");
-            Session { inner: remora_txn::Session::new(lane, &registration, index, config.clone()) }
-        });
-        let sessions = sessions.collect();
-        Ok(Worker { worker, sessions, admin, registration: Some(registration), _cluster: cluster.clone() })
+        for index in 0..options.clients {
+            let coroutines = options.coroutines / options.clients + usize::from(index < options.coroutines % options.clients);
+            built.add_client(cluster, options, coroutines)?;
+        }
+        Ok(built)
     }
 
-    /// Its client incarnation: the owner in the ids of its transactions.
-    #[must_use]
-    pub fn incarnation(&self) -> u32 {
-        self.registration.as_ref().map_or(0, |registration| registration.incarnation)
+    fn add_client(&mut self, cluster: &Cluster, options: WorkerOptions, coroutines: usize) -> Result<(), OpenError> {
+        let nodes = cluster.fabric().nodes();
+        let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
+            Registration::connect(lane, nodes, coroutines).await
+        })?;
+        let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation));
+        endpoint.yield_after_rounds(options.yield_after_rounds);
+        let (protocol, epoch, sequence) = (cluster.protocol(), cluster.epoch(), Rc::new(Cell::new(1)));
+        let config = SessionConfig { protocol, epoch, nodes, sequence };
+        for ring in 0..coroutines {
+            let seed = options.seed.wrapping_mul(1009).wrapping_add(self.sessions.len() as u64);
+            let lane = self.worker.lane(&endpoint, seed).expect("lanes were counted");
+            self.sessions.push(Session { inner: remora_txn::Session::new(lane, &registration, ring, config.clone()) });
+        }
+        let admin = self.worker.lane(&endpoint, 0).expect("lanes were counted");
+        self.clients.push(Client { registration, admin });
+        Ok(())
+    }
+
+    /// Its client incarnations: the owners in the ids of its transactions.
+    pub fn incarnations(&self) -> impl Iterator<Item = u32> + '_ {
+        self.clients.iter().map(|client| client.registration.incarnation)
     }
 
     /// Its sessions, to set observers.
@@ -141,9 +159,11 @@ impl Drop for Worker {
             Ok(false) => return tracing::warn!("a memory node has not applied the log in time: the client slot stays"),
             Err(error) => return tracing::warn!(%error, "the client slot stays"),
         }
-        let Some(registration) = self.registration.take() else { return };
-        let lane = &self.admin;
-        for result in self.worker.run([(lane.id(), registration.disconnect(lane))]) {
+        let leaving = self.clients.iter().map(|client| {
+            let lane = &client.admin;
+            (lane.id(), client.registration.clone().disconnect(lane))
+        });
+        for result in self.worker.run(leaving) {
             if let Err(error) = result {
                 tracing::warn!(%error, "the client slot stays");
             }

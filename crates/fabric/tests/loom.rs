@@ -67,7 +67,7 @@ fn image(version: u64, index: usize) -> u64 {
     match index {
         0 => FREE,
         1 => version,
-        _ if index % LINE == 0 => version,
+        _ if index.is_multiple_of(LINE) => version,
         _ => content(version, index),
     }
 }

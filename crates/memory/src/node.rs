@@ -11,7 +11,9 @@
 //! superblock
 //! +0   magic        u64   "REMORA" and the byte order
 //! +8   format       u32   version of everything in this file, `metadata`, `client` and `ring`
-//! +12  node         u32
+//! +12  node         u16
+//! +14  numa         u8    NUMA node that the memory is bound to; 255 = not bound
+//! +15  nic          u8    the NIC that serves the region's atomics
 //! +16  features     u64   bits; an unknown one means: do not touch
 //! +24  bytes        u64   of the region
 //! +32  allocated    u64   first free byte                   CASed
@@ -68,18 +70,40 @@ pub fn at(node: NodeId, offset: u64) -> Address {
 }
 
 /// Lays out an empty node. By the node's own CPU, before any client is connected.
-pub fn format(region: &Region, node: NodeId) -> Result<(), MemoryError> {
+pub fn format(region: &Region, node: NodeId, place: Place) -> Result<(), MemoryError> {
     if region.bytes() < BYTES_MIN {
         return Err(MemoryError::OutOfMemory { node, wanted: BYTES_MIN, free: region.bytes() });
     }
     let store = |at: u64, value: u64| region.words()[at as usize / WORD_BYTES].store(value, Ordering::Relaxed);
-    store(AT_FORMAT, u64::from(FORMAT) | u64::from(node.0) << 32);
+    store(AT_FORMAT, u64::from(FORMAT) | u64::from(node.0) << 32 | place.to_bits() << 48);
     store(AT_FEATURES, FEATURES_KNOWN);
     store(AT_BYTES, region.bytes());
     store(AT_ALLOCATED, AT_SPACE);
     // Last: memory without it is nobody's.
     region.words()[0].store(MAGIC, Ordering::Release);
     Ok(())
+}
+
+/// Where a region is within its machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// The NUMA node that its memory is bound to, if it is.
+    pub numa: Option<u8>,
+    /// The NIC that serves its atomics: they are atomic against each other only there.
+    pub nic: u8,
+}
+
+impl Place {
+    const UNBOUND: u8 = u8::MAX;
+
+    fn to_bits(self) -> u64 {
+        u64::from(self.numa.unwrap_or(Place::UNBOUND)) | u64::from(self.nic) << 8
+    }
+
+    fn from_bits(bits: u64) -> Place {
+        let [numa, nic, ..] = bits.to_le_bytes();
+        Place { numa: (numa != Place::UNBOUND).then_some(numa), nic }
+    }
 }
 
 /// What a superblock says, once it has been found to be ours.
@@ -89,6 +113,8 @@ pub struct Superblock {
     pub bytes: u64,
     /// First free byte.
     pub allocated: u64,
+    /// Where it is within its machine.
+    pub place: Place,
 }
 
 impl Superblock {
@@ -105,7 +131,7 @@ impl Superblock {
         if unknown != 0 {
             return Err(MemoryError::Features { node, unknown });
         }
-        Ok(Superblock { bytes: line[3], allocated: line[4] })
+        Ok(Superblock { bytes: line[3], allocated: line[4], place: Place::from_bits(line[1] >> 48) })
     }
 }
 
@@ -120,7 +146,7 @@ pub async fn superblock(lane: &Lane, node: NodeId) -> Result<Superblock, MemoryE
 
 /// Takes space at a node, zeroed, 4 KiB aligned.
 pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, MemoryError> {
-    let Superblock { bytes: total, mut allocated } = superblock(lane, node).await?;
+    let Superblock { bytes: total, mut allocated, .. } = superblock(lane, node).await?;
     loop {
         let free = total.saturating_sub(allocated);
         let wanted = bytes.checked_next_multiple_of(ALIGNMENT).filter(|wanted| *wanted <= free);

@@ -9,7 +9,7 @@ use crate::transport::{ClientId, Fabric};
 
 const REGION: usize = 4096;
 /// Multiples of 8 that make no sense as a length.
-const ABSURD: usize = usize::MAX & !7;
+const ABSURD: usize = !7;
 
 /// Every verb that takes an address, on `bytes` where it takes a length.
 const VERBS: [fn(&mut Round<'_>, Address); 4] = [
@@ -24,7 +24,7 @@ fn refused(stage: &Stage, add: impl FnOnce(&mut Round<'_>)) -> FabricError {
     stage.on(1, async |lane| {
         let mut round = lane.round();
         add(&mut round);
-        lane.execute(round).await.err().expect("the round must be refused")
+        lane.execute(round).await.expect_err("the round must be refused")
     })
 }
 
@@ -43,12 +43,12 @@ pub fn an_access_out_of_bounds_is_refused<B: Bed>(bed: &B) {
     let far = |offset: u64| Address { offset, ..word(1, 0) };
     let end = REGION as u64;
     let out = |at: Address, bytes: u64| FabricError { node: NodeId(1), fault: Fault::OutOfBounds { at, bytes } };
-    for offset in [end, end + 8, 1 << 40, 1 << 63, u64::MAX & !7] {
+    for offset in [end, end + 8, 1 << 40, 1 << 63, !7] {
         for add in VERBS {
             assert_eq!(refused(&stage, |round| add(round, far(offset))), out(far(offset), 8));
         }
     }
-    for (offset, bytes) in [(end - 8, 16), (0, end + 8), (u64::MAX & !7, 16), (u64::MAX - 15, 16), (8, end)] {
+    for (offset, bytes) in [(end - 8, 16), (0, end + 8), (!7, 16), (u64::MAX - 15, 16), (8, end)] {
         assert_eq!(refused(&stage, |round| _ = round.read(far(offset), bytes as usize)), out(far(offset), bytes));
         let words = vec![7; bytes as usize / 8];
         assert_eq!(refused(&stage, |round| round.write_words(far(offset), &words)), out(far(offset), bytes));
@@ -140,7 +140,7 @@ pub fn an_unaligned_access_is_refused_and_nothing_is_sent<B: Bed>(bed: &B) {
         let mut round = lane.round();
         round.write_words(word(0, 0), &[7]);
         round.write(word(1, 0), &[7; 12]);
-        let error = lane.execute(round).await.err().expect("12 bytes are refused");
+        let error = lane.execute(round).await.expect_err("12 bytes are refused");
         assert!(matches!(error.fault, Fault::Unaligned { bytes: 12, .. }), "{error}");
         assert_eq!(peek(lane, word(0, 0), 2).await, [0; 2]);
     });
@@ -341,7 +341,7 @@ pub fn nothing_behind_a_fence_runs_after_a_failure<B: Bed>(bed: &B) {
             round.write_words(word(1, 0), &[1; 20]);
             round.after_completion();
             round.write_words(word(0, 40), &[1; 20]);
-            let error = lane.execute(round).await.err().expect("node 1 is down");
+            let error = lane.execute(round).await.expect_err("node 1 is down");
             assert_eq!(error, FabricError { node: NodeId(1), fault: Fault::Unreachable });
             assert_eq!(peek(lane, word(0, 40), 20).await, [0; 20], "the fence let something pass");
         });
