@@ -17,7 +17,7 @@ mod order;
 mod rounds;
 
 use std::pin::Pin;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::executor::Worker;
@@ -165,7 +165,7 @@ fn play<B: Bed, T: Send>(bed: &B, fabric: &B::Fabric, seed: u64, bodies: Vec<Bod
             worker.run(tasks)
         }
         Clients::Threads => {
-            let start = &Barrier::new(bodies.len());
+            let waiting = &AtomicUsize::new(bodies.len());
             std::thread::scope(|scope| {
                 let handles: Vec<_> = (1..)
                     .zip(bodies)
@@ -173,7 +173,11 @@ fn play<B: Bed, T: Send>(bed: &B, fabric: &B::Fabric, seed: u64, bodies: Vec<Bod
                         scope.spawn(move || {
                             let worker = Worker::new();
                             let lane = lane_of(&worker, fabric, number, seed);
-                            start.wait();
+                            // All at once, not as a barrier wakes them: some races last a millisecond.
+                            waiting.fetch_sub(1, Ordering::AcqRel);
+                            while waiting.load(Ordering::Acquire) > 0 {
+                                std::thread::yield_now();
+                            }
                             let mut results = worker.run([(lane.id(), body(lane))]);
                             results.pop().expect("a client that has run has a result")
                         })

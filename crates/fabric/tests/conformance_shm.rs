@@ -21,7 +21,7 @@ impl Bed for ShmBed {
     }
 
     fn turns(&self) -> u64 {
-        20_000
+        100_000
     }
 
     fn reorders(&self) -> bool {

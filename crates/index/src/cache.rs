@@ -44,8 +44,7 @@ impl LocationCache {
     #[inline]
     pub(crate) fn search(&self, shard: ShardId, bucket: u64, word: u64) -> Probe {
         let line = self.line(bucket);
-        let words: [u64; BUCKET_WORDS] = std::array::from_fn(|index| line.0[index].load(Ordering::Relaxed));
-        search(shard, &words, word, 0)
+        search(shard, |index| line.0[index].load(Ordering::Relaxed), word, 0)
     }
 
     /// Keeps a bucket that has been read.

@@ -132,20 +132,20 @@ pub enum Probe {
     Absent,
 }
 
-/// Searches a bucket for a key's word, from a slot on.
+/// Searches a bucket for a key's word, from a slot on. `load` gives the bucket's words, as they are needed.
 #[inline]
 #[must_use]
-pub fn search(shard: ShardId, bucket: &[u64], word: u64, from_slot: usize) -> Probe {
-    let slots = bucket.chunks_exact(2).take(BUCKET_SLOTS).enumerate();
-    for (slot, pair) in slots.skip(from_slot) {
-        if pair[1] == word && pair[0] >> TYPE_SHIFT == ENTRY {
-            return Probe::Entry { location: location(shard, pair[0]), slot };
+pub fn search(shard: ShardId, load: impl Fn(usize) -> u64, word: u64, from_slot: usize) -> Probe {
+    for slot in from_slot..BUCKET_SLOTS {
+        if load(slot * 2 + 1) == word {
+            let entry = load(slot * 2);
+            if entry >> TYPE_SHIFT == ENTRY {
+                return Probe::Entry { location: location(shard, entry), slot };
+            }
         }
     }
-    match bucket.get(BUCKET_WORDS - 2) {
-        Some(last) if last >> TYPE_SHIFT == LINK => Probe::Link(last & OFFSET_MASK),
-        _ => Probe::Absent,
-    }
+    let last = load(BUCKET_WORDS - 2);
+    if last >> TYPE_SHIFT == LINK { Probe::Link(last & OFFSET_MASK) } else { Probe::Absent }
 }
 
 #[inline]

@@ -178,7 +178,7 @@ impl Table {
     #[must_use]
     pub fn probe(&self, at: BucketRef, words: &[u64], hash: KeyHash, from_slot: usize) -> Probe {
         self.cache.fill(self.cache_number(at), words);
-        match search(self.shard_id(at.shard), words, hash.word, from_slot) {
+        match search(self.shard_id(at.shard), |index| words.get(index).copied().unwrap_or(0), hash.word, from_slot) {
             Probe::Entry { location, .. } if !self.belongs(location) => Probe::Absent,
             probe => probe,
         }

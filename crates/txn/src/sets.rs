@@ -23,6 +23,13 @@ struct Span {
     words: u32,
 }
 
+impl Span {
+    #[inline]
+    fn of(self, words: &[u64]) -> &[u64] {
+        &words[self.at as usize..][..self.words as usize]
+    }
+}
+
 /// How far a record has been fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fetch {
@@ -77,13 +84,40 @@ pub(crate) struct Item {
     pub(crate) asked: bool,
 }
 
+impl Item {
+    #[inline]
+    pub(crate) fn key_words<'a>(&self, arena: &'a [u64]) -> &'a [u64] {
+        self.key.of(arena)
+    }
+
+    /// Keeps a record that was read.
+    #[inline]
+    pub(crate) fn keep(&mut self, arena: &mut Vec<u64>, record: &StableRecord<'_>) {
+        self.fetch = Fetch::Here;
+        self.version = record.version();
+        self.present = record.is_present();
+        if self.present {
+            let at = arena.len() as u32;
+            record.copy_value(arena);
+            self.value = Span { at, words: arena.len() as u32 - at };
+            self.value_bytes = record.value_bytes() as u32;
+        }
+    }
+}
+
+/// A table that a session knows.
+#[inline]
+pub(crate) fn registered(tables: &[Option<Arc<Table>>], id: TableId) -> &Table {
+    tables[usize::from(id.0)].as_ref().expect("items are made for registered tables only")
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     pub(crate) tables: Vec<Option<Arc<Table>>>,
     pub(crate) items: Vec<Item>,
     /// Keys and values.
-    arena: Vec<u64>,
+    pub(crate) arena: Vec<u64>,
     /// What is to be installed, once it has been encoded.
     images: Vec<u64>,
     /// Items before this one need no fetching.
@@ -114,7 +148,7 @@ impl Sets {
 
     #[inline]
     pub(crate) fn table(&self, id: TableId) -> &Table {
-        self.tables[usize::from(id.0)].as_ref().expect("items are made for registered tables only")
+        registered(&self.tables, id)
     }
 
     /// The item of a key, made if there is none yet.
@@ -128,10 +162,9 @@ impl Sets {
             return Err(Limit::Key { found: key.bytes().len(), expected }.into());
         }
         let hash = key.hash();
-        let known = self
-            .items
-            .iter()
-            .position(|item| item.hash.word == hash.word && item.table == table && self.span(item.key) == key.words());
+        let known = self.items.iter().position(|item| {
+            item.hash.word == hash.word && item.table == table && item.key.of(&self.arena) == key.words()
+        });
         if let Some(index) = known {
             return Ok(Slot(index as u32));
         }
@@ -173,62 +206,26 @@ impl Sets {
     }
 
     #[inline]
-    fn span(&self, span: Span) -> &[u64] {
-        &self.arena[span.at as usize..][..span.words as usize]
-    }
-
-    #[inline]
     pub(crate) fn item(&self, slot: Slot) -> &Item {
         &self.items[slot.0 as usize]
     }
 
     #[inline]
-    pub(crate) fn item_mut(&mut self, slot: Slot) -> &mut Item {
-        &mut self.items[slot.0 as usize]
-    }
-
-    #[inline]
-    pub(crate) fn key_words(&self, index: usize) -> &[u64] {
-        self.span(self.items[index].key)
-    }
-
-    /// Keeps a record that was read.
-    #[inline]
-    pub(crate) fn keep(&mut self, index: usize, record: &StableRecord<'_>) {
-        let item = &mut self.items[index];
-        item.fetch = Fetch::Here;
-        item.version = record.version();
-        item.present = record.is_present();
-        if item.present {
-            let at = self.arena.len() as u32;
-            record.copy_value(&mut self.arena);
-            item.value = Span { at, words: self.arena.len() as u32 - at };
-            item.value_bytes = record.value_bytes() as u32;
-        }
-    }
-
-    #[inline]
     pub(crate) fn value(&self, slot: Slot) -> Option<&[u8]> {
         let item = self.item(slot);
-        item.present.then(|| &self.span(item.value).as_bytes()[..item.value_bytes as usize])
+        item.present.then(|| &item.value.of(&self.arena).as_bytes()[..item.value_bytes as usize])
     }
 
     #[inline]
     pub(crate) fn value_mut(&mut self, slot: Slot) -> Option<&mut [u8]> {
-        let item = self.items[slot.0 as usize];
+        let item = &mut self.items[slot.0 as usize];
         if !item.present {
             return None;
         }
-        self.mark_written(slot);
-        let words = &mut self.arena[item.value.at as usize..][..item.value.words as usize];
-        Some(&mut words.as_mut_bytes()[..item.value_bytes as usize])
-    }
-
-    #[inline]
-    fn mark_written(&mut self, slot: Slot) {
-        let item = &mut self.items[slot.0 as usize];
         self.written += usize::from(!item.written);
         item.written = true;
+        let words = &mut self.arena[item.value.at as usize..][..item.value.words as usize];
+        Some(&mut words.as_mut_bytes()[..item.value_bytes as usize])
     }
 
     /// Replaces a value.
@@ -245,10 +242,11 @@ impl Sets {
         }
         span.words = words as u32;
         self.arena[span.at as usize..][..words].as_mut_bytes()[..value.len()].copy_from_slice(value);
-        let item = self.item_mut(slot);
+        let item = &mut self.items[slot.0 as usize];
         item.value = span;
         item.value_bytes = value.len() as u32;
-        self.mark_written(slot);
+        self.written += usize::from(!item.written);
+        item.written = true;
         Ok(())
     }
 
@@ -258,13 +256,12 @@ impl Sets {
         self.images.clear();
         let Sets { tables, items, arena, images, .. } = self;
         for item in items.iter_mut().filter(|item| item.written) {
-            let table = tables[usize::from(item.table.0)].as_ref().expect("items are made for registered tables only");
             let at = images.len() as u32;
             let key = &arena[item.key.at as usize..][..item.key.words as usize];
             let value =
                 &arena[item.value.at as usize..][..item.value.words as usize].as_bytes()[..item.value_bytes as usize];
             let life = Life::Present { incarnation: item.location.incarnation };
-            table.shape().encode(item.version.committed_over(), life, key, value, images);
+            registered(tables, item.table).shape().encode(item.version.committed_over(), life, key, value, images);
             item.image = Span { at, words: images.len() as u32 - at };
         }
         images.len()
@@ -273,7 +270,7 @@ impl Sets {
     /// What is to be installed for a written item, from [`IMAGE_AT`](remora_sync::IMAGE_AT) on.
     #[inline]
     pub(crate) fn image(&self, item: &Item) -> &[u64] {
-        &self.images[item.image.at as usize..][..item.image.words as usize]
+        item.image.of(&self.images)
     }
 
     pub(crate) fn accesses(&self) -> impl Iterator<Item = Access<'_>> {
@@ -282,7 +279,7 @@ impl Sets {
             let here = matches!(item.fetch, Fetch::Here);
             Access {
                 table,
-                key: &self.span(item.key).as_bytes()[..usize::from(table.entry().spec.layout.key_bytes)],
+                key: &item.key.of(&self.arena).as_bytes()[..usize::from(table.entry().spec.layout.key_bytes)],
                 read: here.then_some(item.version),
                 present: item.present,
                 written: item.written.then(|| item.version.committed_over()),

@@ -13,7 +13,7 @@ use crate::limits::{LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::session::State;
-use crate::sets::{Fetch, Found, Item, Lock, Slot};
+use crate::sets::{Fetch, Found, Item, Lock, Sets, Slot, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact).
 ///
@@ -33,6 +33,8 @@ pub struct Tx<'s> {
     pub(crate) cost_before: Cost,
     pub(crate) began: Nanos,
     pub(crate) finished: bool,
+    /// Whether it may hold a lock that nobody else will release.
+    pub(crate) locking: bool,
 }
 
 impl<'s> Tx<'s> {
@@ -41,7 +43,7 @@ impl<'s> Tx<'s> {
         state.sets.clear();
         let began = if state.observer.is_some() { lane.now() } else { 0 };
         let (phases, cost_before) = (Phases::default(), lane.cost());
-        Ok(Tx { lane, state, id, logging: None, phases, cost_before, began, finished: false })
+        Ok(Tx { lane, state, id, logging: None, phases, cost_before, began, finished: false, locking: false })
     }
 
     /// The id of this attempt.
@@ -169,11 +171,10 @@ impl<'s> Tx<'s> {
     /// A record has arrived: keeps it, sends the item back to the index, or says why it must be read again.
     #[inline]
     fn found_record(&mut self, index: usize, found: Found, words: &[u64]) -> Result<Result<(), Abort>, Stop> {
-        let sets = &mut self.state.sets;
-        let item = sets.items[index];
-        let shape = *sets.table(item.table).shape();
-        let fetched = FetchedRecord::new(words, &shape);
         let unchecked = self.state.protocol == Protocol::Unsynchronized || mutant!(AcceptTorn);
+        let Sets { tables, items, arena, .. } = &mut self.state.sets;
+        let item = &mut items[index];
+        let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
         let checked = if unchecked { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check() };
         let record = match checked {
             Ok(record) if !record.lock().is_free() && !unchecked && !mutant!(AcceptLocked) => {
@@ -184,8 +185,8 @@ impl<'s> Tx<'s> {
             Err(Unstable::Locked(lock) | Unstable::Invisible(lock)) => return Ok(Err(Abort::Locked(lock))),
             Err(Unstable::Torn) => return Ok(Err(Abort::Torn)),
         };
-        if record.has_key(sets.key_words(index)) && record.incarnation() == item.location.incarnation {
-            sets.keep(index, &record);
+        if record.has_key(item.key_words(arena)) && record.incarnation() == item.location.incarnation {
+            item.keep(arena, &record);
             return Ok(Ok(()));
         }
         self.look_up_again(index, found)
@@ -237,6 +238,10 @@ impl<'s> Tx<'s> {
     /// The rounds that release every lock this transaction has or may have. A CAS, so that a lock that was never taken,
     /// and is another's, stays.
     fn release_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
+        if !self.locking {
+            return;
+        }
+        self.locking = false;
         let me = self.id.lock().to_bits();
         let mut round = self.lane.round();
         for item in &mut self.state.sets.items {
@@ -282,11 +287,11 @@ impl<'s> Tx<'s> {
         let me = self.id.lock().to_bits();
         let mut round = self.lane.round();
         for index in 0..self.state.sets.items.len() {
-            let item = self.state.sets.items[index];
+            let item = &self.state.sets.items[index];
             if !item.written {
                 continue;
             }
-            let image = self.state.sets.image(&item);
+            let image = self.state.sets.image(item);
             if !round.has_room(2, size_of_val(image) + 8) {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
@@ -297,8 +302,8 @@ impl<'s> Tx<'s> {
             if !mutant!(UnlockFirst) {
                 round.compare_swap(item.address, me, LockWord::FREE.to_bits());
             }
-            self.state.sets.items[index].lock = Lock::No;
         }
+        self.locking = false;
         if !round.is_empty() {
             send(round);
         }

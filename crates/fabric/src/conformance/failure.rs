@@ -1,5 +1,7 @@
 //! Rules 2, 6 and 7: what is refused, what fails, and what a revocation stops.
 
+use std::time::{Duration, Instant};
+
 use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, settle, word};
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
@@ -225,7 +227,9 @@ pub fn nothing_lands_after_a_revocation<B: Bed>(bed: &B) {
     for seed in 0..runs {
         let fabric = &bed.fabric(&[vec![2 * ROUND_BYTES_MAX]], seed);
         let victim = client(async move |lane: Lane| {
+            let began = Instant::now();
             for turn in 1.. {
+                assert!(began.elapsed() < Duration::from_secs(20), "the revoked client was never refused");
                 let mut round = lane.round();
                 round.write_words(word(0, 0), &vec![turn; words]);
                 round.fetch_add(word(0, words), 1);
@@ -265,7 +269,7 @@ pub fn a_round_cut_by_a_revocation_fails_and_may_have_run<B: Bed>(bed: &B) {
         }
         let stage = Stage::new(&fabric, 2, seed);
         let error = stage.on(1, async |lane| {
-            loop {
+            for _ in 0..1_000 {
                 let mut round = lane.round();
                 round.write_words(word(0, 1), &[7; 20]);
                 round.compare_swap(word(0, 30), 0, 7);
@@ -274,6 +278,7 @@ pub fn a_round_cut_by_a_revocation_fails_and_may_have_run<B: Bed>(bed: &B) {
                     return error;
                 }
             }
+            panic!("the revoked client was never refused");
         });
         assert_eq!(error.fault, Fault::Revoked);
         let look = |stage: &Stage| {

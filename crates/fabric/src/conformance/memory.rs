@@ -1,6 +1,7 @@
 //! Rules 2 and 3: what of a READ or WRITE is atomic, and what atomics promise.
 
 use super::{Bed, Lane, client, peek, play, run, word};
+use crate::address::LINE_BYTES;
 
 const WORDS: usize = 20;
 const REGIONS: usize = 8192;
@@ -191,8 +192,8 @@ pub fn part_of_a_later_line_is_read_whole<B: Bed>(bed: &B) {
 pub fn one_compare_swap_wins<B: Bed>(bed: &B) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {
-        let fabric = bed.fabric(&[vec![REGIONS]], seed);
-        let turns = bed.turns().min(1_000) as usize;
+        let turns = bed.turns().min(100_000) as usize;
+        let fabric = bed.fabric(&[vec![(8 * turns).next_multiple_of(LINE_BYTES)]], seed);
         let racing = |me: u64| {
             client(async move |lane: Lane| {
                 let mut found = Vec::with_capacity(turns);

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -375,18 +376,37 @@ pub fn wakers_of_other_threads_wake_a_lane<B: Bed>(bed: &B) {
             }
         })
     };
+    let (finished, watching) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(None::<Waker>)));
     two_lanes(&fabric, false, |index, lane| {
         let (ping, pong) = (ping.clone(), pong.clone());
+        let (finished, watching) = (finished.clone(), watching.clone());
         async move {
-            for count in 1..=SIGNALS {
-                if index == 0 {
+            if index == 0 {
+                for count in 1..=SIGNALS {
                     pong.store(count, Ordering::Release);
                     ping.received(count).await;
                     poke(&lane, word(0, 0), &[count]).await;
-                } else if count < 50 {
-                    lane.sleep(lane.random() % 40_000).await; // timers and wakes together
                 }
+                finished.set(true);
+                if let Some(waker) = watching.take() {
+                    waker.wake();
+                }
+                return;
             }
+            for _ in 0..50 {
+                lane.sleep(lane.random() % 40_000).await; // timers and wakes together
+            }
+            if bed.clients() == Clients::Interleaved {
+                return; // its clock does not wait for other threads
+            }
+            // From now on no timer wakes the worker but this one, which fails the test instead of letting it hang.
+            let mut limit = pin!(lane.sleep(15_000_000_000));
+            std::future::poll_fn(|context| {
+                watching.replace(Some(context.waker().clone()));
+                assert!(limit.as_mut().poll(context).is_pending(), "the lane was not woken");
+                if finished.get() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
         }
     });
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

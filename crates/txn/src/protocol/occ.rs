@@ -140,6 +140,7 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
 /// then READ is an ordered pair, so the READ is of the locked record if the CAS has won.
 async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let me = tx.id.lock().to_bits();
+    tx.locking = true;
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let first = next;
@@ -246,7 +247,7 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
         return Ok(());
     }
     // The locks are the log's now: neither an error nor a drop may release them.
-    state.sets.items.iter_mut().for_each(|item| item.lock = Lock::No);
+    tx.locking = false;
     let log = tx.logging.insert(tx.lane.execute(round));
     let done = log.await;
     tx.logging = None;

@@ -1,0 +1,140 @@
+//! What the tests of this crate share: records, seeded clusters, futures that are cut off, looks into raw memory.
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "every test target uses a part of it")]
+
+pub mod rig;
+
+use std::future::poll_fn;
+use std::ops::Range;
+
+use remora::floors::fabric::seeded::Seeded;
+use remora::floors::fabric::{ClientId, Fabric, NodeId};
+use remora::floors::memory::ring::RingReader;
+use remora::floors::memory::{clients, node};
+use remora::{Cluster, ClusterOptions, Inspection, Key, Protocol, Record, Table, TableOptions, TransactionId};
+use remora::{Worker, WorkerOptions};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A record of so many words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Words<const N: usize>(pub [u64; N]);
+
+impl<const N: usize> Record for Words<N> {
+    const SCHEMA: &'static str = "words";
+}
+
+impl<const N: usize> Words<N> {
+    /// All words the same, so that a torn one shows.
+    pub fn all(word: u64) -> Words<N> {
+        Words([word; N])
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.0.iter().all(|word| *word == self.0[0])
+    }
+}
+
+/// Memory nodes of every cluster here.
+pub const NODES: u16 = 3;
+
+/// The seeds of a test, or the one of the environment variable `REMORA_SEED`, to replay it.
+pub fn seeds(all: Range<u64>) -> Range<u64> {
+    match std::env::var("REMORA_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => all,
+    }
+}
+
+pub fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
+    ClusterOptions { memory_nodes: NODES, replicas, node_bytes: 4 << 20, protocol }
+}
+
+pub fn seeded(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) {
+    Cluster::seeded(options(protocol, replicas), seed).unwrap()
+}
+
+pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
+    Cluster::embedded(ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) }).unwrap()
+}
+
+/// A worker that plays so many clients, one coroutine each.
+pub fn worker(cluster: &Cluster, clients: usize, seed: u64) -> Worker {
+    cluster.worker(WorkerOptions { coroutines: clients, clients, seed, yield_after_rounds: true }).unwrap()
+}
+
+/// A table whose keys are 0, 1, 2 ...
+pub fn table<V: Record>(cluster: &Cluster, name: &str, options: TableOptions, value: V) -> Table<u64, V> {
+    let table = cluster.create_table(name, options).unwrap();
+    cluster.load(&table, (0..options.rows).map(|key| (key, value))).unwrap();
+    table
+}
+
+/// Everything at node 0, one copy.
+pub fn at_one_node(rows: u64) -> TableOptions {
+    TableOptions { shards: Some(1), replicas: Some(1), ..TableOptions::for_rows(rows) }
+}
+
+/// Waits until no background round is under way. (`Worker::drain` also waits for the appliers.)
+pub fn quiet(worker: &mut Worker) {
+    worker.run(async |_, session| {
+        while session.lane().background() > 0 {
+            session.lane().sleep(1_000).await;
+        }
+    });
+}
+
+/// Ends a worker as a crash does: nothing of it is waited for.
+pub fn crash(worker: Worker, fabric: &dyn Fabric) {
+    worker.incarnations().for_each(|client| fabric.revoke(ClientId(client)));
+    drop(worker);
+}
+
+/// The table's rows by key order of the loader, after everything has come to rest; and whether all is as it should be.
+pub fn look<K: Key, V: Record>(cluster: &Cluster, table: &Table<K, V>) -> (Vec<V>, Inspection) {
+    let mut rows = Vec::new();
+    let found = cluster.inspect(table, |row| rows.push(*row)).unwrap();
+    (rows, found)
+}
+
+/// Polls a future at every turn of its worker, `polls` times, and drops it then: `None` if it was not ready by then.
+pub async fn cut_off<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        left -= 1;
+        context.waker().wake_by_ref();
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// Whether a node's redo rings hold the entry of a transaction, applied or not.
+pub fn is_logged(fabric: &dyn Fabric, at: NodeId, id: TransactionId) -> bool {
+    let region = fabric.region(at, node::REGION).unwrap();
+    let mut found = false;
+    for client in clients(region.words()) {
+        for lane in 0..client.lanes {
+            let ring = RingReader::resume(region.words(), client.ring(lane), client.incarnation).unwrap();
+            ring.scan(region.words(), |entry, _| found |= entry == id.to_bits());
+        }
+    }
+    found
+}
+
+/// The words of a record at every replica, the primary first, from lock and version on. The location must be cached.
+pub fn replicas_of<V: Record>(fabric: &dyn Fabric, table: &Table<u64, V>, key: u64) -> Vec<(NodeId, Vec<u64>)> {
+    let table = table.untyped();
+    let hash = remora::floors::sync::Key::new(&key.to_be_bytes()).unwrap().hash();
+    let location = table.cached(table.home(hash), hash).expect("a transaction has looked it up");
+    let words = table.shape().record_bytes() / 8;
+    let read = |replica: &remora::floors::memory::Replica| {
+        let region = fabric.region(replica.node, replica.region).unwrap();
+        let start = replica.address(location.pointer.offset()).offset as usize / 8;
+        let words = region.words()[start..start + words].iter();
+        (replica.node, words.map(|word| word.load(std::sync::atomic::Ordering::Acquire)).collect())
+    };
+    table.replicas(location.pointer).iter().map(read).collect()
+}

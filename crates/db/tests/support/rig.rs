@@ -1,0 +1,107 @@
+//! A cluster put together by hand from the floors below, for what `Cluster` does not let happen: appliers that stand
+//! still until the test steps them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, Progress, Service, Worker, block_on};
+use remora::floors::index::cluster_hash::Geometry;
+use remora::floors::index::{Table, bulk_load};
+use remora::floors::memory::{Discipline, Fingerprint, Metadata, ReadScheme, Registration, TableSpec, metadata, node};
+use remora::floors::sync::{Key, layout};
+use remora::floors::txn::{Applier, Inspection, Session, SessionConfig, inspect};
+use remora::{Error, Protocol};
+
+/// See the [module](self).
+pub struct Rig<F: Fabric> {
+    pub fabric: F,
+    admin: Registration,
+    metadata: RefCell<Metadata>,
+    appliers: RefCell<Vec<Applier>>,
+}
+
+impl<F: Fabric> Rig<F> {
+    pub fn new(fabric: F) -> Rig<F> {
+        let mut appliers = Vec::new();
+        for at in (0..fabric.nodes()).map(NodeId) {
+            let region = fabric.region(at, node::REGION).unwrap();
+            node::format(&region, at, node::Place::default()).unwrap();
+            appliers.push(Applier::new(at, region));
+        }
+        let nodes = fabric.nodes();
+        let connect = async |lane: &Lane| Registration::connect(lane, nodes, 0).await;
+        let admin = block_on(&fabric, ClientId(0), connect).unwrap();
+        Rig { fabric, admin, metadata: RefCell::default(), appliers: RefCell::new(appliers) }
+    }
+
+    fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
+        block_on(&self.fabric, ClientId(self.admin.incarnation), body)
+    }
+
+    /// A table with keys 0, 1, 2 ... of 8 bytes, with these values, in one shard for each node.
+    pub fn table(&self, name: &str, scheme: ReadScheme, replicas: u8, value_max: usize, rows: &[Vec<u8>]) -> Arc<Table> {
+        let layout = layout(8, value_max, scheme).unwrap();
+        let nodes = self.fabric.nodes();
+        let geometry = Geometry::for_rows(rows.len() as u64, layout.slot_bytes);
+        let spec = TableSpec {
+            name: name.to_owned(),
+            fingerprint: Fingerprint(0),
+            layout,
+            discipline: Discipline::OCC_ONE_SIDED,
+            shards: nodes,
+            replicas,
+            buckets: geometry.buckets,
+            indirect: geometry.indirect,
+            slots: geometry.slots,
+            shard_bytes: geometry.bytes(),
+        };
+        let client = self.admin.incarnation.into();
+        let create = async |lane: &Lane| metadata::create_table(lane, nodes, client, spec).await;
+        let (_, metadata) = self.administer(create).unwrap();
+        let table = Arc::new(Table::open(&metadata, name).unwrap());
+        *self.metadata.borrow_mut() = metadata;
+        let rows = rows.iter().enumerate().map(|(number, value)| (key(number as u64), value));
+        self.administer(async |lane: &Lane| bulk_load(lane, &table, rows).await).unwrap();
+        table
+    }
+
+    /// So many clients with one session each, on one worker.
+    pub fn sessions(&self, worker: &Worker, protocol: Protocol, count: usize) -> Vec<Session> {
+        let nodes = self.fabric.nodes();
+        let session = |index| {
+            let connect = async |lane: &Lane| Registration::connect(lane, nodes, 1).await;
+            let client = block_on(&self.fabric, ClientId(0), connect).unwrap();
+            let endpoint = worker.connect(&self.fabric, ClientId(client.incarnation));
+            let lane = worker.lane(&endpoint, index as u64).unwrap();
+            let sequence = Rc::new(Cell::new(1));
+            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, nodes, sequence })
+        };
+        (0..count).map(session).collect()
+    }
+
+    /// Steps every applier until none finds work.
+    pub fn apply(&self) {
+        for applier in &mut *self.appliers.borrow_mut() {
+            while applier.step() != Progress::Idle {}
+        }
+    }
+
+    /// Whether all is as it should be.
+    pub fn inspect(&self, table: &Table) -> Inspection {
+        let found = self.administer(async |lane: &Lane| inspect(lane, table, |_| ()).await);
+        found.map_err(Error::from).unwrap()
+    }
+}
+
+/// A key of 8 bytes.
+pub fn key(number: u64) -> Key {
+    Key::new(&number.to_be_bytes()).unwrap()
+}
+
+/// Runs one coroutine for each session.
+pub fn run<T>(worker: &Worker, sessions: &mut [Session], body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
+    let lanes: Vec<_> = sessions.iter().map(|session| session.lane().id()).collect();
+    let bodies = sessions.iter_mut().enumerate().map(|(index, session)| body(index, session));
+    worker.run(lanes.into_iter().zip(bodies))
+}
