@@ -1,0 +1,210 @@
+//! What a check found, in numbers and in text that a person can follow.
+
+use std::fmt;
+
+/// Anomalies kept with their explanation; the others are only counted.
+const ANOMALIES_MAX: usize = 100;
+
+/// The verdict on a history.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What was checked.
+    pub counts: Counts,
+    /// What was found: nothing, if the history is strictly serializable. At most a hundred, and of cycles one per knot
+    /// of transactions.
+    pub anomalies: Vec<Anomaly>,
+    /// How many more anomalies were found than are explained in [`anomalies`](Self::anomalies).
+    pub anomalies_omitted: u64,
+}
+
+impl Report {
+    /// Whether the history is strictly serializable.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.anomalies.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_clean() {
+            return write!(formatter, "strictly serializable: {}", self.counts);
+        }
+        writeln!(formatter, "NOT strictly serializable: {}", self.counts)?;
+        for anomaly in &self.anomalies {
+            write!(formatter, "\n{anomaly}")?;
+        }
+        if self.anomalies_omitted > 0 {
+            write!(formatter, "\nand {} more anomalies", self.anomalies_omitted)?;
+        }
+        Ok(())
+    }
+}
+
+/// How much was checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All transactions.
+    pub transactions: u64,
+    /// Those that committed for certain.
+    pub committed: u64,
+    /// Those that aborted.
+    pub aborted: u64,
+    /// Those whose outcome nobody recorded.
+    pub unknown: u64,
+    /// Unknown ones that others show to have committed.
+    pub unknown_observed: u64,
+    /// Keys read, by point reads and scans together.
+    pub reads: u64,
+    /// Keys written.
+    pub writes: u64,
+    /// Scans.
+    pub scans: u64,
+    /// Versions that a rollback installed.
+    pub rollbacks: u64,
+    /// Different keys.
+    pub keys: u64,
+    /// Dependencies followed, real time not counted.
+    pub edges: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} transactions ({} committed, {} aborted, {} unknown of which {} were observed), {} reads, {} writes, \
+             {} scans, {} rollbacks, {} keys",
+            self.transactions,
+            self.committed,
+            self.aborted,
+            self.unknown,
+            self.unknown_observed,
+            self.reads,
+            self.writes,
+            self.scans,
+            self.rollbacks,
+            self.keys,
+        )
+    }
+}
+
+/// What kind of anomaly it is, as far as that can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AnomalyClass {
+    /// A write between a transaction's read of a key and its own write of it.
+    LostUpdate,
+    /// One version of a key was installed twice.
+    DuplicateVersion,
+    /// A committed transaction read what an aborted one wrote.
+    DirtyRead,
+    /// A version was read that nobody wrote.
+    UnwrittenRead,
+    /// Two different states of a key from before its first write were read.
+    LoaderVersionsDiffer,
+    /// A transaction read two states of one key.
+    NonRepeatableRead,
+    /// A deleted version was read as present, or a present one as absent.
+    WrongState,
+    /// A key was found absent when it was not.
+    ImpossibleAbsence,
+    /// A scan did not return a key that was there, or writes and scans cannot be put in order.
+    Phantom,
+    /// A transaction read what another one itself overwrote later.
+    IntermediateRead,
+    /// The write orders of several keys contradict each other.
+    WriteCycle,
+    /// Transactions read from each other in a circle.
+    CircularReads,
+    /// A transaction saw a part of another one's writes.
+    ReadSkew,
+    /// Transactions read what the others overwrote.
+    WriteSkew,
+    /// Two readers saw two writers in opposite orders.
+    LongFork,
+    /// A transaction read what had been overwritten before it started.
+    StaleRead,
+    /// A transaction read what was written after it had ended, or what it installed itself.
+    FutureRead,
+    /// A transaction's write was ordered before one that had ended before it started.
+    WriteAgainstTime,
+}
+
+impl AnomalyClass {
+    /// Its name in a report.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LostUpdate => "lost update",
+            Self::DuplicateVersion => "duplicate version",
+            Self::DirtyRead => "dirty read (of an aborted transaction's write)",
+            Self::UnwrittenRead => "read of a version that nobody wrote",
+            Self::LoaderVersionsDiffer => "two loader's states of one key",
+            Self::NonRepeatableRead => "non-repeatable read",
+            Self::WrongState => "presence and absence confused",
+            Self::ImpossibleAbsence => "absent read that fits nowhere",
+            Self::Phantom => "phantom",
+            Self::IntermediateRead => "intermediate read",
+            Self::WriteCycle => "write cycle",
+            Self::CircularReads => "circular reads",
+            Self::ReadSkew => "read skew",
+            Self::WriteSkew => "write skew",
+            Self::LongFork => "long fork",
+            Self::StaleRead => "stale read (real time)",
+            Self::FutureRead => "read from the future",
+            Self::WriteAgainstTime => "write order against real time",
+        }
+    }
+}
+
+impl fmt::Display for AnomalyClass {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Something that cannot happen in a strictly serializable history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anomaly {
+    /// Its kind.
+    pub class: AnomalyClass,
+    /// The ids of the transactions involved; those of a cycle in its order.
+    pub transactions: Vec<u64>,
+    /// The explanation, line by line: what was read and written, and why it cannot be.
+    pub explanation: Vec<String>,
+}
+
+impl fmt::Display for Anomaly {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}", self.class)?;
+        for line in &self.explanation {
+            writeln!(formatter, "  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Anomalies while they are collected.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    anomalies: Vec<Anomaly>,
+    omitted: u64,
+}
+
+impl Findings {
+    pub(super) fn is_full(&self) -> bool {
+        self.anomalies.len() >= ANOMALIES_MAX
+    }
+
+    pub(super) fn add(&mut self, anomaly: Anomaly) {
+        self.anomalies.push(anomaly);
+    }
+
+    pub(super) fn omit(&mut self, count: u64) {
+        self.omitted += count;
+    }
+
+    pub(super) fn report(self, counts: Counts) -> Report {
+        Report { counts, anomalies: self.anomalies, anomalies_omitted: self.omitted }
+    }
+}

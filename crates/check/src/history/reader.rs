@@ -1,0 +1,640 @@
+//! Reads history files into a [`History`], or says in one line which line of which file is wrong and how.
+//!
+//! Whoever reads such an error has a crashed or half-written recording in front of them, so every message names file,
+//! line and column, and a truncated last line, which a killed client leaves behind legitimately, is told apart from
+//! damage.
+
+use super::json::Scanner;
+use super::{
+    History, NO_END, Place, ReadRow, ReadState, RollbackRow, ScanRow, Span, Status, TransactionRow, WriteKind, WriteRow,
+};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::BufRead;
+
+/// A line longer than this is no history but some other file: reading on would only fill memory.
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// A history file that cannot be used: where and why.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// A line is not what the format says.
+    #[error("{file}:{line}: {problem}")]
+    Line {
+        /// The file's name as given by the caller.
+        file: String,
+        /// The line's number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: LineError,
+    },
+    /// The file could not be read at all, or not further.
+    #[error("{file}:{line}: cannot read: {source}")]
+    Io {
+        /// The file's name as given by the caller.
+        file: String,
+        /// The number of the line that was being read, from 1.
+        line: u64,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What is wrong with one line of a history.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// Nothing on the line.
+    #[error("the line is empty")]
+    Empty,
+    /// The line does not begin like an object.
+    #[error("not a JSON object")]
+    NotAnObject,
+    /// The line ends inside a value.
+    #[error("the line is truncated")]
+    Truncated,
+    /// Something else than the format or JSON asks for.
+    #[error("column {column}: expected {expected}")]
+    Unexpected {
+        /// The byte's position in the line, from 1.
+        column: usize,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// A field that every line needs is not there.
+    #[error("the field \"{0}\" is missing")]
+    MissingField(&'static str),
+    /// A field occurs twice.
+    #[error("the field \"{0}\" occurs twice")]
+    RepeatedField(&'static str),
+    /// A status that is none of the three.
+    #[error("unknown status {0:?}: expected \"committed\", \"aborted\" or \"unknown\"")]
+    UnknownStatus(String),
+    /// A kind of write that is none of the three.
+    #[error("column {column}: unknown kind of write {kind:?}: expected \"insert\", \"update\" or \"delete\"")]
+    UnknownWriteKind {
+        /// The kind's position in the line, from 1.
+        column: usize,
+        /// The word found.
+        kind: String,
+    },
+    /// A key that is not an even number of hexadecimal digits.
+    #[error("column {column}: bad hex in a key: {text:?}")]
+    BadHex {
+        /// The key's position in the line, from 1.
+        column: usize,
+        /// The text found, cut off if long.
+        text: String,
+    },
+    /// A transaction that ended before it started.
+    #[error("end_ns {end_ns} is before start_ns {start_ns}")]
+    EndBeforeStart {
+        /// The start given.
+        start_ns: u64,
+        /// The end given.
+        end_ns: u64,
+    },
+    /// An `unknown` line claims to know an end.
+    #[error("an unknown transaction has no end_ns")]
+    UnknownWithEnd,
+    /// A committed or unknown transaction's write has no version.
+    #[error("a write without a version in a transaction that is not aborted")]
+    WriteWithoutVersion,
+    /// A line is both a rollback's and a transaction's.
+    #[error("a rollback line has no field \"{0}\"")]
+    RollbackWithField(&'static str),
+    /// A rollback that does not go back.
+    #[error("column {column}: a rollback installs version {installed}, which is not above {restored} that it restores")]
+    RollbackNotAbove {
+        /// The entry's position in the line, from 1.
+        column: usize,
+        /// The version installed.
+        installed: u64,
+        /// The version restored.
+        restored: u64,
+    },
+    /// A scan returned a key outside of its range.
+    #[error("column {column}: a scan returned a key outside of its range")]
+    ScanOutsideRange {
+        /// The key's position in the line, from 1.
+        column: usize,
+    },
+    /// Two final lines, or an `unknown` line after the final one, or one id in two files.
+    #[error("transaction {id} has {first_status} line already, at {first_place}")]
+    RepeatedTransaction {
+        /// The id that occurs again.
+        id: u64,
+        /// "a final" or "an unknown".
+        first_status: &'static str,
+        /// File and line of the earlier one.
+        first_place: String,
+    },
+    /// The line is longer than any transaction's could be.
+    #[error("the line is longer than 64 MiB")]
+    TooLong,
+    /// More keys, reads or writes than the checker can number.
+    #[error("the history is too large: more than {0}")]
+    TooLarge(&'static str),
+}
+
+/// How to read history files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Accept that the last line of each file is truncated, as a killed client leaves it, and drop it.
+    pub crashed: bool,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct LoadedHistory {
+    /// The transactions of all files.
+    pub history: History,
+    /// The files whose truncated last line was dropped; whoever asked for a verdict should be told.
+    pub truncated_files: Vec<String>,
+}
+
+/// Collects the transactions of several files.
+#[derive(Debug, Default)]
+pub struct HistoryReader {
+    options: ReadOptions,
+    history: History,
+    /// Index into the history's transactions, by id.
+    by_id: HashMap<u64, u32>,
+    truncated_files: Vec<String>,
+    scratch: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl HistoryReader {
+    /// A reader that has read nothing yet.
+    #[must_use]
+    pub fn new(options: ReadOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Reads one file to its end. After an error the reader is of no more use than what was read before the bad line.
+    pub fn read<R: BufRead>(&mut self, file: &str, mut source: R) -> Result<(), HistoryError> {
+        let file_number = self.history.files.len() as u32;
+        self.history.files.push(file.to_owned());
+        let mut line = Vec::new();
+        let mut number = 0_u64;
+        loop {
+            number += 1;
+            line.clear();
+            let end = read_line(&mut source, &mut line);
+            let end = end.map_err(|source| HistoryError::Io { file: file.to_owned(), line: number, source })?;
+            if end == LineEnd::File && line.is_empty() {
+                return Ok(());
+            }
+            let place = Place { file: file_number, line: u32::try_from(number).unwrap_or(u32::MAX) };
+            let outcome = match end {
+                LineEnd::TooLong => Err(LineError::TooLong),
+                LineEnd::Newline | LineEnd::File => self.read_one(&line, place),
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(LineError::Truncated) if end == LineEnd::File && self.options.crashed => {
+                    self.truncated_files.push(file.to_owned());
+                }
+                Err(problem) => return Err(HistoryError::Line { file: file.to_owned(), line: number, problem }),
+            }
+        }
+    }
+
+    /// All that was read.
+    #[must_use]
+    pub fn finish(self) -> LoadedHistory {
+        LoadedHistory { history: self.history, truncated_files: self.truncated_files }
+    }
+
+    fn read_one(&mut self, line: &[u8], place: Place) -> Result<(), LineError> {
+        let history = &self.history;
+        let lengths = [
+            history.reads.len(),
+            history.writes.len(),
+            history.scans.len(),
+            history.scan_entries.len(),
+            history.bounds.len(),
+            history.rollbacks.len(),
+        ];
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let outcome = self.parse(Scanner::new(line, &mut scratch), place);
+        self.scratch = scratch;
+        if outcome.is_err() {
+            // A dropped line must not leave half a transaction. (Keys it named may stay: nothing refers to them.)
+            let history = &mut self.history;
+            history.reads.truncate(lengths[0]);
+            history.writes.truncate(lengths[1]);
+            history.scans.truncate(lengths[2]);
+            history.scan_entries.truncate(lengths[3]);
+            history.bounds.truncate(lengths[4]);
+            history.rollbacks.truncate(lengths[5]);
+        }
+        outcome
+    }
+
+    fn parse(&mut self, mut scanner: Scanner<'_>, place: Place) -> Result<(), LineError> {
+        match scanner.peek() {
+            None => return Err(LineError::Empty),
+            Some(b'{') => scanner.expect(b'{', "an object")?,
+            Some(_) => return Err(LineError::NotAnObject),
+        }
+        let mut fields = Fields::default();
+        let mut first = true;
+        while let Some(name) = scanner.next_member(&mut first)? {
+            match Field::of(name) {
+                None => scanner.skip_value()?,
+                Some(field) => self.parse_field(field, &mut scanner, &mut fields)?,
+            }
+        }
+        scanner.finish()?;
+        if fields.is_set(Field::Rollback) {
+            return match fields.first_of_transaction() {
+                None => Ok(()),
+                Some(field) => Err(LineError::RollbackWithField(field.name())),
+            };
+        }
+        let row = self.transaction_row(&fields, place)?;
+        self.add(row)
+    }
+
+    fn parse_field(&mut self, field: Field, scanner: &mut Scanner<'_>, fields: &mut Fields) -> Result<(), LineError> {
+        if fields.is_set(field) {
+            return Err(LineError::RepeatedField(field.name()));
+        }
+        fields.set |= 1 << field as u32;
+        match field {
+            Field::Id => fields.id = scanner.unsigned("a transaction id (unsigned integer)")?,
+            Field::Worker => fields.worker = scanner.unsigned("a worker (unsigned integer)")?,
+            Field::StartNs => fields.start_ns = scanner.unsigned("a time (unsigned integer)")?,
+            Field::EndNs => fields.end_ns = scanner.unsigned_or_null("a time (unsigned integer)")?,
+            Field::Status => {
+                fields.status = Some(match scanner.string("a status")? {
+                    "committed" => Status::Committed,
+                    "aborted" => Status::Aborted,
+                    "unknown" => Status::Unknown,
+                    other => return Err(LineError::UnknownStatus(abbreviate(other))),
+                });
+            }
+            Field::Reads => fields.reads = self.parse_reads(scanner)?,
+            Field::Writes => fields.writes = self.parse_writes(scanner, fields)?,
+            Field::Scans => fields.scans = self.parse_scans(scanner)?,
+            Field::Rollback => self.parse_rollbacks(scanner)?,
+        }
+        Ok(())
+    }
+
+    fn parse_reads(&mut self, scanner: &mut Scanner<'_>) -> Result<Span, LineError> {
+        let before = self.history.reads.len();
+        scanner.open_array()?;
+        let mut first = true;
+        while scanner.next_element(&mut first)? {
+            scanner.open_array()?;
+            let table = self.parse_table(scanner)?;
+            scanner.comma()?;
+            let key = self.parse_key(scanner, table)?;
+            scanner.comma()?;
+            let column = scanner.next_column();
+            let version = scanner.unsigned_or_null("a version (unsigned integer) or null")?;
+            let absent = scanner.peek() == Some(b',');
+            if absent {
+                scanner.comma()?;
+                let column = scanner.next_column();
+                if scanner.string("\"absent\"")? != "absent" {
+                    return Err(LineError::Unexpected { column, expected: "\"absent\"" });
+                }
+            }
+            scanner.close_array()?;
+            let state = match (version, absent) {
+                (Some(_), false) => ReadState::Present,
+                (Some(_), true) => ReadState::Absent,
+                (None, true) => ReadState::AbsentUnknown,
+                (None, false) => {
+                    return Err(LineError::Unexpected { column, expected: "a version: only an absent read has none" });
+                }
+            };
+            self.history.reads.push(ReadRow { version: version.unwrap_or(0), key, state });
+        }
+        span(before, self.history.reads.len(), "4 billion reads")
+    }
+
+    fn parse_writes(&mut self, scanner: &mut Scanner<'_>, fields: &mut Fields) -> Result<Span, LineError> {
+        let before = self.history.writes.len();
+        scanner.open_array()?;
+        let mut first = true;
+        while scanner.next_element(&mut first)? {
+            scanner.open_array()?;
+            let table = self.parse_table(scanner)?;
+            scanner.comma()?;
+            let key = self.parse_key(scanner, table)?;
+            scanner.comma()?;
+            let version = scanner.unsigned_or_null("a version (unsigned integer)")?;
+            scanner.comma()?;
+            let column = scanner.next_column();
+            let kind = match scanner.string("a kind of write")? {
+                "insert" => WriteKind::Insert,
+                "update" => WriteKind::Update,
+                "delete" => WriteKind::Delete,
+                other => return Err(LineError::UnknownWriteKind { column, kind: abbreviate(other) }),
+            };
+            scanner.close_array()?;
+            fields.write_without_version |= version.is_none();
+            let row = WriteRow { version: version.unwrap_or(0), key, kind, versioned: version.is_some() };
+            self.history.writes.push(row);
+        }
+        span(before, self.history.writes.len(), "4 billion writes")
+    }
+
+    fn parse_scans(&mut self, scanner: &mut Scanner<'_>) -> Result<Span, LineError> {
+        let before = self.history.scans.len();
+        scanner.open_array()?;
+        let mut first = true;
+        while scanner.next_element(&mut first)? {
+            scanner.open_array()?;
+            let table = self.parse_table(scanner)?;
+            scanner.comma()?;
+            let bounds = self.history.bounds.len();
+            let mut lengths = [0_u32; 2];
+            for length in &mut lengths {
+                self.parse_hex(scanner)?;
+                *length = u32::try_from(self.key.len()).map_err(|_| LineError::TooLong)?;
+                self.history.bounds.extend_from_slice(&self.key);
+                scanner.comma()?;
+            }
+            let [from_length, to_length] = lengths;
+            let scan = ScanRow { table, entries: Span::default(), bounds, from_length, to_length };
+            let entries = self.parse_scan_entries(scanner, &scan)?;
+            scanner.close_array()?;
+            self.history.scans.push(ScanRow { entries, ..scan });
+        }
+        span(before, self.history.scans.len(), "4 billion scans")
+    }
+
+    fn parse_scan_entries(&mut self, scanner: &mut Scanner<'_>, scan: &ScanRow) -> Result<Span, LineError> {
+        let before = self.history.scan_entries.len();
+        scanner.open_array()?;
+        let mut first = true;
+        while scanner.next_element(&mut first)? {
+            scanner.open_array()?;
+            let column = scanner.next_column();
+            let key = self.parse_key(scanner, scan.table)?;
+            let (from, to) = self.history.scan_bounds(scan);
+            if self.key.as_slice() < from || self.key.as_slice() >= to {
+                return Err(LineError::ScanOutsideRange { column });
+            }
+            scanner.comma()?;
+            let version = scanner.unsigned("a version (unsigned integer)")?;
+            scanner.close_array()?;
+            self.history.scan_entries.push(ReadRow { version, key, state: ReadState::Present });
+        }
+        span(before, self.history.scan_entries.len(), "4 billion scanned keys")
+    }
+
+    fn parse_rollbacks(&mut self, scanner: &mut Scanner<'_>) -> Result<(), LineError> {
+        scanner.open_array()?;
+        let mut first = true;
+        while scanner.next_element(&mut first)? {
+            let column = scanner.next_column();
+            scanner.open_array()?;
+            let table = self.parse_table(scanner)?;
+            scanner.comma()?;
+            let key = self.parse_key(scanner, table)?;
+            scanner.comma()?;
+            let installed = scanner.unsigned("a version (unsigned integer)")?;
+            scanner.comma()?;
+            let restored = scanner.unsigned("a version (unsigned integer)")?;
+            scanner.close_array()?;
+            if installed <= restored {
+                return Err(LineError::RollbackNotAbove { column, installed, restored });
+            }
+            self.history.rollbacks.push(RollbackRow { installed, restored, key });
+        }
+        Ok(())
+    }
+
+    fn parse_table(&mut self, scanner: &mut Scanner<'_>) -> Result<u32, LineError> {
+        Ok(self.history.keys.intern_table(scanner.string("a table's name")?))
+    }
+
+    fn parse_key(&mut self, scanner: &mut Scanner<'_>, table: u32) -> Result<u32, LineError> {
+        self.parse_hex(scanner)?;
+        self.history.keys.intern(table, &self.key).ok_or(LineError::TooLarge("268 million keys"))
+    }
+
+    /// Leaves the bytes in `self.key`.
+    fn parse_hex(&mut self, scanner: &mut Scanner<'_>) -> Result<(), LineError> {
+        let column = scanner.next_column();
+        let text = scanner.string("a key in hex")?;
+        let bad = || LineError::BadHex { column, text: abbreviate(text) };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(bad());
+        }
+        self.key.clear();
+        for [high, low] in pairs {
+            let (high, low) = (HEX_VALUES[usize::from(*high)], HEX_VALUES[usize::from(*low)]);
+            if high > 0xf || low > 0xf {
+                return Err(bad());
+            }
+            self.key.push(high << 4 | low);
+        }
+        Ok(())
+    }
+
+    fn transaction_row(&self, fields: &Fields, place: Place) -> Result<TransactionRow, LineError> {
+        for field in [Field::Id, Field::Worker, Field::StartNs, Field::Status, Field::Reads, Field::Writes] {
+            if !fields.is_set(field) {
+                return Err(LineError::MissingField(field.name()));
+            }
+        }
+        let status = fields.status.ok_or(LineError::MissingField("status"))?;
+        let end_ns = match (status, fields.end_ns) {
+            (Status::Unknown, None) => NO_END,
+            (Status::Unknown, Some(_)) => return Err(LineError::UnknownWithEnd),
+            (_, None) => return Err(LineError::MissingField("end_ns")),
+            (_, Some(end_ns)) if end_ns < fields.start_ns => {
+                return Err(LineError::EndBeforeStart { start_ns: fields.start_ns, end_ns });
+            }
+            (_, Some(end_ns)) => end_ns,
+        };
+        if status != Status::Aborted && fields.write_without_version {
+            return Err(LineError::WriteWithoutVersion);
+        }
+        Ok(TransactionRow {
+            id: fields.id,
+            worker: fields.worker,
+            start_ns: fields.start_ns,
+            end_ns,
+            reads: fields.reads,
+            writes: fields.writes,
+            scans: fields.scans,
+            place,
+            status,
+        })
+    }
+
+    fn add(&mut self, row: TransactionRow) -> Result<(), LineError> {
+        let next = u32::try_from(self.history.transactions.len()).map_err(|_| LineError::TooLarge("4 billion"))?;
+        match self.by_id.entry(row.id) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(next);
+                self.history.transactions.push(row);
+            }
+            Entry::Occupied(known) => {
+                let first = &mut self.history.transactions[*known.get() as usize];
+                if first.status != Status::Unknown || first.place.file != row.place.file {
+                    return Err(LineError::RepeatedTransaction {
+                        id: row.id,
+                        first_status: if first.status == Status::Unknown { "an unknown" } else { "a final" },
+                        first_place: format!("{}:{}", self.history.files[first.place.file as usize], first.place.line),
+                    });
+                }
+                *first = row;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The fields of a line, in any order.
+#[derive(Debug, Default)]
+struct Fields {
+    /// One bit per [`Field`].
+    set: u32,
+    id: u64,
+    worker: u64,
+    start_ns: u64,
+    end_ns: Option<u64>,
+    status: Option<Status>,
+    reads: Span,
+    writes: Span,
+    scans: Span,
+    write_without_version: bool,
+}
+
+impl Fields {
+    fn is_set(&self, field: Field) -> bool {
+        self.set & 1 << field as u32 != 0
+    }
+
+    /// The first field that only a transaction's line may have. (An id or a worker would do no harm to a rollback.)
+    fn first_of_transaction(&self) -> Option<Field> {
+        let fields = [Field::Status, Field::Reads, Field::Writes, Field::Scans, Field::StartNs, Field::EndNs];
+        fields.into_iter().find(|field| self.is_set(*field))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Id,
+    Worker,
+    StartNs,
+    EndNs,
+    Status,
+    Reads,
+    Writes,
+    Scans,
+    Rollback,
+}
+
+impl Field {
+    const ALL: [Self; 9] = [
+        Self::Id,
+        Self::Worker,
+        Self::StartNs,
+        Self::EndNs,
+        Self::Status,
+        Self::Reads,
+        Self::Writes,
+        Self::Scans,
+        Self::Rollback,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Worker => "worker",
+            Self::StartNs => "start_ns",
+            Self::EndNs => "end_ns",
+            Self::Status => "status",
+            Self::Reads => "reads",
+            Self::Writes => "writes",
+            Self::Scans => "scans",
+            Self::Rollback => "rollback",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|field| field.name() == name)
+    }
+}
+
+const HEX_VALUES: [u8; 256] = {
+    let mut values = [0xff; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        values[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        values[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};
+
+fn span(first: usize, end: usize, limit: &'static str) -> Result<Span, LineError> {
+    // Nothing may have the number u32::MAX: the checker keeps it for "none".
+    if end >= u32::MAX as usize {
+        return Err(LineError::TooLarge(limit));
+    }
+    Ok(Span { first: first as u32, end: end as u32 })
+}
+
+/// A text from a file, short enough for a message.
+fn abbreviate(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 40;
+    let mut short: String = text.chars().take(CHARACTERS_MAX).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    short
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineEnd {
+    Newline,
+    File,
+    TooLong,
+}
+
+/// Appends one line without its newline.
+fn read_line<R: BufRead>(source: &mut R, line: &mut Vec<u8>) -> std::io::Result<LineEnd> {
+    loop {
+        let available = match source.fill_buf() {
+            Ok(available) => available,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if available.is_empty() {
+            return Ok(LineEnd::File);
+        }
+        let newline = find_newline(available);
+        let length = newline.unwrap_or(available.len());
+        line.extend_from_slice(&available[..length]);
+        source.consume(length + usize::from(newline.is_some()));
+        if line.len() > LINE_BYTES_MAX {
+            return Ok(LineEnd::TooLong);
+        }
+        if newline.is_some() {
+            return Ok(LineEnd::Newline);
+        }
+    }
+}
+
+/// Sixteen bytes at a time, which the compiler turns into vector instructions.
+fn find_newline(bytes: &[u8]) -> Option<usize> {
+    let (chunks, rest) = bytes.as_chunks::<16>();
+    for (number, chunk) in chunks.iter().enumerate() {
+        if chunk.iter().fold(false, |found, byte| found | (*byte == b'\n')) {
+            return chunk.iter().position(|byte| *byte == b'\n').map(|at| number * 16 + at);
+        }
+    }
+    rest.iter().position(|byte| *byte == b'\n').map(|at| chunks.len() * 16 + at)
+}

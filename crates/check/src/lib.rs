@@ -1,0 +1,29 @@
+//! Recorded histories of transactions, and a checker that says whether such a history is strictly serializable.
+//!
+//! A workload records one line per transaction ([`LineBuffer`]); [`HistoryReader`] reads the files of all clients into
+//! one [`History`]; [`check`] orders the transactions by the versions they installed and observed and by real time, and
+//! returns a [`Report`]: clean with counts, or anomalies explained operation by operation. The checker never accuses a
+//! correct history: wherever a history leaves a choice open, it only draws conclusions that hold for every choice.
+//!
+//! ```
+//! use remora_check::{HistoryReader, ReadOptions, check};
+//!
+//! let lines = br#"{"id": 1, "worker": 0, "start_ns": 10, "end_ns": 20, "status": "committed", "reads": [["t", "01", 2]], "writes": [["t", "01", 4, "update"]]}
+//! {"id": 2, "worker": 1, "start_ns": 30, "end_ns": 40, "status": "committed", "reads": [["t", "01", 2]], "writes": []}
+//! "#;
+//! let mut reader = HistoryReader::new(ReadOptions::default());
+//! reader.read("history.jsonl", lines.as_slice())?;
+//! let report = check(&reader.finish().history);
+//! assert_eq!(report.anomalies[0].class, remora_check::AnomalyClass::StaleRead);
+//! # Ok::<(), remora_check::HistoryError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod checker;
+mod history;
+
+pub use checker::{Anomaly, AnomalyClass, Counts, Report, check};
+pub use history::{
+    History, HistoryError, HistoryReader, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed, Outcome,
+    Read, ReadOptions, Rollback, Scan, Status, Transaction, Write, WriteKind,
+};
