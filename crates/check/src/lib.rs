@@ -21,9 +21,11 @@
 
 mod checker;
 mod history;
+mod recorder;
 
 pub use checker::{Anomaly, AnomalyClass, Counts, Report, check};
 pub use history::{
     History, HistoryError, HistoryReader, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed, Outcome,
     Read, ReadOptions, Rollback, Scan, Status, Transaction, Write, WriteKind,
 };
+pub use recorder::{HistoryFile, Recorder};

@@ -18,6 +18,7 @@ mod rounds;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::executor::Worker;
@@ -68,7 +69,7 @@ pub trait Bed: Sync {
 }
 
 /// Makes one `#[test]` for each row of the contract. The argument is a constant expression that implements
-/// [`Bed`](conformance::Bed).
+/// [`Bed`](crate::conformance::Bed).
 #[macro_export]
 macro_rules! conformance_suite {
     ($bed:expr) => {
@@ -123,6 +124,7 @@ macro_rules! conformance_suite {
             handles_of_another_round_are_caught
             wakers_of_other_threads_wake_a_lane
             a_yielding_endpoint_lets_others_run
+            a_lane_that_yields_lets_others_run
             a_worker_runs_as_many_lanes_as_it_has_bits
             a_service_runs_until_its_handle_is_dropped
         }
@@ -131,10 +133,21 @@ macro_rules! conformance_suite {
         $(
             #[test]
             fn $row() {
+                let _alone = $crate::conformance::alone(&$bed);
                 $crate::conformance::$row(&$bed);
             }
         )*
     };
+}
+
+/// Holds back the other rows of a bed whose clients are threads: threads that share a core take turns, and races need
+/// them to run side by side.
+pub fn alone<B: Bed>(bed: &B) -> Option<MutexGuard<'static, ()>> {
+    static ROW: Mutex<()> = Mutex::new(());
+    match bed.clients() {
+        Clients::Threads => Some(ROW.lock().unwrap_or_else(PoisonError::into_inner)),
+        Clients::Interleaved => None,
+    }
 }
 
 /// A word of a node's first region.

@@ -24,7 +24,7 @@ pub struct BackgroundFailure {
     pub error: FabricError,
 }
 
-/// See the [module](self). Made by [`Worker::connect`](crate::Worker::connect).
+/// One connection of a worker to all memory nodes. Made by [`Worker::connect`](crate::Worker::connect).
 pub struct Endpoint {
     transport: Box<dyn Transport>,
     ready: Rc<ReadySet>,

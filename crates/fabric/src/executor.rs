@@ -69,7 +69,7 @@ impl ReadySet {
     }
 }
 
-/// See the [module](self). A worker stays on the thread that made it.
+/// One thread that runs several coroutines. It stays on the thread that made it.
 pub struct Worker {
     ready: Rc<ReadySet>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,

@@ -53,14 +53,15 @@ impl<W: GateWord> Gate<W> {
         self.inside.store(entry + 1);
     }
 
-    /// Whether verbs to the node of this bit are refused; asked before every verb.
+    /// The nodes whose verbs are refused; asked once inside, since whoever refuses waits for the whole round.
     #[inline]
-    pub(crate) fn refusal(&self, node: u64) -> Option<Refusal> {
-        if self.refused.load() & node == 0 { None } else { Some(self.why()) }
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load()
     }
 
+    /// Why they are.
     #[cold]
-    fn why(&self) -> Refusal {
+    pub(crate) fn why(&self) -> Refusal {
         if self.revoked.load() == 0 { Refusal::Down } else { Refusal::Revoked }
     }
 

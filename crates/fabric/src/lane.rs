@@ -13,7 +13,7 @@ use crate::prng::Prng;
 use crate::round::{Completed, Cost, Round, RoundBuffer};
 use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket};
 
-/// See the [module](self). Made by [`Worker::lane`](crate::Worker::lane).
+/// One coroutine of a worker. Made by [`Worker::lane`](crate::Worker::lane).
 pub struct Lane {
     endpoint: Rc<Endpoint>,
     id: LaneId,
@@ -132,6 +132,18 @@ impl Lane {
         let value = prng.next_u64();
         self.prng.set(prng);
         value
+    }
+
+    /// Lets the worker's other coroutines run once. For loops whose rounds complete at once, where nothing else would.
+    pub fn yield_now(&self) -> impl Future<Output = ()> + '_ {
+        let mut yielded = false;
+        std::future::poll_fn(move |_| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            self.endpoint.make_ready(self.id);
+            Poll::Pending
+        })
     }
 
     /// Lets the others run for at least `time`, and at least once even if that is 0.

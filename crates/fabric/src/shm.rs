@@ -275,14 +275,18 @@ struct ShmTransport {
 impl ShmTransport {
     #[inline]
     fn run(&self, round: &mut RoundBuffer) -> Result<(), FabricError> {
+        let refused = self.gate.refused();
         let (verbs, words) = round.parts();
         for verb in verbs {
-            if let Some(node) = verb.node() {
-                match self.gate.refusal(gate_bit(node)) {
-                    None => {}
-                    Some(Refusal::Revoked) => return Err(FabricError { node, fault: Fault::Revoked }),
-                    Some(Refusal::Down) => return Err(FabricError { node, fault: Fault::Unreachable }),
-                }
+            if refused != 0
+                && let Some(node) = verb.node()
+                && refused & gate_bit(node) != 0
+            {
+                let fault = match self.gate.why() {
+                    Refusal::Revoked => Fault::Revoked,
+                    Refusal::Down => Fault::Unreachable,
+                };
+                return Err(FabricError { node, fault });
             }
             execute_verb(&self.shared.memory, verb, words, &self.unfenced)?;
         }

@@ -21,7 +21,7 @@ impl Bed for ShmBed {
     }
 
     fn turns(&self) -> u64 {
-        100_000
+        120_000
     }
 
     fn reorders(&self) -> bool {

@@ -198,12 +198,15 @@ impl RingReader {
     /// The next complete frame's entry, copied to `scratch`. `None` if it has not arrived.
     pub fn next<'s>(&mut self, region: &[AtomicU64], scratch: &'s mut Vec<u64>) -> Option<(u64, &'s [u64])> {
         loop {
-            let left = ((RING_BYTES - self.position % RING_BYTES) / WORD_BYTES as u64) as usize;
+            let mut position = self.position;
+            let mut left = ((RING_BYTES - position % RING_BYTES) / WORD_BYTES as u64) as usize;
             if left < FRAME_OVERHEAD_WORDS {
-                self.position += (left * WORD_BYTES) as u64;
-                continue;
+                // Only looked past until a frame has arrived there: the client must not hear of a position that it has
+                // not written up to.
+                position += (left * WORD_BYTES) as u64;
+                left = RING_BYTES as usize / WORD_BYTES;
             }
-            let data = self.header + (HEADER_BYTES as usize + (self.position % RING_BYTES) as usize) / WORD_BYTES;
+            let data = self.header + (HEADER_BYTES as usize + (position % RING_BYTES) as usize) / WORD_BYTES;
             let load = |word: usize| region[data + word].load(Ordering::Acquire);
             let id = load(0);
             if id <= self.last || (id >> OWNER_SHIFT) as u32 != self.owner {
@@ -222,9 +225,9 @@ impl RingReader {
                 return None;
             }
             match head as u32 {
-                KIND_SKIP => self.position += (left * WORD_BYTES) as u64,
+                KIND_SKIP => self.position = position + (left * WORD_BYTES) as u64,
                 KIND_ENTRY => {
-                    self.position += (words * WORD_BYTES) as u64;
+                    self.position = position + (words * WORD_BYTES) as u64;
                     self.last = id;
                     return Some((id, &scratch[2..words - 1]));
                 }
@@ -264,3 +267,41 @@ impl RingReader {
 
 /// A transaction id's owner: the upper 24 of its 63 bits. The lock word of `remora_sync` is packed the same way.
 pub const OWNER_SHIFT: u32 = 39;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use remora_fabric::shm::Shm;
+    use remora_fabric::{ClientId, Fabric};
+
+    /// A frame that leaves less room than another one needs: the node looks for the next one at the start of the ring,
+    /// and must not say that it has applied what is in between.
+    #[test]
+    fn a_ring_is_drained_also_when_its_end_is_skipped() {
+        const OWNER: u32 = 7;
+        let fabric = Shm::new(&[vec![2 * RING_BYTES as usize]]).expect("a test's memory");
+        let region = fabric.region(NodeId(0), node::REGION).expect("the only region");
+        let mut reader = RingReader::resume(region.words(), 0, OWNER).expect("a ring at the start");
+        let mut writer = RingWriter::new(NodeId(0), 0);
+        let frame_max = FRAME_BYTES_MAX / WORD_BYTES;
+        remora_fabric::block_on(&fabric, ClientId(1), async |lane| {
+            for (sequence, words) in [(1, frame_max), (2, frame_max - 1), (3, 8)] {
+                let id = u64::from(OWNER) << OWNER_SHIFT | sequence;
+                writer.settle();
+                let room = writer.reserve(words, false).expect("everything before has been applied");
+                let mut round = lane.round();
+                let staged = round.stage_words(words);
+                round.staged_mut(staged).fill(sequence);
+                seal(round.staged_mut(staged), id);
+                writer.append(&mut round, staged, room, id);
+                lane.execute(round).await.expect("a healthy node");
+                let mut scratch = Vec::new();
+                assert_eq!(reader.next(region.words(), &mut scratch).map(|(id, _)| id), Some(id));
+                assert!(reader.next(region.words(), &mut scratch).is_none());
+                reader.publish(region.words());
+                writer.learn(region.words()[0].load(Ordering::Acquire));
+                assert!(writer.drained(), "after frame {sequence}");
+            }
+        });
+    }
+}

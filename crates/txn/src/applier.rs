@@ -14,7 +14,6 @@ use remora_memory::ring::RingReader;
 use remora_memory::{ShardId, changes, clients, metadata};
 
 use crate::log::{LoggedRecord, records};
-use crate::mutant;
 
 /// Entries of one ring in one step, so that no ring waits for another.
 const BATCH: usize = 64;
@@ -92,8 +91,7 @@ impl Service for Applier {
                 let before = ring.clone();
                 let Some((_, entry)) = ring.next(words, scratch) else { break };
                 // A table made since we last looked: look first, apply in the next step.
-                if records(entry).any(|record| usize::from(record.pointer.shard().0) >= backups.len()) && !unknown_shard
-                {
+                if records(entry).any(|record| usize::from(record.pointer.shard().0) >= backups.len()) {
                     *ring = before;
                     unknown_shard = true;
                     break;

@@ -11,6 +11,20 @@
 //! reads have been validated, also if it is an error of its own.
 #![forbid(unsafe_code)]
 
+/// Whether a published error has been put back. Always false without the feature `mutants`.
+#[cfg(feature = "mutants")]
+macro_rules! mutant {
+    ($name:ident) => {
+        crate::mutant::is_on(crate::mutant::Mutant::$name)
+    };
+}
+#[cfg(not(feature = "mutants"))]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+
 mod applier;
 mod error;
 mod event;
@@ -32,18 +46,3 @@ pub use protocol::Protocol;
 pub use session::{Session, SessionConfig, TransactOptions};
 pub use sets::Slot;
 pub use tx::Tx;
-
-/// Whether a published error has been put back. Always false without the feature `mutants`.
-#[cfg(feature = "mutants")]
-macro_rules! mutant {
-    ($name:ident) => {
-        crate::mutant::is_on(crate::mutant::Mutant::$name)
-    };
-}
-#[cfg(not(feature = "mutants"))]
-macro_rules! mutant {
-    ($name:ident) => {
-        false
-    };
-}
-pub(crate) use mutant;

@@ -13,12 +13,11 @@ use remora_memory::ring::{Reservation, RingWriter};
 use remora_sync::TransactionId;
 
 use crate::error::{Abort, Limit, Stop};
-use crate::event::{Observer, Outcome, Phases, TransactionEvent};
+use crate::event::{Observer, Outcome};
 use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS};
-use crate::mutant;
 use crate::protocol::Protocol;
 use crate::sets::Sets;
-use crate::tx::Tx;
+use crate::tx::{Attempt, Tx};
 
 /// What a session needs beside its lane.
 #[derive(Clone, Debug)]
@@ -61,8 +60,6 @@ pub(crate) struct State {
     pub(crate) observer: Option<Box<dyn Observer>>,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
-    /// Attempts that were dropped before they were decided.
-    pub(crate) abandoned: u64,
     owner: u32,
     sequence: Rc<Cell<u64>>,
 }
@@ -106,7 +103,6 @@ impl Session {
             reservations: Vec::new(),
             observer: None,
             sample_phases: false,
-            abandoned: 0,
             owner: client.incarnation,
             sequence: config.sequence,
         };
@@ -141,15 +137,14 @@ impl Session {
     ) -> Result<Result<R, E>, Stop> {
         let Session { lane, state } = self;
         let lane = &*lane;
-        let mut began = 0;
-        for attempt in 1.. {
+        let mut attempt = Attempt { label: options.label, number: 0, first_began: 0 };
+        loop {
+            attempt.number += 1;
             if options.deadline.is_some_and(|deadline| lane.now() >= deadline) {
                 return Err(Stop::Limit(Limit::Deadline));
             }
-            let mut tx = Tx::begin(lane, state)?;
-            if attempt == 1 {
-                began = tx.began;
-            }
+            let mut tx = Tx::begin(lane, state, attempt)?;
+            attempt = tx.attempt;
             let returned = catch_panic(body(&mut tx)).await;
             let late = options.deadline.is_some_and(|deadline| lane.now() >= deadline);
             let result = match returned {
@@ -162,16 +157,21 @@ impl Session {
                     resume_unwind(panic);
                 }
             };
-            let again = matches!(result, Err(Stop::Abort(_))) && attempt < options.attempts;
-            tx.finish(&result, options.label, attempt, began);
+            let again = matches!(result, Err(Stop::Abort(_))) && attempt.number < options.attempts;
+            // Before it is told, so that the cost is whole.
+            tx.release();
+            tx.tell(match &result {
+                Ok(Ok(_)) => Outcome::Committed,
+                Ok(Err(_)) => Outcome::UserAbort,
+                Err(stop) => Outcome::from(*stop),
+            });
             drop(tx);
             if !again {
                 return result;
             }
-            let pause = BACKOFF_NS << attempt.min(BACKOFF_DOUBLINGS);
+            let pause = BACKOFF_NS << attempt.number.min(BACKOFF_DOUBLINGS);
             lane.sleep(lane.random() % pause).await;
         }
-        unreachable!("the loop ends by returning")
     }
 
     /// Waits until every redo ring of this lane has been applied to its end. False if a node does not get there in time.
@@ -196,43 +196,6 @@ impl Session {
             }
             self.lane.sleep(20_000).await;
         }
-    }
-
-    /// Attempts that were dropped before they were decided: futures that nobody finished awaiting.
-    #[must_use]
-    pub fn abandoned(&self) -> u64 {
-        self.state.abandoned
-    }
-}
-
-impl Tx<'_> {
-    /// The one place where an attempt's end is told.
-    fn finish<R, E>(&mut self, result: &Result<Result<R, E>, Stop>, label: u16, attempt: u32, began: Nanos) {
-        self.finished = true;
-        if let Err(Stop::Abort(_)) = result {
-            self.release();
-        }
-        let Some(mut observer) = self.state.observer.take() else { return };
-        let outcome = match result {
-            Ok(Ok(_)) => Outcome::Committed,
-            Ok(Err(_)) => Outcome::UserAbort,
-            Err(Stop::Abort(abort)) => Outcome::Aborted(*abort),
-            Err(Stop::Unknown(_)) => Outcome::Unknown,
-            Err(stop) => Outcome::Failed(*stop),
-        };
-        observer.transaction(&TransactionEvent {
-            id: self.id,
-            label,
-            attempt,
-            outcome,
-            began,
-            attempt_began: self.began,
-            ended: self.lane.now(),
-            cost: self.lane.cost().since(&self.cost_before),
-            phases: if self.state.sample_phases { self.phases } else { Phases::default() },
-            sets: &self.state.sets,
-        });
-        self.state.observer = Some(observer);
     }
 }
 

@@ -8,9 +8,8 @@ use remora_memory::TableId;
 use remora_sync::{FetchedRecord, IMAGE_AT, Key, LockWord, TransactionId, Unstable};
 
 use crate::error::{Abort, Stop};
-use crate::event::Phases;
+use crate::event::{Outcome, Phases, TransactionEvent};
 use crate::limits::{LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::mutant;
 use crate::protocol::Protocol;
 use crate::session::State;
 use crate::sets::{Fetch, Found, Item, Lock, Sets, Slot, registered};
@@ -32,18 +31,32 @@ pub struct Tx<'s> {
     pub(crate) phases: Phases,
     pub(crate) cost_before: Cost,
     pub(crate) began: Nanos,
+    pub(crate) attempt: Attempt,
     pub(crate) finished: bool,
     /// Whether it may hold a lock that nobody else will release.
     pub(crate) locking: bool,
 }
 
+/// Which attempt of which transaction it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) label: u16,
+    /// 1 for the first.
+    pub(crate) number: u32,
+    /// When the first attempt began; of the first itself 0 until it has begun.
+    pub(crate) first_began: Nanos,
+}
+
 impl<'s> Tx<'s> {
-    pub(crate) fn begin(lane: &'s Lane, state: &'s mut State) -> Result<Tx<'s>, Stop> {
+    pub(crate) fn begin(lane: &'s Lane, state: &'s mut State, mut attempt: Attempt) -> Result<Tx<'s>, Stop> {
         let id = state.next_id()?;
         state.sets.clear();
         let began = if state.observer.is_some() { lane.now() } else { 0 };
+        if attempt.number == 1 {
+            attempt.first_began = began;
+        }
         let (phases, cost_before) = (Phases::default(), lane.cost());
-        Ok(Tx { lane, state, id, logging: None, phases, cost_before, began, finished: false, locking: false })
+        Ok(Tx { lane, state, id, logging: None, phases, cost_before, began, attempt, finished: false, locking: false })
     }
 
     /// The id of this attempt.
@@ -310,19 +323,42 @@ impl<'s> Tx<'s> {
     }
 }
 
+impl Tx<'_> {
+    /// The one place where an attempt's end is told.
+    pub(crate) fn tell(&mut self, outcome: Outcome) {
+        self.finished = true;
+        let Some(mut observer) = self.state.observer.take() else { return };
+        observer.transaction(&TransactionEvent {
+            id: self.id,
+            label: self.attempt.label,
+            attempt: self.attempt.number,
+            outcome,
+            began: self.attempt.first_began,
+            attempt_began: self.began,
+            ended: self.lane.now(),
+            cost: self.lane.cost().since(&self.cost_before),
+            phases: if self.state.sample_phases { self.phases } else { Phases::default() },
+            sets: &self.state.sets,
+        });
+        self.state.observer = Some(observer);
+    }
+}
+
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
+        let mut outcome = Outcome::Aborted(Abort::Dropped);
         match self.logging.take() {
             Some(log) => {
                 // Decided by the log, whose answer nobody awaits any more.
                 let mut rounds = Vec::new();
                 self.install_rounds(|round| rounds.push(round));
                 log.then_post_all(rounds);
+                outcome = Outcome::Unknown;
             }
             None => self.release(),
         }
         if !self.finished {
-            self.state.abandoned += 1;
+            self.tell(outcome);
         }
     }
 }

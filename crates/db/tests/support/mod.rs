@@ -111,6 +111,36 @@ pub async fn cut_off<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     .await
 }
 
+/// Lets the other coroutines and the scheduler have a turn.
+pub async fn others_run() {
+    let mut turn = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut turn, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+fn hash(key: u64) -> remora::floors::sync::KeyHash {
+    rig::key(key).hash()
+}
+
+/// The shard of a key, by its place within the table.
+pub fn shard_of<V>(table: &Table<u64, V>, key: u64) -> u16 {
+    table.untyped().home(hash(key)).shard
+}
+
+/// The nodes whose rings get the log entry of a transaction that writes this key.
+pub fn participants<V>(table: &Table<u64, V>, key: u64) -> Vec<NodeId> {
+    let replicas = table.untyped().shard_replicas(shard_of(table, key));
+    // The primary takes part only where it is the only copy.
+    let logged = if replicas.len() == 1 { replicas } else { &replicas[1..] };
+    logged.iter().map(|replica| replica.node).collect()
+}
+
 /// Whether a node's redo rings hold the entry of a transaction, applied or not.
 pub fn is_logged(fabric: &dyn Fabric, at: NodeId, id: TransactionId) -> bool {
     let region = fabric.region(at, node::REGION).unwrap();
@@ -126,8 +156,7 @@ pub fn is_logged(fabric: &dyn Fabric, at: NodeId, id: TransactionId) -> bool {
 
 /// The words of a record at every replica, the primary first, from lock and version on. The location must be cached.
 pub fn replicas_of<V: Record>(fabric: &dyn Fabric, table: &Table<u64, V>, key: u64) -> Vec<(NodeId, Vec<u64>)> {
-    let table = table.untyped();
-    let hash = remora::floors::sync::Key::new(&key.to_be_bytes()).unwrap().hash();
+    let (table, hash) = (table.untyped(), hash(key));
     let location = table.cached(table.home(hash), hash).expect("a transaction has looked it up");
     let words = table.shape().record_bytes() / 8;
     let read = |replica: &remora::floors::memory::Replica| {

@@ -435,6 +435,20 @@ pub fn a_yielding_endpoint_lets_others_run<B: Bed>(bed: &B) {
     assert!(switches >= 50, "only {switches} switches in {} rounds", log.len());
 }
 
+/// A lane that yields lets the others run once.
+pub fn a_lane_that_yields_lets_others_run<B: Bed>(bed: &B) {
+    let fabric = bed.fabric(&[vec![REGION]], 1);
+    let turn = Cell::new(0u64);
+    let turn = &turn;
+    two_lanes(&fabric, false, |index, lane| async move {
+        for step in 0..100 {
+            assert!(turn.get() >= 2 * step - step.min(1), "lane {index} was not let in at step {step}");
+            turn.set(turn.get() + 1);
+            lane.yield_now().await;
+        }
+    });
+}
+
 /// All lanes of a worker run together, and none more is given out.
 pub fn a_worker_runs_as_many_lanes_as_it_has_bits<B: Bed>(bed: &B) {
     const ROUNDS: u64 = 10;

@@ -38,7 +38,6 @@ use remora_sync::{LockWord, RecordHeader, VALIDATED_BYTES};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{LOG_ATTEMPTS, LOG_NODES_MAX, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
-use crate::mutant;
 use crate::sets::{Fetch, Item, Lock};
 use crate::tx::Tx;
 

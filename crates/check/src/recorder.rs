@@ -1,0 +1,115 @@
+//! Records the history of a run: an observer for each thread, one file for all of them.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use remora::{Observer, Outcome as Ended, TransactionEvent};
+
+use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
+
+/// A recorder's lines are written to the file when there are so many bytes of them: rarely enough that threads do not
+/// wait for each other, and few enough to stay in the cache.
+const FLUSH_BYTES: usize = 256 << 10;
+
+/// A history file, or whatever else takes lines, that several threads record to.
+pub struct HistoryFile {
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    file: Box<dyn Write + Send>,
+    /// The first thing that went wrong: a recorder cannot tell its caller.
+    failure: Option<io::Error>,
+}
+
+impl HistoryFile {
+    /// Records to this file from its current position on.
+    #[must_use]
+    pub fn new(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
+        Arc::new(HistoryFile { shared: Mutex::new(Shared { file: Box::new(file), failure: None }) })
+    }
+
+    /// A recorder for the sessions of one thread.
+    #[must_use]
+    pub fn recorder(self: &Arc<HistoryFile>) -> Recorder {
+        Recorder { lines: LineBuffer::new(), file: self.clone() }
+    }
+
+    /// What went wrong, if anything has. Call it when all recorders are gone.
+    pub fn finish(&self) -> io::Result<()> {
+        self.lock().failure.take().map_or(Ok(()), Err)
+    }
+
+    fn append(&self, lines: &[u8]) {
+        let mut shared = self.lock();
+        // After a failure nothing more: a history with a hole would accuse the innocent.
+        if shared.failure.is_none() {
+            shared.failure = shared.file.write_all(lines).err();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for HistoryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HistoryFile").field("failure", &self.lock().failure).finish_non_exhaustive()
+    }
+}
+
+/// An observer that records every attempt as a line of its own: what committed with its reads and writes, what did not
+/// with its reads. The rest of its lines goes to the file when it is dropped.
+#[derive(Debug)]
+pub struct Recorder {
+    lines: LineBuffer,
+    file: Arc<HistoryFile>,
+}
+
+impl Recorder {
+    fn flush(&mut self) {
+        if !self.lines.bytes().is_empty() {
+            self.file.append(self.lines.bytes());
+            self.lines.clear();
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let end_ns = event.ended;
+        let outcome = match event.outcome {
+            Ended::Committed => Outcome::Committed { end_ns },
+            Ended::Unknown => Outcome::Unknown,
+            Ended::UserAbort | Ended::Aborted(_) | Ended::Failed(_) => Outcome::Aborted { end_ns },
+        };
+        let wrote = !matches!(outcome, Outcome::Aborted { .. });
+        // Each attempt has an id, and began when it began: the transaction's first begin would say less.
+        let start_ns = event.attempt_began;
+        let header = LineHeader { id: event.id.to_bits(), worker: event.id.owner().into(), start_ns, outcome };
+        let mut line = self.lines.begin(header);
+        for access in event.accesses() {
+            let table = access.table.name();
+            match access.read {
+                Some(version) if access.present => line.read(table, access.key, version.to_bits()),
+                tombstone => line.read_absent(table, access.key, tombstone.map(|version| version.to_bits())),
+            }
+            if let Some(version) = access.written.filter(|_| wrote) {
+                let kind = if access.present { WriteKind::Update } else { WriteKind::Insert };
+                line.write(table, access.key, version.to_bits(), kind);
+            }
+        }
+        line.end();
+        if self.lines.bytes().len() >= FLUSH_BYTES {
+            self.flush();
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}

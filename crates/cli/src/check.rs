@@ -1,0 +1,39 @@
+//! `remora check`: whether recorded histories are strictly serializable.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+
+use clap::Args;
+use remora_check::{HistoryReader, ReadOptions};
+
+use crate::{Failure, Verdict, output};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: remora bench smallbank --seconds 1 --history run.jsonl && remora check run.jsonl
+
+Exit status: 0 strictly serializable, 1 an anomaly was found, 2 a history cannot be read.")]
+pub(crate) struct CheckOptions {
+    /// Histories of one run, as `remora bench --history` writes them.
+    #[arg(required = true, value_name = "HISTORY")]
+    histories: Vec<PathBuf>,
+    /// Accept that a client was killed while it wrote the last line of its file.
+    #[arg(long)]
+    crashed: bool,
+}
+
+pub(crate) fn check(options: &CheckOptions) -> Result<Verdict, Failure> {
+    let mut reader = HistoryReader::new(ReadOptions { crashed: options.crashed });
+    for path in &options.histories {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|error| Failure::new(format!("cannot open {name}"), error))?;
+        reader.read(&name, BufReader::with_capacity(1 << 20, file)).map_err(|error| Failure(error.to_string()))?;
+    }
+    let loaded = reader.finish();
+    for file in &loaded.truncated_files {
+        output::complain(&format!("{file}: the last line is truncated, and was left out"));
+    }
+    let report = remora_check::check(&loaded.history);
+    output::show(&format!("{report}\n"));
+    Ok(if report.is_clean() { Verdict::Sound } else { Verdict::Unsound })
+}

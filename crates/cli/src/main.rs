@@ -1,0 +1,104 @@
+//! The `remora` command.
+//!
+//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2 bad input, or nothing
+//! to work with. Whatever is wrong is said in one line on standard error.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod check;
+mod micro;
+mod output;
+mod value;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Strictly serializable, replicated transactions over remote memory.
+#[derive(Debug, Parser)]
+#[command(name = "remora", version, after_help = "Example: remora bench smallbank --seconds 5 --report -")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a workload and reports what it measured.
+    #[command(after_help = "Example: remora bench smallbank --threads 2 --replicas 3")]
+    Bench {
+        #[command(subcommand)]
+        workload: Workload,
+    },
+    /// Checks recorded histories, together, for strict serializability.
+    Check(check::CheckOptions),
+}
+
+#[derive(Debug, Subcommand)]
+enum Workload {
+    /// Six short banking transactions on two tables, most of them on a few hot accounts.
+    Smallbank(bench::SmallBankOptions),
+    /// Bare rounds of one-sided verbs, next to the same work without rounds.
+    Micro(micro::MicroOptions),
+}
+
+/// Why there is nothing to show: one line, that names the option or the file and says what to do.
+#[derive(Debug)]
+struct Failure(String);
+
+impl Failure {
+    fn new(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Failure {
+        Failure(format!("{what}: {why}"))
+    }
+}
+
+/// What a command found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Sound,
+    /// An invariant does not hold, or a history has an anomaly.
+    Unsound,
+}
+
+const BAD_INPUT: u8 = 2;
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        output::complain(&format!("this is a bug in remora: {}", one_line(&panic.to_string())));
+    }));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let result = match cli.command {
+        Command::Bench { workload: Workload::Smallbank(options) } => bench::smallbank(&options),
+        Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
+        Command::Check(options) => check::check(&options),
+    };
+    match result {
+        Ok(Verdict::Sound) => ExitCode::SUCCESS,
+        Ok(Verdict::Unsound) => ExitCode::FAILURE,
+        Err(Failure(why)) => {
+            output::complain(&one_line(&why));
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+/// A command line that cannot be used, in one line; or help and version, which are asked for in the same way.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // A closed pipe is no error of ours.
+        let _ = error.print();
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let text = one_line(&lines.collect::<Vec<_>>().join(" "));
+    output::complain(text.strip_prefix("error: ").unwrap_or(&text));
+    ExitCode::from(BAD_INPUT)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,87 @@
+//! Values of options: what they may be, and in which words they are refused.
+
+use std::time::Duration;
+
+use remora::Protocol;
+
+/// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(format!("{unit:?} is no unit of bytes: use KiB, MiB or GiB")),
+    };
+    let number: u64 = number.parse().map_err(|_| "a number of bytes is wanted, such as 256MiB".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "more bytes than there can be".to_owned())
+}
+
+/// Bytes as a person writes them.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+/// A time of so many seconds, more than none.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if !time.is_zero() => Ok(seconds),
+        _ => Err("a number of seconds above 0 is wanted".to_owned()),
+    }
+}
+
+/// A share of a whole.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let share: Option<f64> = text.parse().ok();
+    share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
+}
+
+/// A protocol.
+pub(crate) fn protocol(text: &str) -> Result<String, String> {
+    match Protocol::named(text) {
+        Some(protocol) => Ok(protocol.name().to_owned()),
+        None => Err(format!("no such protocol; there are {}", Protocol::ALL.map(Protocol::name).join(", "))),
+    }
+}
+
+/// A backend.
+pub(crate) fn fabric(text: &str) -> Result<String, String> {
+    match text {
+        "shm" => Ok(text.to_owned()),
+        "tcp" | "verbs" | "sim" => Err("this build does not have it yet: use shm".to_owned()),
+        _ => Err("no such fabric; there is shm".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("64KiB"), Ok(64 << 10));
+        assert_eq!(bytes("2g"), Ok(2 << 30));
+        for bad in ["", "x", "1.5M", "-1", "1 parsec", "99999999999999999999", "99999999T"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!([5, 2048, 3 << 20, 5 << 30].map(show_bytes), ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]);
+    }
+
+    #[test]
+    fn times_and_shares_are_in_range() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        assert!(["0", "-1", "nan", "inf", "1e300", "soon"].iter().all(|bad| seconds(bad).is_err()));
+        assert_eq!(share("1"), Ok(1.0));
+        assert!(["-0.1", "1.1", "nan", ""].iter().all(|bad| share(bad).is_err()));
+    }
+}

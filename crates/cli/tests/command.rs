@@ -1,0 +1,267 @@
+//! The `remora` command as its users meet it: exit status, one line for what is wrong, JSON that scripts can read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn remora(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_remora")).args(arguments).output().expect("the command has been built")
+}
+
+/// Words of a command line.
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the command writes UTF-8")
+}
+
+/// A run that is over at once.
+const SMALL: &str = "bench smallbank --threads 2 --coroutines 4 --accounts 1000 --transactions 3000";
+
+/// A place for a test's file.
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+#[track_caller]
+fn assert_refused(arguments: &[&str], names: &str) {
+    let output = remora(arguments);
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
+    assert!(complaint.starts_with("error: ") && complaint.contains(names), "{arguments:?}: {complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+}
+
+#[test]
+fn a_run_reports_as_json() {
+    for protocol in ["drtm-r", "unsynchronized"] {
+        let line = format!("{SMALL} --seed 5 --protocol {protocol} --report -");
+        let output = remora(&words(&line));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(output.stderr.is_empty(), "no progress bar where there is no terminal");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["workload"], "smallbank");
+        assert_eq!(report["protocol"], protocol);
+        assert_eq!(report["fabric"], "shm");
+        for (option, value) in [("memory_nodes", 3), ("replicas", 3), ("threads", 2), ("coroutines", 4), ("seed", 5)] {
+            assert_eq!(report["config"][option], value, "{option}");
+        }
+        for option in ["accounts", "hot_fraction", "hot_probability", "transactions", "node_size"] {
+            assert!(report["config"][option].is_number(), "{option}");
+        }
+        for number in ["seconds", "throughput_tps", "abort_rate", "per_cpu_second_tps"] {
+            assert!(report[number].is_f64(), "{number}");
+        }
+        let committed = report["committed"].as_u64().unwrap();
+        assert_eq!(committed + report["aborted"]["user"].as_u64().unwrap(), 3_000);
+        for cause in ["lock_conflict", "validation"] {
+            assert!(report["aborted"][cause].is_u64(), "{cause}");
+        }
+        let latency_keys = ["mean", "p50", "p90", "p99", "p999", "max"];
+        for key in latency_keys {
+            assert!(report["latency_us"][key].as_f64().unwrap() > 0.0, "{key}");
+        }
+        for phase in ["execute", "validate", "log", "commit"] {
+            assert!(latency_keys.iter().all(|key| report["phases_us"][phase][key].is_f64()), "{phase}");
+        }
+        for key in ["round_trips", "reads", "writes", "atomics", "flushes", "rpcs", "bytes_out", "bytes_in"] {
+            assert!(report["per_transaction"][key].is_f64(), "{key}");
+        }
+        let types = report["by_type"].as_object().unwrap();
+        assert_eq!(
+            types.keys().collect::<Vec<_>>(),
+            ["amalgamate", "balance", "deposit_checking", "send_payment", "transact_savings", "write_check"]
+        );
+        assert_eq!(types.values().map(|one| one["committed"].as_u64().unwrap()).sum::<u64>(), committed);
+        for one in types.values() {
+            assert!(one["aborted"].is_u64() && one["round_trips"].is_f64() && one["latency_us"]["p99"].is_f64());
+        }
+        let invariants = report["invariants"].as_array().unwrap();
+        assert_eq!(invariants.len(), 4);
+        for invariant in invariants {
+            let expected = if protocol == "drtm-r" { Value::Bool(true) } else { Value::Null };
+            assert_eq!(invariant["holds"], expected, "{invariant}");
+            assert!(invariant["name"].is_string() && !invariant["detail"].as_str().unwrap().is_empty());
+        }
+        assert!(report["cpu_seconds"]["workers"].as_f64().unwrap() > 0.0);
+        assert!(report["cpu_seconds"]["appliers"].is_f64());
+        assert!(report["machine"]["cores"].is_u64() && report["machine"]["pages"].is_string());
+    }
+}
+
+#[test]
+fn a_run_without_a_report_shows_a_table() {
+    let output = remora(&words(SMALL));
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for part in ["throughput", "write_check", "phase log", "✓ money is conserved", "✓ no lock is held", "CPU"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
+
+#[test]
+fn a_recorded_run_is_found_serializable() {
+    let history = scratch("recorded.jsonl");
+    let report = scratch("recorded.json");
+    let (history, report) = (history.to_str().unwrap(), report.to_str().unwrap());
+    // Few accounts, so that transactions meet, and an older and longer file in the way.
+    fs::write(history, "x\n".repeat(1_000_000)).unwrap();
+    let line = "bench smallbank --threads 2 --yield-after-rounds --accounts 20 --transactions 20000";
+    let output = remora(&[&words(line)[..], &["--history", history, "--report", report]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(!output.stdout.is_empty(), "the table is shown when the report goes to a file");
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    let lines = fs::read_to_string(history).unwrap();
+    let committed = lines.lines().filter(|line| line.contains("\"committed\"")).count() as u64;
+    assert_eq!(report["committed"], committed);
+    let aborted: u64 = report["aborted"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(lines.lines().count() as u64, committed + aborted, "every attempt is a line");
+    assert!(lines.lines().filter(|line| line.contains("\"aborted\"")).all(|line| line.contains("\"writes\":[]")));
+
+    let output = remora(&["check", history]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).starts_with("strictly serializable"));
+
+    // A write too many: one transaction's line twice, under another id.
+    let twice = lines.lines().find(|line| line.contains("\"committed\"") && line.contains("\"update\"")).unwrap();
+    let id = twice.split(',').next().unwrap();
+    fs::write(history, format!("{lines}{}\n", twice.replace(id, "{\"id\":1"))).unwrap();
+    let output = remora(&["check", history]);
+    assert_eq!(output.status.code(), Some(1));
+    let found = text(&output.stdout);
+    assert!(found.contains("NOT strictly serializable") && found.contains("lost update"), "{found}");
+}
+
+#[test]
+fn bad_options_are_refused_by_name() {
+    let small = "bench smallbank --accounts 100 --transactions 10";
+    for (options, names) in [
+        ("--threads 0", "--threads"),
+        ("--threads 257", "--threads"),
+        ("--coroutines 0", "--coroutines"),
+        ("--coroutines 64", "--coroutines"),
+        ("--memory-nodes 0", "--memory-nodes"),
+        ("--replicas 0", "--replicas"),
+        ("--replicas 4", "--replicas"),
+        ("--replicas 3 --memory-nodes 2", "--memory-nodes"),
+        ("--protocol quantum", "--protocol"),
+        ("--fabric tcp", "--fabric"),
+        ("--fabric verbs", "--fabric"),
+        ("--fabric sim", "--fabric"),
+        ("--fabric carrier-pigeon", "--fabric"),
+        ("--node-size 64KiB", "--node-size"),
+        ("--node-size 1MiB", "--node-size"),
+        ("--node-size lots", "--node-size"),
+        ("--node-size 900TiB", "--node-size"),
+        ("--seconds 3", "--seconds"),
+        ("--hot-fraction 1.5", "--hot-fraction"),
+        ("--hot-probability -1", "--hot-probability"),
+        ("--frobnicate", "--frobnicate"),
+    ] {
+        assert_refused(&words(&format!("{small} {options}")), names);
+    }
+    for (line, names) in [
+        ("bench smallbank --seconds 0", "--seconds"),
+        ("bench smallbank --transactions 0", "--transactions"),
+        ("bench smallbank --accounts 1", "--accounts"),
+        ("bench smallbank --accounts 100000000000", "--accounts"),
+        ("bench smallbank --accounts 18446744073709551615", "--accounts"),
+        ("bench pinball", "pinball"),
+        ("bench micro --size 12", "--size"),
+        ("bench micro --size 1MiB", "--size"),
+        ("bench micro --batch 0", "--batch"),
+        ("bench micro --batch 200", "--batch"),
+        ("bench micro --kind sing", "--kind"),
+        ("fly", "fly"),
+        ("check", "HISTORY"),
+    ] {
+        assert_refused(&words(line), names);
+    }
+}
+
+#[test]
+fn a_run_that_cannot_begin_leaves_files_alone() {
+    let kept = scratch("kept.jsonl");
+    fs::write(&kept, "precious").unwrap();
+    let kept = kept.to_str().unwrap();
+    let small = words("bench smallbank --accounts 100 --transactions 10");
+    assert_refused(&[&small[..], &["--history", kept, "--node-size", "1MiB"]].concat(), "--node-size");
+    assert_refused(&[&small[..], &["--report", kept, "--replicas", "5"]].concat(), "--replicas");
+    assert_refused(&[&small[..], &["--report", kept, "--history", "/nonexistent/h"]].concat(), "--history");
+    assert_refused(&[&small[..], &["--history", kept, "--report", "/nonexistent/r"]].concat(), "--report");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "precious");
+}
+
+#[test]
+fn histories_that_cannot_be_read_are_refused_by_line() {
+    let good = "{\"id\": 1, \"worker\": 0, \"start_ns\": 1, \"end_ns\": 2, \"status\": \"committed\", \
+                \"reads\": [[\"t\", \"01\", 2]], \"writes\": [[\"t\", \"01\", 4, \"update\"]]}\n";
+    let stale = good.replace("\"id\": 1", "\"id\": 2").replace("\"start_ns\": 1", "\"start_ns\": 10");
+    let stale = stale.replace("\"end_ns\": 2", "\"end_ns\": 20").replace("[[\"t\", \"01\", 4, \"update\"]]", "[]");
+    let write = |name: &str, text: &str| {
+        let path = scratch(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good_file = write("good.jsonl", good);
+    let check = |file: &str| remora(&["check", file]).status.code();
+    assert_eq!(check(&good_file), Some(0));
+    assert_eq!(check(&write("stale.jsonl", &format!("{good}{stale}"))), Some(1));
+    // Two files are checked together.
+    let other = write("other.jsonl", &stale);
+    assert_eq!(remora(&["check", &good_file, &other]).status.code(), Some(1));
+
+    let truncated = write("truncated.jsonl", &format!("{good}{}", &stale[..40]));
+    assert_refused(&["check", &truncated], "truncated.jsonl:2: the line is truncated");
+    let crashed = remora(&["check", "--crashed", &truncated]);
+    assert_eq!(crashed.status.code(), Some(0));
+    assert!(text(&crashed.stderr).contains("truncated.jsonl"), "what was left out is said");
+    let not_json = write("not.jsonl", &format!("{good}{good}hello\n").replacen("\"id\": 1", "\"id\": 9", 1));
+    assert_refused(&["check", &not_json], "not.jsonl:3: ");
+    assert_refused(&["check", "/nonexistent/history.jsonl"], "/nonexistent/history.jsonl");
+    assert_refused(&["check", env!("CARGO_TARGET_TMPDIR")], "cannot read");
+}
+
+#[test]
+fn bare_rounds_are_measured() {
+    let output = remora(&words("bench micro --kind read --kind cas-read --seconds 0.05 --report -"));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["workload"], "micro");
+    let rounds = report["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 4);
+    for round in rounds {
+        assert!(round["round_ns"].as_f64().unwrap() > 0.0 && round["plain_ns"].as_f64().unwrap() > 0.0, "{round}");
+        assert_eq!((&round["size"], &round["batch"]), (&Value::from(64), &Value::from(1)));
+    }
+    let table = text(&remora(&words("bench micro --seconds 0.05 --size 8 --batch 4")).stdout);
+    assert!(table.contains("cas-read") && table.contains("missing"), "{table}");
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in ["", "bench", "bench smallbank", "bench micro", "check"] {
+        let output = remora(&[&words(command)[..], &["--help"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        assert!(text(&output.stdout).contains("Example"), "{command}");
+    }
+    let version = remora(&["--version"]);
+    assert_eq!(text(&version.stdout), format!("remora {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// Whoever reads only the first line must not make the command panic.
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let command = format!(
+        "{} check --help | true; {} {SMALL} | true",
+        env!("CARGO_BIN_EXE_remora"),
+        env!("CARGO_BIN_EXE_remora")
+    );
+    let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}

@@ -1,0 +1,897 @@
+//! The protocol suite: what every protocol that promises transactions must do, on shared memory and under the seeded
+//! scheduler. A new protocol is one more line at [`suite`], and its numbers in [`round_trips`] and [`exact_cost`].
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
+use remora::floors::txn::{Stop, TransactOptions};
+use remora::{
+    Abort, Cluster, ClusterOptions, Cost, Error, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Record, Session,
+    TableOptions, TransactionEvent, TransactionOptions, WorkerOptions,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use support::rig::{self, Rig};
+use support::{
+    NODES, Words, at_one_node, crash, cut_off, embedded, is_logged, look, options, others_run, participants, quiet,
+    replicas_of, seeded, seeds, shard_of, table, worker,
+};
+
+macro_rules! suite {
+    ($($name:ident = $protocol:expr),* => $tests:tt) => { $(mod $name { suite!(@ $protocol, $tests); })* };
+    (@ $protocol:expr, { $($test:ident),* $(,)? }) => { $(#[test] fn $test() { super::$test($protocol); })* };
+}
+
+suite! {
+    drtm_r = remora::Protocol::DrtmR => {
+        round_trips_are_exact,
+        cost_of_a_transfer_is_exact,
+        cold_lookups_cost_one_round_more,
+        own_writes_are_read,
+        absent_keys,
+        user_errors_are_believed_only_after_validation,
+        deadlines,
+        attempts_end_with_the_holder_named,
+        limits_are_errors,
+        keys_and_values_of_odd_sizes,
+        records_of_threads_are_never_torn,
+        money_is_conserved_between_threads,
+        a_panic_leaves_no_lock,
+        a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished,
+        a_node_that_fails_is_named,
+        a_node_that_fails_at_any_step,
+        a_client_that_is_revoked_at_any_step,
+        rings_are_reused_lap_after_lap,
+    }
+}
+
+#[test]
+fn the_suite_has_every_protocol_that_promises_transactions() {
+    let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
+    assert_eq!(promising.collect::<Vec<_>>(), [Protocol::DrtmR], "add it to `suite!`");
+}
+
+// --- Costs.
+
+/// Round trips of a transaction whose locations are cached, and whose keys are all named before the first fetch.
+struct RoundTrips {
+    read_one: u64,
+    read_several: u64,
+    write_what_it_reads: u64,
+    write_and_read_another: u64,
+}
+
+fn round_trips(protocol: Protocol) -> RoundTrips {
+    match protocol {
+        Protocol::DrtmR => {
+            RoundTrips { read_one: 1, read_several: 2, write_what_it_reads: 3, write_and_read_another: 4 }
+        }
+        Protocol::Unsynchronized => {
+            RoundTrips { read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 }
+        }
+    }
+}
+
+/// What a transfer between two records of 8 bytes at two nodes costs, keys of 8 bytes, three nodes.
+fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
+    const LOCK: u64 = 8;
+    const RECORD: u64 = 40; // lock, version, meta, key, value
+    const IMAGE: u64 = RECORD - LOCK;
+    const VALIDATED: u64 = 16; // lock, version
+    const SWAP: u64 = 16; // out; 8 in
+    let round_trips = round_trips(protocol).write_what_it_reads;
+    match protocol {
+        Protocol::DrtmR => {
+            // Frame: id, kind, checksum. Entry: epoch, participants, count; pointer, old version, length of each record.
+            let entry = (3 + 3 + 2 * 3) * 8 + 2 * IMAGE;
+            // Primaries at nodes 0 and 1; with three copies their backups are at all nodes.
+            let logs = if replicas == 1 { 2 } else { 3 };
+            Cost {
+                round_trips,
+                reads: 2 + 2, // execute, lock
+                writes: logs + 2,
+                atomics: 2 + 2, // lock, unlock
+                flushes: 0,
+                rpcs: 0,
+                bytes_out: 2 * SWAP + logs * entry + 2 * (IMAGE + SWAP),
+                bytes_in: 2 * RECORD + 2 * (8 + VALIDATED) + 2 * 8,
+            }
+        }
+        Protocol::Unsynchronized => {
+            let writes = 2 * u64::from(replicas);
+            let (bytes_out, bytes_in) = (writes * IMAGE, 2 * RECORD);
+            Cost { round_trips, reads: 2, writes, bytes_out, bytes_in, ..Cost::default() }
+        }
+    }
+}
+
+/// What observers saw of each attempt.
+#[derive(Clone, Default)]
+struct Seen(Rc<RefCell<Vec<(Outcome, Cost)>>>);
+
+impl Observer for Seen {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        self.0.borrow_mut().push((event.outcome, event.cost));
+    }
+}
+
+impl Seen {
+    fn by(session: &mut Session) -> Seen {
+        let seen = Seen::default();
+        session.observe(Some(Box::new(seen.clone())));
+        seen
+    }
+
+    /// The cost of the only attempt since the last call.
+    fn cost(&self) -> Cost {
+        match self.0.take()[..] {
+            [(Outcome::Committed | Outcome::UserAbort, cost)] => cost,
+            ref others => panic!("one attempt that commits was expected: {others:?}"),
+        }
+    }
+}
+
+/// Clusters of both backends.
+fn both(protocol: Protocol, replicas: u8) -> [Cluster; 2] {
+    [embedded(protocol, replicas), seeded(protocol, replicas, 7).0]
+}
+
+fn round_trips_are_exact(protocol: Protocol) {
+    assert_round_trips(protocol);
+}
+
+#[test]
+fn round_trips_without_a_protocol() {
+    assert_round_trips(Protocol::Unsynchronized);
+}
+
+fn assert_round_trips(protocol: Protocol) {
+    let expected = round_trips(protocol);
+    for cluster in [1, 3].into_iter().flat_map(|replicas| both(protocol, replicas)) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
+        worker(&cluster, 1, 1).block_on(async |session| {
+            session.transact(async |tx| read(tx, &rows, 0..8).await).await.unwrap();
+            let seen = Seen::by(session);
+            for _ in 0..3 {
+                session.transact(async |tx| read(tx, &rows, 0..1).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.read_one);
+                session.transact(async |tx| read(tx, &rows, 0..4).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.read_several);
+                session.transact(async |tx| add(tx, &rows, 0..1, 1).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.write_what_it_reads);
+                session.transact(async |tx| add(tx, &rows, 0..4, 4).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.write_what_it_reads);
+                session.transact(async |tx| add(tx, &rows, 0..4, 1).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.write_and_read_another);
+                // Giving up is validated like a read.
+                let gave_up = session.transact(async |tx| {
+                    add(tx, &rows, 0..4, 2).await?;
+                    Err::<(), _>(Error::NotFound)
+                });
+                assert!(matches!(gave_up.await, Err(Error::NotFound)));
+                assert_eq!(seen.cost().round_trips, expected.read_several);
+            }
+        });
+    }
+}
+
+/// Fetches keys in one round.
+async fn read(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    keys: std::ops::Range<u64>,
+) -> Result<u64, Error> {
+    let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
+    tx.fetch().await?;
+    slots.into_iter().try_fold(0, |sum, slot| Ok(sum + tx.get(slot)?.0[0]))
+}
+
+/// Fetches keys in one round, and adds 1 to the first `written` of them.
+async fn add(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    keys: std::ops::Range<u64>,
+    written: usize,
+) -> Result<(), Error> {
+    let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
+    tx.fetch().await?;
+    slots.into_iter().take(written).try_for_each(|slot| {
+        tx.get_mut(slot)?.0[0] += 1;
+        Ok(())
+    })
+}
+
+fn cost_of_a_transfer_is_exact(protocol: Protocol) {
+    assert_cost_of_a_transfer(protocol);
+}
+
+#[test]
+fn cost_of_a_transfer_without_a_protocol() {
+    assert_cost_of_a_transfer(Protocol::Unsynchronized);
+}
+
+fn assert_cost_of_a_transfer(protocol: Protocol) {
+    for replicas in [1, 3] {
+        for cluster in both(protocol, replicas) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100]));
+            let of_shard = |shard| (0..64).find(|key| shard_of(&rows, *key) == shard).unwrap();
+            let (from, to) = (of_shard(0), of_shard(1));
+            worker(&cluster, 1, 1).block_on(async |session| {
+                session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
+                let seen = Seen::by(session);
+                for _ in 0..3 {
+                    session.transact(async |tx| transfer(tx, &rows, from, to).await).await.unwrap();
+                    assert_eq!(seen.cost(), exact_cost(protocol, replicas));
+                }
+            });
+        }
+    }
+}
+
+async fn transfer(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    from: u64,
+    to: u64,
+) -> Result<(), Error> {
+    let (from, to) = (tx.want(rows, from), tx.want(rows, to));
+    tx.fetch().await?;
+    tx.get_mut(from)?.0[0] -= 1;
+    tx.get_mut(to)?.0[0] += 1;
+    Ok(())
+}
+
+fn cold_lookups_cost_one_round_more(protocol: Protocol) {
+    let expected = round_trips(protocol);
+    for cluster in both(protocol, 1) {
+        // Eight rows fit one bucket: nothing is chained.
+        let rows = table(&cluster, "rows", at_one_node(8), Words([1]));
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let seen = Seen::by(session);
+            session.transact(async |tx| add(tx, &rows, 0..4, 4).await).await.unwrap();
+            assert_eq!(seen.cost().round_trips, expected.write_what_it_reads + 1);
+            // They share a bucket, which is cached now: a key never named before is found in it.
+            session.transact(async |tx| read(tx, &rows, 7..8).await).await.unwrap();
+            assert_eq!(seen.cost().round_trips, expected.read_one);
+        });
+    }
+}
+
+// --- What a closure sees.
+
+fn own_writes_are_read(protocol: Protocol) {
+    for cluster in both(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let write = session.transact(async |tx| {
+                let slot = tx.want(&rows, 1);
+                let again = tx.want(&rows, 1);
+                tx.fetch().await?;
+                tx.get_mut(slot)?.0[0] = 5;
+                assert_eq!(tx.get(again)?.0[0], 5, "a key named twice is one record");
+                tx.write(&rows, 1, Words([6])).await?;
+                assert_eq!(tx.read(&rows, 1).await?, Some(Words([6])));
+                tx.get_mut(again)?.0[0] += 1;
+                Ok(tx.get(slot)?.0[0])
+            });
+            assert_eq!(write.await.unwrap(), 7);
+            let read = session.transact(async |tx| tx.read(&rows, 1).await);
+            assert_eq!(read.await.unwrap(), Some(Words([7])));
+        });
+        assert!(worker.drain().unwrap());
+        let (rows, found) = look(&cluster, &rows);
+        assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 3 + 7);
+        assert_eq!((found.locked, found.differing_lines), (0, 0));
+    }
+}
+
+fn absent_keys(protocol: Protocol) {
+    for cluster in both(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let find = session.transact(async |tx| {
+                let both = (tx.want(&rows, 0), tx.want(&rows, 1_000));
+                tx.fetch().await?;
+                assert!(matches!(tx.get(both.1), Err(Error::NotFound)));
+                assert!(matches!(tx.get_mut(both.1), Err(Error::NotFound)));
+                assert_eq!(tx.read(&rows, 1_001).await?, None);
+                Ok((tx.find(both.0).copied(), tx.find(both.1).copied()))
+            });
+            assert_eq!(find.await.unwrap(), (Some(Words([1])), None));
+            let seen = Seen::by(session);
+            let write = session.transact(async |tx| {
+                tx.write(&rows, 0, Words([2])).await?;
+                tx.write(&rows, 1_000, Words([2])).await
+            });
+            assert!(matches!(write.await, Err(Error::NotFound)));
+            assert_eq!(seen.0.take()[0].0, Outcome::UserAbort, "giving up is a decision, and was validated");
+            let read = session.transact(async |tx| tx.read(&rows, 0).await);
+            assert_eq!(read.await.unwrap(), Some(Words([1])), "who gives up writes nothing");
+        });
+    }
+}
+
+/// Two records are always equal. A closure that sees them differ has seen what will not commit: it gives up, and must be
+/// run again rather than be believed.
+fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
+    #[derive(Debug, PartialEq, thiserror::Error)]
+    #[error("they differ: {0} and {1}")]
+    struct Differ(u64, u64);
+
+    let seen_to_differ = Cell::new(0);
+    for seed in seeds(0..20) {
+        let (cluster, _) = seeded(protocol, 1, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words([0]));
+        worker(&cluster, 3, seed).run(async |client, session| {
+            for _ in 0..6 {
+                let run = session.transact(async |tx| {
+                    if client == 0 {
+                        return add(tx, &rows, 0..2, 2).await;
+                    }
+                    let one = tx.read(&rows, 0).await?.unwrap().0[0];
+                    others_run().await;
+                    let two = tx.read(&rows, 1).await?.unwrap().0[0];
+                    if one != two {
+                        seen_to_differ.set(seen_to_differ.get() + 1);
+                        return Err(Error::user(Differ(one, two)));
+                    }
+                    Ok(())
+                });
+                match run.await {
+                    Ok(()) | Err(Error::Aborted(_)) => {}
+                    Err(error) => panic!("seed {seed}: {error} (replay with REMORA_SEED={seed})"),
+                }
+            }
+        });
+    }
+    assert!(seen_to_differ.get() > 0, "no closure has seen them differ: this proves nothing");
+    // An error that is true comes out, with its type.
+    let (cluster, _) = seeded(protocol, 1, 1);
+    let error = worker(&cluster, 1, 1)
+        .block_on(async |session| session.transact(async |_| Err::<(), _>(Error::user(Differ(1, 2)))).await)
+        .unwrap_err();
+    assert_eq!(error.downcast_user(), Some(&Differ(1, 2)));
+    assert_eq!(error.to_string(), "they differ: 1 and 2");
+}
+
+// --- Giving up.
+
+/// Puts a lock on a record that nobody will release: of transaction 12345.6, which does not exist.
+fn lock_for_ever(cluster: &Cluster, rows: &remora::Table<u64, Words<1>>, key: u64) -> remora::TransactionId {
+    let holder = remora::TransactionId::new(12_345, 6).unwrap();
+    let mut worker = worker(cluster, 1, 1);
+    worker.block_on(async |session| session.transact(async |tx| read(tx, rows, key..key + 1).await).await).unwrap();
+    let location = {
+        let (table, hash) = (rows.untyped(), rig::key(key).hash());
+        table.primary(table.cached(table.home(hash), hash).unwrap().pointer)
+    };
+    let region = cluster.fabric().region(location.node, location.region).unwrap();
+    let word = &region.words()[location.offset as usize / WORD_BYTES];
+    word.store(holder.lock().to_bits(), std::sync::atomic::Ordering::SeqCst);
+    holder
+}
+
+fn deadlines(protocol: Protocol) {
+    for cluster in both(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        lock_for_ever(&cluster, &rows, 0);
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let within = |time| TransactionOptions { deadline: Some(time), ..TransactionOptions::default() };
+            let runs = Cell::new(0);
+            let blocked = session.transact_with(within(Duration::from_millis(3)), async |tx| {
+                runs.set(runs.get() + 1);
+                add(tx, &rows, 0..1, 1).await
+            });
+            assert!(matches!(blocked.await, Err(Error::Limit(Limit::Deadline))));
+            assert!(runs.get() > 1, "it tries again until then");
+            let too_late = session.transact_with(within(Duration::ZERO), async |_| -> Result<(), Error> {
+                panic!("nothing is begun after the deadline")
+            });
+            assert!(matches!(too_late.await, Err(Error::Limit(Limit::Deadline))));
+            // What ends after the deadline is not committed.
+            let slow = session.transact_with(within(Duration::from_micros(50)), async |tx| {
+                add(tx, &rows, 1..2, 1).await?;
+                while runs.get() > 0 {
+                    thread::sleep(Duration::from_micros(300)); // shared memory has the system's clock ...
+                    for _ in 0..10_000 {
+                        others_run().await; // ... and a seeded run its own
+                    }
+                    runs.set(0);
+                }
+                Ok(())
+            });
+            assert!(matches!(slow.await, Err(Error::Limit(Limit::Deadline))));
+            assert_eq!(session.transact(async |tx| read(tx, &rows, 1..2).await).await.unwrap(), 0);
+            let patient = within(Duration::from_secs(60));
+            session.transact_with(patient, async |tx| add(tx, &rows, 1..2, 1).await).await.unwrap();
+        });
+    }
+}
+
+fn attempts_end_with_the_holder_named(protocol: Protocol) {
+    for cluster in both(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let holder = lock_for_ever(&cluster, &rows, 2);
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let seen = Seen::by(session);
+            let options = TransactionOptions { attempts: 3, ..TransactionOptions::default() };
+            let runs = Cell::new(0);
+            let blocked = session.transact_with(options, async |tx| {
+                runs.set(runs.get() + 1);
+                add(tx, &rows, 0..4, 4).await
+            });
+            let error = blocked.await.unwrap_err();
+            let Error::Aborted(Abort::Locked(lock)) = error else { panic!("{error}") };
+            assert_eq!(lock.holder(), Some(holder));
+            assert!(error.to_string().contains("12345.6"), "{error}");
+            assert_eq!((runs.get(), seen.0.take().len()), (3, 3));
+            // The others are not locked: it has left no trace.
+            let rest = session.transact(async |tx| {
+                add(tx, &rows, 0..2, 2).await?;
+                add(tx, &rows, 3..4, 1).await
+            });
+            rest.await.unwrap();
+        });
+    }
+}
+
+fn limits_are_errors(protocol: Protocol) {
+    use remora::floors::txn::limits::{LOG_NODES_MAX, SET_MAX};
+    for cluster in both(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
+        let large = table(&cluster, "large", TableOptions::for_rows(2), Words::<2000>::all(0));
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let many = session.transact(async |tx| {
+                for key in 0..=SET_MAX as u64 {
+                    let _ = tx.want(&rows, key);
+                }
+                tx.fetch().await
+            });
+            assert!(matches!(many.await, Err(Error::Limit(Limit::Set))));
+            let long = session.transact(async |tx| {
+                tx.write(&large, 0, Words::all(1)).await?;
+                tx.write(&large, 1, Words::all(1)).await?;
+                tx.write(&rows, 0, Words([1])).await
+            });
+            assert!(matches!(long.await, Err(Error::Limit(Limit::LogEntry))), "two of 16 KB do not fit 32 KB");
+            for key in 0..2 {
+                session.transact(async |tx| tx.write(&large, key, Words::all(2)).await).await.unwrap();
+            }
+            // As many records as a set holds, and more than one round holds.
+            let all = session.transact(async |tx| {
+                let slots: Vec<_> = (0..SET_MAX as u64).map(|key| tx.want(&rows, key)).collect();
+                tx.fetch().await?;
+                slots[..16].iter().try_for_each(|slot| tx.get_mut(*slot).map(|row| row.0[0] += 1))
+            });
+            all.await.unwrap();
+        });
+        quiet(&mut worker);
+        let (rows, found) = look(&cluster, &rows);
+        assert!(rows.iter().all(|row| row.0[0] == 1));
+        assert_eq!(found.locked, 0);
+    }
+    // More nodes than a transaction may log to.
+    let nodes = LOG_NODES_MAX as u16 + 1;
+    let options = ClusterOptions { memory_nodes: nodes, replicas: 1, node_bytes: 1 << 20, protocol };
+    let (cluster, _) = Cluster::seeded(options, 1).unwrap();
+    let rows = table(&cluster, "rows", TableOptions::for_rows(400), Words([0]));
+    worker(&cluster, 1, 1).block_on(async |session| {
+        let wide = session.transact(async |tx| add(tx, &rows, 0..400, 400).await);
+        assert!(matches!(wide.await, Err(Error::Limit(Limit::LogNodes))));
+        session.transact(async |tx| add(tx, &rows, 0..8, 8).await).await.unwrap();
+    });
+    // The untyped door takes keys and values of any size, and refuses the wrong ones.
+    let rig = Rig::new(remora::floors::fabric::shm::Shm::new(&[vec![4 << 20]]).unwrap());
+    let table = rig.table("rows", ReadScheme::Checksum, 1, 20, &[vec![1; 20]]);
+    let worker = remora::floors::fabric::Worker::new();
+    let mut sessions = rig.sessions(&worker, protocol, 1);
+    rig::run(&worker, &mut sessions, async |_, session| {
+        let write = session.transact(TransactOptions::default(), async |tx| {
+            tx.register(&table);
+            let short = remora::floors::sync::Key::new(&[1; 5]).unwrap();
+            let refused = tx.want(table.id(), &short).unwrap_err();
+            assert_eq!(refused, Stop::Limit(Limit::Key { found: 5, expected: 8 }));
+            let slot = tx.want(table.id(), &rig::key(0))?;
+            let absent = tx.want(table.id(), &rig::key(1))?;
+            assert_eq!(tx.write(slot, &[0; 4]), Err(Stop::Absent), "it has not been fetched");
+            tx.fetch().await?;
+            assert_eq!(tx.write(absent, &[0; 4]), Err(Stop::Absent));
+            assert_eq!(tx.write(slot, &[0; 21]), Err(Stop::Limit(Limit::Value { found: 21, max: 20 })));
+            // Shorter, empty, and longer again: no byte of an older value shows.
+            for length in [3, 0, 13, 20, 1, 7] {
+                tx.write(slot, &vec![length as u8; length])?;
+                assert_eq!(tx.value(slot), Some(&vec![length as u8; length][..]));
+            }
+            Ok(Ok::<_, ()>(()))
+        });
+        write.await.unwrap().unwrap();
+        let read = session.transact(TransactOptions::default(), async |tx| {
+            let slot = tx.want(table.id(), &rig::key(0))?;
+            tx.fetch().await?;
+            assert_eq!(tx.value(slot), Some(&[7; 7][..]));
+            Ok(Ok::<_, ()>(()))
+        });
+        read.await.unwrap().unwrap();
+    });
+}
+
+// --- Shapes of records.
+
+#[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+struct Bytes<const N: usize>([u8; N]);
+
+impl<const N: usize> Record for Bytes<N> {
+    const SCHEMA: &'static str = "bytes";
+}
+
+fn keys_and_values_of_odd_sizes(protocol: Protocol) {
+    let cluster = embedded(protocol, 3);
+    with_sizes::<_, 1>(&cluster, |number| number as u8);
+    with_sizes::<_, 8>(&cluster, |number| number as u16);
+    with_sizes::<_, 31>(&cluster, |number| number as u32 * 1_000_000);
+    with_sizes::<_, 33>(&cluster, |number| number);
+    with_sizes::<_, 24>(&cluster, |number| u128::from(number) << 60);
+    with_sizes::<_, 40>(&cluster, |number| [number as u8; 5]);
+    with_sizes::<_, 41>(&cluster, |number| [number as u8; 33]);
+    with_sizes::<_, 199>(&cluster, |number| [number as u8; 64]);
+    with_sizes::<_, 7>(&cluster, |number| (number as u16, number << 40, number as u8));
+    with_sizes::<_, 41>(&seeded(protocol, 3, 3).0, |number| [number as u8; 33]);
+}
+
+fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
+    const ROWS: u64 = 20;
+    let schemes = [None, Some(ReadScheme::SingleLine), Some(ReadScheme::Checksum), Some(ReadScheme::LineVersions)];
+    for read_scheme in schemes {
+        let name = &format!("{} {N} {read_scheme:?}", K::BYTES);
+        let options = TableOptions { read_scheme, ..TableOptions::for_rows(ROWS) };
+        let created = cluster.create_table::<K, Bytes<N>>(name, options);
+        if read_scheme == Some(ReadScheme::SingleLine) && K::BYTES.next_multiple_of(8) + N.next_multiple_of(8) > 40 {
+            assert!(created.is_err(), "a line has room for 40 bytes");
+            continue;
+        }
+        let rows = created.unwrap();
+        cluster.load(&rows, (0..ROWS).map(|number| (key(number), Bytes([number as u8; N])))).unwrap();
+        let mut worker = worker(cluster, 1, 1);
+        worker.block_on(async |session| {
+            for change in [0, 100] {
+                let run = session.transact(async |tx| {
+                    let slots: Vec<_> = (0..ROWS).map(|number| tx.want(&rows, key(number))).collect();
+                    tx.fetch().await?;
+                    for (number, slot) in slots.into_iter().enumerate() {
+                        let expected = number as u8 + if change == 0 || number % 2 == 1 { 0 } else { 100 };
+                        assert_eq!(tx.get(slot)?, &Bytes([expected; N]), "{name}");
+                        if change == 0 && number % 2 == 0 {
+                            *tx.get_mut(slot)? = Bytes([expected + 100; N]);
+                        }
+                    }
+                    Ok(())
+                });
+                run.await.unwrap();
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let (_, found) = look(cluster, &rows);
+        assert_eq!((found.records, found.locked, found.torn, found.differing_lines), (ROWS, 0, 0, 0), "{name}");
+    }
+}
+
+// --- Several threads, on shared memory. (The seeded scheduler does the same in `litmus`.)
+
+fn threads<T: Send>(cluster: &Cluster, body: impl Fn(u64, &mut remora::Worker) -> T + Sync) -> Vec<T> {
+    const THREADS: u64 = 3;
+    let options = |seed| WorkerOptions { coroutines: 4, clients: 2, seed, yield_after_rounds: true };
+    thread::scope(|scope| {
+        let body = &body;
+        let run = |seed| scope.spawn(move || body(seed, &mut cluster.worker(options(seed)).unwrap()));
+        let running: Vec<_> = (0..THREADS).map(run).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn records_of_threads_are_never_torn(protocol: Protocol) {
+    let cluster = embedded(protocol, 2);
+    never_torn::<4>(&cluster, ReadScheme::SingleLine);
+    never_torn::<25>(&cluster, ReadScheme::Checksum);
+    never_torn::<25>(&cluster, ReadScheme::LineVersions);
+    never_torn::<300>(&cluster, ReadScheme::LineVersions);
+}
+
+fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
+    let options = TableOptions { read_scheme: Some(scheme), ..TableOptions::for_rows(3) };
+    let rows = table(cluster, &format!("{scheme:?} {N}"), options, Words::<N>::all(0));
+    threads(cluster, |thread, worker| {
+        worker.run(async |coroutine, session| {
+            for turn in 0..400 {
+                let key = session.lane().random() % 3;
+                let run = session.transact(async |tx| {
+                    let row = tx.read(&rows, key).await?.unwrap();
+                    assert!(row.is_whole(), "{scheme:?}: {row:?}");
+                    if coroutine % 2 == 0 {
+                        tx.write(&rows, key, Words::all(thread << 32 | turn)).await?;
+                    }
+                    Ok(())
+                });
+                assert!(matches!(run.await, Ok(()) | Err(Error::Aborted(_))));
+            }
+        });
+    });
+    let (_, found) = look(cluster, &rows);
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{scheme:?}");
+}
+
+fn money_is_conserved_between_threads(protocol: Protocol) {
+    const ACCOUNTS: u64 = 12;
+    let cluster = embedded(protocol, 3);
+    let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([1_000]));
+    let committed = threads(&cluster, |_, worker| {
+        let counts = worker.run(async |_, session| {
+            let mut count = 0;
+            for turn in 0..300 {
+                let random = session.lane().random();
+                let (from, to) = (random % ACCOUNTS, (random >> 8) % ACCOUNTS);
+                if turn % 8 == 0 {
+                    let sum = session.transact(async |tx| read(tx, &accounts, 0..ACCOUNTS).await);
+                    match sum.await {
+                        Ok(sum) => assert_eq!(sum, 1_000 * ACCOUNTS),
+                        Err(error) => assert!(matches!(error, Error::Aborted(_)), "{error}"),
+                    }
+                } else if from != to {
+                    let done = session.transact(async |tx| transfer(tx, &accounts, from, to).await).await;
+                    assert!(matches!(done, Ok(()) | Err(Error::Aborted(_))));
+                    count += u64::from(done.is_ok());
+                }
+            }
+            count
+        });
+        counts.into_iter().sum::<u64>()
+    });
+    assert!(committed.iter().all(|count| *count > 500), "{committed:?}");
+    let (rows, found) = look(&cluster, &accounts);
+    assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 1_000 * ACCOUNTS);
+    assert_eq!((found.records, found.locked, found.torn, found.differing_lines), (ACCOUNTS, 0, 0, 0));
+}
+
+// --- Ends that nobody planned.
+
+fn a_panic_leaves_no_lock(protocol: Protocol) {
+    for cluster in both(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let mut worker = worker(&cluster, 3, 1);
+        for _ in 0..3 {
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                worker.run(async |client, session| {
+                    for _ in 0..5 {
+                        let run = session.transact(async |tx| {
+                            add(tx, &rows, 0..4, 4).await?;
+                            others_run().await;
+                            assert!(client != 1, "as planned");
+                            Ok(())
+                        });
+                        assert!(matches!(run.await, Ok(()) | Err(Error::Aborted(_))));
+                    }
+                });
+            }));
+            assert!(run.is_err());
+            quiet(&mut worker);
+            let (values, found) = look(&cluster, &rows);
+            assert_eq!(found.locked, 0);
+            assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+        }
+        // Usable again.
+        let sum = worker.block_on(async |session| session.transact(async |tx| read(tx, &rows, 0..4).await).await);
+        assert_eq!(sum.unwrap() % 4, 0);
+        assert!(worker.drain().unwrap());
+        assert_eq!(look(&cluster, &rows).1.differing_lines, 0);
+    }
+}
+
+fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Protocol) {
+    const ACCOUNTS: u64 = 6;
+    const LAPS: u64 = 10;
+    for seed in seeds(0..4) {
+        let (cluster, fabric) = seeded(protocol, 3, seed);
+        let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([1_000]));
+        // Alone the steps between two polls are fewest.
+        let mut worker = worker(&cluster, if seed % 2 == 0 { 1 } else { 3 }, seed);
+        // Client 0 is dropped after 0, 1, 2 ... polls, until it is not dropped any more; the others go on meanwhile.
+        let (over, cut) = (Cell::new(false), Cell::new(0));
+        worker.run(async |client, session| {
+            let (mut polls, mut laps) = (0, 0);
+            while !over.get() {
+                let random = session.lane().random();
+                let (from, to) = (random % ACCOUNTS, (random + 1 + (random >> 32) % (ACCOUNTS - 1)) % ACCOUNTS);
+                let run = session.transact(async |tx| transfer(tx, &accounts, from, to).await);
+                let run = cut_off(run, if client == 0 { polls } else { usize::MAX }).await;
+                assert!(matches!(run, None | Some(Ok(()) | Err(Error::Aborted(_)))));
+                if client == 0 {
+                    cut.set(cut.get() + u64::from(run.is_none()));
+                    (polls, laps) = if run.is_none() { (polls + 1, laps) } else { (0, laps + 1) };
+                    over.set(laps == LAPS);
+                }
+            }
+        });
+        assert!(cut.get() > LAPS * 8, "the drops must reach every await, not only {}", cut.get());
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        let (rows, found) = look(&cluster, &accounts);
+        assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 1_000 * ACCOUNTS, "seed {seed}");
+        assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "seed {seed}");
+    }
+}
+
+/// The keys whose primary is at a node.
+fn keys_of(rows: &remora::Table<u64, Words<1>>, count: u64, node: u16) -> Vec<u64> {
+    (0..count).filter(|key| rows.untyped().shard_replicas(shard_of(rows, *key))[0].node.0 == node).collect()
+}
+
+fn a_node_that_fails_is_named(protocol: Protocol) {
+    for cluster in both(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([0]));
+        let [zero, one] = [0, 1].map(|node| keys_of(&rows, 64, node));
+        let mut workers = worker(&cluster, 2, 1);
+        workers.block_on(async |session| session.transact(async |tx| read(tx, &rows, 0..64).await).await).unwrap();
+        cluster.fabric().fail(NodeId(1));
+        workers.run(async |_, session| {
+            for turn in 0..4 {
+                let lost = session.transact(async |tx| add(tx, &rows, one[turn]..one[turn] + 1, 1).await);
+                match lost.await {
+                    Err(Error::Unavailable(error)) => {
+                        assert_eq!((error.node, error.fault), (NodeId(1), Fault::Unreachable));
+                        assert!(Error::Unavailable(error).to_string().contains("node 1"));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                // Half of it lives elsewhere: all or nothing.
+                let half = session.transact(async |tx| transfer(tx, &rows, zero[turn], one[turn]).await);
+                assert!(matches!(half.await, Err(Error::Unavailable(error)) if error.node == NodeId(1)));
+                // And who does not need the node goes on.
+                let key = zero[turn + 4];
+                let others = session.transact(async |tx| add(tx, &rows, key..key + 1, 1).await);
+                assert!(matches!(others.await, Ok(()) | Err(Error::Aborted(_))));
+            }
+        });
+        let read = workers.block_on(async |session| {
+            let keys = zero.iter().copied();
+            let mut sum = 0;
+            for key in keys {
+                sum += session.transact(async |tx| read(tx, &rows, key..key + 1).await).await?;
+            }
+            Ok::<_, Error>(sum)
+        });
+        assert_eq!(read.unwrap(), 2 * 4, "what was with the lost node is not written, and not locked");
+    }
+}
+
+/// A node fails after every step of a transaction that needs it: an answer comes, and it is a true one.
+fn a_node_that_fails_at_any_step(protocol: Protocol) {
+    let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
+    for polls in 0..140 {
+        let (cluster, fabric) = seeded(protocol, 3, polls);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
+        let mut workers = worker(&cluster, 1, polls);
+        let result = workers.block_on(async |session| {
+            let write = session.transact(async |tx| {
+                add(tx, &rows, 0..4, 4).await?;
+                Ok(tx.id())
+            });
+            let mut write = std::pin::pin!(write);
+            if let Some(done) = cut_off(write.as_mut(), polls as usize).await {
+                return done;
+            }
+            cluster.fabric().fail(NodeId((polls % 3) as u16));
+            write.await
+        });
+        match result {
+            Ok(id) => {
+                committed += 1;
+                // Known to the other participants at least.
+                let alive = (0..NODES).map(NodeId).filter(|node| u64::from(node.0) != polls % 3);
+                assert!(alive.into_iter().any(|node| is_logged(&fabric, node, id)));
+            }
+            Err(Error::Unavailable(error)) => {
+                unavailable += 1;
+                assert_eq!((u64::from(error.node.0), error.fault), (polls % 3, Fault::Unreachable));
+            }
+            Err(Error::Unknown(_)) => unknown += 1,
+            Err(error) => panic!("{error}"),
+        }
+        crash(workers, &fabric);
+    }
+    assert!(committed > 0 && unavailable > 0 && unknown > 0, "{committed} {unavailable} {unknown}");
+}
+
+/// A client loses its access after every step of a transaction. Committed means that all backups will have it; not
+/// committed means that none will; and a lost answer is neither.
+fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
+    const ROWS: u64 = 500;
+    for seed in seeds(0..2) {
+        let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
+        let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+        let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([0]));
+        let of = &rows;
+        let of_shard = |shard| (0..ROWS).filter(move |key| shard_of(of, *key) == shard);
+        let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
+        for (step, (one, two)) in of_shard(0).zip(of_shard(1)).enumerate() {
+            // So that it can be looked at from outside.
+            worker(&cluster, 1, 1).block_on(async |session| {
+                let find = session.transact(async |tx| Ok((tx.read(&rows, one).await?, tx.read(&rows, two).await?)));
+                find.await.unwrap();
+            });
+            let mut worker = worker(&cluster, 1, seed + step as u64);
+            let client = worker.incarnations().next().unwrap();
+            fabric.revoke_after(ClientId(client), step as u64);
+            let last = Cell::new(None);
+            let result = worker.block_on(async |session| {
+                let write = session.transact(async |tx| {
+                    last.set(Some(tx.id()));
+                    transfer_like(tx, &rows, one, two).await
+                });
+                write.await
+            });
+            crash(worker, &fabric);
+            fabric.settle_services();
+            let id = last.get().unwrap();
+            let nodes: Vec<_> = [one, two].into_iter().flat_map(|key| participants(&rows, key)).collect();
+            let logged = nodes.iter().filter(|node| is_logged(&fabric, **node, id)).count();
+            let applied = [one, two].into_iter().flat_map(|key| replicas_of(&fabric, &rows, key).split_off(1));
+            let applied = applied.filter(|(_, words)| words[1] == 4).count();
+            match result {
+                Ok(()) => {
+                    committed += 1;
+                    assert_eq!((logged, applied), (nodes.len(), 4), "seed {seed}, step {step}: committed");
+                }
+                Err(Error::Unavailable(error)) => {
+                    unavailable += 1;
+                    assert_eq!(error.fault, Fault::Revoked);
+                    assert_eq!((logged, applied), (0, 0), "seed {seed}, step {step}: not committed");
+                }
+                Err(Error::Unknown(unsure)) => {
+                    unknown += 1;
+                    assert_eq!(unsure, id);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(committed > 0 && unavailable > 0 && unknown > 0, "{committed} {unavailable} {unknown}");
+    }
+}
+
+async fn transfer_like(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    one: u64,
+    two: u64,
+) -> Result<(), Error> {
+    let both = [tx.want(rows, one), tx.want(rows, two)];
+    tx.fetch().await?;
+    both.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+}
+
+/// Large entries fill a ring in a few transactions; it is reused while the appliers follow.
+fn rings_are_reused_lap_after_lap(protocol: Protocol) {
+    for (cluster, turns) in both(protocol, 3).into_iter().zip([400, 40]) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words::<700>::all(0));
+        let mut worker = worker(&cluster, 2, 1);
+        worker.run(async |client, session| {
+            for turn in 0..turns {
+                let key = session.lane().random() % 8;
+                let value = Words::all(client as u64 * 1000 + turn);
+                let write = session.transact(async |tx| tx.write(&rows, key, value).await);
+                assert!(matches!(write.await, Ok(()) | Err(Error::Aborted(_))));
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let (_, found) = look(&cluster, &rows);
+        assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0));
+    }
+}

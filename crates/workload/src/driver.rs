@@ -1,0 +1,397 @@
+//! Runs a workload on threads and coroutines, and measures it.
+//!
+//! A thread has one worker; its coroutines share the thread's counters. Threads share two things only: a flag that is
+//! written once, and a counter for each thread on a cache line of its own, written now and then, so that somebody can
+//! look on.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::{Cluster, Error, Observer, Session, TransactionEvent, Worker, WorkerOptions};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::machine::Machine;
+use crate::report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio};
+use crate::statistics::Statistics;
+use crate::{After, Prng, RunError, Workload};
+
+/// How long to run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Length {
+    /// For so long.
+    Time(Duration),
+    /// Until so many transactions have ended, committed or aborted by the workload.
+    Transactions(u64),
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// Workers, each a thread.
+    pub threads: usize,
+    /// Transactions in flight for each of them.
+    pub coroutines: usize,
+    /// When to stop.
+    pub length: Length,
+    /// Of all randomness.
+    pub seed: u64,
+    /// See [`WorkerOptions::yield_after_rounds`].
+    pub yield_after_rounds: bool,
+}
+
+/// Makes one more observer for each thread, on that thread.
+pub type Observers<'a> = &'a (dyn Fn() -> Option<Box<dyn Observer>> + Sync);
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Since the run has begun.
+    pub elapsed: Duration,
+    /// Transactions that have ended: a little behind.
+    pub ended: u64,
+}
+
+/// What a run has come to.
+#[derive(Debug)]
+pub struct Measured {
+    /// All threads' counters together.
+    pub statistics: Statistics,
+    /// Transactions that were given up because every attempt met others.
+    pub given_up: u64,
+    /// From the first transaction's begin to the last one's end.
+    pub elapsed: Duration,
+    /// CPU time.
+    pub cpu: CpuSeconds,
+    /// What must hold, looked at when all was still.
+    pub invariants: Vec<Invariant>,
+}
+
+/// How often whoever looks on is told.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs a workload; `look` is called now and then, on this thread.
+pub fn run<W: Workload>(
+    cluster: &Cluster,
+    workload: &W,
+    options: &RunOptions,
+    observers: Observers<'_>,
+    mut look: impl FnMut(Progress),
+) -> Result<Measured, RunError> {
+    let shared = Shared {
+        stop: AtomicBool::new(false),
+        ready: Barrier::new(options.threads + 1),
+        ended: (0..options.threads).map(|_| Ended::default()).collect(),
+    };
+    thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(options.threads);
+        for index in 0..options.threads {
+            let shared = &shared;
+            let client = move || client(cluster, workload, options, index, observers, shared);
+            let thread = thread::Builder::new().name(format!("worker-{index}")).spawn_scoped(scope, client);
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    // Whoever waits at the barrier is let go, to find that there is nothing to do.
+                    shared.stop.store(true, Ordering::Relaxed);
+                    (index..options.threads).for_each(|_| drop(scope.spawn(|| shared.ready.wait())));
+                    shared.ready.wait();
+                    return Err(RunError::Thread(error));
+                }
+            }
+        }
+        shared.ready.wait();
+        let (began, appliers_began) = (Instant::now(), cluster.applier_cpu_ns());
+        loop {
+            let elapsed = began.elapsed();
+            look(Progress { elapsed, ended: shared.ended.iter().map(|one| one.0.load(Ordering::Relaxed)).sum() });
+            let left = match options.length {
+                Length::Time(length) => length.saturating_sub(elapsed),
+                Length::Transactions(_) => LOOK,
+            };
+            if left.is_zero() || threads.iter().all(|thread| thread.is_finished()) {
+                break;
+            }
+            thread::sleep(left.min(LOOK));
+        }
+        shared.stop.store(true, Ordering::Relaxed);
+        let mut sum = Ran::new(W::TYPES.len());
+        let mut failure = None;
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(ran)) => sum.add(ran),
+                Ok(Err(error)) => failure = failure.or(Some(error)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let elapsed = sum.ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(began));
+        let appliers = (cluster.applier_cpu_ns() - appliers_began) as f64 / 1e9;
+        let after = After { ledgers: &sum.ledgers, settled: sum.settled, unknown: sum.statistics.unknown };
+        let invariants = workload.invariants(cluster, after)?;
+        let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };
+        Ok(Measured { statistics: sum.statistics, given_up: sum.given_up, elapsed, cpu, invariants })
+    })
+}
+
+/// Runs so many transactions on every coroutine of a worker of the calling thread, and looks at what must hold: for tests,
+/// also on a seeded cluster, whose clients all live on one thread.
+pub fn run_here<W: Workload>(
+    cluster: &Cluster,
+    workload: &W,
+    worker: &mut Worker,
+    transactions: u64,
+    seed: u64,
+) -> Result<(Statistics, Vec<Invariant>), RunError> {
+    let mut random: Vec<Prng> = (0..worker.sessions().len() as u64).map(|lane| Prng::derive(seed, lane)).collect();
+    let thread = Thread { workload, stop: &AtomicBool::new(false), limit: &|_| transactions };
+    let ran = thread.run(worker, &mut random, None, &Ended::default())?;
+    let after = After { ledgers: &ran.ledgers, settled: ran.settled, unknown: ran.statistics.unknown };
+    let invariants = workload.invariants(cluster, after)?;
+    Ok((ran.statistics, invariants))
+}
+
+/// What threads share.
+struct Shared {
+    stop: AtomicBool,
+    ready: Barrier,
+    ended: Vec<Ended>,
+}
+
+/// Transactions of a thread that have ended, for whoever looks on. Alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Ended(AtomicU64);
+
+/// A thread stores its counter once in so many transactions.
+const PUBLISH: u64 = 64;
+
+/// What a thread, or all of them, have come to.
+struct Ran<Ledger> {
+    statistics: Statistics,
+    ledgers: Vec<Ledger>,
+    given_up: u64,
+    settled: bool,
+    cpu_seconds: f64,
+    ended: Option<Instant>,
+}
+
+impl<Ledger> Ran<Ledger> {
+    fn new(types: usize) -> Ran<Ledger> {
+        let statistics = Statistics::new(types);
+        Ran { statistics, ledgers: Vec::new(), given_up: 0, settled: true, cpu_seconds: 0.0, ended: None }
+    }
+
+    fn add(&mut self, other: Ran<Ledger>) {
+        self.statistics.add(&other.statistics);
+        self.ledgers.extend(other.ledgers);
+        self.given_up += other.given_up;
+        self.settled &= other.settled;
+        self.cpu_seconds += other.cpu_seconds;
+        self.ended = self.ended.max(other.ended);
+    }
+}
+
+/// One thread of a run.
+fn client<W: Workload>(
+    cluster: &Cluster,
+    workload: &W,
+    options: &RunOptions,
+    index: usize,
+    observers: Observers<'_>,
+    shared: &Shared,
+) -> Result<Ran<W::Ledger>, RunError> {
+    let prepare = || -> Result<Worker, RunError> {
+        let &RunOptions { coroutines, yield_after_rounds, .. } = options;
+        // Lanes draw their pauses from streams of their own.
+        let seed = Prng::derive(options.seed, 1 << 32 | index as u64).next_u64();
+        let mut worker =
+            cluster.worker(WorkerOptions { coroutines, seed, yield_after_rounds, ..WorkerOptions::default() })?;
+        let (part, parts) = (index as u64, options.threads as u64);
+        worker.block_on(async |session| workload.warm(session, part, parts).await)?;
+        Ok(worker)
+    };
+    let prepared = prepare();
+    if prepared.is_err() {
+        shared.stop.store(true, Ordering::Relaxed);
+    }
+    shared.ready.wait();
+    let mut worker = prepared?;
+    let coroutines = options.coroutines as u64;
+    let first = index as u64 * coroutines;
+    let mut random: Vec<Prng> = (first..first + coroutines).map(|lane| Prng::derive(options.seed, lane)).collect();
+    let limit = |coroutine: u64| match options.length {
+        Length::Time(_) => u64::MAX,
+        Length::Transactions(all) => share(all, options.threads as u64 * coroutines, first + coroutine),
+    };
+    let thread = Thread { workload, stop: &shared.stop, limit: &limit };
+    thread.run(&mut worker, &mut random, observers(), &shared.ended[index])
+}
+
+/// The part of so many transactions that is one coroutine's.
+fn share(all: u64, parts: u64, part: u64) -> u64 {
+    all / parts + u64::from(part < all % parts)
+}
+
+struct Thread<'a, W> {
+    workload: &'a W,
+    stop: &'a AtomicBool,
+    /// Transactions for each coroutine.
+    limit: &'a dyn Fn(u64) -> u64,
+}
+
+impl<W: Workload> Thread<'_, W> {
+    fn run(
+        &self,
+        worker: &mut Worker,
+        random: &mut [Prng],
+        also: Option<Box<dyn Observer>>,
+        published: &Ended,
+    ) -> Result<Ran<W::Ledger>, RunError> {
+        let watched = Rc::new(RefCell::new(Watched { statistics: Statistics::new(W::TYPES.len()), also }));
+        for session in worker.sessions() {
+            session.observe(Some(Box::new(Watch(watched.clone()))));
+        }
+        let tally = RefCell::new((0, 0)); // transactions that have ended; those given up
+        let random: Vec<RefCell<&mut Prng>> = random.iter_mut().map(RefCell::new).collect();
+        let cpu_began = thread_cpu_seconds();
+        let results = worker.run(async |coroutine, session| {
+            let mut random = **random[coroutine].borrow();
+            let mut ledger = W::Ledger::default();
+            for _ in 0..(self.limit)(coroutine as u64) {
+                if self.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let given_up = self.transact(session, &mut random, &mut ledger).await.inspect_err(|_| {
+                    self.stop.store(true, Ordering::Relaxed);
+                })?;
+                let mut tally = tally.borrow_mut();
+                tally.0 += 1;
+                tally.1 += u64::from(given_up);
+                if tally.0 % PUBLISH == 0 {
+                    published.0.store(tally.0, Ordering::Relaxed);
+                }
+                drop(tally);
+                let_others_run().await;
+            }
+            Ok::<_, Error>(ledger)
+        });
+        let ended = Some(Instant::now());
+        let (ended_count, given_up) = tally.into_inner();
+        published.0.store(ended_count, Ordering::Relaxed);
+        worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+        let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
+        let statistics = watched.into_inner().statistics;
+        let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        let settled = worker.drain()?;
+        let cpu_seconds = thread_cpu_seconds() - cpu_began;
+        Ok(Ran { statistics, ledgers, given_up, settled, cpu_seconds, ended })
+    }
+
+    /// One transaction; whether it was given up. An error is one that ends the run.
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut W::Ledger) -> Result<bool, Error> {
+        match self.workload.transact(session, random, ledger).await {
+            Ok(()) | Err(Error::User(_) | Error::Unknown(_)) => Ok(false),
+            Err(Error::Aborted(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The observers of a thread's sessions: its counters, and whoever else wants to know.
+struct Watched {
+    statistics: Statistics,
+    also: Option<Box<dyn Observer>>,
+}
+
+struct Watch(Rc<RefCell<Watched>>);
+
+impl Observer for Watch {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let watched = &mut *self.0.borrow_mut();
+        watched.statistics.transaction(event);
+        if let Some(also) = &mut watched.also {
+            also.transaction(event);
+        }
+    }
+}
+
+/// A turn for the worker's other coroutines: where rounds complete at once nothing else makes one.
+async fn let_others_run() {
+    let mut turned = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut turned, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+impl Measured {
+    /// The report of the run. The fabric's name and the options in force are the caller's to tell.
+    #[must_use]
+    pub fn report<W: Workload>(&self, cluster: &Cluster, fabric: &str, config: serde_json::Value) -> Report {
+        let statistics = &self.statistics;
+        let (seconds, committed) = (self.elapsed.as_secs_f64(), statistics.committed());
+        let aborted: u64 = statistics.aborted.iter().map(|(_, count)| count).sum();
+        let by_type = W::TYPES.iter().zip(&statistics.types).map(|(name, one)| {
+            let round_trips = PerTransaction::of(&one.cost, one.committed).round_trips;
+            let latency_us = LatencyUs::of(&one.latency);
+            (*name, TypeReport { committed: one.committed, aborted: one.aborted, latency_us, round_trips })
+        });
+        let phases = &statistics.phases;
+        Report {
+            workload: W::NAME.to_owned(),
+            protocol: cluster.protocol().name().to_owned(),
+            fabric: fabric.to_owned(),
+            config,
+            seconds,
+            committed,
+            throughput_tps: ratio(committed as f64, seconds),
+            aborted: statistics.aborted.iter().copied().collect(),
+            abort_rate: ratio(aborted as f64, (committed + aborted) as f64),
+            given_up: self.given_up,
+            unknown: statistics.unknown,
+            latency_us: LatencyUs::of(&statistics.latency()),
+            per_transaction: PerTransaction::of(&statistics.cost(), committed),
+            by_type: by_type.collect(),
+            phases_us: PhasesUs {
+                execute: LatencyUs::of(&phases.execute),
+                validate: LatencyUs::of(&phases.validate),
+                log: LatencyUs::of(&phases.log),
+                commit: LatencyUs::of(&phases.commit),
+            },
+            cpu_seconds: self.cpu,
+            per_cpu_second_tps: ratio(committed as f64, self.cpu.workers + self.cpu.appliers),
+            invariants: self.invariants.clone(),
+            machine: Machine::this(cluster.pages()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn shares_add_up_and_differ_by_one_at_most() {
+        for (all, parts) in [(0, 1), (1, 8), (7, 8), (8, 8), (1_000_003, 16)] {
+            let shares: Vec<u64> = (0..parts).map(|part| share(all, parts, part)).collect();
+            assert_eq!(shares.iter().sum::<u64>(), all);
+            assert!(shares.iter().max().unwrap_or(&0) - shares.iter().min().unwrap_or(&0) <= 1);
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Bare rounds, one coroutine, over shared memory: what the fabric itself costs.
+//!
+//! Every kind of round is measured next to the same work done plainly, in blocks that take turns, so that whatever
+//! disturbs the machine disturbs both; medians over many blocks are reported. Two kinds of memory: *cached*, a few lines
+//! that stay in the nearest cache, and *missing*, random lines of a region several times larger than the last cache. The
+//! address of a READ depends on what the one before it has brought, in both, so that misses do not overlap.
+//!
+//! The plain work on cached memory is a memcpy (of ordinary memory) or the processor's instruction. On missing memory it
+//! reads and writes word by word the very region that the rounds use: ordinary memory would have other pages.
+
+use std::fmt;
+use std::fs;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
+use remora_fabric::shm::Shm;
+use remora_fabric::{
+    Address, ClientId, Fabric, FabricError, LINE_BYTES, Lane, NodeId, RegionError, RegionId, WORD_BYTES,
+};
+use serde::Serialize;
+
+use crate::Prng;
+use crate::machine::Machine;
+
+/// What the verbs of a round are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// READs.
+    Read,
+    /// WRITEs.
+    Write,
+    /// Compare-and-swaps, that succeed.
+    Cas,
+    /// Pairs of a compare-and-swap and a READ of the same record: a hitchhiked lock.
+    CasRead,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Cas, Kind::CasRead];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Cas => "cas",
+            Kind::CasRead => "cas-read",
+        }
+    }
+
+    /// The kind of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// How many verbs one access is.
+    fn verbs(self) -> usize {
+        if self == Kind::CasRead { 2 } else { 1 }
+    }
+}
+
+/// Where the records lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// In the nearest cache.
+    Cached,
+    /// In memory: random lines of a region that no cache holds.
+    Missing,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Place::Cached => "cached",
+            Place::Missing => "missing",
+        })
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct MicroOptions {
+    /// Kinds of rounds.
+    pub kinds: Vec<Kind>,
+    /// Bytes of a record.
+    pub size: usize,
+    /// Accesses of a round.
+    pub batch: usize,
+    /// How long.
+    pub time: Duration,
+    /// Of the addresses.
+    pub seed: u64,
+}
+
+impl MicroOptions {
+    /// Whether there are such rounds.
+    pub fn check(&self) -> Result<(), Unfit> {
+        let &MicroOptions { size, batch, .. } = self;
+        if size == 0 || !size.is_multiple_of(WORD_BYTES) {
+            return Err(Unfit::Size);
+        }
+        let unfit = |kind: &Kind| {
+            let bytes = size.saturating_add(WORD_BYTES).saturating_mul(batch);
+            bytes > ROUND_BYTES_MAX || batch.saturating_mul(kind.verbs()) > ROUND_VERBS_MAX
+        };
+        if batch == 0 || self.kinds.iter().any(unfit) {
+            return Err(Unfit::Round { accesses: batch, bytes: size });
+        }
+        Ok(())
+    }
+}
+
+/// Options that do not go together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unfit {
+    /// See [`MicroOptions::size`].
+    #[error("a record has a positive multiple of {WORD_BYTES} bytes")]
+    Size,
+    /// A round does not take so much.
+    #[error(
+        "{accesses} accesses of {bytes} bytes are more than a round takes: {} bytes and {} verbs",
+        ROUND_BYTES_MAX,
+        ROUND_VERBS_MAX
+    )]
+    Round {
+        /// Accesses asked for.
+        accesses: usize,
+        /// Bytes of each.
+        bytes: usize,
+    },
+}
+
+/// Why nothing was measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MicroError {
+    /// The options.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// There is no memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// A round failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+/// What a kind of round costs.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Measurement {
+    /// What its verbs are.
+    pub kind: Kind,
+    /// Where they go.
+    pub memory: Place,
+    /// Bytes of a record.
+    pub size: usize,
+    /// Accesses of a round.
+    pub batch: usize,
+    /// Median, in nanoseconds a round.
+    pub round_ns: f64,
+    /// A tenth of the blocks was faster.
+    pub round_p10_ns: f64,
+    /// A tenth of the blocks was slower.
+    pub round_p90_ns: f64,
+    /// What it is compared with.
+    pub plain: &'static str,
+    /// Median of that.
+    pub plain_ns: f64,
+    /// The difference of the medians: what the round adds.
+    pub over_ns: f64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct MicroReport {
+    /// The workload's name.
+    pub workload: &'static str,
+    /// The backend.
+    pub fabric: &'static str,
+    /// Every option in force.
+    pub config: serde_json::Value,
+    /// How long it took.
+    pub seconds: f64,
+    /// Blocks behind each median.
+    pub repetitions: usize,
+    /// Bytes of the region that no cache holds.
+    pub missing_bytes: u64,
+    /// What was measured.
+    pub rounds: Vec<Measurement>,
+    /// What it ran on.
+    pub machine: Machine,
+}
+
+/// A block lasts about this long: long against the clock's own cost, short against whatever disturbs the machine.
+const BLOCK: Duration = Duration::from_micros(20);
+/// Cached records lie within this, the smaller half of a small first-level cache.
+const CACHED_BYTES: usize = 16 << 10;
+/// The missing region is so many times the last cache.
+const CACHES: u64 = 4;
+/// For a machine that does not tell how large its last cache is.
+const LAST_CACHE_BYTES: u64 = 64 << 20;
+
+/// Measures; `look` is called now and then with the time that has passed.
+pub fn run(
+    options: &MicroOptions,
+    config: serde_json::Value,
+    mut look: impl FnMut(Duration),
+) -> Result<MicroReport, MicroError> {
+    options.check()?;
+    let missing_bytes = (CACHES * last_cache_bytes()).max(1 << 20);
+    let shm = Shm::new(&[vec![missing_bytes as usize]])?;
+    let Some(region) = shm.region(NODE, RegionId(0)) else { unreachable!("the node has been made with a region") };
+    // Every page is there before anything is measured.
+    region.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    let began = Instant::now();
+    let (series, repetitions) = remora_fabric::block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let mut bench = Bench::new(lane, region.words(), options);
+        let mut series: Vec<Series> = [Place::Cached, Place::Missing]
+            .into_iter()
+            .flat_map(|place| options.kinds.iter().map(move |kind| Series::new(*kind, place)))
+            .collect();
+        for one in &mut series {
+            one.calibrate(&mut bench).await?;
+        }
+        let mut repetitions = 0;
+        while repetitions == 0 || began.elapsed() < options.time {
+            for one in &mut series {
+                one.repeat(&mut bench).await?;
+            }
+            repetitions += 1;
+            look(began.elapsed());
+        }
+        Ok::<_, FabricError>((series, repetitions))
+    })?;
+    let seconds = began.elapsed().as_secs_f64();
+    let rounds = series.into_iter().map(|one| one.measurement(options)).collect();
+    let machine = Machine::this(shm.memory().pages());
+    Ok(MicroReport { workload: "micro", fabric: "shm", config, seconds, repetitions, missing_bytes, rounds, machine })
+}
+
+fn last_cache_bytes() -> u64 {
+    let size = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok();
+    let kilobytes = size.and_then(|size| size.trim().strip_suffix('K')?.parse::<u64>().ok());
+    kilobytes.map_or(LAST_CACHE_BYTES, |kilobytes| kilobytes << 10)
+}
+
+const NODE: NodeId = NodeId(0);
+
+/// What the blocks work on.
+struct Bench<'a> {
+    lane: &'a Lane,
+    region: &'a [AtomicU64],
+    /// Ordinary memory of the size of the cached part.
+    ordinary: Vec<u64>,
+    /// What plain reads bring and plain writes take.
+    record: Vec<u64>,
+    batch: usize,
+    /// Words from one record to the next.
+    stride: usize,
+    random: Prng,
+}
+
+impl<'a> Bench<'a> {
+    fn new(lane: &'a Lane, region: &'a [AtomicU64], options: &MicroOptions) -> Bench<'a> {
+        let stride = options.size.next_multiple_of(LINE_BYTES) / WORD_BYTES;
+        let mut bench = Bench {
+            lane,
+            region,
+            ordinary: Vec::new(),
+            record: vec![0; options.size / WORD_BYTES],
+            batch: options.batch,
+            stride,
+            random: Prng::new(options.seed),
+        };
+        bench.ordinary = vec![0; bench.records(Place::Cached) as usize * stride];
+        bench
+    }
+
+    /// How many records there are.
+    fn records(&self, place: Place) -> u64 {
+        let bytes = match place {
+            Place::Cached => CACHED_BYTES,
+            Place::Missing => size_of_val(self.region),
+        };
+        (bytes / (self.stride * WORD_BYTES)).max(1) as u64
+    }
+
+    /// The first word of a random record. `seen` is 0, but only the memory knows.
+    #[inline]
+    fn pick(&mut self, records: u64, seen: u64) -> usize {
+        (self.random.below(records) + seen) as usize * self.stride
+    }
+
+    /// So many rounds; the time that they take.
+    async fn rounds(&mut self, kind: Kind, place: Place, count: u32) -> Result<Duration, FabricError> {
+        let (lane, records) = (self.lane, self.records(place));
+        let bytes = size_of_val(&*self.record);
+        let mut seen = 0;
+        let began = Instant::now();
+        for _ in 0..count {
+            let mut round = lane.round();
+            let mut read = None;
+            for _ in 0..self.batch {
+                let offset = (self.pick(records, seen) * WORD_BYTES) as u64;
+                let at = Address { node: NODE, region: RegionId(0), offset };
+                match kind {
+                    Kind::Read => read = Some(round.read(at, bytes)),
+                    Kind::Write => round.write_words(at, &self.record),
+                    Kind::Cas => drop(round.compare_swap(at, 0, 0)),
+                    Kind::CasRead => {
+                        round.compare_swap(at, 0, 0);
+                        read = Some(round.read(at, bytes));
+                    }
+                }
+            }
+            let done = lane.execute(round).await?;
+            if let Some(read) = read {
+                seen = done.words(read)[0];
+            }
+        }
+        Ok(began.elapsed())
+    }
+
+    /// The same work, plainly.
+    fn plain(&mut self, kind: Kind, place: Place, count: u32) -> Duration {
+        let (region, records) = (self.region, self.records(place));
+        let words = self.record.len();
+        let mut seen = 0;
+        let began = Instant::now();
+        for _ in 0..count {
+            for _ in 0..self.batch {
+                let at = self.pick(records, seen);
+                if matches!(kind, Kind::Cas | Kind::CasRead) {
+                    let found = region[at].compare_exchange(0, 0, Ordering::SeqCst, Ordering::SeqCst);
+                    let _ = black_box(found);
+                }
+                match (kind, place) {
+                    (Kind::Cas, _) => {}
+                    (Kind::Write, Place::Cached) => {
+                        self.ordinary[at..at + words].copy_from_slice(black_box(&self.record))
+                    }
+                    (Kind::Write, Place::Missing) => {
+                        let to = &region[at..at + words];
+                        to.iter()
+                            .zip(black_box(&self.record))
+                            .for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+                    }
+                    (Kind::Read | Kind::CasRead, Place::Cached) => {
+                        self.record.copy_from_slice(black_box(&self.ordinary[at..at + words]));
+                    }
+                    (Kind::Read | Kind::CasRead, Place::Missing) => {
+                        let from = &region[at..at + words];
+                        self.record.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+                    }
+                }
+                black_box((&self.record, &self.ordinary));
+            }
+            if matches!(kind, Kind::Read | Kind::CasRead) {
+                seen = self.record[0];
+            }
+        }
+        began.elapsed()
+    }
+}
+
+/// The blocks of one kind of round.
+struct Series {
+    kind: Kind,
+    place: Place,
+    /// Rounds of a block.
+    count: u32,
+    rounds_ns: Vec<f64>,
+    plain_ns: Vec<f64>,
+}
+
+impl Series {
+    fn new(kind: Kind, place: Place) -> Series {
+        Series { kind, place, count: 16, rounds_ns: Vec::new(), plain_ns: Vec::new() }
+    }
+
+    /// Finds out how many rounds make a block.
+    async fn calibrate(&mut self, bench: &mut Bench<'_>) -> Result<(), FabricError> {
+        while bench.rounds(self.kind, self.place, self.count).await? < BLOCK && self.count < 1 << 16 {
+            self.count *= 2;
+        }
+        Ok(())
+    }
+
+    async fn repeat(&mut self, bench: &mut Bench<'_>) -> Result<(), FabricError> {
+        let each = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(self.count);
+        self.rounds_ns.push(each(bench.rounds(self.kind, self.place, self.count).await?));
+        self.plain_ns.push(each(bench.plain(self.kind, self.place, self.count)));
+        Ok(())
+    }
+
+    fn measurement(mut self, options: &MicroOptions) -> Measurement {
+        self.rounds_ns.sort_by(f64::total_cmp);
+        self.plain_ns.sort_by(f64::total_cmp);
+        let at = |sorted: &[f64], part: f64| {
+            let index = (sorted.len() as f64 * part) as usize;
+            (sorted[index.min(sorted.len() - 1)] * 100.0).round() / 100.0
+        };
+        let (round_ns, plain_ns) = (at(&self.rounds_ns, 0.5), at(&self.plain_ns, 0.5));
+        let plain = match (self.kind, self.place) {
+            (Kind::Read | Kind::Write, Place::Cached) => "memcpy",
+            (Kind::Read | Kind::Write, Place::Missing) => "word by word",
+            (Kind::Cas, _) => "instruction",
+            (Kind::CasRead, Place::Cached) => "instruction, memcpy",
+            (Kind::CasRead, Place::Missing) => "instruction, word by word",
+        };
+        Measurement {
+            kind: self.kind,
+            memory: self.place,
+            size: options.size,
+            batch: options.batch,
+            round_ns,
+            round_p10_ns: at(&self.rounds_ns, 0.1),
+            round_p90_ns: at(&self.rounds_ns, 0.9),
+            plain,
+            plain_ns,
+            over_ns: ((round_ns - plain_ns) * 100.0).round() / 100.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(size: usize, batch: usize) -> MicroOptions {
+        MicroOptions { kinds: Kind::ALL.into(), size, batch, time: Duration::from_millis(1), seed: 1 }
+    }
+
+    #[test]
+    fn what_does_not_fit_a_round_is_refused() {
+        assert_eq!(options(0, 1).check(), Err(Unfit::Size));
+        assert_eq!(options(12, 1).check(), Err(Unfit::Size));
+        assert_eq!(options(64, 0).check(), Err(Unfit::Round { accesses: 0, bytes: 64 }));
+        assert!(options(64, ROUND_VERBS_MAX).check().is_err(), "pairs are two verbs");
+        assert!(options(ROUND_BYTES_MAX, 1).check().is_err());
+        assert!(options(usize::MAX - 7, usize::MAX).check().is_err());
+        assert_eq!(options(64, 16).check(), Ok(()));
+    }
+
+    #[test]
+    fn every_kind_is_measured_on_both_kinds_of_memory() {
+        let report = run(&options(64, 2), serde_json::Value::Null, |_| ()).expect("options that fit");
+        assert_eq!(report.rounds.len(), 8);
+        assert!(report.rounds.iter().all(|one| one.round_ns > 0.0 && one.plain_ns > 0.0), "{:?}", report.rounds);
+    }
+}

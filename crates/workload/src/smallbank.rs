@@ -1,0 +1,426 @@
+//! SmallBank: six short transactions over the savings and checking accounts of customers (Alomari et al., ICDE 2008), with
+//! the mix of the FORD text, table 2, and the hot set of Wei's thesis, section 4.4.
+//!
+//! | transaction      | share | savings | checking | round trips (`drtm-r`) |
+//! | ---------------- | ----: | ------- | -------- | ---------------------: |
+//! | amalgamate       |  15 % | 1 U     | 2 U      | 3                      |
+//! | balance          |  15 % | 1 R     | 1 R      | 2                      |
+//! | deposit_checking |  15 % |         | 1 U      | 3                      |
+//! | send_payment     |  25 % |         | 2 U      | 3                      |
+//! | transact_savings |  15 % | 1 U     |          | 3                      |
+//! | write_check      |  15 % | 1 R     | 1 U      | 4                      |
+//!
+//! U updates, R only reads. 4 % of the customers, the first ones, are in 90 % of the transactions. Amounts are fixed, and
+//! in cents, so that money is conserved to the cent. Only a payment can fail for want of funds; it often does, because
+//! amalgamating leaves empty accounts behind.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use remora::floors::{index::cluster_hash::Geometry, memory::ring::RING_EXTENT_BYTES};
+use remora::{Cluster, Error, Inspection, OpenError, Session, Table, TableOptions, Transaction, TransactionOptions};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::report::Invariant;
+use crate::{After, Prng, Workload};
+
+/// What every account has at the beginning.
+pub const BALANCE_AT_FIRST: i64 = 10_000_00;
+const DEPOSIT: i64 = 1_30;
+const PAYMENT: i64 = 5_00;
+const SAVING: i64 = 20_20;
+const CHECK: i64 = 5_00;
+/// What a check costs more that is not covered.
+const OVERDRAFT_PENALTY: i64 = 1_00;
+
+/// A savings or a checking account; its key is the customer's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Account {
+    /// In cents. A checking account may be overdrawn by a check.
+    pub balance: i64,
+}
+
+impl remora::Record for Account {
+    const SCHEMA: &'static str = "smallbank account: balance i64, cents";
+}
+
+/// The workload's own abort. Of no size, so that giving up allocates nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InsufficientFunds;
+
+impl fmt::Display for InsufficientFunds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("insufficient funds")
+    }
+}
+
+impl StdError for InsufficientFunds {}
+
+/// The six transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Moves all that a customer has to another one's checking account.
+    Amalgamate,
+    /// What a customer has.
+    Balance,
+    /// Pays cash into a checking account.
+    DepositChecking,
+    /// From one checking account to another.
+    SendPayment,
+    /// Pays cash into a savings account.
+    TransactSavings,
+    /// Out of a checking account, overdrawn at a penalty if the customer has less.
+    WriteCheck,
+}
+
+impl Kind {
+    /// All of them, with their share of the mix in percent.
+    pub const MIX: [(Kind, u64); 6] = [
+        (Kind::Amalgamate, 15),
+        (Kind::Balance, 15),
+        (Kind::DepositChecking, 15),
+        (Kind::SendPayment, 25),
+        (Kind::TransactSavings, 15),
+        (Kind::WriteCheck, 15),
+    ];
+
+    /// The next one of the mix.
+    #[must_use]
+    pub fn draw(random: &mut Prng) -> Kind {
+        let mut drawn = random.below(100);
+        for (kind, percent) in Kind::MIX {
+            if drawn < percent {
+                return kind;
+            }
+            drawn -= percent;
+        }
+        unreachable!("the shares add up to 100")
+    }
+
+    fn has_two_customers(self) -> bool {
+        matches!(self, Kind::Amalgamate | Kind::SendPayment)
+    }
+}
+
+/// Who the customers are.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Customers {
+    accounts: u64,
+    /// The first so many are hot.
+    hot: u64,
+    hot_probability: f64,
+}
+
+impl Customers {
+    /// Accounts for each thread, unless somebody says otherwise.
+    pub const ACCOUNTS_PER_THREAD: u64 = 100_000;
+    /// A payment needs two, also among the hot ones.
+    pub const ACCOUNTS_MIN: u64 = 2;
+
+    /// So many customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot: a transaction is about one of
+    /// these with the given probability.
+    #[must_use]
+    pub fn new(accounts: u64, hot_fraction: f64, hot_probability: f64) -> Customers {
+        assert!(accounts >= Customers::ACCOUNTS_MIN, "a payment needs two customers");
+        let hot = (accounts as f64 * hot_fraction).round() as u64;
+        Customers { accounts, hot: hot.clamp(Customers::ACCOUNTS_MIN, accounts), hot_probability }
+    }
+
+    /// The standard hot set, of so many customers.
+    #[must_use]
+    pub fn standard(accounts: u64) -> Customers {
+        Customers::new(accounts, 0.04, 0.9)
+    }
+
+    /// A transaction's customer.
+    #[must_use]
+    pub fn draw(&self, random: &mut Prng) -> u64 {
+        if self.hot == self.accounts || random.chance(self.hot_probability) {
+            random.below(self.hot)
+        } else {
+            self.hot + random.below(self.accounts - self.hot)
+        }
+    }
+
+    /// The other customer of a transaction of two.
+    #[must_use]
+    pub fn draw_other(&self, random: &mut Prng, first: u64) -> u64 {
+        // Bounded, because nobody else may ever be drawn: a single cold customer, and no hot ones.
+        const DRAWS: usize = 64;
+        let other = (0..DRAWS).map(|_| self.draw(random)).find(|other| *other != first);
+        other.unwrap_or((first + 1) % self.accounts)
+    }
+}
+
+/// The bank: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct SmallBank {
+    savings: Table<u64, Account>,
+    checking: Table<u64, Account>,
+    customers: Customers,
+}
+
+impl SmallBank {
+    /// Creates the two tables and gives every account its first balance.
+    pub fn load(cluster: &Cluster, customers: Customers) -> Result<SmallBank, OpenError> {
+        let open = |name| {
+            let table = cluster.create_table::<u64, Account>(name, TableOptions::for_rows(customers.accounts))?;
+            cluster.load(&table, (0..customers.accounts).map(|id| (id, Account { balance: BALANCE_AT_FIRST })))?;
+            Ok::<_, OpenError>(table)
+        };
+        Ok(SmallBank { savings: open("savings")?, checking: open("checking")?, customers })
+    }
+
+    /// Bytes that each memory node needs for so many accounts, a shard for each node, and so many workers.
+    #[must_use]
+    pub fn node_bytes(accounts: u64, memory_nodes: u16, replicas: u8, workers: u64, coroutines: u64) -> u64 {
+        const LINE: u32 = 64;
+        /// Superblock, catalog, and rounding to pages.
+        const FIXED: u64 = 4 << 20;
+        // Keys scatter: a shard can get more than its share.
+        let share = accounts.div_ceil(memory_nodes.max(1).into());
+        let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64);
+        let shard = Geometry::for_rows(rows, LINE).bytes();
+        let tables = shard.saturating_mul(2 * u64::from(replicas));
+        let rings = workers.saturating_mul(coroutines * RING_EXTENT_BYTES + 4096);
+        FIXED.saturating_add(tables).saturating_add(rings)
+    }
+
+    /// Moves all that `from` has to `to`'s checking account.
+    async fn amalgamate(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
+        let (savings, checking) = (tx.want(&self.savings, from), tx.want(&self.checking, from));
+        let receiver = tx.want(&self.checking, to);
+        tx.fetch().await?;
+        let saved = std::mem::take(&mut tx.get_mut(savings)?.balance);
+        let checked = std::mem::take(&mut tx.get_mut(checking)?.balance);
+        tx.get_mut(receiver)?.balance += saved + checked;
+        Ok(0)
+    }
+
+    /// What a customer has.
+    async fn balance(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
+        let (savings, checking) = (tx.want(&self.savings, customer), tx.want(&self.checking, customer));
+        tx.fetch().await?;
+        std::hint::black_box(tx.get(savings)?.balance + tx.get(checking)?.balance);
+        Ok(0)
+    }
+
+    /// Pays cash into a checking account.
+    async fn deposit_checking(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
+        tx.read_for_update(&self.checking, customer).await?.balance += DEPOSIT;
+        Ok(DEPOSIT)
+    }
+
+    /// From one checking account to another.
+    async fn send_payment(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
+        let (sender, receiver) = (tx.want(&self.checking, from), tx.want(&self.checking, to));
+        tx.fetch().await?;
+        if tx.get(sender)?.balance < PAYMENT {
+            return Err(Error::user(InsufficientFunds));
+        }
+        tx.get_mut(sender)?.balance -= PAYMENT;
+        tx.get_mut(receiver)?.balance += PAYMENT;
+        Ok(0)
+    }
+
+    /// Pays cash into a savings account.
+    async fn transact_savings(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
+        tx.read_for_update(&self.savings, customer).await?.balance += SAVING;
+        Ok(SAVING)
+    }
+
+    /// Out of a checking account.
+    async fn write_check(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
+        let (savings, checking) = (tx.want(&self.savings, customer), tx.want(&self.checking, customer));
+        tx.fetch().await?;
+        let covered = tx.get(savings)?.balance + tx.get(checking)?.balance >= CHECK;
+        let paid = if covered { CHECK } else { CHECK + OVERDRAFT_PENALTY };
+        tx.get_mut(checking)?.balance -= paid;
+        Ok(-paid)
+    }
+
+    /// Runs one transaction of a kind; what it changed the sum of all balances by.
+    pub async fn run(&self, session: &mut Session, kind: Kind, random: &mut Prng) -> Result<i64, Error> {
+        let one = self.customers.draw(random);
+        let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
+        let options = TransactionOptions { label: kind as u16, ..TransactionOptions::default() };
+        let transaction = session.transact_with(options, async |tx| match kind {
+            Kind::Amalgamate => self.amalgamate(tx, one, other).await,
+            Kind::Balance => self.balance(tx, one).await,
+            Kind::DepositChecking => self.deposit_checking(tx, one).await,
+            Kind::SendPayment => self.send_payment(tx, one, other).await,
+            Kind::TransactSavings => self.transact_savings(tx, one).await,
+            Kind::WriteCheck => self.write_check(tx, one).await,
+        });
+        transaction.await
+    }
+}
+
+impl Workload for SmallBank {
+    /// Deposits less withdrawals, in cents, of transactions that committed.
+    type Ledger = i64;
+
+    const NAME: &'static str = "smallbank";
+
+    const TYPES: &'static [&'static str] =
+        &["amalgamate", "balance", "deposit_checking", "send_payment", "transact_savings", "write_check"];
+
+    async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
+        const BATCH: u64 = 64;
+        let accounts = u128::from(self.customers.accounts);
+        let bound = |part: u64| (accounts * u128::from(part) / u128::from(parts)) as u64;
+        let (first, end) = (bound(part), bound(part + 1));
+        for start in (first..end).step_by(BATCH as usize) {
+            let read = session.transact(async |tx| {
+                for customer in start..end.min(start + BATCH) {
+                    tx.want(&self.savings, customer);
+                    tx.want(&self.checking, customer);
+                }
+                tx.fetch().await
+            });
+            read.await?;
+        }
+        Ok(())
+    }
+
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut i64) -> Result<(), Error> {
+        *ledger += self.run(session, Kind::draw(random), random).await?;
+        Ok(())
+    }
+
+    fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
+        let mut sum = 0;
+        let mut add = |account: &Account| sum += i128::from(account.balance);
+        let tables = [cluster.inspect(&self.savings, &mut add)?, cluster.inspect(&self.checking, &mut add)?];
+        let invariants = vec![
+            self.money(sum, &tables, &after),
+            replicas(&tables),
+            locks(&tables),
+            Invariant {
+                name: "every log entry is settled",
+                holds: Some(after.settled),
+                detail: if after.settled {
+                    "every ring has been applied to its end".to_owned()
+                } else {
+                    "a memory node has not applied all that was logged".to_owned()
+                },
+            },
+        ];
+        if cluster.protocol().is_serializable() {
+            return Ok(invariants);
+        }
+        let reason = format!("{} runs no transactions", cluster.protocol().name());
+        let unchecked = |invariant: Invariant| Invariant { holds: None, detail: reason.clone(), ..invariant };
+        Ok(invariants.into_iter().map(unchecked).collect())
+    }
+}
+
+impl SmallBank {
+    fn money(&self, sum: i128, tables: &[Inspection], after: &After<'_, i64>) -> Invariant {
+        let name = "money is conserved";
+        if after.unknown > 0 {
+            let detail = format!("the outcome of {} transactions is unknown", after.unknown);
+            return Invariant { name, holds: None, detail };
+        }
+        let first = i128::from(BALANCE_AT_FIRST) * 2 * i128::from(self.customers.accounts);
+        let delta: i128 = after.ledgers.iter().copied().map(i128::from).sum();
+        let records: u64 = tables.iter().map(|table| table.records).sum();
+        let holds = sum == first + delta && records == 2 * self.customers.accounts;
+        let detail = format!(
+            "{records} accounts hold {}; {} at first, and {} by committed deposits and withdrawals",
+            money(sum),
+            money(first),
+            money(delta)
+        );
+        Invariant { name, holds: Some(holds), detail }
+    }
+}
+
+/// Cents as a person writes them.
+fn money(cents: i128) -> String {
+    let sign = if cents < 0 { "-" } else { "" };
+    let cents = cents.unsigned_abs();
+    format!("{sign}{}.{:02}", cents / 100, cents % 100)
+}
+
+fn replicas(tables: &[Inspection]) -> Invariant {
+    let differing: u64 = tables.iter().map(|table| table.differing_lines).sum();
+    let torn: u64 = tables.iter().map(|table| table.torn).sum();
+    let detail = format!("{differing} lines differ between a primary and a backup, {torn} records are torn");
+    Invariant { name: "replicas are identical", holds: Some(differing == 0 && torn == 0), detail }
+}
+
+fn locks(tables: &[Inspection]) -> Invariant {
+    let locked: u64 = tables.iter().map(|table| table.locked).sum();
+    let holder = tables.iter().find_map(|table| table.holder);
+    let holder = holder.map(|holder| format!(", the first by transaction {holder}")).unwrap_or_default();
+    Invariant {
+        name: "no lock is held",
+        holds: Some(locked == 0),
+        detail: format!("{locked} records are locked{holder}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAWS: u64 = 200_000;
+
+    fn near(count: u64, expected: f64) -> bool {
+        (count as f64 / DRAWS as f64 - expected).abs() < 0.005
+    }
+
+    #[test]
+    fn the_mix_has_its_shares() {
+        let mut random = Prng::new(1);
+        let mut counts = [0; 6];
+        for _ in 0..DRAWS {
+            counts[Kind::draw(&mut random) as usize] += 1;
+        }
+        for (kind, percent) in Kind::MIX {
+            assert!(near(counts[kind as usize], percent as f64 / 100.0), "{kind:?}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn labels_are_the_places_of_names() {
+        let places = Kind::MIX.iter().enumerate().all(|(place, (kind, _))| *kind as usize == place);
+        assert!(places && SmallBank::TYPES.len() == Kind::MIX.len());
+    }
+
+    #[test]
+    fn the_hot_customers_get_their_share() {
+        let mut random = Prng::new(2);
+        let customers = Customers::standard(1_000);
+        assert_eq!(customers.hot, 40);
+        let drawn: Vec<u64> = (0..DRAWS).map(|_| customers.draw(&mut random)).collect();
+        assert!(near(drawn.iter().filter(|id| **id < 40).count() as u64, 0.9));
+        // All are drawn, none beyond.
+        assert_eq!(drawn.iter().max(), Some(&999));
+        assert_eq!(drawn.iter().min(), Some(&0));
+    }
+
+    #[test]
+    fn two_customers_are_different_ones() {
+        let mut random = Prng::new(3);
+        for accounts in [2, 3, 50] {
+            for hot_fraction in [0.0, 0.04, 1.0] {
+                for hot_probability in [0.0, 1.0] {
+                    let customers = Customers::new(accounts, hot_fraction, hot_probability);
+                    for _ in 0..1_000 {
+                        let one = customers.draw(&mut random);
+                        let other = customers.draw_other(&mut random, one);
+                        assert!(one != other && one < accounts && other < accounts, "{customers:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn money_is_written_in_units_and_cents() {
+        assert_eq!([0, 5, -5, 123_45, -123_45].map(money), ["0.00", "0.05", "-0.05", "123.45", "-123.45"]);
+    }
+}

@@ -1,0 +1,159 @@
+//! What the transactions of a thread came to, counted by an observer that allocates nothing.
+
+use hdrhistogram::Histogram;
+use remora::{Cost, Observer, Outcome, TransactionEvent};
+
+/// Counters of one type of transactions.
+#[derive(Clone, Debug)]
+pub struct TypeStatistics {
+    /// Transactions that committed.
+    pub committed: u64,
+    /// Attempts that did not.
+    pub aborted: u64,
+    /// Of committed transactions, retries included, in nanoseconds.
+    pub latency: Histogram<u64>,
+    /// Sum over the attempts that committed.
+    pub cost: Cost,
+}
+
+/// Times of the phases of committed attempts, in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct PhaseTimes {
+    pub(crate) execute: Histogram<u64>,
+    pub(crate) validate: Histogram<u64>,
+    pub(crate) log: Histogram<u64>,
+    pub(crate) commit: Histogram<u64>,
+}
+
+/// Counters of a thread, or of several together.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    /// By label.
+    pub types: Vec<TypeStatistics>,
+    /// Attempts that did not commit, by cause.
+    pub aborted: Vec<(&'static str, u64)>,
+    /// Transactions whose outcome nobody knows.
+    pub unknown: u64,
+    pub(crate) phases: PhaseTimes,
+}
+
+/// The workload's own abort, in reports.
+pub(crate) const USER: &str = "user";
+/// Causes that a report always names; others are added as they come.
+const CAUSES: [&str; 4] = ["lock_conflict", "validation", "log_full", USER];
+
+/// A histogram of times: from a nanosecond to a minute, to a thousandth.
+fn times() -> Histogram<u64> {
+    const MINUTE_NS: u64 = 60_000_000_000;
+    Histogram::new_with_bounds(1, MINUTE_NS, 3).expect("the bounds and digits are allowed ones")
+}
+
+impl Statistics {
+    /// Nothing yet, of so many types.
+    #[must_use]
+    pub fn new(types: usize) -> Statistics {
+        let one = || TypeStatistics { committed: 0, aborted: 0, latency: times(), cost: Cost::default() };
+        Statistics {
+            types: (0..types).map(|_| one()).collect(),
+            aborted: CAUSES.map(|cause| (cause, 0)).into(),
+            unknown: 0,
+            phases: PhaseTimes { execute: times(), validate: times(), log: times(), commit: times() },
+        }
+    }
+
+    /// Counts another's in.
+    pub fn add(&mut self, other: &Statistics) {
+        for (ours, theirs) in self.types.iter_mut().zip(&other.types) {
+            ours.committed += theirs.committed;
+            ours.aborted += theirs.aborted;
+            ours.cost.add(&theirs.cost);
+            merge(&mut ours.latency, &theirs.latency);
+        }
+        for (cause, count) in &other.aborted {
+            *self.cause(cause) += count;
+        }
+        self.unknown += other.unknown;
+        let (ours, theirs) = (&mut self.phases, &other.phases);
+        merge(&mut ours.execute, &theirs.execute);
+        merge(&mut ours.validate, &theirs.validate);
+        merge(&mut ours.log, &theirs.log);
+        merge(&mut ours.commit, &theirs.commit);
+    }
+
+    /// Transactions that committed.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        self.types.iter().map(|one| one.committed).sum()
+    }
+
+    /// Latencies of all types.
+    #[must_use]
+    pub fn latency(&self) -> Histogram<u64> {
+        let mut all = times();
+        self.types.iter().for_each(|one| merge(&mut all, &one.latency));
+        all
+    }
+
+    /// Costs of all types.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        let mut all = Cost::default();
+        self.types.iter().for_each(|one| all.add(&one.cost));
+        all
+    }
+
+    fn cause(&mut self, cause: &'static str) -> &mut u64 {
+        let index = self.aborted.iter().position(|(known, _)| *known == cause).unwrap_or_else(|| {
+            self.aborted.push((cause, 0));
+            self.aborted.len() - 1
+        });
+        &mut self.aborted[index].1
+    }
+}
+
+impl Observer for Statistics {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let Some(one) = self.types.get_mut(usize::from(event.label)) else { return };
+        let cause = match event.outcome {
+            Outcome::Committed => {
+                one.committed += 1;
+                one.cost.add(&event.cost);
+                one.latency.saturating_record(event.ended - event.began);
+                self.phases.record(event);
+                return;
+            }
+            Outcome::UserAbort => USER,
+            Outcome::Aborted(abort) => abort.name(),
+            Outcome::Failed(_) => "failed",
+            Outcome::Unknown => {
+                self.unknown += 1;
+                return;
+            }
+        };
+        one.aborted += 1;
+        *self.cause(cause) += 1;
+    }
+}
+
+impl PhaseTimes {
+    /// The session notes the ends of phases for a sample of the attempts: zeros for the others, and for phases that a
+    /// transaction did not have.
+    fn record(&mut self, event: &TransactionEvent<'_>) {
+        let phases = event.phases;
+        if phases.executed == 0 {
+            return;
+        }
+        self.execute.saturating_record(phases.executed - event.attempt_began);
+        if phases.validated != 0 {
+            self.validate.saturating_record(phases.validated - phases.executed);
+        }
+        if phases.logged != 0 {
+            self.log.saturating_record(phases.logged - phases.validated);
+            self.commit.saturating_record(event.ended - phases.logged);
+        }
+    }
+}
+
+fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
+    into.add(from).expect("all histograms of times have the same bounds");
+}
