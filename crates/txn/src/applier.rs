@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use remora_fabric::{NodeId, Progress, Region, Service, WORD_BYTES, copy};
 use remora_memory::ring::RingReader;
-use remora_memory::{ShardId, changes, clients, metadata};
+use remora_memory::{ShardPlacement, changes, clients, metadata};
 
 use crate::log::{LoggedRecord, records};
 
@@ -50,30 +50,32 @@ impl Applier {
             self.rings.extend(rings);
         }
     }
+}
 
-    fn look_for_shards(&mut self) {
-        let Ok(metadata) = metadata::read_local(self.node, self.region.words()) else { return };
-        let backup = |shard: &remora_memory::ShardPlacement| {
-            let replica = shard.replicas.iter().skip(1).find(|replica| replica.node == self.node)?;
-            Some((replica.base, shard.bytes))
-        };
-        self.backups = metadata.shards.iter().map(backup).collect();
-    }
+/// What a node has backups of: base and size, by shard. `None` if its catalog cannot be read.
+fn backups(node: NodeId, region: &Region) -> Option<Vec<Option<(u64, u64)>>> {
+    let metadata = metadata::read_local(node, region.words()).ok()?;
+    let backup = |shard: &ShardPlacement| {
+        let replica = shard.replicas.iter().skip(1).find(|replica| replica.node == node)?;
+        Some((replica.base, shard.bytes))
+    };
+    Some(metadata.shards.iter().map(backup).collect())
 }
 
 fn apply(region: &Region, backups: &[Option<(u64, u64)>], record: &LoggedRecord<'_>) {
-    let ShardId(shard) = record.pointer.shard();
-    let Some(Some((base, bytes))) = backups.get(usize::from(shard)) else { return };
+    let shard = record.pointer.shard();
+    let Some(Some((base, bytes))) = backups.get(usize::from(shard.0)) else { return };
     let offset = record.pointer.offset();
     let end = offset + ((record.image.len() + 1) * WORD_BYTES) as u64;
-    if !offset.is_multiple_of(WORD_BYTES as u64) || end > *bytes || record.image.is_empty() {
-        tracing::error!(shard, offset, "a log entry names memory outside of its shard");
-        return;
-    }
     let version_at = (base + offset) as usize / WORD_BYTES + 1;
     let words = region.words();
-    let newer = record.image[0] >= words[version_at].load(Ordering::Acquire);
-    if newer || mutant!(ApplyOlderVersions) {
+    let inside =
+        offset.is_multiple_of(WORD_BYTES as u64) && end <= *bytes && version_at + record.image.len() <= words.len();
+    let (true, Some(version)) = (inside, record.image.first()) else {
+        tracing::error!(?shard, offset, "a log entry names memory outside of its shard");
+        return;
+    };
+    if *version >= words[version_at].load(Ordering::Acquire) || mutant!(ApplyOlderVersions) {
         copy::write(words, version_at, record.image);
     }
 }
@@ -82,21 +84,22 @@ impl Service for Applier {
     fn step(&mut self) -> Progress {
         self.look_for_clients();
         let mut progress = Progress::Idle;
-        let mut unknown_shard = false;
-        let Applier { region, rings, backups, scratch, .. } = self;
+        let Applier { node, region, rings, backups: known, scratch, .. } = self;
         let words = region.words();
         for ring in rings.iter_mut() {
             let mut count = 0;
             while count < BATCH {
-                let before = ring.clone();
-                let Some((_, entry)) = ring.next(words, scratch) else { break };
-                // A table made since we last looked: look first, apply in the next step.
-                if records(entry).any(|record| usize::from(record.pointer.shard().0) >= backups.len()) {
-                    *ring = before;
-                    unknown_shard = true;
-                    break;
+                let Some((id, entry)) = ring.next(words, scratch) else { break };
+                let unknown =
+                    |known: &[_]| records(entry).any(|record| usize::from(record.pointer.shard().0) >= known.len());
+                if unknown(known) {
+                    // A table made since we last looked: it was published here before anything was logged for it.
+                    *known = backups(*node, region).unwrap_or_default();
+                    if unknown(known) {
+                        tracing::error!(id, "a log entry names a shard that is not in the catalog");
+                    }
                 }
-                records(entry).for_each(|record| apply(region, backups, &record));
+                records(entry).for_each(|record| apply(region, known, &record));
                 count += 1;
             }
             if count > 0 {
@@ -107,10 +110,6 @@ impl Service for Applier {
                     progress = Progress::Worked;
                 }
             }
-        }
-        if unknown_shard {
-            self.look_for_shards();
-            progress = Progress::Behind;
         }
         progress
     }

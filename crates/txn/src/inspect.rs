@@ -2,6 +2,7 @@
 
 use remora_fabric::Lane;
 use remora_index::Table;
+use remora_memory::Replica;
 use remora_sync::{FetchedRecord, LockWord, StableRecord, TransactionId};
 
 use crate::error::Stop;
@@ -21,7 +22,7 @@ pub struct Inspection {
     pub differing_lines: u64,
 }
 
-/// Bytes compared in one round, of every replica.
+/// Bytes compared in one go, if a slot is not larger.
 const CHUNK_BYTES: u64 = 4096;
 
 /// Reads a whole table: every record of its primaries is given to `visit`, every line of its backups is compared.
@@ -40,13 +41,17 @@ pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRe
             } else {
                 (slots_in_chunk * geometry.slot_bytes).min(geometry.bytes() - offset)
             };
-            let mut round = lane.round();
-            let reads: Vec<_> =
-                replicas.iter().map(|replica| round.read(replica.address(offset), bytes as usize)).collect();
-            let done = lane.execute(round).await?;
-            let primary = done.words(reads[0]);
-            for backup in &reads[1..] {
-                let lines = primary.chunks(8).zip(done.words(*backup).chunks(8));
+            // A round for each: the largest record times its replicas is more than one round holds.
+            let read = async |replica: &Replica| {
+                let mut round = lane.round();
+                let read = round.read(replica.address(offset), bytes as usize);
+                lane.execute(round).await.map(|done| (done, read))
+            };
+            let (done, of_primary) = read(&replicas[0]).await?;
+            let primary = done.words(of_primary);
+            for backup in &replicas[1..] {
+                let (done, of_backup) = read(backup).await?;
+                let lines = primary.chunks(8).zip(done.words(of_backup).chunks(8));
                 found.differing_lines += lines.filter(|(ours, theirs)| ours != theirs).count() as u64;
             }
             if offset >= slots_at {

@@ -22,10 +22,20 @@
 //! committed, because that needs the entry at every participant. Backups therefore apply an entry as soon as they see
 //! it. They compare versions, which also puts entries of different rings in order.
 
+use remora_fabric::WORD_BYTES;
+use remora_memory::limits::{FRAME_BYTES_MAX, SLOT_BYTES_MAX};
+use remora_memory::ring::FRAME_OVERHEAD_WORDS;
+
 /// Words of an entry before its records.
 pub const HEADER_WORDS: usize = 3;
 /// Words of a record before its image.
 pub const RECORD_WORDS: usize = 3;
+
+// The largest record has a log entry, alone in its transaction: its image is all of its slot but the lock.
+const _: () = assert!(
+    FRAME_OVERHEAD_WORDS + HEADER_WORDS + RECORD_WORDS + SLOT_BYTES_MAX / WORD_BYTES - 1
+        <= FRAME_BYTES_MAX / WORD_BYTES
+);
 
 /// One record of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
