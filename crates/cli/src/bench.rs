@@ -1,6 +1,7 @@
 //! `remora bench smallbank`, and what all benchmarks of transactions have in common.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
@@ -98,7 +99,6 @@ impl RunArgs {
             replicas: self.replicas,
             node_bytes: usize::try_from(node_bytes).unwrap_or(usize::MAX),
             protocol: Protocol::named(&self.protocol).unwrap_or_default(),
-            ..ClusterOptions::default()
         };
         Cluster::embedded(options).map_err(|error| self.blame(&error, sized_by))
     }
@@ -129,11 +129,15 @@ impl RunArgs {
         config: &impl Serialize,
         sized_by: &str,
     ) -> Result<Verdict, Failure> {
-        // Both are there before either is touched.
+        // Both are there before either is touched; the history is emptied when every worker is ready.
         let report_to = ReportTo::open(self.report.as_deref())?;
         let history_to = self.history.as_deref().map(|path| OutputFile::open("--history", path)).transpose()?;
-        let history = history_to.as_ref().map(OutputFile::begin).transpose()?.map(HistoryFile::new);
-        let observer = || history.as_ref().map(|history| Box::new(history.recorder()) as Box<dyn Observer>);
+        let history = OnceLock::new();
+        let observer = || {
+            let history_to = history_to.as_ref()?;
+            let history = history.get_or_init(|| history_to.begin().map(HistoryFile::new)).as_ref().ok()?;
+            Some(Box::new(history.recorder()) as Box<dyn Observer>)
+        };
         let options = RunOptions {
             threads: self.threads() as usize,
             coroutines: self.coroutines as usize,
@@ -150,8 +154,8 @@ impl RunArgs {
             RunError::Thread(_) => Failure::new("--threads", error),
             error => Failure(error.to_string()),
         })?;
-        if let (Some(history), Some(output)) = (&history, &history_to) {
-            history.finish().map_err(|error| output.failure(&error))?;
+        if let (Some(history), Some(output)) = (history.into_inner(), &history_to) {
+            history?.finish().map_err(|error| output.failure(&error))?;
         }
         let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
         let report = measured.report::<W>(cluster, &self.fabric, config);
@@ -202,6 +206,7 @@ fn advance(bar: &ProgressBar, options: &RunOptions, progress: Progress) {
 }
 
 #[derive(Clone, Debug, Args, Serialize)]
+#[command(allow_negative_numbers = true)] // to be refused with the option's name
 #[command(after_help = "Examples:
   remora bench smallbank
   remora bench smallbank --threads 2 --replicas 1 --seconds 5 --report -

@@ -13,6 +13,7 @@ use crate::output::ReportTo;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
+#[command(allow_negative_numbers = true)] // to be refused with the option's name
 #[command(after_help = "Examples:
   remora bench micro
   remora bench micro --kind read --size 256 --batch 4 --report -

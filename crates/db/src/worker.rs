@@ -89,7 +89,8 @@ impl Worker {
             _cluster: cluster.clone(),
         };
         for index in 0..options.clients {
-            let coroutines = options.coroutines / options.clients + usize::from(index < options.coroutines % options.clients);
+            let coroutines =
+                options.coroutines / options.clients + usize::from(index < options.coroutines % options.clients);
             built.add_client(cluster, options, coroutines)?;
         }
         Ok(built)

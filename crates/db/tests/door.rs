@@ -5,8 +5,9 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora::{Cluster, Db, Error, Limit, Protocol, Table, TableOptions, WorkerOptions};
 
@@ -105,7 +106,6 @@ async fn a_future_that_is_dropped_early_or_late_breaks_nothing() {
             () = tokio::task::yield_now() => {}
         }
     }
-    drop(transfer);
     drop(db);
     assert!(runs.load(Ordering::SeqCst) > 0);
     at_rest(&cluster, &accounts);
@@ -169,18 +169,26 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
     drop(db);
     let rows = accounts.clone();
     second.transact_blocking(async move |tx| tx.write(&rows, 0, Words([100])).await).unwrap();
-    // The last one goes on a worker of the pool itself, and in a closure.
-    let (done, told) = std::sync::mpsc::channel();
-    let handle = second.clone();
-    thread::spawn(move || {
-        let run = second.transact_blocking(async move |_| {
-            let _keep = &handle;
-            Ok(())
-        });
-        drop(second);
-        done.send(run.is_ok()).unwrap();
+    // The last one goes on a worker of the pool itself, in a closure that outlives all others.
+    let (go, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(()));
+    let (their_go, their_gone, handle) = (go.clone(), gone.clone(), second.clone());
+    let run = second.transact(async move |_| {
+        let _keep = (&handle, &their_gone);
+        while their_go.load(Ordering::SeqCst) == 0 {
+            support::others_run().await;
+        }
+        Ok(())
     });
-    assert!(told.recv_timeout(Duration::from_secs(20)).expect("it must end"));
+    let mut run = Box::pin(run);
+    assert!(run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it is under way");
+    drop(run);
+    drop(second);
+    go.store(1, Ordering::SeqCst);
+    let patience = Instant::now() + Duration::from_secs(20);
+    while Arc::strong_count(&gone) > 1 {
+        assert!(Instant::now() < patience, "it must end");
+        thread::yield_now();
+    }
     // Client slots come back: more pools one after the other than a cluster has slots for at one time.
     for _ in 0..5 {
         let db = cluster.db(2, WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();

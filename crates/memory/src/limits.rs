@@ -20,3 +20,5 @@ pub const INCARNATIONS_MAX: u64 = (1 << 24) - 1;
 pub const RING_BYTES: u64 = 64 << 10;
 /// Largest frame of a ring: two must fit, or a client could wait for ever for room.
 pub const FRAME_BYTES_MAX: usize = RING_BYTES as usize / 2;
+/// Bytes of a record's slot: a record that no frame has room for could never be written.
+pub const SLOT_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;

@@ -29,7 +29,9 @@ use remora_fabric::{Address, Lane, NodeId, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::MemoryError;
-use crate::limits::{KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, TABLES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+};
 use crate::node::{self, AT_LOCK, AT_METADATA, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"REMORAcd");
@@ -445,7 +447,7 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
         && raw.index == INDEX_CLUSTER_HASH
         && usize::from(raw.key_bytes) <= KEY_BYTES_MAX
         && raw.value_max as usize <= VALUE_BYTES_MAX
-        && raw.slot_bytes > 0
+        && (1..=SLOT_BYTES_MAX).contains(&(raw.slot_bytes as usize))
         && raw.buckets > 0;
     fits.then_some(TableEntry {
         spec: TableSpec {
@@ -580,6 +582,7 @@ fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
     limit("bytes of a table's name", spec.name.len() as u64, NAME_BYTES_MAX as u64)?;
     limit("bytes of a key", u64::from(spec.layout.key_bytes), KEY_BYTES_MAX as u64)?;
     limit("bytes of a value", u64::from(spec.layout.value_max), VALUE_BYTES_MAX as u64)?;
+    limit("bytes of a record's slot", u64::from(spec.layout.slot_bytes), SLOT_BYTES_MAX as u64)?;
     limit("bytes of a shard", spec.shard_bytes, 1 << 48)?;
     let replicas = usize::from(spec.replicas);
     if replicas > usize::from(nodes) || replicas > REPLICAS_MAX {

@@ -188,7 +188,7 @@ impl RingReader {
     #[must_use]
     pub fn resume(region: &[AtomicU64], base: u64, owner: u32) -> Option<RingReader> {
         let header = base as usize / WORD_BYTES;
-        if base % WORD_BYTES as u64 != 0 || header + RING_EXTENT_BYTES as usize / WORD_BYTES > region.len() {
+        if !base.is_multiple_of(WORD_BYTES as u64) || header + RING_EXTENT_BYTES as usize / WORD_BYTES > region.len() {
             return None;
         }
         let position = region[header].load(Ordering::Acquire);

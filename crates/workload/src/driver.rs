@@ -4,7 +4,7 @@
 //! written once, and a counter for each thread on a cache line of its own, written now and then, so that somebody can
 //! look on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ pub struct RunOptions {
     pub yield_after_rounds: bool,
 }
 
-/// Makes one more observer for each thread, on that thread.
+/// Makes one more observer for each thread, on that thread, when all threads are ready to begin.
 pub type Observers<'a> = &'a (dyn Fn() -> Option<Box<dyn Observer>> + Sync);
 
 /// How far a run has come.
@@ -230,7 +230,9 @@ fn client<W: Workload>(
         Length::Transactions(all) => share(all, options.threads as u64 * coroutines, first + coroutine),
     };
     let thread = Thread { workload, stop: &shared.stop, limit: &limit };
-    thread.run(&mut worker, &mut random, observers(), &shared.ended[index])
+    // If another thread could not prepare, there is no run, and nothing to be told of it.
+    let also = if shared.stop.load(Ordering::Relaxed) { None } else { observers() };
+    thread.run(&mut worker, &mut random, also, &shared.ended[index])
 }
 
 /// The part of so many transactions that is one coroutine's.
@@ -257,7 +259,7 @@ impl<W: Workload> Thread<'_, W> {
         for session in worker.sessions() {
             session.observe(Some(Box::new(Watch(watched.clone()))));
         }
-        let tally = RefCell::new((0, 0)); // transactions that have ended; those given up
+        let (ended_count, given_up) = (Cell::new(0_u64), Cell::new(0_u64));
         let random: Vec<RefCell<&mut Prng>> = random.iter_mut().map(RefCell::new).collect();
         let cpu_began = thread_cpu_seconds();
         let results = worker.run(async |coroutine, session| {
@@ -267,30 +269,30 @@ impl<W: Workload> Thread<'_, W> {
                 if self.stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let given_up = self.transact(session, &mut random, &mut ledger).await.inspect_err(|_| {
-                    self.stop.store(true, Ordering::Relaxed);
-                })?;
-                let mut tally = tally.borrow_mut();
-                tally.0 += 1;
-                tally.1 += u64::from(given_up);
-                if tally.0 % PUBLISH == 0 {
-                    published.0.store(tally.0, Ordering::Relaxed);
+                match self.transact(session, &mut random, &mut ledger).await {
+                    Ok(gave_up) => given_up.set(given_up.get() + u64::from(gave_up)),
+                    Err(error) => {
+                        self.stop.store(true, Ordering::Relaxed);
+                        return Err(error);
+                    }
                 }
-                drop(tally);
+                ended_count.set(ended_count.get() + 1);
+                if ended_count.get().is_multiple_of(PUBLISH) {
+                    published.0.store(ended_count.get(), Ordering::Relaxed);
+                }
                 let_others_run().await;
             }
-            Ok::<_, Error>(ledger)
+            Ok(ledger)
         });
         let ended = Some(Instant::now());
-        let (ended_count, given_up) = tally.into_inner();
-        published.0.store(ended_count, Ordering::Relaxed);
+        published.0.store(ended_count.get(), Ordering::Relaxed);
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
         let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
         let statistics = watched.into_inner().statistics;
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
         let settled = worker.drain()?;
         let cpu_seconds = thread_cpu_seconds() - cpu_began;
-        Ok(Ran { statistics, ledgers, given_up, settled, cpu_seconds, ended })
+        Ok(Ran { statistics, ledgers, given_up: given_up.get(), settled, cpu_seconds, ended })
     }
 
     /// One transaction; whether it was given up. An error is one that ends the run.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::machine::Machine;
 
-/// See the [module](self).
+/// What came out of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The workload's name.

@@ -25,13 +25,13 @@ use crate::report::Invariant;
 use crate::{After, Prng, Workload};
 
 /// What every account has at the beginning.
-pub const BALANCE_AT_FIRST: i64 = 10_000_00;
-const DEPOSIT: i64 = 1_30;
-const PAYMENT: i64 = 5_00;
-const SAVING: i64 = 20_20;
-const CHECK: i64 = 5_00;
+pub const BALANCE_AT_FIRST: i64 = 1_000_000;
+const DEPOSIT: i64 = 130;
+const PAYMENT: i64 = 500;
+const SAVING: i64 = 2_020;
+const CHECK: i64 = 500;
 /// What a check costs more that is not covered.
-const OVERDRAFT_PENALTY: i64 = 1_00;
+const OVERDRAFT_PENALTY: i64 = 100;
 
 /// A savings or a checking account; its key is the customer's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -180,7 +180,8 @@ impl SmallBank {
         const FIXED: u64 = 4 << 20;
         // Keys scatter: a shard can get more than its share.
         let share = accounts.div_ceil(memory_nodes.max(1).into());
-        let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64);
+        // More records than there are addresses in a shard need more than any machine has, and must not overflow.
+        let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
         let shard = Geometry::for_rows(rows, LINE).bytes();
         let tables = shard.saturating_mul(2 * u64::from(replicas));
         let rings = workers.saturating_mul(coroutines * RING_EXTENT_BYTES + 4096);
@@ -421,6 +422,6 @@ mod tests {
 
     #[test]
     fn money_is_written_in_units_and_cents() {
-        assert_eq!([0, 5, -5, 123_45, -123_45].map(money), ["0.00", "0.05", "-0.05", "123.45", "-123.45"]);
+        assert_eq!([0, 5, -5, 12_345, -12_345].map(money), ["0.00", "0.05", "-0.05", "123.45", "-123.45"]);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{Table, bulk_load};
+use remora::floors::index::{IndexError, Table, bulk_load};
 use remora::floors::memory::{Discipline, Fingerprint, Metadata, ReadScheme, Registration, TableSpec, metadata, node};
 use remora::floors::sync::{Key, layout};
 use remora::floors::txn::{Applier, Inspection, Session, SessionConfig, inspect};
@@ -40,10 +40,46 @@ impl<F: Fabric> Rig<F> {
     }
 
     /// A table with keys 0, 1, 2 ... of 8 bytes, with these values, in one shard for each node.
-    pub fn table(&self, name: &str, scheme: ReadScheme, replicas: u8, value_max: usize, rows: &[Vec<u8>]) -> Arc<Table> {
-        let layout = layout(8, value_max, scheme).unwrap();
+    pub fn table(
+        &self,
+        name: &str,
+        scheme: ReadScheme,
+        replicas: u8,
+        value_max: usize,
+        rows: &[Vec<u8>],
+    ) -> Arc<Table> {
+        self.table_with(name, scheme, replicas, value_max, rows, |_| ())
+    }
+
+    /// The same with other sizes.
+    pub fn table_with(
+        &self,
+        name: &str,
+        scheme: ReadScheme,
+        replicas: u8,
+        value_max: usize,
+        rows: &[Vec<u8>],
+        resize: impl Fn(&mut Geometry),
+    ) -> Arc<Table> {
+        self.try_table(name, scheme, replicas, value_max, rows, resize).unwrap()
+    }
+
+    pub fn try_table(
+        &self,
+        name: &str,
+        scheme: ReadScheme,
+        replicas: u8,
+        value_max: usize,
+        rows: &[Vec<u8>],
+        resize: impl Fn(&mut Geometry),
+    ) -> Result<Arc<Table>, IndexError> {
+        let layout = layout(8, value_max, scheme)?;
         let nodes = self.fabric.nodes();
-        let geometry = Geometry::for_rows(rows.len() as u64, layout.slot_bytes);
+        // Room for an uneven share of the rows; buckets for an even one.
+        let shares = rows.len().max(1) as u64;
+        let mut geometry = Geometry::for_rows(shares.div_ceil(nodes.into()), layout.slot_bytes);
+        geometry.slots = shares;
+        resize(&mut geometry);
         let spec = TableSpec {
             name: name.to_owned(),
             fingerprint: Fingerprint(0),
@@ -58,12 +94,19 @@ impl<F: Fabric> Rig<F> {
         };
         let client = self.admin.incarnation.into();
         let create = async |lane: &Lane| metadata::create_table(lane, nodes, client, spec).await;
-        let (_, metadata) = self.administer(create).unwrap();
-        let table = Arc::new(Table::open(&metadata, name).unwrap());
-        *self.metadata.borrow_mut() = metadata;
-        let rows = rows.iter().enumerate().map(|(number, value)| (key(number as u64), value));
-        self.administer(async |lane: &Lane| bulk_load(lane, &table, rows).await).unwrap();
-        table
+        *self.metadata.borrow_mut() = self.administer(create)?.1;
+        let table = self.open(name, usize::MAX);
+        self.load(&table, rows.iter().enumerate().map(|(number, value)| (key(number as u64), value.clone())))?;
+        Ok(table)
+    }
+
+    /// A table that exists, with a location cache of its own of at most so many bytes.
+    pub fn open(&self, name: &str, cache_bytes: usize) -> Arc<Table> {
+        Arc::new(Table::open_with_cache(&self.metadata.borrow(), name, cache_bytes).unwrap())
+    }
+
+    pub fn load(&self, table: &Table, rows: impl IntoIterator<Item = (Key, Vec<u8>)>) -> Result<u64, IndexError> {
+        self.administer(async |lane: &Lane| bulk_load(lane, table, rows.into_iter()).await)
     }
 
     /// So many clients with one session each, on one worker.

@@ -1,0 +1,392 @@
+//! The catalog, the superblock and the slots of clients: what is refused, and how it says so.
+
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use remora_fabric::seeded::Seeded;
+use remora_fabric::shm::Shm;
+use remora_fabric::{ClientId, Fabric, Lane, NodeId, Worker, block_on};
+use remora_memory::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use remora_memory::node::{self, FORMAT, Place, REGION};
+use remora_memory::{
+    Discipline, Fingerprint, Layout, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec, metadata,
+};
+
+const NODE: NodeId = NodeId(0);
+
+fn cluster(nodes: u16, bytes: usize) -> Shm {
+    formatted(Shm::new(&vec![vec![bytes]; nodes.into()]).unwrap())
+}
+
+fn formatted<F: Fabric>(fabric: F) -> F {
+    for at in (0..fabric.nodes()).map(NodeId) {
+        node::format(&fabric.region(at, REGION).unwrap(), at, Place::default()).unwrap();
+    }
+    fabric
+}
+
+fn spec(name: &str, replicas: u8) -> TableSpec {
+    TableSpec {
+        name: name.to_owned(),
+        fingerprint: Fingerprint(0x0123_4567_89ab_cdef),
+        layout: Layout {
+            key_bytes: 8,
+            value_at: 32,
+            line_header: 0,
+            value_max: 24,
+            slot_bytes: 64,
+            scheme: ReadScheme::SingleLine,
+        },
+        discipline: Discipline::OCC_ONE_SIDED,
+        shards: 2,
+        replicas,
+        buckets: 3,
+        indirect: 4,
+        slots: 5,
+        shard_bytes: 8192,
+    }
+}
+
+fn create(fabric: &dyn Fabric, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
+    let nodes = fabric.nodes();
+    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec).await)
+}
+
+fn read(fabric: &dyn Fabric, at: NodeId) -> Result<Metadata, MemoryError> {
+    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::read(lane, at).await)
+}
+
+fn store(fabric: &dyn Fabric, at: NodeId, offset: u64, word: u64) {
+    fabric.region(at, REGION).unwrap().words()[offset as usize / 8].store(word, Ordering::SeqCst);
+}
+
+fn load(fabric: &dyn Fabric, at: NodeId, offset: u64) -> u64 {
+    fabric.region(at, REGION).unwrap().words()[offset as usize / 8].load(Ordering::SeqCst)
+}
+
+// --- Formats.
+
+/// Memory outlives programs: these bytes may only change together with `FORMAT`.
+#[test]
+fn golden_superblock() {
+    let fabric = Shm::new(&[vec![1 << 20]]).unwrap();
+    let region = fabric.region(NODE, REGION).unwrap();
+    node::format(&region, NodeId(3), Place { numa: Some(1), nic: 2 }).unwrap();
+    let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
+    assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
+    assert_eq!(line[1], 0x0201_0003_0000_0001, "NIC 2, NUMA node 1, node 3, format 1");
+    assert_eq!(line[2..], [0, 1 << 20, 340 << 10, 0, 0, 0]);
+    let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
+    assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 340 << 10));
+    assert_eq!(superblock.place, Place { numa: Some(1), nic: 2 });
+}
+
+#[test]
+fn golden_metadata() {
+    let fabric = cluster(2, 1 << 20);
+    let (id, metadata) = create(&fabric, spec("accounts", 2)).unwrap();
+    assert_eq!(id, TableId(0));
+    let words: Vec<u64> =
+        metadata.encode().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    assert_eq!(words.len(), (64 + 128 + 2 * 128) / 8);
+    let (header, rest) = words.split_at(8);
+    assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 1, "format 1");
+    assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
+    let (table, shards) = rest.split_at(16);
+    assert_eq!(table[0].to_le_bytes(), *b"accounts");
+    assert_eq!(table[1..8], [0; 7]);
+    assert_eq!(table[8..12], [0x0123_4567_89ab_cdef, 3, 4, 5]);
+    assert_eq!(table[12], 64 << 32 | 24, "slot and value bytes");
+    assert_eq!(table[13], 32 << 48 | 8 << 32 | 2 << 16, "value at, key bytes, shards, first shard");
+    assert_eq!(table[14], 1 << 32 | 1 << 24 | 2 << 16, "read scheme, index, replicas");
+    assert_eq!(table[15], 0x0101_0101, "discipline");
+    let space = 340 << 10;
+    assert_eq!(shards[..6], [2 << 16, 8192, 0, space, 1, space]);
+    assert_eq!(shards[16..22], [2 << 16, 8192, 1, space + 8192, 0, space + 8192]);
+    assert_eq!(Metadata::decode(NODE, &metadata.encode()), Ok(Some(metadata)));
+}
+
+const GOLDEN_CHECKSUM: u32 = 1735275983;
+
+#[test]
+fn what_another_program_wrote_is_refused_untouched() {
+    let name_both = |error: MemoryError, names: [&str; 2]| {
+        let told = error.to_string();
+        assert!(names.iter().all(|name| told.contains(name)) && !told.contains('\n'), "{told}");
+        error
+    };
+    type Case = (u64, u64, fn(MemoryError) -> bool, [&'static str; 2]);
+    let cases: [Case; 4] = [
+        (0, 0, |error| error == MemoryError::Foreign(NodeId(1)), ["node 1", "Remora"]),
+        (
+            0,
+            u64::from_be_bytes(*b"REMORA\x01\x02"),
+            |error| error == MemoryError::Foreign(NodeId(1)),
+            ["node 1", "Remora"],
+        ),
+        (
+            8,
+            2,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
+            ["format 2", "format 1"],
+        ),
+        (
+            16,
+            1 << 40,
+            |error| error == MemoryError::Features { node: NodeId(1), unknown: 1 << 40 },
+            ["node 1", "0x10000000000"],
+        ),
+    ];
+    for (offset, word, expected, names) in cases {
+        let fabric = cluster(2, 1 << 20);
+        store(&fabric, NodeId(1), offset, word);
+        let before: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
+        let connect = async |lane: &Lane| Registration::connect(lane, 2, 1).await;
+        assert!(expected(name_both(block_on(&fabric, ClientId(0), connect).unwrap_err(), names)));
+        assert!(expected(read(&fabric, NodeId(1)).unwrap_err()));
+        let after: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
+        assert_eq!(before, after);
+    }
+    // The catalog's own header says the same of itself.
+    let bytes = Metadata::default().encode();
+    let with = |at: usize, value: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = value;
+        Metadata::decode(NODE, &bytes)
+    };
+    assert_eq!(with(8, 9), Err(MemoryError::Format { node: NODE, found: 9, known: FORMAT }));
+    assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
+    assert_eq!(with(0, b'X'), Ok(None));
+}
+
+/// A value with so many tables and shards, whatever they say, and a right checksum.
+fn sealed(tables: u32, shards: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Metadata::default().encode();
+    bytes[40..44].copy_from_slice(&tables.to_le_bytes());
+    bytes[44..48].copy_from_slice(&shards.to_le_bytes());
+    bytes.extend(body.iter().copied().cycle().take((tables + shards) as usize * 128));
+    bytes[12..16].fill(0);
+    let checksum = crc32c::crc32c(&bytes);
+    bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        prop_assert!(!matches!(Metadata::decode(NODE, &bytes), Ok(Some(_))));
+    }
+
+    #[test]
+    fn arbitrary_tables_and_shards_never_panic(
+        tables in 0u32..4, shards in 0u32..4, body in proptest::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 1..300),
+    ) {
+        if let Ok(Some(metadata)) = Metadata::decode(NODE, &sealed(tables, shards, &body)) {
+            prop_assert_eq!((metadata.tables.len(), metadata.shards.len()), (tables as usize, shards as usize));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused(bit in 0usize..(64 + 128 + 256) * 8) {
+        let bytes = a_table();
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(!matches!(Metadata::decode(NODE, &flipped), Ok(Some(_))));
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(matches!(Metadata::decode(NODE, &flipped), Ok(Some(_))));
+    }
+
+    #[test]
+    fn half_of_it_is_refused(length in 0usize..64 + 128 + 256) {
+        prop_assert_eq!(Metadata::decode(NODE, &a_table()[..length]), Ok(None));
+    }
+}
+
+fn a_table() -> Vec<u8> {
+    use std::sync::OnceLock;
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| create(&cluster(2, 1 << 20), spec("rows", 2)).unwrap().1.encode()).clone()
+}
+
+/// Two copies lie at each node; the newer whole one counts.
+#[test]
+fn a_damaged_copy_leaves_the_other() {
+    const COPY_A: u64 = 20 << 10;
+    const COPY_B: u64 = 180 << 10;
+    let fabric = cluster(1, 4 << 20);
+    let (_, first) = create(&fabric, spec("one", 1)).unwrap();
+    let (_, second) = create(&fabric, spec("two", 1)).unwrap();
+    assert_eq!(read(&fabric, NODE), Ok(second.clone()));
+    let damage = |copy: u64| store(&fabric, NODE, copy + 200, load(&fabric, NODE, copy + 200) ^ 1);
+    damage(COPY_A); // even generations
+    assert_eq!(read(&fabric, NODE), Ok(first.clone()));
+    assert_eq!(metadata::read_local(NODE, fabric.region(NODE, REGION).unwrap().words()), Ok(first));
+    damage(COPY_B);
+    assert_eq!(read(&fabric, NODE), Err(MemoryError::Damaged(NODE)));
+    damage(COPY_A);
+    assert_eq!(read(&fabric, NODE), Ok(second));
+}
+
+// --- Tables.
+
+#[test]
+fn tables_that_cannot_be_made() {
+    let fabric = cluster(2, 1 << 20);
+    let refused = |change: &dyn Fn(&mut TableSpec)| {
+        let mut spec = spec("rows", 2);
+        change(&mut spec);
+        create(&fabric, spec).unwrap_err()
+    };
+    assert_eq!(refused(&|spec| spec.replicas = 3), MemoryError::TooManyReplicas { replicas: 3, nodes: 2 },);
+    assert!(matches!(refused(&|spec| spec.replicas = 0), MemoryError::Empty(_)));
+    assert!(matches!(refused(&|spec| spec.shards = 0), MemoryError::Empty(_)));
+    assert!(matches!(refused(&|spec| spec.buckets = 0), MemoryError::Empty(_)));
+    assert!(matches!(refused(&|spec| spec.name.clear()), MemoryError::Empty(_)));
+    let limit = |error| matches!(error, MemoryError::Limit { value, max, .. } if value == max + 1);
+    assert!(limit(refused(&|spec| spec.name = "n".repeat(NAME_BYTES_MAX + 1))));
+    assert!(limit(refused(&|spec| spec.layout.key_bytes = KEY_BYTES_MAX as u16 + 1)));
+    assert!(limit(refused(&|spec| spec.layout.value_max = VALUE_BYTES_MAX as u32 + 1)));
+    assert!(matches!(refused(&|spec| spec.shards = 1025), MemoryError::Limit { what: "shards", value: 1025, .. }));
+    let MemoryError::OutOfMemory { node, wanted, free } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
+        panic!()
+    };
+    assert_eq!((node, wanted, free), (NodeId(0), 10 << 20, (1 << 20) - (340 << 10)));
+    // None of this has left the catalog locked, or anything in it.
+    assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));
+    create(&fabric, spec(&"n".repeat(NAME_BYTES_MAX), 2)).unwrap();
+    create(&fabric, spec("rows", 1)).unwrap();
+    assert_eq!(refused(&|_| ()), MemoryError::TableExists("rows".to_owned()));
+    let metadata = read(&fabric, NodeId(1)).unwrap();
+    assert_eq!(metadata.table("rows").unwrap().0, TableId(1));
+    assert_eq!(metadata.table("row").unwrap_err(), MemoryError::UnknownTable("row".to_owned()));
+    let region = fabric.region(NODE, REGION).unwrap();
+    let small = Shm::new(&[vec![64 << 10]]).unwrap();
+    let small = small.region(NODE, REGION).unwrap();
+    assert!(matches!(node::format(&small, NODE, Place::default()), Err(MemoryError::OutOfMemory { .. })));
+    assert!(region.bytes() > node::BYTES_MIN);
+}
+
+#[test]
+fn as_many_tables_as_fit() {
+    use remora_memory::limits::TABLES_MAX;
+    let fabric = cluster(1, 8 << 20);
+    let make =
+        |number: usize| create(&fabric, TableSpec { shards: 1, shard_bytes: 4096, ..spec(&number.to_string(), 1) });
+    for number in 0..TABLES_MAX {
+        assert_eq!(make(number).unwrap().0, TableId(number as u16));
+    }
+    assert!(matches!(make(TABLES_MAX), Err(MemoryError::Limit { what: "tables", .. })));
+    assert_eq!(read(&fabric, NODE).unwrap().tables.len(), TABLES_MAX);
+}
+
+/// Several clients create tables at the same time: each is made once, and nobody's is lost.
+#[test]
+fn tables_created_at_the_same_time() {
+    for seed in 0..10 {
+        let fabric = formatted(Seeded::new(&[vec![1 << 20], vec![1 << 20]], seed).unwrap());
+        let worker = Worker::new();
+        let lanes: Vec<Lane> = (1..4)
+            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)), client.into()).unwrap())
+            .collect();
+        let tasks = lanes.iter().enumerate().map(|(client, lane)| {
+            let create = async move {
+                let own = metadata::create_table(lane, 2, client as u64 + 1, spec(&format!("own {client}"), 2)).await;
+                let shared = metadata::create_table(lane, 2, client as u64 + 1, spec("shared", 2)).await;
+                (own.is_ok(), shared.is_ok())
+            };
+            (lane.id(), create)
+        });
+        let done = worker.run(tasks);
+        assert!(done.iter().all(|(own, _)| *own), "seed {seed}");
+        assert_eq!(done.iter().filter(|(_, shared)| *shared).count(), 1, "seed {seed}");
+        let metadata = read(&fabric, NodeId(1)).unwrap();
+        assert_eq!((metadata.tables.len(), metadata.shards.len(), metadata.generation), (4, 8, 4));
+        let mut places: Vec<_> = metadata.shards.iter().flat_map(|shard| &shard.replicas).collect();
+        places.sort_by_key(|replica| (replica.node, replica.base));
+        assert!(places.windows(2).all(|two| two[0].node != two[1].node || two[0].base + 8192 <= two[1].base));
+    }
+}
+
+#[test]
+fn a_catalog_that_a_dead_client_has_locked_is_named() {
+    let fabric = formatted(Seeded::new(&[vec![1 << 20]], 1).unwrap());
+    store(&fabric, NODE, 48, 77);
+    assert_eq!(
+        create(&fabric, TableSpec { shards: 1, ..spec("rows", 1) }).unwrap_err(),
+        MemoryError::CatalogLocked(77)
+    );
+}
+
+// --- Clients.
+
+#[test]
+fn slots_are_reused_and_incarnations_are_not() {
+    let fabric = cluster(2, 64 << 20);
+    let connect =
+        |lanes: usize| block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, 2, lanes).await);
+    let mut all: Vec<Registration> = (0..CLIENTS_MAX).map(|_| connect(1).unwrap()).collect();
+    assert_eq!(all.iter().map(|client| client.incarnation).collect::<Vec<_>>(), (1..=256).collect::<Vec<_>>());
+    for at in [NODE, NodeId(1)] {
+        let region = fabric.region(at, REGION).unwrap();
+        assert_eq!(remora_memory::clients(region.words()).count(), CLIENTS_MAX);
+    }
+    let changes = remora_memory::changes(fabric.region(NodeId(1), REGION).unwrap().words());
+    assert!(matches!(connect(1), Err(MemoryError::Limit { what: "connected clients", .. })));
+    let allocated = load(&fabric, NODE, 32);
+    for round in 0..5 {
+        let gone = all.remove(round * 40);
+        let rings = gone.ring(NODE, 0).applied_at();
+        block_on(&fabric, ClientId(gone.incarnation), async |lane: &Lane| gone.disconnect(lane).await).unwrap();
+        store(&fabric, NODE, rings.offset, 4711); // what it has left behind
+        let new = connect(1).unwrap();
+        assert!(all.iter().all(|other| other.incarnation < new.incarnation));
+        assert_eq!(new.ring(NODE, 0).applied_at(), rings, "its space is used again");
+        assert_eq!(load(&fabric, NODE, rings.offset), 0, "and starts anew");
+        all.push(new);
+    }
+    assert_eq!(load(&fabric, NODE, 32), allocated);
+    assert!(remora_memory::changes(fabric.region(NodeId(1), REGION).unwrap().words()) > changes, "appliers are told");
+    // The last incarnation, and none after it.
+    let gone = all.remove(0);
+    block_on(&fabric, ClientId(1), async |lane: &Lane| gone.disconnect(lane).await).unwrap();
+    store(&fabric, NODE, 40, INCARNATIONS_MAX - 1);
+    let last = connect(1).unwrap();
+    assert_eq!(u64::from(last.incarnation), INCARNATIONS_MAX);
+    block_on(&fabric, ClientId(1), async |lane: &Lane| last.disconnect(lane).await).unwrap();
+    assert!(matches!(connect(1), Err(MemoryError::Limit { what: "client incarnations", .. })));
+}
+
+#[test]
+fn rings_of_clients_never_overlap() {
+    for seed in 0..5 {
+        let fabric = formatted(Seeded::new(&[vec![8 << 20], vec![8 << 20]], seed).unwrap());
+        let worker = Worker::new();
+        let lanes: Vec<Lane> = (1..5)
+            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)), client.into()).unwrap())
+            .collect();
+        let connected = worker.run(lanes.iter().enumerate().map(|(client, lane)| {
+            (lane.id(), async move {
+                // Come, go, and come again with more lanes.
+                let first = Registration::connect(lane, 2, 1 + client % 2).await.unwrap();
+                first.disconnect(lane).await.unwrap();
+                Registration::connect(lane, 2, 2 + client).await.unwrap()
+            })
+        }));
+        for at in [NODE, NodeId(1)] {
+            let rings = connected.iter().enumerate().flat_map(|(client, registration)| {
+                (0..2 + client).map(|lane| registration.ring(at, lane).applied_at().offset)
+            });
+            let mut rings: Vec<u64> = rings.collect();
+            rings.sort_unstable();
+            assert!(
+                rings.windows(2).all(|two| two[0] + remora_memory::ring::RING_EXTENT_BYTES <= two[1]),
+                "seed {seed}"
+            );
+        }
+        let mut incarnations: Vec<u32> = connected.iter().map(|client| client.incarnation).collect();
+        incarnations.sort_unstable();
+        incarnations.dedup();
+        assert_eq!(incarnations.len(), 4);
+    }
+}
