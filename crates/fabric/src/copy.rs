@@ -81,24 +81,23 @@ pub fn read_lines<W: Word, const LINE: usize>(region: &[W], start: usize, into: 
         let count = (line_start + LINE - at).min(rest.len());
         let (now, later) = rest.split_at_mut(count);
         let line = &region[line_start..line_start + LINE];
-        match <&mut [u64; LINE]>::try_from(&mut *now) {
-            Ok(whole) => read_whole_line(line, whole),
-            Err(_) => read_part_of_line(line, at - line_start, now),
+        // The common case has a compile-time count of words.
+        match (<&[W; LINE]>::try_from(line), <&mut [u64; LINE]>::try_from(&mut *now)) {
+            (Ok(line), Ok(whole)) => read_whole_line(line, whole),
+            _ => read_part_of_line(line, at - line_start, now),
         }
         at += count;
         rest = later;
     }
 }
 
-/// The common case, a compile-time count of words.
 #[inline(always)]
-fn read_whole_line<W: Word, const LINE: usize>(line: &[W], into: &mut [u64; LINE]) {
-    debug_assert_eq!(line.len(), LINE);
+fn read_whole_line<W: Word, const LINE: usize>(line: &[W; LINE], into: &mut [u64; LINE]) {
     loop {
         into[1] = line[1].load(); // before word 0: see above
         into[0] = line[0].load();
-        for (slot, word) in into.iter_mut().zip(line).skip(2) {
-            *slot = word.load();
+        for word in 2..LINE {
+            into[word] = line[word].load();
         }
         if line[0].load() == into[0] && line[1].load() == into[1] {
             return;

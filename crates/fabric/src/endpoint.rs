@@ -34,8 +34,8 @@ pub struct Endpoint {
     /// Buffers made so far, wherever they are.
     buffers: Cell<usize>,
     timers: RefCell<Vec<(Nanos, LaneId)>>,
-    /// Rounds to post when the round with that serial number has completed without error.
-    continuations: RefCell<Vec<(u64, Box<RoundBuffer>)>>,
+    /// Rounds to post when the round with that ticket has completed without error.
+    continuations: RefCell<Vec<(Ticket, Box<RoundBuffer>)>>,
     /// Rounds of each lane that nobody awaits and that have not completed.
     background: [Cell<u32>; LANES_MAX],
     failures: RefCell<Vec<BackgroundFailure>>,
@@ -128,14 +128,14 @@ impl Endpoint {
         self.transport.take(ticket)
     }
 
-    /// A failure of an earlier background round that a new round to the same node must report.
+    /// Whether a background round has failed that nobody has been told of.
     #[inline]
-    pub(crate) fn unreported_failure(&self, buffer: &RoundBuffer) -> Option<FabricError> {
-        if self.unreported.get() == 0 { None } else { self.report(buffer) }
+    pub(crate) fn has_unreported(&self) -> bool {
+        self.unreported.get() != 0
     }
 
-    #[cold]
-    fn report(&self, buffer: &RoundBuffer) -> Option<FabricError> {
+    /// A failure of an earlier background round that a new round to the same node must report.
+    pub(crate) fn unreported_failure(&self, buffer: &RoundBuffer) -> Option<FabricError> {
         let node = buffer
             .verbs()
             .iter()
@@ -171,10 +171,10 @@ impl Endpoint {
         }
     }
 
-    /// Posts `next` when the round with this serial number has come back without error.
-    pub(crate) fn continue_with(&self, serial: u64, next: Box<RoundBuffer>) {
+    /// Posts `next` when the round with this ticket has come back without error.
+    pub(crate) fn continue_with(&self, after: Ticket, next: Box<RoundBuffer>) {
         self.count_background(next.lane, 1);
-        self.continuations.borrow_mut().push((serial, next));
+        self.continuations.borrow_mut().push((after, next));
     }
 
     /// A round that nobody awaited has completed.
@@ -185,16 +185,16 @@ impl Endpoint {
             self.failed(BackgroundFailure { lane: buffer.lane, error });
         }
         if !self.continuations.borrow().is_empty() {
-            self.run_continuations(buffer.serial, outcome);
+            self.run_continuations(buffer.ticket(), outcome);
         }
         self.recycle(buffer);
     }
 
     #[cold]
-    fn run_continuations(&self, serial: u64, outcome: Result<(), FabricError>) {
+    fn run_continuations(&self, completed: Ticket, outcome: Result<(), FabricError>) {
         loop {
             let mut continuations = self.continuations.borrow_mut();
-            let Some(at) = continuations.iter().position(|(after, _)| *after == serial) else { return };
+            let Some(at) = continuations.iter().position(|(after, _)| *after == completed) else { return };
             let (_, next) = continuations.remove(at);
             drop(continuations);
             self.count_background(next.lane, -1);

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use crate::endpoint::{BackgroundFailure, Endpoint};
 use crate::error::FabricError;
 use crate::prng::Prng;
-use crate::round::{Completed, Cost, Round, RoundBuffer};
+use crate::round::{Completed, Cost, Round, RoundBuffer, Tally};
 use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket};
 
 /// One coroutine of a worker. Made by [`Worker::lane`](crate::Worker::lane).
@@ -64,22 +64,34 @@ impl Lane {
     }
 
     #[inline]
-    fn dispatch(&self, mut buffer: Box<RoundBuffer>) -> State {
-        let refused = buffer.outcome.err().or_else(|| self.endpoint.unreported_failure(&buffer));
-        if let Some(error) = refused {
-            self.endpoint.recycle(buffer);
-            return State::Refused(error);
+    fn dispatch(&self, buffer: Box<RoundBuffer>) -> State {
+        if buffer.outcome.is_err() || self.endpoint.has_unreported() {
+            return self.dispatch_after_trouble(buffer);
         }
+        self.send(buffer)
+    }
+
+    #[inline]
+    fn send(&self, buffer: Box<RoundBuffer>) -> State {
         if buffer.verbs().is_empty() {
             return State::Done(buffer);
         }
-        buffer.cost.round_trips += 1;
-        self.count(&buffer.cost);
-        let serial = buffer.serial;
+        self.count(buffer.tally, true);
         match self.endpoint.send(buffer) {
             Posted::Done(buffer) => State::Done(buffer),
-            Posted::Pending(ticket) => State::Pending(ticket, serial),
+            Posted::Pending(ticket) => State::Pending(ticket),
         }
+    }
+
+    #[cold]
+    fn dispatch_after_trouble(&self, mut buffer: Box<RoundBuffer>) -> State {
+        if buffer.outcome.is_ok() {
+            match self.endpoint.unreported_failure(&buffer) {
+                None => return self.send(buffer),
+                Some(error) => buffer.outcome = Err(error),
+            }
+        }
+        State::Done(buffer)
     }
 
     /// Posts a round that nobody awaits. Never fails here: a failure fails the next [`Lane::execute`] to that node, and
@@ -91,16 +103,15 @@ impl Lane {
             return self.endpoint.recycle(buffer);
         }
         if buffer.outcome.is_ok() {
-            // A fence's round trip is awaited by nobody either.
-            self.count(&Cost { round_trips: 0, ..buffer.cost });
+            self.count(buffer.tally, false);
         }
         self.endpoint.post(buffer);
     }
 
     #[inline]
-    fn count(&self, cost: &Cost) {
+    fn count(&self, tally: Tally, awaited: bool) {
         let mut total = self.cost.get();
-        total.add(cost);
+        tally.add_to(&mut total, awaited);
         self.cost.set(total);
     }
 
@@ -181,9 +192,9 @@ impl Future for Sleep<'_> {
 
 #[derive(Debug)]
 enum State {
+    /// It has come back, or was never sent; the buffer has the outcome.
     Done(Box<RoundBuffer>),
-    Pending(Ticket, u64),
-    Refused(FabricError),
+    Pending(Ticket),
     Finished,
 }
 
@@ -217,14 +228,13 @@ impl<'l> Execute<'l> {
                     Err(error) => endpoint.failed(BackgroundFailure { lane: self.lane.id, error }),
                 }
             }
-            State::Pending(ticket, serial) => {
+            State::Pending(ticket) => {
                 for buffer in rounds.into_iter().filter_map(|next| next.into_buffer().1) {
-                    self.lane.count(&Cost { round_trips: 0, ..buffer.cost });
-                    endpoint.continue_with(serial, buffer);
+                    self.lane.count(buffer.tally, false);
+                    endpoint.continue_with(ticket, buffer);
                 }
                 endpoint.abandon(ticket, self.lane.id);
             }
-            State::Refused(error) => endpoint.failed(BackgroundFailure { lane: self.lane.id, error }),
             State::Finished => {}
         }
     }
@@ -236,7 +246,7 @@ impl<'l> Future for Execute<'l> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let State::Pending(ticket, _) = this.state {
+        if let State::Pending(ticket) = this.state {
             match this.lane.endpoint.take(ticket) {
                 None => return Poll::Pending,
                 Some(buffer) => {
@@ -258,7 +268,6 @@ impl<'l> Future for Execute<'l> {
                     Poll::Ready(Err(error))
                 }
             },
-            State::Refused(error) => Poll::Ready(Err(error)),
             State::Pending(..) | State::Finished => Poll::Pending,
         }
     }
@@ -268,8 +277,8 @@ impl Drop for Execute<'_> {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.state, State::Finished) {
             State::Done(buffer) => self.lane.endpoint.recycle(buffer),
-            State::Pending(ticket, _) => self.lane.endpoint.abandon(ticket, self.lane.id),
-            State::Refused(_) | State::Finished => {}
+            State::Pending(ticket) => self.lane.endpoint.abandon(ticket, self.lane.id),
+            State::Finished => {}
         }
     }
 }

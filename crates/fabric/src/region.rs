@@ -106,7 +106,11 @@ impl Region {
         if word < self.words {
             // SAFETY: the address is inside the mapping (and a prefetch neither faults nor accesses memory as the language
             // sees it).
-            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(self.base.as_ptr().add(word).cast()) };
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                    self.base.as_ptr().add(word).cast(),
+                )
+            };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = word;

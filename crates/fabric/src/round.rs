@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 use crate::address::{Address, NodeId, WORD_BYTES};
 use crate::error::{FabricError, Fault};
 use crate::lane::Lane;
-use crate::limits::{ROUND_VERBS_MAX, ROUND_WORDS_MAX};
-use crate::transport::LaneId;
+use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX, ROUND_WORDS_MAX};
+use crate::transport::{LaneId, Ticket};
 
 /// One verb. Counts and places are in words; `into` and `from` are places in the round's own buffer.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +128,48 @@ impl Cost {
     }
 }
 
+/// What a round costs, counted while it is built: two words, because a field for each count, written one by one and added
+/// up in pairs, costs more in store forwarding than everything else about a small round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    /// Verbs by kind, 12 bits each.
+    verbs: u64,
+    /// Bytes out in the upper half, in in the lower.
+    bytes: u64,
+}
+
+impl Tally {
+    const BITS: u32 = 12;
+    const READ: u64 = 1;
+    const WRITE: u64 = 1 << Tally::BITS;
+    const ATOMIC: u64 = 1 << (2 * Tally::BITS);
+    const FLUSH: u64 = 1 << (3 * Tally::BITS);
+    const FENCE: u64 = 1 << (4 * Tally::BITS);
+
+    #[inline(always)]
+    fn add(&mut self, verb: u64, bytes_out: usize, bytes_in: usize) {
+        self.verbs = self.verbs.wrapping_add(verb);
+        self.bytes = self.bytes.wrapping_add((bytes_out as u64) << 32 | bytes_in as u64);
+    }
+
+    /// Adds it to a cost; `awaited` says whether its round trips are on the critical path.
+    #[inline]
+    pub(crate) fn add_to(self, cost: &mut Cost, awaited: bool) {
+        let count = |kind: u32| self.verbs >> (kind * Tally::BITS) & ((1 << Tally::BITS) - 1);
+        cost.round_trips += if awaited { 1 + count(4) } else { 0 };
+        cost.reads += count(0);
+        cost.writes += count(1);
+        cost.atomics += count(2);
+        cost.flushes += count(3);
+        cost.bytes_out += self.bytes >> 32;
+        cost.bytes_in += self.bytes & u64::from(u32::MAX);
+    }
+}
+
+// A round that is refused because it is full counts the verbs that did not fit, but is never added to anything.
+const _: () = assert!(ROUND_VERBS_MAX < 1 << Tally::BITS);
+const _: () = assert!((ROUND_VERBS_MAX as u64 * ROUND_BYTES_MAX as u64) < 1 << 32);
+
 /// The buffer of a round: what a transport gets and gives back.
 #[derive(Debug)]
 pub struct RoundBuffer {
@@ -135,7 +177,7 @@ pub struct RoundBuffer {
     verb_count: usize,
     words: Box<[u64; ROUND_WORDS_MAX]>,
     words_used: usize,
-    pub(crate) cost: Cost,
+    pub(crate) tally: Tally,
     pub(crate) outcome: Result<(), FabricError>,
     pub(crate) lane: LaneId,
     /// Nobody awaits it: a failure must be reported elsewhere.
@@ -151,7 +193,7 @@ impl RoundBuffer {
             verb_count: 0,
             words: vec![0; ROUND_WORDS_MAX].try_into().expect("the vector has the array's length"),
             words_used: 0,
-            cost: Cost::default(),
+            tally: Tally::default(),
             outcome: Ok(()),
             lane: LaneId(0),
             background: false,
@@ -162,7 +204,7 @@ impl RoundBuffer {
     pub(crate) fn reset(&mut self, lane: LaneId, serial: u64) {
         self.verb_count = 0;
         self.words_used = 0;
-        self.cost = Cost::default();
+        self.tally = Tally::default();
         self.outcome = Ok(());
         self.lane = lane;
         self.background = false;
@@ -181,6 +223,12 @@ impl RoundBuffer {
     #[must_use]
     pub fn parts(&mut self) -> (&[Verb], &mut [u64]) {
         (&self.verbs[..self.verb_count], &mut self.words[..self.words_used])
+    }
+
+    /// What names it while it is under way: unique among the rounds of an endpoint.
+    #[must_use]
+    pub fn ticket(&self) -> Ticket {
+        Ticket(self.serial)
     }
 
     /// The lane to wake when the round has completed.
@@ -296,8 +344,7 @@ impl<'l> Round<'l> {
         // More have been refused; here only their sum must not overflow.
         let words = words.min(ROUND_WORDS_MAX);
         buffer.push(Verb::Read { at, words: words as u32, into });
-        buffer.cost.reads += 1;
-        buffer.cost.bytes_in += (words * WORD_BYTES) as u64;
+        buffer.tally.add(Tally::READ, 0, words * WORD_BYTES);
         ReadHandle {
             at: into,
             words: words as u32,
@@ -368,8 +415,7 @@ impl<'l> Round<'l> {
         let bytes = staged.words as usize * WORD_BYTES;
         let words = aligned_words(buffer, at, bytes);
         buffer.push(Verb::Write { at, words: words as u32, from: staged.at });
-        buffer.cost.writes += 1;
-        buffer.cost.bytes_out += bytes as u64;
+        buffer.tally.add(Tally::WRITE, bytes, 0);
     }
 
     /// Replaces the word at `at` by `new` if it is `expected`.
@@ -379,9 +425,7 @@ impl<'l> Round<'l> {
         aligned_words(buffer, at, WORD_BYTES);
         let into = buffer.lease(1, at.node);
         buffer.push(Verb::CompareSwap { at, expected, new, into });
-        buffer.cost.atomics += 1;
-        buffer.cost.bytes_out += 2 * WORD_BYTES as u64;
-        buffer.cost.bytes_in += WORD_BYTES as u64;
+        buffer.tally.add(Tally::ATOMIC, 2 * WORD_BYTES, WORD_BYTES);
         SwapHandle {
             at: into,
             expected,
@@ -397,9 +441,7 @@ impl<'l> Round<'l> {
         aligned_words(buffer, at, WORD_BYTES);
         let into = buffer.lease(1, at.node);
         buffer.push(Verb::FetchAdd { at, delta, into });
-        buffer.cost.atomics += 1;
-        buffer.cost.bytes_out += WORD_BYTES as u64;
-        buffer.cost.bytes_in += WORD_BYTES as u64;
+        buffer.tally.add(Tally::ATOMIC, WORD_BYTES, WORD_BYTES);
         AddHandle {
             at: into,
             #[cfg(debug_assertions)]
@@ -411,7 +453,7 @@ impl<'l> Round<'l> {
     pub fn flush(&mut self, node: NodeId) {
         let buffer = self.buffer();
         buffer.push(Verb::Flush { node });
-        buffer.cost.flushes += 1;
+        buffer.tally.add(Tally::FLUSH, 0, 0);
     }
 
     /// What is added from now on starts when everything before has completed, and does not start if anything before has
@@ -419,7 +461,7 @@ impl<'l> Round<'l> {
     pub fn after_completion(&mut self) {
         let buffer = self.buffer();
         buffer.push(Verb::AfterCompletion);
-        buffer.cost.round_trips += 1;
+        buffer.tally.add(Tally::FENCE, 0, 0);
     }
 
     /// Whether nothing has been added.

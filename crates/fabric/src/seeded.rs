@@ -67,7 +67,6 @@ struct Connection {
     completed: Vec<(Ticket, Box<RoundBuffer>)>,
     reclaimed: Vec<Box<RoundBuffer>>,
     ready: Vec<LaneId>,
-    next_ticket: u64,
 }
 
 struct InFlight {
@@ -172,7 +171,6 @@ impl Fabric for Seeded {
             completed: Vec::new(),
             reclaimed: Vec::new(),
             ready: Vec::new(),
-            next_ticket: 0,
         });
         Box::new(SeededTransport { fabric: self.clone(), index })
     }
@@ -464,8 +462,7 @@ impl Transport for SeededTransport {
     fn post(&self, round: Box<RoundBuffer>) -> Posted {
         let mut state = self.fabric.state();
         let connection = &mut state.connections[self.index];
-        let ticket = Ticket(connection.next_ticket);
-        connection.next_ticket += 1;
+        let ticket = round.ticket();
         let verbs = round.verbs().iter().map(|_| Running::Waiting).collect();
         connection.in_flight.push_back(InFlight { ticket, buffer: round, verbs, outcome: Ok(()), orphaned: false });
         Posted::Pending(ticket)

@@ -290,7 +290,9 @@ impl ShmTransport {
     fn run(&self, round: &mut RoundBuffer) -> Result<(), FabricError> {
         let refused = self.gate.refused();
         let (verbs, words) = round.parts();
-        self.shared.memory.prefetch(verbs);
+        if verbs.len() > 1 {
+            self.shared.memory.prefetch(verbs);
+        }
         for verb in verbs {
             if refused != 0
                 && let Some(node) = verb.node()

@@ -19,7 +19,7 @@ pub struct ClientId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LaneId(pub u8);
 
-/// A posted round that has not completed.
+/// A posted round that has not completed: see [`RoundBuffer::ticket`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(pub u64);
 
@@ -28,7 +28,7 @@ pub struct Ticket(pub u64);
 pub enum Posted {
     /// It has completed already.
     Done(Box<RoundBuffer>),
-    /// The transport keeps the buffer; poll for it.
+    /// The transport keeps the buffer with this ticket; poll for it.
     Pending(Ticket),
 }
 
