@@ -280,7 +280,8 @@ impl<W: Workload> Thread<'_, W> {
                 if ended_count.get().is_multiple_of(PUBLISH) {
                     published.0.store(ended_count.get(), Ordering::Relaxed);
                 }
-                let_others_run().await;
+                // Where rounds complete at once nothing else gives the others a turn.
+                session.lane().yield_now().await;
             }
             Ok(ledger)
         });
@@ -321,19 +322,6 @@ impl Observer for Watch {
             also.transaction(event);
         }
     }
-}
-
-/// A turn for the worker's other coroutines: where rounds complete at once nothing else makes one.
-async fn let_others_run() {
-    let mut turned = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut turned, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 /// CPU time of the calling thread.
