@@ -28,7 +28,8 @@ impl<V> std::fmt::Debug for Slot<V> {
     }
 }
 
-/// See the [module](self) and the crate's first page.
+/// A transaction under way, as its closure sees it: name records, fetch them, look at them, change them. See the crate's
+/// first page for what a closure must know.
 #[derive(Debug)]
 pub struct Transaction<'t, 's> {
     tx: &'t mut Tx<'s>,

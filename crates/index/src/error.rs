@@ -3,7 +3,7 @@
 use remora_fabric::FabricError;
 use remora_memory::MemoryError;
 
-/// See the [module](self).
+/// Why a table could not be opened or loaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IndexError {
     /// From the floor below.

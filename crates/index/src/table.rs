@@ -27,7 +27,8 @@ impl BucketRef {
     pub const BYTES: usize = BUCKET_BYTES;
 }
 
-/// See the [module](self). Shared by the workers of a client.
+/// An open table: what the catalog says of it, where its shards are, and the location cache. Shared by the workers of a
+/// client.
 #[derive(Debug)]
 pub struct Table {
     id: TableId,

@@ -4,7 +4,7 @@ use remora_fabric::{FabricError, NodeId, RegionError};
 
 use crate::limits;
 
-/// See the [module](self).
+/// Why memory could not be laid out, found or opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MemoryError {
     /// A round failed.

@@ -311,6 +311,31 @@ fn tables_created_at_the_same_time() {
     }
 }
 
+/// Several clients take space at the same time.
+#[test]
+fn space_is_given_once() {
+    for seed in 0..10 {
+        let fabric = formatted(Seeded::new(&[vec![2 << 20]], seed).unwrap());
+        let worker = Worker::new();
+        let lanes: Vec<Lane> = (1..5)
+            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)), client.into()).unwrap())
+            .collect();
+        let taken = worker.run(lanes.iter().map(|lane| {
+            (lane.id(), async move {
+                let mut taken = Vec::new();
+                for bytes in [1, 4096, 4097, 10_000] {
+                    taken.push((node::allocate(lane, NODE, bytes).await.unwrap(), bytes));
+                }
+                taken
+            })
+        }));
+        let mut taken: Vec<(u64, u64)> = taken.into_iter().flatten().collect();
+        taken.sort_unstable();
+        assert!(taken.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "seed {seed}: {taken:?}");
+        assert!(taken.iter().all(|(at, _)| at.is_multiple_of(4096)));
+    }
+}
+
 #[test]
 fn a_catalog_that_a_dead_client_has_locked_is_named() {
     let fabric = formatted(Seeded::new(&[vec![1 << 20]], 1).unwrap());

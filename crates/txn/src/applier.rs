@@ -18,7 +18,8 @@ use crate::log::{LoggedRecord, records};
 /// Entries of one ring in one step, so that no ring waits for another.
 const BATCH: usize = 64;
 
-/// See the [module](self).
+/// Applies the redo rings of all clients to the backups of one memory node: a [`Service`] of its own CPU. Entries are
+/// applied in any order, newer versions only.
 pub struct Applier {
     node: NodeId,
     region: Arc<Region>,

@@ -84,7 +84,8 @@ impl fmt::Debug for State {
     }
 }
 
-/// See the [module](self).
+/// One coroutine's place to run transactions, one at a time: a lane, a redo ring at every memory node, and sets that one
+/// transaction after the other reuses.
 #[derive(Debug)]
 pub struct Session {
     lane: Lane,
