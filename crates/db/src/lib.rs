@@ -76,3 +76,8 @@ pub mod floors {
         remora_fabric as fabric, remora_index as index, remora_memory as memory, remora_sync as sync, remora_txn as txn,
     };
 }
+
+/// The README's first program is compiled and run as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
