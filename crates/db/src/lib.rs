@@ -62,7 +62,7 @@ pub use cluster::{Cluster, ClusterOptions, TableOptions};
 pub use error::{Error, OpenError};
 pub use pool::Db;
 pub use table::{Key, Record, Table};
-pub use transaction::{Slot, Transaction};
+pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 
 pub use remora_fabric::{Cost, Nanos, NodeId, Pages};

@@ -114,3 +114,32 @@ impl<'t, 's> Transaction<'t, 's> {
         Ok(())
     }
 }
+
+/// A transaction without a closure: made by [`Session::begin`](crate::Session::begin), ended by [`Begun::commit`] or
+/// [`Begun::abort`]. For programs whose transactions span what no closure can; it is not tried again when it aborts.
+/// Dropping it gives it up.
+#[derive(Debug)]
+pub struct Begun<'s> {
+    tx: Tx<'s>,
+}
+
+impl<'s> Begun<'s> {
+    pub(crate) fn new(tx: Tx<'s>) -> Begun<'s> {
+        Begun { tx }
+    }
+
+    /// What a closure would be given.
+    pub fn transaction(&mut self) -> Transaction<'_, 's> {
+        Transaction::new(&mut self.tx)
+    }
+
+    /// Commits. An [`Error::Aborted`] has left no trace; an [`Error::Unknown`] may have committed.
+    pub async fn commit(self) -> Result<(), Error> {
+        Ok(self.tx.commit().await?)
+    }
+
+    /// Gives it up; returns when its locks are gone.
+    pub async fn abort(self) {
+        self.tx.abort().await;
+    }
+}

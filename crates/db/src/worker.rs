@@ -11,7 +11,7 @@ use remora_txn::{Observer, SessionConfig, TransactOptions};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, OpenError};
-use crate::transaction::Transaction;
+use crate::transaction::{Begun, Transaction};
 
 /// Of a worker.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +179,39 @@ pub struct Session {
 }
 
 impl Session {
+    /// Begins a transaction that the caller ends: see [`Begun`]. Most programs want [`Session::transact`].
+    ///
+    /// ```
+    /// # use remora::{Cluster, TableOptions};
+    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+    /// # #[repr(C)]
+    /// # struct Counter(u64);
+    /// # impl remora::Record for Counter {
+    /// #     const SCHEMA: &'static str = "counter";
+    /// # }
+    /// # let cluster = Cluster::embedded(Default::default())?;
+    /// # let counters = cluster.create_table::<u64, Counter>("counters", TableOptions::for_rows(1))?;
+    /// # cluster.load(&counters, [(1, Counter(41))].into_iter())?;
+    /// # let mut worker = cluster.worker(Default::default())?;
+    /// worker.block_on(async |session| {
+    ///     let mut begun = session.begin()?;
+    ///     begun.transaction().read_for_update(&counters, 1).await?.0 += 1;
+    ///     begun.commit().await?;
+    ///
+    ///     let mut begun = session.begin()?;
+    ///     begun.transaction().write(&counters, 1, Counter(0)).await?;
+    ///     begun.abort().await;
+    ///
+    ///     let counter = session.transact(async |tx| tx.read(&counters, 1).await).await?;
+    ///     assert_eq!(counter.map(|counter| counter.0), Some(42));
+    ///     Ok::<_, remora::Error>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin(&mut self) -> Result<Begun<'_>, Error> {
+        Ok(Begun::new(self.inner.begin(0)?))
+    }
+
     /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what it must know.
     ///
     /// A panic in the closure aborts the transaction, and resumes when its locks are gone.

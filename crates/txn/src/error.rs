@@ -18,8 +18,8 @@ pub enum Abort {
     /// The redo ring at a node is full: the node does not keep up with applying it.
     #[error("the redo ring at {0} is full")]
     LogFull(NodeId),
-    /// The transaction was dropped before it was decided.
-    #[error("the transaction was dropped before it was decided")]
+    /// Its program gave it up, or dropped it, before it was decided.
+    #[error("the transaction was given up before it was decided")]
     Dropped,
 }
 

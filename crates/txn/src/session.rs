@@ -126,6 +126,11 @@ impl Session {
         &self.lane
     }
 
+    /// Begins a transaction to be ended by [`Tx::commit`] or [`Tx::abort`]; `label` is a number for its type, for reports.
+    pub fn begin(&mut self, label: u16) -> Result<Tx<'_>, Stop> {
+        Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, first_began: 0 })
+    }
+
     /// Runs a closure as a transaction, again and again while it aborts, with growing random pauses.
     ///
     /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of its own (returned once
@@ -150,7 +155,7 @@ impl Session {
             let late = options.deadline.is_some_and(|deadline| lane.now() >= deadline);
             let result = match returned {
                 Ok(Ok(_)) if late => Err(Stop::Limit(Limit::Deadline)),
-                Ok(Ok(Ok(value))) => tx.commit().await.map(|()| Ok(value)),
+                Ok(Ok(Ok(value))) => tx.try_commit().await.map(|()| Ok(value)),
                 Ok(Ok(Err(error))) => tx.validate_only().await.map(|()| Err(error)),
                 Ok(Err(stop)) => Err(stop),
                 Err(panic) => {
@@ -159,9 +164,7 @@ impl Session {
                 }
             };
             let again = matches!(result, Err(Stop::Abort(_))) && attempt.number < options.attempts;
-            // Before it is told, so that the cost is whole.
-            tx.release();
-            tx.tell(match &result {
+            tx.end(match &result {
                 Ok(Ok(_)) => Outcome::Committed,
                 Ok(Err(_)) => Outcome::UserAbort,
                 Err(stop) => Outcome::from(*stop),

@@ -14,7 +14,8 @@ use crate::protocol::Protocol;
 use crate::session::State;
 use crate::sets::{Fetch, Found, Item, Lock, Sets, Slot, registered};
 
-/// A transaction under way. Made by [`Session::transact`](crate::Session::transact).
+/// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
+/// [`Session::begin`](crate::Session::begin).
 ///
 /// Name the records with [`Tx::want`], bring them with [`Tx::fetch`] (one round trip for all of them when their locations
 /// are cached), look at them with [`Tx::value`], change them with [`Tx::value_mut`] or [`Tx::write`].
@@ -226,8 +227,21 @@ impl<'s> Tx<'s> {
         if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Ok(())) }
     }
 
-    /// Commits; the outcome is decided when this returns.
-    pub(crate) async fn commit(&mut self) -> Result<(), Stop> {
+    /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no trace of it is left. Not
+    /// tried again; see [`Session::transact`](crate::Session::transact) for that.
+    pub async fn commit(mut self) -> Result<(), Stop> {
+        let result = self.try_commit().await;
+        self.end(result.map_or_else(Outcome::from, |()| Outcome::Committed));
+        result
+    }
+
+    /// Gives it up; returns when its locks are gone. Dropping it does the same in the background.
+    pub async fn abort(mut self) {
+        self.release_and_wait().await;
+        self.end(Outcome::Aborted(Abort::Dropped));
+    }
+
+    pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
         self.fetch().await?;
         self.mark(|phases, now| phases.executed = now);
         self.state.protocol.commit(self).await
@@ -324,8 +338,15 @@ impl<'s> Tx<'s> {
 }
 
 impl Tx<'_> {
+    /// Releases what is still locked, and tells the outcome.
+    pub(crate) fn end(&mut self, outcome: Outcome) {
+        // Before it is told, so that the cost is whole.
+        self.release();
+        self.tell(outcome);
+    }
+
     /// The one place where an attempt's end is told.
-    pub(crate) fn tell(&mut self, outcome: Outcome) {
+    fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
         let Some(mut observer) = self.state.observer.take() else { return };
         observer.transaction(&TransactionEvent {
