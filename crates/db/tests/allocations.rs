@@ -1,44 +1,13 @@
 //! In steady state a transaction on a worker allocates nothing: latency has no room for an allocator.
 
+#[path = "../../fabric/tests/counting_allocator/mod.rs"]
+mod counting_allocator;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use counting_allocator::allocations;
 use remora::{Protocol, TableOptions, WorkerOptions};
 
 use support::{Words, embedded, table};
-
-thread_local! {
-    /// Of this thread only: the appliers may do as they like.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local without a destructor,
-// which neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(block, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn none_in_a_committed_transaction() {
@@ -54,7 +23,7 @@ fn none_in_a_committed_transaction() {
             // The first half warms up: location cache, sets, buffers, redo rings.
             for number in 0..2 * TRANSACTIONS {
                 if number == TRANSACTIONS {
-                    before = ALLOCATIONS.get();
+                    before = allocations();
                 }
                 let random = session.lane().random();
                 let (one, two) = (random % ROWS, (random >> 8) % ROWS);
@@ -65,7 +34,7 @@ fn none_in_a_committed_transaction() {
                 });
                 run.await.unwrap();
             }
-            ALLOCATIONS.get() - before
+            allocations() - before
         });
         // All coroutines share the thread; the last to begin its second half has seen nobody's warming up.
         let fewest = allocated.iter().min();

@@ -1,42 +1,12 @@
 //! A transaction of a warm worker allocates nothing, statistics included.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../fabric/tests/counting_allocator/mod.rs"]
+mod counting_allocator;
 
+use counting_allocator::allocations;
 use remora::{Cluster, ClusterOptions, Error, WorkerOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::{Prng, Statistics, Workload};
-
-/// The system's allocator, counting.
-struct Counting;
-
-thread_local! {
-    /// Of this thread: the test harness and the memory nodes allocate on their own when they like.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's obligations are those of the system's allocator.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; what comes back was allocated above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, bytes) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn no_transaction_allocates_on_a_warm_worker() {
@@ -53,14 +23,14 @@ fn no_transaction_allocates_on_a_warm_worker() {
             let counts = worker.run(async |coroutine, session| {
                 let mut random = Prng::derive(transactions, coroutine as u64);
                 session.lane().sleep(0).await;
-                let before = ALLOCATIONS.get();
+                let before = allocations();
                 for _ in 0..transactions {
                     match bank.transact(session, &mut random, &mut 0).await {
                         Ok(()) | Err(Error::User(_)) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }
-                ALLOCATIONS.get() - before
+                allocations() - before
             });
             counts.iter().sum::<u64>()
         };
