@@ -91,12 +91,12 @@ fn write_skew(seed: u64) -> Verdict {
 
 #[test]
 fn write_skew_by_validation_that_ignores_locks() {
-    caught(Mutant::ValidateVersionOnly, 0..40, write_skew);
+    caught(Mutant::ValidateVersionOnly, 0..100, write_skew);
 }
 
 #[test]
 fn write_skew_by_validation_before_the_locks() {
-    caught(Mutant::ValidateWithLocks, 0..40, write_skew);
+    caught(Mutant::ValidateWithLocks, 0..100, write_skew);
 }
 
 // --- Lost updates: what was committed is counted, and must be there.
@@ -132,12 +132,12 @@ fn lost_update(seed: u64) -> Verdict {
 
 #[test]
 fn lost_update_without_validation_of_the_write_set() {
-    caught(Mutant::LockWithoutValidation, 0..40, lost_update);
+    caught(Mutant::LockWithoutValidation, 0..100, lost_update);
 }
 
 #[test]
 fn lost_update_by_an_abort_that_releases_the_locks_of_others() {
-    caught(Mutant::ReleaseAll, 0..40, lost_update);
+    caught(Mutant::ReleaseAll, 0..100, lost_update);
 }
 
 // --- Torn records: every word of a record is the same, whatever the application sees.
@@ -173,22 +173,22 @@ fn torn<const N: usize>(seed: u64, scheme: ReadScheme) -> Verdict {
 
 #[test]
 fn torn_read_of_a_single_line() {
-    caught(Mutant::AcceptTorn, 0..40, |seed| torn::<4>(seed, ReadScheme::SingleLine));
+    caught(Mutant::AcceptTorn, 0..100, |seed| torn::<4>(seed, ReadScheme::SingleLine));
 }
 
 #[test]
 fn torn_read_of_several_lines() {
-    caught(Mutant::AcceptTorn, 0..40, |seed| torn::<25>(seed, ReadScheme::LineVersions));
+    caught(Mutant::AcceptTorn, 0..100, |seed| torn::<25>(seed, ReadScheme::LineVersions));
 }
 
 #[test]
 fn torn_read_of_a_record_with_a_checksum() {
-    caught(Mutant::AcceptTorn, 0..40, |seed| torn::<25>(seed, ReadScheme::Checksum));
+    caught(Mutant::AcceptTorn, 0..100, |seed| torn::<25>(seed, ReadScheme::Checksum));
 }
 
 #[test]
 fn torn_read_after_an_unlock_before_the_data() {
-    caught(Mutant::UnlockFirst, 0..40, |seed| torn::<25>(seed, ReadScheme::LineVersions));
+    caught(Mutant::UnlockFirst, 0..100, |seed| torn::<25>(seed, ReadScheme::LineVersions));
 }
 
 // --- Commits whose write-back is in flight. The write-back of a small record waits for that of a large one at the same
@@ -238,7 +238,7 @@ fn recency(seed: u64) -> Verdict {
 
 #[test]
 fn stale_read_of_a_record_whose_holder_has_committed() {
-    caught(Mutant::AcceptLocked, 0..40, recency);
+    caught(Mutant::AcceptLocked, 0..100, recency);
 }
 
 /// One writes y and is reported, then another begins and writes x: who sees x sees y. A transaction that only reads, y
@@ -304,7 +304,7 @@ fn reported_before(seed: u64) -> Verdict {
 
 #[test]
 fn read_only_transaction_that_ignores_a_lock() {
-    caught(Mutant::ValidateReadOnlyVersionOnly, 0..40, reported_before);
+    caught(Mutant::ValidateReadOnlyVersionOnly, 0..100, reported_before);
 }
 
 // --- Logs: a client loses its access at every step of a transaction that writes two records.
@@ -351,12 +351,12 @@ fn commit_is_logged(seed: u64, replicas: u8) -> Verdict {
 
 #[test]
 fn commit_reported_before_the_log_has_arrived() {
-    caught(Mutant::CommitBeforeLog, 0..3, |seed| commit_is_logged(seed, 3));
+    caught(Mutant::CommitBeforeLog, 0..4, |seed| commit_is_logged(seed, 3));
 }
 
 #[test]
 fn one_copy_without_a_log() {
-    caught(Mutant::NoLogForOneCopy, 0..3, |seed| commit_is_logged(seed, 1));
+    caught(Mutant::NoLogForOneCopy, 0..4, |seed| commit_is_logged(seed, 1));
 }
 
 // --- Ids: futures are dropped anywhere, which releases what they may have locked.
@@ -398,7 +398,7 @@ fn transfers_cut_off(seed: u64) -> Verdict {
 
 #[test]
 fn ids_that_two_workers_share() {
-    caught(Mutant::LocalIds, 0..40, transfers_cut_off);
+    caught(Mutant::LocalIds, 0..100, transfers_cut_off);
 }
 
 // --- Backups: after everything has been applied they are byte-identical with their primaries.
@@ -422,7 +422,7 @@ fn backups_follow(seed: u64) -> Verdict {
 
 #[test]
 fn backups_that_apply_older_versions() {
-    caught(Mutant::ApplyOlderVersions, 0..40, backups_follow);
+    caught(Mutant::ApplyOlderVersions, 0..100, backups_follow);
 }
 
 /// The appliers stand still while a client writes on, until its ring is full. What has committed must reach the backups
@@ -463,5 +463,5 @@ fn full_ring(seed: u64) -> Verdict {
 
 #[test]
 fn log_that_overwrites_what_has_not_been_applied() {
-    caught(Mutant::OverwriteLog, 0..4, full_ring);
+    caught(Mutant::OverwriteLog, 0..8, full_ring);
 }
