@@ -770,6 +770,7 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
                     cut.set(cut.get() + u64::from(run.is_none()));
                     (polls, laps) = if run.is_none() { (polls + 1, laps) } else { (0, laps + 1) };
                     over.set(laps == LAPS);
+                    assert!(polls < 3_000, "seed {seed}: a lock is left that nobody releases");
                 }
             }
         });
