@@ -27,6 +27,9 @@
 //! A frame is needed until the node has applied it *and* its transaction is installed at every primary: until then
 //! recovery may need it. [`RingWriter::reserve`] counts both, and is asked before any lock is taken, so that nobody waits
 //! for room while others wait for its locks.
+//!
+//! Not kept yet: after a lost answer to a log, or a background install that failed, the client goes on and settles its
+//! rings as if that transaction were installed, so its entry can be overwritten before recovery has seen it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
