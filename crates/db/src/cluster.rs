@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
-use remora_fabric::{ClientId, Fabric, Lane, NodeId, Pages, ServiceHandle};
+use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, NodeId, Pages, ServiceHandle};
 use remora_index::cluster_hash::Geometry;
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{Discipline, MemoryError, Metadata, ReadScheme, Registration, TableSpec, metadata, node};
@@ -77,7 +77,7 @@ pub struct Cluster {
 struct Inner {
     // Stopped before the memory goes.
     appliers: Vec<ServiceHandle>,
-    fabric: Arc<dyn Fabric>,
+    fabric: Arc<dyn Host>,
     pages: Option<Pages>,
     options: ClusterOptions,
     /// The incarnation that changes the catalog.
@@ -106,7 +106,7 @@ impl Cluster {
         Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
     }
 
-    fn format(fabric: Arc<dyn Fabric>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+    fn format(fabric: Arc<dyn Host>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let mut appliers = Vec::with_capacity(options.memory_nodes.into());
         for node in (0..options.memory_nodes).map(NodeId) {
             let region = fabric.region(node, node::REGION).ok_or(MemoryError::Foreign(node))?;
@@ -115,15 +115,15 @@ impl Cluster {
         }
         let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
             Registration::connect(lane, options.memory_nodes, 0).await
-        })?;
+        })??;
         let inner =
             Inner { appliers, fabric, pages, options, admin, tables: Mutex::default(), metadata: Mutex::default() };
         Ok(Cluster { inner: Arc::new(inner) })
     }
 
     /// Runs something that is no transaction, as the cluster's own client.
-    fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
-        remora_fabric::block_on(&*self.inner.fabric, ClientId(self.inner.admin.incarnation), body)
+    fn administer<T, E: From<FabricError>>(&self, body: impl AsyncFnOnce(&Lane) -> Result<T, E>) -> Result<T, E> {
+        remora_fabric::block_on(&*self.inner.fabric, ClientId(self.inner.admin.incarnation), body)?
     }
 
     /// Creates a table, empty.

@@ -100,8 +100,8 @@ impl Worker {
         let nodes = cluster.fabric().nodes();
         let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
             Registration::connect(lane, nodes, coroutines).await
-        })?;
-        let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation));
+        })??;
+        let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation))?;
         endpoint.yield_after_rounds(options.yield_after_rounds);
         let (protocol, epoch, sequence) = (cluster.protocol(), cluster.epoch(), Rc::new(Cell::new(1)));
         let config = SessionConfig { protocol, epoch, nodes, sequence };

@@ -275,7 +275,7 @@ fn tables_of_others_are_not_opened() {
     let other = Discipline { lock: 9, ..Discipline::OCC_ONE_SIDED };
     let spec = TableSpec { name: "other".to_owned(), discipline: other, ..rows.untyped().entry().spec.clone() };
     let create = async |lane: &Lane| metadata::create_table(lane, NODES, 1, spec).await;
-    block_on(cluster.fabric(), ClientId(1), create).unwrap();
+    block_on(cluster.fabric(), ClientId(1), create).unwrap().unwrap();
     let error = memory(cluster.open_table::<u64, Words<1>>("other").unwrap_err());
     assert!(matches!(error, MemoryError::Discipline { .. }), "{error}");
     assert!(error.to_string().contains("#9 locks") && error.to_string().contains("owner locks"), "{error}");

@@ -11,6 +11,7 @@
 //! asserted only of a backend that says it [`reorders`](Bed::reorders), so that the other rows are known to mean
 //! something there.
 
+mod calls;
 mod failure;
 mod memory;
 mod order;
@@ -24,8 +25,9 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::executor::Worker;
 use crate::lane::Lane;
 use crate::round::{Completed, Round};
-use crate::transport::{ClientId, Fabric};
+use crate::transport::{ClientId, Fabric, Host};
 
+pub use calls::*;
 pub use failure::*;
 pub use memory::*;
 pub use order::*;
@@ -43,7 +45,7 @@ pub enum Clients {
 /// A backend under test.
 pub trait Bed: Sync {
     /// The backend.
-    type Fabric: Fabric;
+    type Fabric: Host;
 
     /// A fresh fabric with regions of these sizes for each node. `seed` is for a backend that has a scheduler.
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Self::Fabric;
@@ -127,6 +129,11 @@ macro_rules! conformance_suite {
             a_lane_that_yields_lets_others_run
             a_worker_runs_as_many_lanes_as_it_has_bits
             a_service_runs_until_its_handle_is_dropped
+            a_call_is_answered_once
+            calls_are_served_in_order
+            calls_of_several_clients_are_served
+            a_call_that_cannot_be_answered_fails
+            a_large_call_arrives_whole
         }
     };
     (@rows $bed:expr; $($row:ident)*) => {
@@ -206,7 +213,7 @@ fn play<B: Bed, T: Send>(bed: &B, fabric: &B::Fabric, seed: u64, bodies: Vec<Bod
 }
 
 fn lane_of(worker: &Worker, fabric: &dyn Fabric, number: u32, seed: u64) -> Lane {
-    let endpoint = worker.connect(fabric, ClientId(number));
+    let endpoint = worker.connect(fabric, ClientId(number)).expect("a connection");
     worker.lane(&endpoint, seed ^ u64::from(number) << 32).expect("a worker has lanes enough for a test")
 }
 

@@ -40,9 +40,57 @@ pub enum Fault {
         /// How long it was.
         bytes: u64,
     },
+    /// The node's CPU serves no calls.
+    #[error("serves no calls")]
+    NoHandler,
+    /// A call was answered with more words than the caller has room for.
+    #[error("answered a call with {words} words, more than the {capacity} asked for")]
+    ReplyTooLong {
+        /// Words of the reply.
+        words: u32,
+        /// Words there was room for.
+        capacity: u32,
+    },
+    /// No connection: the node cannot be had at all.
+    #[error("{0}")]
+    Refused(Refusal),
     /// More verbs or bytes than one round holds: see [`crate::limits`].
     #[error("the round is full: at most 128 verbs and 64 KiB")]
     RoundFull,
+}
+
+/// Why a node gave no connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody answers there.
+    #[error("does not answer: {0}")]
+    Unreachable(std::io::ErrorKind),
+    /// What answers is no memory node of ours.
+    #[error("answers, but is no memory node (or not of this program)")]
+    Foreign,
+    /// It speaks another version of the protocol.
+    #[error("speaks protocol version {found}; this program speaks {known}: use programs of one version")]
+    Version {
+        /// Its version.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
+    /// It asks for a key, and none was given.
+    #[error("asks for a key: give the one it was started with (--key-file)")]
+    KeyNeeded,
+    /// A key was given, and it has none to prove itself by.
+    #[error("has no key, so it cannot prove that it is the right one: start it with --key-file, or connect without")]
+    NoKey,
+    /// It has another key.
+    #[error("has another key")]
+    WrongKey,
+    /// It has as many connections as it takes.
+    #[error("has as many connections as it takes")]
+    Full,
+    /// It could revoke no access from this client: it may not signal the client's process.
+    #[error("may not stop this process, and could not revoke its access: run both as one user")]
+    NoRight,
 }
 
 impl Fault {

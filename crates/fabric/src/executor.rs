@@ -9,12 +9,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use crate::endpoint::Endpoint;
+use crate::error::FabricError;
 use crate::lane::Lane;
 use crate::limits::{IDLE_SPINS, LANES_MAX};
 use crate::transport::{ClientId, Fabric, LaneId};
@@ -30,6 +31,8 @@ pub(crate) struct ReadySet {
 struct RemoteReady {
     bits: AtomicU64,
     thread: Thread,
+    /// Of the endpoint that the thread idles in, if unparking it is not enough.
+    idle: OnceLock<Waker>,
 }
 
 struct LaneWaker {
@@ -45,6 +48,9 @@ impl Wake for LaneWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.remote.bits.fetch_or(self.bit, Ordering::Release);
         self.remote.thread.unpark();
+        if let Some(idle) = self.remote.idle.get() {
+            idle.wake_by_ref();
+        }
     }
 }
 
@@ -80,7 +86,7 @@ impl Worker {
     /// A worker of the calling thread.
     #[must_use]
     pub fn new() -> Worker {
-        let remote = Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current() });
+        let remote = Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: OnceLock::new() });
         Worker {
             ready: Rc::new(ReadySet { local: Cell::new(0), remote }),
             endpoints: RefCell::default(),
@@ -90,10 +96,15 @@ impl Worker {
 
     /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it several, one for each
     /// client that it plays.
-    pub fn connect(&self, fabric: &dyn Fabric, client: ClientId) -> Rc<Endpoint> {
-        let endpoint = Rc::new(Endpoint::new(fabric.connect(client), self.ready.clone()));
+    pub fn connect(&self, fabric: &dyn Fabric, client: ClientId) -> Result<Rc<Endpoint>, FabricError> {
+        let transport = fabric.connect(client)?;
+        if let Some(waker) = transport.idle_waker() {
+            // The first endpoint's: a worker without work idles in that one.
+            let _ = self.ready.remote.idle.set(waker);
+        }
+        let endpoint = Rc::new(Endpoint::new(transport, self.ready.clone()));
         self.endpoints.borrow_mut().push(endpoint.clone());
-        endpoint
+        Ok(endpoint)
     }
 
     /// A new lane, with a random stream of its own. `None` when the worker has [`LANES_MAX`].
@@ -202,10 +213,14 @@ pub async fn catch_panic<T>(future: impl Future<Output = T>) -> thread::Result<T
 }
 
 /// Runs one coroutine on a worker of its own: for tests, tools, and what is done once.
-pub fn block_on<T>(fabric: &dyn Fabric, client: ClientId, body: impl AsyncFnOnce(&Lane) -> T) -> T {
+pub fn block_on<T>(
+    fabric: &dyn Fabric,
+    client: ClientId,
+    body: impl AsyncFnOnce(&Lane) -> T,
+) -> Result<T, FabricError> {
     let worker = Worker::new();
-    let endpoint = worker.connect(fabric, client);
+    let endpoint = worker.connect(fabric, client)?;
     let lane = worker.lane(&endpoint, u64::from(client.0)).expect("the first lane");
     let mut results = worker.run([(lane.id(), body(&lane))]);
-    results.pop().expect("a task that has run has a result")
+    Ok(results.pop().expect("a task that has run has a result"))
 }

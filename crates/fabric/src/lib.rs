@@ -39,6 +39,10 @@
 //! 6. **Failure.** A round to a node that is down, or that revoked this client, fails with an error that names the node;
 //!    it never hangs. Its verbs may or may not have run: callers treat an error like a dropped future.
 //! 7. **Revocation.** [`Fabric::revoke`] returns only when no verb of that client can take effect any more.
+//! 8. **Calls** ([`Round::call`]) are served by the memory node's CPU, each at most once, one endpoint's calls to one node
+//!    in the order posted. They are ordered with no verb: await what must precede. A handler that serves a call runs
+//!    alone at its node, but verbs of others run beside it, and meet its stores word by word. It CASes only words that no
+//!    verb CASes, unless [`Capabilities::coherent_atomics`].
 
 mod address;
 pub mod conformance;
@@ -59,11 +63,11 @@ mod transport;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};
-pub use error::{FabricError, Fault};
+pub use error::{FabricError, Fault, Refusal};
 pub use executor::{Worker, block_on, catch_panic};
 pub use lane::{Execute, Lane};
 pub use prng::Prng;
 pub use region::{Pages, Region, RegionError};
-pub use round::{AddHandle, Completed, Cost, ReadHandle, Round, RoundBuffer, Staged, SwapHandle, Verb};
+pub use round::{AddHandle, CallHandle, Completed, Cost, ReadHandle, Round, RoundBuffer, Staged, SwapHandle, Verb};
 pub use service::{Progress, Service, ServiceHandle};
-pub use transport::{Capabilities, ClientId, Fabric, Flush, LaneId, Nanos, Posted, Ticket, Transport};
+pub use transport::{Capabilities, ClientId, Fabric, Flush, Handler, Host, LaneId, Nanos, Posted, Ticket, Transport};

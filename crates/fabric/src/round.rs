@@ -58,6 +58,23 @@ pub enum Verb {
         /// The node.
         node: NodeId,
     },
+    /// Has the node's CPU serve a request: `head_words` and `body_words` of the buffer, one after the other.
+    Call {
+        /// The node.
+        node: NodeId,
+        /// Place of the request's first part.
+        head: u32,
+        /// Words of it.
+        head_words: u32,
+        /// Place of its second part.
+        body: u32,
+        /// Words of it.
+        body_words: u32,
+        /// Place in the buffer of the reply: its length in words, then the reply.
+        into: u32,
+        /// Words of the longest reply.
+        capacity: u32,
+    },
     /// What follows starts when everything before it, at every node, has completed.
     AfterCompletion,
 }
@@ -71,7 +88,7 @@ impl Verb {
             | Verb::Write { at, .. }
             | Verb::CompareSwap { at, .. }
             | Verb::FetchAdd { at, .. } => Some(at.node),
-            Verb::Flush { node } => Some(*node),
+            Verb::Flush { node } | Verb::Call { node, .. } => Some(*node),
             Verb::AfterCompletion => None,
         }
     }
@@ -136,6 +153,8 @@ pub(crate) struct Tally {
     verbs: u64,
     /// Bytes out in the upper half, in in the lower.
     bytes: u64,
+    /// [`Verb::AfterCompletion`]: further round trips.
+    fences: u64,
 }
 
 impl Tally {
@@ -144,7 +163,7 @@ impl Tally {
     const WRITE: u64 = 1 << Tally::BITS;
     const ATOMIC: u64 = 1 << (2 * Tally::BITS);
     const FLUSH: u64 = 1 << (3 * Tally::BITS);
-    const FENCE: u64 = 1 << (4 * Tally::BITS);
+    const CALL: u64 = 1 << (4 * Tally::BITS);
 
     #[inline(always)]
     fn add(&mut self, verb: u64, bytes_out: usize, bytes_in: usize) {
@@ -156,11 +175,12 @@ impl Tally {
     #[inline]
     pub(crate) fn add_to(self, cost: &mut Cost, awaited: bool) {
         let count = |kind: u32| self.verbs >> (kind * Tally::BITS) & ((1 << Tally::BITS) - 1);
-        cost.round_trips += if awaited { 1 + count(4) } else { 0 };
+        cost.round_trips += if awaited { 1 + self.fences } else { 0 };
         cost.reads += count(0);
         cost.writes += count(1);
         cost.atomics += count(2);
         cost.flushes += count(3);
+        cost.rpcs += count(4);
         cost.bytes_out += self.bytes >> 32;
         cost.bytes_in += self.bytes & u64::from(u32::MAX);
     }
@@ -302,6 +322,14 @@ pub struct SwapHandle {
 /// A FETCH_ADD of a round: redeem it at [`Completed::added`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddHandle {
+    at: u32,
+    #[cfg(debug_assertions)]
+    serial: u64,
+}
+
+/// A call of a round: redeem it at [`Completed::reply`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallHandle {
     at: u32,
     #[cfg(debug_assertions)]
     serial: u64,
@@ -456,12 +484,48 @@ impl<'l> Round<'l> {
         buffer.tally.add(Tally::FLUSH, 0, 0);
     }
 
+    /// Has the node's CPU serve a request: `head`, then `body`. A reply has at most `reply_words`.
+    pub fn call(&mut self, node: NodeId, head: &[u64], body: Option<Staged>, reply_words: usize) -> CallHandle {
+        let head = {
+            let staged = self.stage_words(head.len());
+            if staged.words as usize == head.len() {
+                self.staged_mut(staged).copy_from_slice(head);
+            }
+            staged
+        };
+        let buffer = self.buffer();
+        let body = body.unwrap_or(Staged { words: 0, ..head });
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(body.serial, buffer.serial, "the staged piece is another round's");
+        assert!(body.at as usize + body.words as usize <= buffer.words_used, "the staged piece is another round's");
+        let into = buffer.lease(1 + reply_words, node);
+        if buffer.outcome.is_ok() {
+            buffer.words[into as usize] = 0;
+        }
+        let (out, back) = ((head.words + body.words) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
+        buffer.push(Verb::Call {
+            node,
+            head: head.at,
+            head_words: head.words,
+            body: body.at,
+            body_words: body.words,
+            into,
+            capacity: reply_words.min(ROUND_WORDS_MAX) as u32,
+        });
+        buffer.tally.add(Tally::CALL, out, back);
+        CallHandle {
+            at: into,
+            #[cfg(debug_assertions)]
+            serial: buffer.serial,
+        }
+    }
+
     /// What is added from now on starts when everything before has completed, and does not start if anything before has
     /// failed: as if the first part had been awaited. Costs, and counts, one round trip.
     pub fn after_completion(&mut self) {
         let buffer = self.buffer();
         buffer.push(Verb::AfterCompletion);
-        buffer.tally.add(Tally::FENCE, 0, 0);
+        buffer.tally.fences += 1;
     }
 
     /// Whether nothing has been added.
@@ -546,6 +610,16 @@ impl<'l> Completed<'l> {
         #[cfg(debug_assertions)]
         debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
         self.buffer().words[handle.at as usize]
+    }
+
+    /// The words that a call was answered with.
+    #[inline]
+    #[must_use]
+    pub fn reply(&self, handle: CallHandle) -> &[u64] {
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
+        let (length, reply) = self.buffer().words[handle.at as usize..].split_first().unwrap_or((&0, &[]));
+        &reply[..*length as usize]
     }
 
     /// What a FETCH_ADD found.

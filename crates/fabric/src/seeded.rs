@@ -25,7 +25,7 @@ use crate::region::{Region, RegionError};
 use crate::round::{RoundBuffer, Verb};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop};
 use crate::shm::{CAPABILITIES, Memory, execute_verb};
-use crate::transport::{Capabilities, ClientId, Fabric, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, LaneId, Nanos, Posted, Ticket, Transport};
 
 /// Polls without anything to do after which the run is taken for deadlocked.
 const IDLE_POLLS_MAX: u32 = 10_000_000;
@@ -162,7 +162,7 @@ impl Fabric for Seeded {
         self.memory.nodes()
     }
 
-    fn connect(&self, client: ClientId) -> Box<dyn Transport> {
+    fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
         let mut state = self.state();
         let index = state.connections.len();
         state.connections.push(Connection {
@@ -172,24 +172,19 @@ impl Fabric for Seeded {
             reclaimed: Vec::new(),
             ready: Vec::new(),
         });
-        Box::new(SeededTransport { fabric: self.clone(), index })
+        Ok(Box::new(SeededTransport { fabric: self.clone(), index }))
     }
 
     fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>> {
         self.memory.region(node, region).cloned()
     }
 
-    fn serve(&self, _: NodeId, _: &str, service: Box<dyn Service>) -> ServiceHandle {
-        let (handle, stop) = ServiceHandle::detached();
-        self.state().services.push((stop, service));
-        handle
-    }
-
-    fn revoke(&self, client: ClientId) {
+    fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
         let mut state = self.state();
         if !state.revoked.contains(&client) {
             state.revoked.push(client);
         }
+        Ok(())
     }
 
     fn fail(&self, node: NodeId) {
@@ -198,6 +193,18 @@ impl Fabric for Seeded {
 
     fn capabilities(&self) -> Capabilities {
         CAPABILITIES
+    }
+}
+
+impl Host for Seeded {
+    fn serve(&self, _: NodeId, _: &str, service: Box<dyn Service>) -> ServiceHandle {
+        let (handle, stop) = ServiceHandle::detached();
+        self.state().services.push((stop, service));
+        handle
+    }
+
+    fn answer(&self, node: NodeId, handler: Box<dyn Handler>) {
+        self.memory.answer(node, handler);
     }
 }
 
@@ -263,7 +270,7 @@ impl State {
         });
         let result = match refusal {
             Some(error) => Err(error),
-            None => step_verb(memory, &mut self.prng, self.tearing, round, verb_index, &verb),
+            None => step_verb(memory, &mut self.prng, self.tearing, round, verb_index, &verb, connection.client),
         };
         if let Err(error) = result {
             round.fail(error);
@@ -284,8 +291,8 @@ impl Connection {
     /// Rule 1 of the contract, as what may run next: a verb waits for the earlier ones of its connection and node that it
     /// is ordered behind.
     fn runnable(&self, connection: usize, candidates: &mut Vec<Candidate>) {
-        // Nodes (a bit each) with a WRITE, or an atomic, that has not been done.
-        let (mut writes, mut atomics) = (0u64, 0u64);
+        // Nodes (a bit each) with a WRITE, an atomic, or a call, that has not been done.
+        let (mut writes, mut atomics, mut calls) = (0u64, 0u64, 0u64);
         for (round_index, round) in self.in_flight.iter().enumerate() {
             let mut all_done = true;
             let mut fenced = false;
@@ -300,6 +307,7 @@ impl Connection {
                             (writes | atomics) & node != 0
                         }
                         Verb::Write { .. } => writes & node != 0,
+                        Verb::Call { .. } => calls & node != 0,
                         Verb::AfterCompletion => !all_done,
                     };
                 if !blocked {
@@ -309,6 +317,7 @@ impl Connection {
                 match verb {
                     Verb::Write { .. } => writes |= node,
                     Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => atomics |= node,
+                    Verb::Call { .. } => calls |= node,
                     Verb::AfterCompletion => fenced = true,
                     Verb::Read { .. } | Verb::Flush { .. } => {}
                 }
@@ -357,6 +366,7 @@ fn step_verb(
     round: &mut InFlight,
     index: usize,
     verb: &Verb,
+    client: ClientId,
 ) -> Result<(), FabricError> {
     let running = &mut round.verbs[index];
     let (_, words) = round.buffer.parts();
@@ -380,9 +390,13 @@ fn step_verb(
             *running = if end == from.len() { Running::Done } else { Running::Writing { next: end } };
             Ok(())
         }
-        Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Flush { .. } | Verb::AfterCompletion => {
+        Verb::CompareSwap { .. }
+        | Verb::FetchAdd { .. }
+        | Verb::Flush { .. }
+        | Verb::Call { .. }
+        | Verb::AfterCompletion => {
             *running = Running::Done;
-            execute_verb(memory, verb, words, &Cell::new(false))
+            execute_verb(memory, verb, words, &Cell::new(false), client)
         }
     }
 }

@@ -4,6 +4,7 @@
 //! nothing above may rely on it, and the [`seeded`](crate::seeded) backend sees to that.
 
 use std::cell::Cell;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -17,14 +18,22 @@ use crate::limits::{NODES_MAX, REGIONS_PER_NODE_MAX, SPIN_NS};
 use crate::region::{Pages, Region, RegionError};
 use crate::round::{RoundBuffer, Verb};
 use crate::service::{Service, ServiceHandle};
-use crate::transport::{Capabilities, ClientId, Fabric, Flush, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, ClientId, Fabric, Flush, Handler, Host, LaneId, Nanos, Posted, Ticket, Transport};
 
-/// The regions of a cluster's memory nodes, all in this process.
-#[derive(Debug)]
+/// The regions of a cluster's memory nodes, all in this process, and who serves calls there.
 pub struct Memory {
     nodes: u16,
     /// `REGIONS_PER_NODE_MAX` slots a node: one lookup finds a region.
     regions: Box<[Option<Arc<Region>>]>,
+    handlers: Box<[Mutex<Answering>]>,
+}
+
+/// A node's CPU, as far as it serves calls: one after the other.
+#[derive(Default)]
+struct Answering {
+    handler: Option<Box<dyn Handler>>,
+    request: Vec<u64>,
+    reply: Vec<u64>,
 }
 
 impl Memory {
@@ -41,7 +50,42 @@ impl Memory {
                 });
             }
         }
-        Ok(Memory { nodes: nodes.len() as u16, regions: regions.into() })
+        Ok(Memory::of(nodes.len() as u16, regions.into()))
+    }
+
+    fn of(nodes: u16, regions: Box<[Option<Arc<Region>>]>) -> Memory {
+        Memory { nodes, regions, handlers: (0..nodes).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Has a handler serve a node's calls from now on.
+    pub(crate) fn answer(&self, node: NodeId, handler: Box<dyn Handler>) {
+        if let Some(answering) = self.handlers.get(usize::from(node.0)) {
+            answering.lock().unwrap_or_else(PoisonError::into_inner).handler = Some(handler);
+        }
+    }
+
+    /// Serves a call whose request and reply lie in `words`.
+    fn call(&self, from: ClientId, call: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
+        let &Verb::Call { node, head, head_words, body, body_words, into, capacity } = call else { return Ok(()) };
+        let error = |fault| Err(FabricError { node, fault });
+        let Some(answering) = self.handlers.get(usize::from(node.0)) else {
+            return error(Fault::NoSuchRegion(Address { node, region: RegionId(0), offset: 0 }));
+        };
+        let mut answering = answering.lock().unwrap_or_else(PoisonError::into_inner);
+        let Answering { handler: Some(handler), request, reply } = &mut *answering else {
+            return error(Fault::NoHandler);
+        };
+        request.clear();
+        request.extend_from_slice(&words[head as usize..][..head_words as usize]);
+        request.extend_from_slice(&words[body as usize..][..body_words as usize]);
+        reply.clear();
+        handler.call(from, request, reply);
+        if reply.len() > capacity as usize {
+            return error(Fault::ReplyTooLong { words: reply.len() as u32, capacity });
+        }
+        words[into as usize] = reply.len() as u64;
+        words[into as usize + 1..][..reply.len()].copy_from_slice(reply);
+        Ok(())
     }
 
     /// Number of nodes.
@@ -102,6 +146,12 @@ impl Memory {
     }
 }
 
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("nodes", &self.nodes).field("regions", &self.regions).finish_non_exhaustive()
+    }
+}
+
 /// Executes one verb on memory. Both backends of this crate and the server of later ones run verbs by this code only.
 ///
 /// `unfenced` says whether a WRITE of this connection may still sit in the CPU's store buffer: rule 1 orders it before
@@ -112,6 +162,7 @@ pub(crate) fn execute_verb(
     verb: &Verb,
     words: &mut [u64],
     unfenced: &Cell<bool>,
+    client: ClientId,
 ) -> Result<(), FabricError> {
     match *verb {
         Verb::Read { at, words: count, into } => {
@@ -146,6 +197,7 @@ pub(crate) fn execute_verb(
                 fence(Ordering::SeqCst);
             }
         }
+        Verb::Call { .. } => memory.call(client, verb, words)?,
         Verb::AfterCompletion => {}
     }
     Ok(())
@@ -230,7 +282,7 @@ impl Fabric for Shm {
         self.shared.memory.nodes()
     }
 
-    fn connect(&self, client: ClientId) -> Box<dyn Transport> {
+    fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
         let mut gates = self.gates();
         let gate = Arc::new(ShmGate::default());
         gate.refuse(gates.down, Refusal::Down, || ());
@@ -239,22 +291,20 @@ impl Fabric for Shm {
         }
         gates.open.retain(|(_, gate)| Arc::strong_count(gate) > 1);
         gates.open.push((client, gate.clone()));
-        Box::new(ShmTransport { shared: self.shared.clone(), gate, entries: Cell::new(0), unfenced: Cell::new(false) })
+        Ok(Box::new(ShmTransport {
+            shared: self.shared.clone(),
+            client,
+            gate,
+            entries: Cell::new(0),
+            unfenced: Cell::new(false),
+        }))
     }
 
     fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>> {
         self.shared.memory.region(node, region).cloned()
     }
 
-    fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle {
-        let name = format!("{name}-{}", node.0);
-        ServiceHandle::spawn(&name, service).unwrap_or_else(|error| {
-            tracing::error!(%error, name, "no thread for a memory node's service");
-            ServiceHandle::detached().0
-        })
-    }
-
-    fn revoke(&self, client: ClientId) {
+    fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
         let mut gates = self.gates();
         if !gates.revoked.contains(&client) {
             gates.revoked.push(client);
@@ -262,6 +312,7 @@ impl Fabric for Shm {
         for (_, gate) in gates.open.iter().filter(|(whose, _)| *whose == client) {
             gate.refuse(u64::MAX, Refusal::Revoked, thread::yield_now);
         }
+        Ok(())
     }
 
     fn fail(&self, node: NodeId) {
@@ -277,8 +328,23 @@ impl Fabric for Shm {
     }
 }
 
+impl Host for Shm {
+    fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle {
+        let name = format!("{name}-{}", node.0);
+        ServiceHandle::spawn(&name, service).unwrap_or_else(|error| {
+            tracing::error!(%error, name, "no thread for a memory node's service");
+            ServiceHandle::detached().0
+        })
+    }
+
+    fn answer(&self, node: NodeId, handler: Box<dyn Handler>) {
+        self.shared.memory.answer(node, handler);
+    }
+}
+
 struct ShmTransport {
     shared: Arc<Shared>,
+    client: ClientId,
     gate: Arc<ShmGate>,
     /// Own copy of the gate's `inside`: only this thread changes it.
     entries: Cell<u64>,
@@ -304,7 +370,7 @@ impl ShmTransport {
                 };
                 return Err(FabricError { node, fault });
             }
-            execute_verb(&self.shared.memory, verb, words, &self.unfenced)?;
+            execute_verb(&self.shared.memory, verb, words, &self.unfenced, self.client)?;
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! What a backend implements. Everything else in this crate exists once, above it.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use crate::address::{NodeId, RegionId};
+use crate::error::FabricError;
 use crate::region::Region;
 use crate::round::RoundBuffer;
 use crate::service::{Service, ServiceHandle};
@@ -74,6 +76,11 @@ pub trait Transport {
     /// The time.
     fn now(&self) -> Nanos;
 
+    /// What ends [`Transport::idle`] from another thread, where unparking the thread does not.
+    fn idle_waker(&self) -> Option<Waker> {
+        None
+    }
+
     /// No coroutine can run: wait until a round completes, the thread is unparked, or the clock shows `until`.
     fn idle(&self, until: Option<Nanos>);
 
@@ -86,21 +93,36 @@ pub trait Fabric: Send + Sync {
     /// Number of memory nodes; they are numbered from 0.
     fn nodes(&self) -> u16;
 
-    /// A connection to all nodes for one endpoint of `client`. Call it on the thread that will use it.
-    fn connect(&self, client: ClientId) -> Box<dyn Transport>;
+    /// A connection to all nodes for one endpoint of `client`. Call it on the thread that will use it. An error names the
+    /// node that cannot be had.
+    fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError>;
 
     /// A region as its node's own CPU sees it. `None` where there is no such region, or it is not of this process.
     fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>>;
 
-    /// Runs a service on the node's own CPU until the handle is stopped or dropped.
-    fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle;
+    /// Takes all access from a client, at every node. Returns when no verb of it can take effect any more; an error names
+    /// the node that has not confirmed it.
+    fn revoke(&self, client: ClientId) -> Result<(), FabricError>;
 
-    /// Takes all access from a client, at every node. Returns when no verb of it can take effect any more.
-    fn revoke(&self, client: ClientId);
-
-    /// Takes a node away, as if its machine had died: every round to it fails from now on.
+    /// Takes a node away from this fabric's endpoints, as if its machine had died: every round to it fails from now on.
     fn fail(&self, node: NodeId);
 
     /// What this backend promises.
     fn capabilities(&self) -> Capabilities;
+}
+
+/// Serves calls ([`Round::call`](crate::Round::call)) on a memory node's own CPU, one after the other. It may be handed any
+/// words at all: a client is trusted with the memory it opens, not with the node's health.
+pub trait Handler: Send {
+    /// Serves a request; what is pushed to `reply`, which is empty, is the answer.
+    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>);
+}
+
+/// A fabric whose memory nodes are in this process: their own CPUs' side.
+pub trait Host: Fabric {
+    /// Runs a service on the node's own CPU until the handle is stopped or dropped.
+    fn serve(&self, node: NodeId, name: &str, service: Box<dyn Service>) -> ServiceHandle;
+
+    /// Has a handler serve the node's calls from now on.
+    fn answer(&self, node: NodeId, handler: Box<dyn Handler>);
 }

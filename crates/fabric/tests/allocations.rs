@@ -45,7 +45,7 @@ async fn turn(lane: &Lane, turn: u64) {
 fn no_round_allocates_on_a_warm_worker() {
     let fabric = Shm::new(&[vec![4096], vec![4096]]).expect("a test's memory");
     let worker = Worker::new();
-    let endpoint = worker.connect(&fabric, ClientId(1));
+    let endpoint = worker.connect(&fabric, ClientId(1)).unwrap();
     for yields in [false, true] {
         endpoint.yield_after_rounds(yields);
         let lanes: Vec<Lane> = (0..4).map(|seed| worker.lane(&endpoint, seed).expect("a lane")).collect();

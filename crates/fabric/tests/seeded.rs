@@ -18,7 +18,7 @@ fn trace(seed: u64, tearing: Option<Tearing>) -> Vec<(usize, u64, Vec<u64>)> {
     fabric.revoke_after(ClientId(3), 400);
     let worker = Worker::new();
     let lanes: Vec<Lane> =
-        (1..=3).map(|number| worker.lane(&worker.connect(&fabric, ClientId(number)), seed).expect("a lane")).collect();
+        (1..=3).map(|number| worker.lane(&worker.connect(&fabric, ClientId(number)).unwrap(), seed).expect("a lane")).collect();
     let seen = std::cell::RefCell::new(Vec::new());
     worker.run(lanes.iter().enumerate().map(|(number, lane)| {
         let seen = &seen;
@@ -71,7 +71,7 @@ fn memory_tears_as_the_run_has_drawn() {
 #[should_panic(expected = "deadlock in the seeded run 7")]
 fn a_run_that_waits_for_nothing_says_so() {
     let fabric = Seeded::new(&[vec![4096]], 7).expect("a test's memory");
-    remora_fabric::block_on(&fabric, ClientId(1), async |_| std::future::pending::<()>().await);
+    remora_fabric::block_on(&fabric, ClientId(1), async |_| std::future::pending::<()>().await).unwrap();
 }
 
 #[test]
@@ -81,5 +81,6 @@ fn a_run_that_only_sleeps_is_no_deadlock() {
         for _ in 0..200_000 {
             lane.sleep(1_000_000).await;
         }
-    });
+    })
+    .unwrap();
 }

@@ -305,6 +305,7 @@ mod tests {
                 writer.learn(region.words()[0].load(Ordering::Acquire));
                 assert!(writer.drained(), "after frame {sequence}");
             }
-        });
+        })
+        .expect("a connection");
     }
 }

@@ -49,11 +49,11 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
 
 fn create(fabric: &dyn Fabric, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
     let nodes = fabric.nodes();
-    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec).await)
+    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec).await).unwrap()
 }
 
 fn read(fabric: &dyn Fabric, at: NodeId) -> Result<Metadata, MemoryError> {
-    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::read(lane, at).await)
+    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::read(lane, at).await).unwrap()
 }
 
 fn store(fabric: &dyn Fabric, at: NodeId, offset: u64, word: u64) {
@@ -143,7 +143,7 @@ fn what_another_program_wrote_is_refused_untouched() {
         store(&fabric, NodeId(1), offset, word);
         let before: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
         let connect = async |lane: &Lane| Registration::connect(lane, 2, 1).await;
-        assert!(expected(name_both(block_on(&fabric, ClientId(0), connect).unwrap_err(), names)));
+        assert!(expected(name_both(block_on(&fabric, ClientId(0), connect).unwrap().unwrap_err(), names)));
         assert!(expected(read(&fabric, NodeId(1)).unwrap_err()));
         let after: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
         assert_eq!(before, after);
@@ -290,7 +290,7 @@ fn tables_created_at_the_same_time() {
         let fabric = formatted(Seeded::new(&[vec![1 << 20], vec![1 << 20]], seed).unwrap());
         let worker = Worker::new();
         let lanes: Vec<Lane> = (1..4)
-            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)), client.into()).unwrap())
+            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)).unwrap(), client.into()).unwrap())
             .collect();
         let tasks = lanes.iter().enumerate().map(|(client, lane)| {
             let create = async move {
@@ -318,7 +318,7 @@ fn space_is_given_once() {
         let fabric = formatted(Seeded::new(&[vec![2 << 20]], seed).unwrap());
         let worker = Worker::new();
         let lanes: Vec<Lane> = (1..5)
-            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)), client.into()).unwrap())
+            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)).unwrap(), client.into()).unwrap())
             .collect();
         let taken = worker.run(lanes.iter().map(|lane| {
             (lane.id(), async move {
@@ -352,7 +352,7 @@ fn a_catalog_that_a_dead_client_has_locked_is_named() {
 fn slots_are_reused_and_incarnations_are_not() {
     let fabric = cluster(2, 64 << 20);
     let connect =
-        |lanes: usize| block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, 2, lanes).await);
+        |lanes: usize| block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, 2, lanes).await).unwrap();
     let mut all: Vec<Registration> = (0..CLIENTS_MAX).map(|_| connect(1).unwrap()).collect();
     assert_eq!(all.iter().map(|client| client.incarnation).collect::<Vec<_>>(), (1..=256).collect::<Vec<_>>());
     for at in [NODE, NodeId(1)] {
@@ -365,7 +365,7 @@ fn slots_are_reused_and_incarnations_are_not() {
     for round in 0..5 {
         let gone = all.remove(round * 40);
         let rings = gone.ring(NODE, 0).applied_at();
-        block_on(&fabric, ClientId(gone.incarnation), async |lane: &Lane| gone.disconnect(lane).await).unwrap();
+        block_on(&fabric, ClientId(gone.incarnation), async |lane: &Lane| gone.disconnect(lane).await).unwrap().unwrap();
         store(&fabric, NODE, rings.offset, 4711); // what it has left behind
         let new = connect(1).unwrap();
         assert!(all.iter().all(|other| other.incarnation < new.incarnation));
@@ -377,11 +377,11 @@ fn slots_are_reused_and_incarnations_are_not() {
     assert!(remora_memory::changes(fabric.region(NodeId(1), REGION).unwrap().words()) > changes, "appliers are told");
     // The last incarnation, and none after it.
     let gone = all.remove(0);
-    block_on(&fabric, ClientId(1), async |lane: &Lane| gone.disconnect(lane).await).unwrap();
+    block_on(&fabric, ClientId(1), async |lane: &Lane| gone.disconnect(lane).await).unwrap().unwrap();
     store(&fabric, NODE, 40, INCARNATIONS_MAX - 1);
     let last = connect(1).unwrap();
     assert_eq!(u64::from(last.incarnation), INCARNATIONS_MAX);
-    block_on(&fabric, ClientId(1), async |lane: &Lane| last.disconnect(lane).await).unwrap();
+    block_on(&fabric, ClientId(1), async |lane: &Lane| last.disconnect(lane).await).unwrap().unwrap();
     assert!(matches!(connect(1), Err(MemoryError::Limit { what: "client incarnations", .. })));
 }
 
@@ -391,7 +391,7 @@ fn rings_of_clients_never_overlap() {
         let fabric = formatted(Seeded::new(&[vec![8 << 20], vec![8 << 20]], seed).unwrap());
         let worker = Worker::new();
         let lanes: Vec<Lane> = (1..5)
-            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)), client.into()).unwrap())
+            .map(|client| worker.lane(&worker.connect(&fabric, ClientId(client)).unwrap(), client.into()).unwrap())
             .collect();
         let connected = worker.run(lanes.iter().enumerate().map(|(client, lane)| {
             (lane.id(), async move {

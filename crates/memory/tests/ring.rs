@@ -94,7 +94,8 @@ fn laps_with_a_reader_that_lags() {
             reader.publish(region.words());
             writer.learn(region.words()[BASE as usize / 8].load(Ordering::Acquire));
             assert!(writer.drained());
-        });
+        })
+        .unwrap();
     }
 }
 
@@ -132,7 +133,8 @@ fn room_is_given_again_when_applied_and_settled() {
         assert_eq!(fill(&mut writer).await, 0, "a node that claims more than was written is not believed");
         writer.learn(applied);
         assert!(fill(&mut writer).await > 0);
-    });
+    })
+    .unwrap();
 }
 
 proptest! {
@@ -215,7 +217,8 @@ fn another_owner_starts_anew() {
             reader.scan(region.words(), |id, _| found.push(id));
             assert_eq!(found, (1..=count).map(|sequence| id(owner, sequence)).collect::<Vec<_>>());
         }
-    });
+    })
+    .unwrap();
     assert!(RingReader::resume(region.words(), BASE + 4, 1).is_none());
     assert!(RingReader::resume(region.words(), region.bytes(), 1).is_none());
 }

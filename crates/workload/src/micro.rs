@@ -237,7 +237,7 @@ pub fn run(
             look(began.elapsed());
         }
         Ok::<_, FabricError>((series, repetitions))
-    })?;
+    })??;
     let seconds = began.elapsed().as_secs_f64();
     let rounds = series.into_iter().map(|one| one.measurement(options)).collect();
     let machine = Machine::this(shm.memory().pages());

@@ -85,7 +85,7 @@ pub fn quiet(worker: &mut Worker) {
 
 /// Ends a worker as a crash does: nothing of it is waited for.
 pub fn crash(worker: Worker, fabric: &dyn Fabric) {
-    worker.incarnations().for_each(|client| fabric.revoke(ClientId(client)));
+    worker.incarnations().for_each(|client| fabric.revoke(ClientId(client)).unwrap());
     drop(worker);
 }
 

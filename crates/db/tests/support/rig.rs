@@ -31,12 +31,12 @@ impl<F: Fabric> Rig<F> {
         }
         let nodes = fabric.nodes();
         let connect = async |lane: &Lane| Registration::connect(lane, nodes, 0).await;
-        let admin = block_on(&fabric, ClientId(0), connect).unwrap();
+        let admin = block_on(&fabric, ClientId(0), connect).unwrap().unwrap();
         Rig { fabric, admin, metadata: RefCell::default(), appliers: RefCell::new(appliers) }
     }
 
     fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
-        block_on(&self.fabric, ClientId(self.admin.incarnation), body)
+        block_on(&self.fabric, ClientId(self.admin.incarnation), body).unwrap()
     }
 
     /// A table with keys 0, 1, 2 ... of 8 bytes, with these values, in one shard for each node.
@@ -114,8 +114,8 @@ impl<F: Fabric> Rig<F> {
         let nodes = self.fabric.nodes();
         let session = |index| {
             let connect = async |lane: &Lane| Registration::connect(lane, nodes, 1).await;
-            let client = block_on(&self.fabric, ClientId(0), connect).unwrap();
-            let endpoint = worker.connect(&self.fabric, ClientId(client.incarnation));
+            let client = block_on(&self.fabric, ClientId(0), connect).unwrap().unwrap();
+            let endpoint = worker.connect(&self.fabric, ClientId(client.incarnation)).unwrap();
             let lane = worker.lane(&endpoint, index as u64).unwrap();
             let sequence = Rc::new(Cell::new(1));
             Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, nodes, sequence })

@@ -191,8 +191,8 @@ pub fn a_revoked_client_is_refused<B: Bed>(bed: &B) {
     let second_endpoint = Stage::new(&fabric, 1, 2);
     stage.on(1, async |lane| poke(lane, word(0, 0), &[1]).await);
     second_endpoint.on(1, async |lane| poke(lane, word(0, 1), &[1]).await);
-    fabric.revoke(ClientId(1));
-    fabric.revoke(ClientId(1));
+    fabric.revoke(ClientId(1)).expect("every node confirms");
+    fabric.revoke(ClientId(1)).expect("every node confirms");
     let later_endpoint = Stage::new(&fabric, 1, 3);
     for stage in [&stage, &second_endpoint, &later_endpoint] {
         for node in 0..2 {
@@ -245,7 +245,7 @@ pub fn nothing_lands_after_a_revocation<B: Bed>(bed: &B) {
                 lane.sleep(lane.random() % 20_000).await;
                 peek(&lane, word(0, 0), 1).await;
             }
-            fabric.revoke(ClientId(1));
+            fabric.revoke(ClientId(1)).expect("every node confirms");
             let frozen = peek(&lane, word(0, 0), words + 1).await;
             for _ in 0..8 {
                 lane.sleep(5_000).await;

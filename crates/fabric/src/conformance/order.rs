@@ -198,7 +198,7 @@ pub fn lanes_of_one_endpoint_are_ordered<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
         let worker = Worker::new();
-        let endpoint = worker.connect(&fabric, ClientId(1));
+        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
         let lanes = [0, 1].map(|index| worker.lane(&endpoint, seed + index).expect("two lanes"));
         for turn in 1..=bed.turns().min(200) {
             let mut round = lanes[0].round();

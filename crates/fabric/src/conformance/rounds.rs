@@ -17,7 +17,7 @@ use crate::executor::Worker;
 use crate::limits::LANES_MAX;
 use crate::round::Cost;
 use crate::service::{Progress, Service};
-use crate::transport::{ClientId, Fabric, Flush};
+use crate::transport::{ClientId, Fabric, Flush, Host};
 
 const REGION: usize = 4096;
 
@@ -156,7 +156,7 @@ pub fn a_continuation_of_a_failed_round_is_not_sent<B: Bed>(bed: &B) {
 pub fn costs_are_exact<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let worker = Worker::new();
-    let endpoint = worker.connect(&fabric, ClientId(1));
+    let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
     let (lane, other) = (worker.lane(&endpoint, 1).expect("a lane"), worker.lane(&endpoint, 2).expect("a lane"));
     let task = async {
         let fill = |fenced: bool| {
@@ -260,7 +260,7 @@ where
     F: Future<Output = ()> + 'a,
 {
     let worker = Worker::new();
-    let endpoint = worker.connect(fabric, ClientId(1));
+    let endpoint = worker.connect(fabric, ClientId(1)).expect("a connection");
     endpoint.yield_after_rounds(yields);
     let tasks: Vec<_> = (0..2)
         .map(|index| {
@@ -455,7 +455,7 @@ pub fn a_worker_runs_as_many_lanes_as_it_has_bits<B: Bed>(bed: &B) {
     for yields in [false, true] {
         let fabric = bed.fabric(&[vec![REGION]], 1);
         let worker = Worker::new();
-        let endpoint = worker.connect(&fabric, ClientId(1));
+        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
         endpoint.yield_after_rounds(yields);
         let lanes: Vec<_> = (0..).map_while(|seed| worker.lane(&endpoint, seed)).collect();
         assert_eq!(lanes.len(), LANES_MAX);

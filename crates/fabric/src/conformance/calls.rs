@@ -1,0 +1,146 @@
+//! Rule 8: calls.
+
+use super::{Bed, Stage, client, peek, play, run, settle, word};
+use crate::address::NodeId;
+use crate::error::{FabricError, Fault};
+use crate::lane::Lane;
+use crate::transport::{ClientId, Handler, Host};
+
+const REGION: usize = 4096;
+
+/// Answers with the caller, the number of calls so far, and the request; `[u64::MAX, n]` is answered with n words.
+struct Echo {
+    served: u64,
+}
+
+impl Handler for Echo {
+    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+        self.served += 1;
+        if let [u64::MAX, words] = request {
+            reply.resize(*words as usize, 0);
+            return;
+        }
+        reply.extend([u64::from(from.0), self.served]);
+        reply.extend_from_slice(request);
+    }
+}
+
+/// A call is answered once, by the node it was made to, with what was sent; head and body are one request.
+pub fn a_call_is_answered_once<B: Bed>(bed: &B) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
+        for node in 0..2 {
+            fabric.answer(NodeId(node), Box::new(Echo { served: 100 * u64::from(node) }));
+        }
+        let stage = Stage::new(&fabric, 2, seed);
+        for turn in 0..bed.turns().min(20) {
+            stage.on(2, async |lane| {
+                let mut round = lane.round();
+                let body = round.stage(&[7; 16]);
+                let first = round.call(NodeId(0), &[turn, 5], Some(body), 8);
+                let second = round.call(NodeId(1), &[turn], None, 3);
+                let beside = round.read(word(1, 3), 8);
+                let done = run(lane, round).await;
+                let sevens = u64::from_ne_bytes([7; 8]);
+                assert_eq!(done.reply(first), [2, turn + 1, turn, 5, sevens, sevens]);
+                assert_eq!(done.reply(second), [2, 101 + turn, turn]);
+                assert_eq!(done.words(beside), [0]);
+            });
+        }
+    }
+}
+
+/// One endpoint's calls to one node are served in the order posted, awaited or not, whichever lane makes them.
+pub fn calls_are_served_in_order<B: Bed>(bed: &B) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![REGION]], seed);
+        fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+        let stage = Stage::new(&fabric, 1, seed);
+        stage.on(1, async |lane| {
+            let mut served = 0;
+            for turn in 0..bed.turns().min(30) {
+                for _ in 0..turn % 4 {
+                    let mut round = lane.round();
+                    round.call(NodeId(0), &[turn; 3], None, 8);
+                    lane.post(round);
+                    served += 1;
+                }
+                let mut round = lane.round();
+                let calls: Vec<_> = (0..3).map(|number| round.call(NodeId(0), &[number], None, 4)).collect();
+                let done = run(lane, round).await;
+                for (number, call) in (0..).zip(calls) {
+                    served += 1;
+                    assert_eq!(done.reply(call), [1, served, number]);
+                }
+            }
+            settle(lane).await;
+        });
+    }
+}
+
+/// Clients that call at the same time are told apart, and each call is served alone.
+pub fn calls_of_several_clients_are_served<B: Bed>(bed: &B) {
+    const CLIENTS: u64 = 3;
+    for seed in 0..bed.runs().min(20) {
+        let fabric = bed.fabric(&[vec![REGION]], seed);
+        fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+        let turns = bed.turns();
+        let bodies = (1..=CLIENTS).map(|number| {
+            client(async move |lane: Lane| {
+                let mut last = 0;
+                for turn in 0..turns {
+                    let mut round = lane.round();
+                    let call = round.call(NodeId(0), &[turn, number], None, 4);
+                    let done = run(&lane, round).await;
+                    let reply = done.reply(call);
+                    assert_eq!((reply[0], &reply[2..]), (number, &[turn, number][..]));
+                    assert!(reply[1] > last, "a later call was served earlier");
+                    last = reply[1];
+                }
+                last
+            })
+        });
+        let last = play(bed, &fabric, seed, bodies.collect());
+        assert_eq!(last.into_iter().max(), Some(CLIENTS * turns), "as many calls were served as were made");
+    }
+}
+
+/// A node that serves no calls, or answers with more than there is room for, fails the round and names itself; the round
+/// after it works.
+pub fn a_call_that_cannot_be_answered_fails<B: Bed>(bed: &B) {
+    let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
+    fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+    let stage = Stage::new(&fabric, 1, 1);
+    stage.on(1, async |lane| {
+        let attempt = async |node: u16, request: &[u64], capacity| {
+            let mut round = lane.round();
+            let call = round.call(NodeId(node), request, None, capacity);
+            lane.execute(round).await.map(|done| done.reply(call).len())
+        };
+        let error = |node, fault| Err(FabricError { node: NodeId(node), fault });
+        assert_eq!(attempt(1, &[1], 4).await, error(1, Fault::NoHandler));
+        assert_eq!(attempt(0, &[u64::MAX, 9], 8).await, error(0, Fault::ReplyTooLong { words: 9, capacity: 8 }));
+        assert_eq!(attempt(0, &[u64::MAX, 8], 8).await, Ok(8));
+        assert_eq!(attempt(0, &[u64::MAX, 0], 0).await, Ok(0));
+        assert_eq!(attempt(0, &[], 2).await, Ok(2));
+        assert!(matches!(attempt(2, &[1], 4).await, Err(FabricError { node: NodeId(2), fault: Fault::NoSuchRegion(_) })));
+        assert_eq!(peek(lane, word(1, 0), 1).await, [0]);
+    });
+}
+
+/// A call of the largest size there is room for arrives whole, and so does its reply.
+pub fn a_large_call_arrives_whole<B: Bed>(bed: &B) {
+    const WORDS: usize = 3500;
+    let fabric = bed.fabric(&[vec![REGION]], 1);
+    fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+    let stage = Stage::new(&fabric, 1, 1);
+    stage.on(1, async |lane| {
+        for turn in 0..40 {
+            let request: Vec<u64> = (turn..turn + WORDS as u64).collect();
+            let mut round = lane.round();
+            let call = round.call(NodeId(0), &request, None, WORDS + 2);
+            let done = run(lane, round).await;
+            assert_eq!(&done.reply(call)[2..], request);
+        }
+    });
+}
