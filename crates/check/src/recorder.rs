@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::{Observer, Outcome as Ended, TransactionEvent};
+use remora::{Observer, Outcome as Ended, TransactionEvent, WriteKind as Change};
 
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
@@ -93,11 +93,15 @@ impl Observer for Recorder {
         for access in event.accesses() {
             let table = access.table.name();
             match access.read {
-                Some(version) if access.present => line.read(table, access.key, version.to_bits()),
-                tombstone => line.read_absent(table, access.key, tombstone.map(|version| version.to_bits())),
+                Some(version) => line.read(table, access.key, version.to_bits()),
+                None => line.read_absent(table, access.key, None),
             }
-            if let Some(version) = access.written.filter(|_| wrote) {
-                let kind = if access.present { WriteKind::Update } else { WriteKind::Insert };
+            if let Some((kind, version)) = access.written.filter(|_| wrote) {
+                let kind = match kind {
+                    Change::Insert => WriteKind::Insert,
+                    Change::Update => WriteKind::Update,
+                    Change::Delete => WriteKind::Delete,
+                };
                 line.write(table, access.key, version.to_bits(), kind);
             }
         }

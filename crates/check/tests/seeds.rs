@@ -1,5 +1,5 @@
-//! SmallBank on the seeded backend, few hot accounts and many clients, from hundreds of seeds: every history must be
-//! strictly serializable, and every invariant must hold.
+//! SmallBank and TATP on the seeded backend, few hot records and many clients, from hundreds of seeds: every history must
+//! be strictly serializable, and every invariant must hold.
 //!
 //! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more; `REMORA_SEED=17` replays one.
 
@@ -9,12 +9,14 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 use remora::floors::txn::mutant::{self, Mutant};
-use remora::{Cluster, ClusterOptions, Error, WorkerOptions};
+use remora::{Cluster, ClusterOptions, Error, Protocol, Session, WorkerOptions};
 use remora_check::{Counts, HistoryFile, HistoryReader, ReadOptions, check};
 use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::tatp::{Kind, Subscribers, Tatp};
 use remora_workload::{After, Prng, Workload};
 
 const ACCOUNTS: u64 = 50;
+const SUBSCRIBERS: u32 = 2;
 const TRANSACTIONS_PER_COROUTINE: u64 = 25;
 
 /// The seeds to run.
@@ -41,18 +43,34 @@ impl Write for Shared {
     }
 }
 
-/// The run of a seed.
-fn run_seed(seed: u64) -> Result<Counts, String> {
-    // All of one worker's coroutines on one connection, one each, and in between.
-    let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
-    run(seed, [3, 1, 2][seed as usize % 3], coroutines, clients)
+/// The run of a seed of SmallBank.
+fn run_smallbank(seed: u64) -> Result<Counts, String> {
+    let load = |cluster: &Cluster| SmallBank::load(cluster, Customers::new(ACCOUNTS, 0.1, 0.7)).unwrap();
+    run(Protocol::default(), seed, load, SmallBank::transact)
+}
+
+/// The run of a seed of TATP. All kinds as often as each other: rows come and go all the time.
+fn run_tatp(protocol: Protocol, seed: u64) -> Result<Counts, String> {
+    let load = |cluster: &Cluster| Tatp::load(cluster, Subscribers::new(SUBSCRIBERS), seed).unwrap();
+    run(protocol, seed, load, async |tatp: &Tatp, session, random, ledger| {
+        let (kind, _) = Kind::MIX[random.below(Kind::MIX.len() as u64) as usize];
+        tatp.run(session, kind, random, ledger).await
+    })
 }
 
 /// One run; its counts, or what is wrong with it.
-fn run(seed: u64, replicas: u8, coroutines: usize, clients: usize) -> Result<Counts, String> {
-    let options = ClusterOptions { replicas, node_bytes: 8 << 20, ..ClusterOptions::default() };
+fn run<W: Workload>(
+    protocol: Protocol,
+    seed: u64,
+    load: impl FnOnce(&Cluster) -> W,
+    transact: impl AsyncFn(&W, &mut Session, &mut Prng, &mut W::Ledger) -> Result<(), Error>,
+) -> Result<Counts, String> {
+    // All of one worker's coroutines on one connection, one each, and in between.
+    let (coroutines, clients) = [(4, 4), (6, 3), (4, 1), (8, 8)][seed as usize % 4];
+    let replicas = [3, 1, 2][seed as usize % 3];
+    let options = ClusterOptions { replicas, node_bytes: 8 << 20, protocol, ..ClusterOptions::default() };
     let (cluster, _) = Cluster::seeded(options, seed).unwrap();
-    let bank = SmallBank::load(&cluster, Customers::new(ACCOUNTS, 0.1, 0.7)).unwrap();
+    let workload = load(&cluster);
     let mut worker = cluster.worker(WorkerOptions { coroutines, clients, seed, yield_after_rounds: true }).unwrap();
     let lines = Shared::default();
     let file = HistoryFile::new(lines.clone());
@@ -61,9 +79,9 @@ fn run(seed: u64, replicas: u8, coroutines: usize, clients: usize) -> Result<Cou
     }
     let ledgers = worker.run(async |coroutine, session| {
         let mut random = Prng::derive(seed, coroutine as u64);
-        let mut ledger = 0;
+        let mut ledger = W::Ledger::default();
         for _ in 0..TRANSACTIONS_PER_COROUTINE {
-            match bank.transact(session, &mut random, &mut ledger).await {
+            match transact(&workload, session, &mut random, &mut ledger).await {
                 Ok(()) | Err(Error::User(_) | Error::Aborted(_)) => {}
                 Err(error) => return Err(error.to_string()),
             }
@@ -73,7 +91,7 @@ fn run(seed: u64, replicas: u8, coroutines: usize, clients: usize) -> Result<Cou
     worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
     let ledgers = ledgers.into_iter().collect::<Result<Vec<_>, _>>()?;
     let settled = worker.drain().map_err(|error| error.to_string())?;
-    let invariants = bank.invariants(&cluster, After { ledgers: &ledgers, settled, unknown: 0 }).unwrap();
+    let invariants = workload.invariants(&cluster, After { ledgers: &ledgers, settled, unknown: 0 }).unwrap();
     if let Some(broken) = invariants.iter().find(|invariant| invariant.holds != Some(true)) {
         return Err(format!("{}: {}", broken.name, broken.detail));
     }
@@ -83,23 +101,36 @@ fn run(seed: u64, replicas: u8, coroutines: usize, clients: usize) -> Result<Cou
     if report.is_clean() { Ok(report.counts) } else { Err(report.to_string()) }
 }
 
-#[test]
-fn seeded_histories_are_strictly_serializable() {
+/// Runs all seeds, which must be clean and meet conflicts.
+fn campaign(name: &str, seeds: Range<u64>, run: impl Fn(u64) -> Result<Counts, String>) {
     let (mut committed, mut aborted) = (0, 0);
-    for seed in seeds(200) {
-        match run_seed(seed) {
+    for seed in seeds {
+        match run(seed) {
             Ok(counts) => {
                 committed += counts.committed;
                 aborted += counts.aborted;
             }
-            Err(what) => panic!("{what}\nreplay: REMORA_SEED={seed} cargo test -p remora-check --test seeds"),
+            Err(what) => panic!("{name}: {what}\nreplay: REMORA_SEED={seed} cargo test -p remora-check --test seeds"),
         }
     }
     assert!(committed > 0);
     assert!(
         aborted > committed / 50,
-        "the runs must meet conflicts: {aborted} attempts aborted, {committed} committed"
+        "{name}: the runs must meet conflicts: {aborted} attempts aborted, {committed} committed"
     );
+}
+
+#[test]
+fn seeded_histories_are_strictly_serializable() {
+    campaign("smallbank", seeds(200), run_smallbank);
+}
+
+/// Inserts and deletes among the rest, and reads of keys that are not there.
+#[test]
+fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
+    for protocol in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()) {
+        campaign(protocol.name(), seeds(100), |seed| run_tatp(protocol, seed));
+    }
 }
 
 /// What the campaign is worth: published errors of the protocol that it finds by itself, put back one at a time. The
@@ -117,7 +148,7 @@ fn the_campaign_finds_published_errors() {
     for error in findable {
         let found = (0..200).find(|seed| {
             mutant::set(Some(error));
-            let outcome = catch_unwind(|| run_seed(*seed));
+            let outcome = catch_unwind(|| run_smallbank(*seed));
             mutant::set(None);
             !matches!(outcome, Ok(Ok(_)))
         });

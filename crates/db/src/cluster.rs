@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
+use remora_fabric::tcp::NodeStatus;
 use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, NodeId, Pages, ServiceHandle};
 use remora_index::cluster_hash::Geometry;
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{Discipline, MemoryError, Metadata, ReadScheme, Registration, TableSpec, metadata, node};
-use remora_txn::{Applier, Inspection, Protocol, inspect};
+use remora_memory::{MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node};
+use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
 
 use zerocopy::IntoBytes;
 
+use crate::connect::{Nodes, Remote};
 use crate::error::OpenError;
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
@@ -77,7 +79,9 @@ pub struct Cluster {
 struct Inner {
     // Stopped before the memory goes.
     appliers: Vec<ServiceHandle>,
-    fabric: Arc<dyn Host>,
+    fabric: Arc<dyn Fabric>,
+    /// Where the memory nodes are, if they are processes of their own.
+    remote: Option<(Nodes, Remote)>,
     pages: Option<Pages>,
     options: ClusterOptions,
     /// The incarnation that changes the catalog.
@@ -110,15 +114,84 @@ impl Cluster {
         let mut appliers = Vec::with_capacity(options.memory_nodes.into());
         for node in (0..options.memory_nodes).map(NodeId) {
             let region = fabric.region(node, node::REGION).ok_or(MemoryError::Foreign(node))?;
-            node::format(&region, node, node::Place::default())?;
-            appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(node, region))));
+            node::format(&region, node::Place::default())?;
+            fabric.answer(node, Box::new(RpcHandler::new(region.clone())));
+            appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(region))));
         }
         let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+            identity::found(lane, options.memory_nodes).await?;
             Registration::connect(lane, options.memory_nodes, 0).await
         })??;
-        let inner =
-            Inner { appliers, fabric, pages, options, admin, tables: Mutex::default(), metadata: Mutex::default() };
+        let inner = Inner {
+            appliers,
+            fabric,
+            remote: None,
+            pages,
+            options,
+            admin,
+            tables: Mutex::default(),
+            metadata: Mutex::default(),
+        };
         Ok(Cluster { inner: Arc::new(inner) })
+    }
+
+    /// A cluster of memory nodes that are processes of their own.
+    pub(crate) fn remote(
+        fabric: Arc<dyn Fabric>,
+        remote: (Nodes, Remote),
+        options: ClusterOptions,
+        admin: Registration,
+    ) -> Result<Cluster, OpenError> {
+        let inner = Inner {
+            appliers: Vec::new(),
+            fabric,
+            remote: Some(remote),
+            pages: None,
+            options,
+            admin,
+            tables: Mutex::default(),
+            metadata: Mutex::default(),
+        };
+        let cluster = Cluster { inner: Arc::new(inner) };
+        cluster.refresh()?;
+        Ok(cluster)
+    }
+
+    /// Reads the catalog again.
+    pub fn refresh(&self) -> Result<(), OpenError> {
+        let metadata = self.administer(async |lane: &Lane| metadata::read(lane, NodeId(0)).await)?;
+        *lock(&self.inner.metadata) = metadata;
+        Ok(())
+    }
+
+    /// The catalog, as it was last read.
+    #[must_use]
+    pub fn catalog(&self) -> Metadata {
+        lock(&self.inner.metadata).clone()
+    }
+
+    /// Where the memory nodes are, in the order of their numbers; `None` if they are in this process.
+    #[must_use]
+    pub fn nodes(&self) -> Option<&Nodes> {
+        self.inner.remote.as_ref().map(|(nodes, _)| nodes)
+    }
+
+    /// How the server of a memory node is, if it is a process that can be asked.
+    #[must_use]
+    pub fn node_status(&self, node: NodeId) -> Option<NodeStatus> {
+        self.inner.remote.as_ref()?.1.status(node)
+    }
+
+    /// Copies of each record of tables that do not say otherwise.
+    #[must_use]
+    pub fn replicas(&self) -> u8 {
+        self.inner.options.replicas
+    }
+
+    /// Number of memory nodes.
+    #[must_use]
+    pub fn memory_nodes(&self) -> u16 {
+        self.inner.fabric.nodes()
     }
 
     /// Runs something that is no transaction, as the cluster's own client.
@@ -151,7 +224,7 @@ impl Cluster {
             name: name.to_owned(),
             fingerprint: Table::<K, V>::fingerprint(),
             layout,
-            discipline: Discipline::OCC_ONE_SIDED,
+            discipline: self.inner.options.protocol.discipline(),
             shards,
             replicas: options.replicas.unwrap_or(self.inner.options.replicas),
             buckets: geometry.buckets,
@@ -178,11 +251,13 @@ impl Cluster {
             }
         };
         let spec = &table.entry().spec;
-        if spec.discipline != Discipline::OCC_ONE_SIDED {
+        let protocol = self.inner.options.protocol;
+        if !protocol.accepts(spec.discipline) {
             return Err(MemoryError::Discipline {
                 table: name.to_owned(),
                 found: spec.discipline.to_string(),
-                wanted: Discipline::OCC_ONE_SIDED.to_string(),
+                protocol: protocol.name(),
+                wanted: protocol.discipline().to_string(),
             }
             .into());
         }
@@ -244,7 +319,9 @@ impl Cluster {
     /// CPU time that the memory nodes have used to apply redo logs, in nanoseconds.
     #[must_use]
     pub fn applier_cpu_ns(&self) -> u64 {
-        self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum()
+        let here: u64 = self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum();
+        let elsewhere = (0..self.memory_nodes()).filter_map(|node| self.node_status(NodeId(node)));
+        here + elsewhere.map(|status| status.service_cpu_ns).sum::<u64>()
     }
 
     /// Which pages back the memory nodes; `None` for seeded ones.

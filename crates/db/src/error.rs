@@ -24,6 +24,8 @@ pub enum Error {
     Limit(Limit),
     /// A record that it wants to have or to write is not there. Validated like an error of the application.
     NotFound,
+    /// A record that it inserts is there already. Validated like an error of the application.
+    Exists,
     /// The application's own error; what made it give up was validated.
     User(Box<dyn StdError + Send + Sync>),
 }
@@ -50,7 +52,7 @@ impl Error {
             Error::Unknown(id) => Ok(Stop::Unknown(id)),
             Error::Unavailable(error) => Ok(Stop::Unavailable(error)),
             Error::Limit(limit) => Ok(Stop::Limit(limit)),
-            Error::NotFound | Error::User(_) => Err(self),
+            Error::NotFound | Error::Exists | Error::User(_) => Err(self),
         }
     }
 }
@@ -63,6 +65,7 @@ impl From<Stop> for Error {
             Stop::Unavailable(error) => Error::Unavailable(error),
             Stop::Limit(limit) => Error::Limit(limit),
             Stop::Absent => Error::NotFound,
+            Stop::Exists => Error::Exists,
         }
     }
 }
@@ -77,6 +80,7 @@ impl fmt::Display for Error {
             Error::Unavailable(error) => write!(f, "the transaction did not commit: {error}"),
             Error::Limit(limit) => write!(f, "the transaction did not commit: {limit}"),
             Error::NotFound => f.write_str("a record that the transaction needs is not there"),
+            Error::Exists => f.write_str("a record that the transaction inserts is there already"),
             Error::User(error) => error.fmt(f),
         }
     }
@@ -89,7 +93,7 @@ impl StdError for Error {
             Error::Unavailable(error) => Some(error),
             Error::Limit(limit) => Some(limit),
             Error::User(error) => error.source(),
-            Error::Unknown(_) | Error::NotFound => None,
+            Error::Unknown(_) | Error::NotFound | Error::Exists => None,
         }
     }
 }

@@ -52,23 +52,31 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod connect;
 mod error;
+mod node;
 mod pool;
 mod table;
 mod transaction;
 mod worker;
 
 pub use cluster::{Cluster, ClusterOptions, TableOptions};
+pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use error::{Error, OpenError};
+pub use node::{MemoryNode, NodeError};
 pub use pool::Db;
 pub use table::{Key, Record, Table};
 pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 
+pub use remora_fabric::shm::file::Found;
+pub use remora_fabric::tcp::{Key as NodeKey, KeyError, NodeStatus, ServerOptions};
 pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
 pub use remora_memory::ReadScheme;
 pub use remora_sync::TransactionId;
-pub use remora_txn::{Abort, Access, Inspection, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent};
+pub use remora_txn::{
+    Abort, Access, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, WriteKind,
+};
 
 /// The floors below, for tools and tests that need them.
 pub mod floors {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use remora_sync::TransactionId;
-use remora_txn::{Limit, Tx};
+use remora_txn::{Intent, Limit, Tx};
 
 use crate::error::Error;
 use crate::table::{Key, Record, Table};
@@ -34,12 +34,12 @@ impl<V> std::fmt::Debug for Slot<V> {
 pub struct Transaction<'t, 's> {
     tx: &'t mut Tx<'s>,
     /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`].
-    refused: Option<Error>,
+    refused: &'t mut Option<Error>,
 }
 
 impl<'t, 's> Transaction<'t, 's> {
-    pub(crate) fn new(tx: &'t mut Tx<'s>) -> Transaction<'t, 's> {
-        Transaction { tx, refused: None }
+    pub(crate) fn new(tx: &'t mut Tx<'s>, refused: &'t mut Option<Error>) -> Transaction<'t, 's> {
+        Transaction { tx, refused }
     }
 
     /// The id of this attempt.
@@ -52,11 +52,18 @@ impl<'t, 's> Transaction<'t, 's> {
     /// trip, if their locations are cached. Naming a record again gives the same one.
     #[inline]
     pub fn want<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Slot<V> {
+        self.want_for(table, key, Intent::Read)
+    }
+
+    /// Names a record that may be inserted or deleted: see [`Transaction::put`] and [`Transaction::remove`]. To bring it
+    /// takes one round trip, with all others that were named; for an insert, the key's memory node links a slot that
+    /// nobody sees before the commit.
+    pub fn want_for<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, intent: Intent) -> Slot<V> {
         self.tx.register(&table.inner);
-        let slot = match self.tx.want(table.inner.id(), &Table::<K, V>::key(&key)) {
+        let slot = match self.tx.want_for(table.inner.id(), &Table::<K, V>::key(&key), intent) {
             Ok(slot) => Some(slot),
             Err(stop) => {
-                self.refused = self.refused.take().or(Some(stop.into()));
+                self.refused.get_or_insert(stop.into());
                 None
             }
         };
@@ -94,6 +101,32 @@ impl<'t, 's> Transaction<'t, 's> {
         V::mut_from_bytes(bytes).map_err(|_| Error::Limit(Limit::Value { found, max: size_of::<V>() }))
     }
 
+    /// Inserts a record that was named with [`Intent::Insert`] and has been fetched, or [`Error::Exists`].
+    pub fn put<V: Record>(&mut self, slot: Slot<V>, value: V) -> Result<(), Error> {
+        let slot = slot.slot.ok_or(Error::NotFound)?;
+        Ok(self.tx.insert(slot, value.as_bytes())?)
+    }
+
+    /// Deletes a record that was named with [`Intent::Delete`] and has been fetched, or [`Error::NotFound`].
+    pub fn remove<V: Record>(&mut self, slot: Slot<V>) -> Result<(), Error> {
+        let slot = slot.slot.ok_or(Error::NotFound)?;
+        Ok(self.tx.delete(slot)?)
+    }
+
+    /// Inserts a record, or [`Error::Exists`].
+    pub async fn insert<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, value: V) -> Result<(), Error> {
+        let slot = self.want_for(table, key, Intent::Insert);
+        self.fetch().await?;
+        self.put(slot, value)
+    }
+
+    /// Deletes a record, or [`Error::NotFound`].
+    pub async fn delete<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<(), Error> {
+        let slot = self.want_for(table, key, Intent::Delete);
+        self.fetch().await?;
+        self.remove(slot)
+    }
+
     /// Names, fetches and copies one record. For several records, [`Transaction::want`] them all and fetch once.
     pub async fn read<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<Option<V>, Error> {
         let slot = self.want(table, key);
@@ -121,16 +154,17 @@ impl<'t, 's> Transaction<'t, 's> {
 #[derive(Debug)]
 pub struct Begun<'s> {
     tx: Tx<'s>,
+    refused: Option<Error>,
 }
 
 impl<'s> Begun<'s> {
     pub(crate) fn new(tx: Tx<'s>) -> Begun<'s> {
-        Begun { tx }
+        Begun { tx, refused: None }
     }
 
     /// What a closure would be given.
     pub fn transaction(&mut self) -> Transaction<'_, 's> {
-        Transaction::new(&mut self.tx)
+        Transaction::new(&mut self.tx, &mut self.refused)
     }
 
     /// Commits. An [`Error::Aborted`] has left no trace; an [`Error::Unknown`] may have committed.

@@ -233,12 +233,15 @@ impl Session {
             self.inner.lane().now().saturating_add(patience)
         });
         let options = TransactOptions { label: options.label, attempts: options.attempts, deadline };
-        let outcome = self.inner.transact(options, async |tx| match body(&mut Transaction::new(tx)).await {
-            Ok(value) => Ok(Ok(value)),
-            Err(error) => match error.into_stop() {
-                Ok(stop) => Err(stop),
-                Err(own) => Ok(Err(own)),
-            },
+        let outcome = self.inner.transact(options, async |tx| {
+            let mut refused = None;
+            match body(&mut Transaction::new(tx, &mut refused)).await {
+                Ok(value) => Ok(Ok(value)),
+                Err(error) => match error.into_stop() {
+                    Ok(stop) => Err(stop),
+                    Err(own) => Ok(Err(own)),
+                },
+            }
         });
         outcome.await.unwrap_or_else(|stop| Err(stop.into()))
     }

@@ -11,6 +11,8 @@ use support::{Words, embedded, table};
 
 #[test]
 fn none_in_a_committed_transaction() {
+    /// Buffers that may still be made after the first half; a buffer is two allocations.
+    const BUFFERS: u64 = 8;
     const ROWS: u64 = 64;
     const TRANSACTIONS: u64 = 2_000;
     for (protocol, replicas) in Protocol::ALL.into_iter().flat_map(|protocol| [(protocol, 1), (protocol, 3)]) {
@@ -38,6 +40,12 @@ fn none_in_a_committed_transaction() {
         });
         // All coroutines share the thread; the last to begin its second half has seen nobody's warming up.
         let fewest = allocated.iter().min();
-        assert_eq!(fewest, Some(&0), "{protocol:?}, {replicas} replicas: {allocated:?} in {TRANSACTIONS} transactions");
+        // Where the memory node's CPU installs, more rounds may be under way than ever before: each has a buffer.
+        let by_calls = matches!(protocol, Protocol::Farm | Protocol::Fasst);
+        let most = if by_calls { 2 * BUFFERS } else { 0 };
+        assert!(
+            fewest <= Some(&most),
+            "{protocol:?}, {replicas} replicas: {allocated:?} in {TRANSACTIONS} transactions"
+        );
     }
 }

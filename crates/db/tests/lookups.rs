@@ -287,7 +287,7 @@ fn tables_of_others_are_not_opened() {
     let error = Cluster::embedded(options(PROTOCOL, 4)).unwrap_err();
     assert_eq!(memory(error), MemoryError::TooManyReplicas { replicas: 4, nodes: 3 });
     let error = Cluster::embedded(remora::ClusterOptions { node_bytes: 4096, ..options(PROTOCOL, 1) }).unwrap_err();
-    assert!(matches!(memory(error), MemoryError::OutOfMemory { .. }));
+    assert!(matches!(memory(error), MemoryError::TooSmall { .. }));
     assert!(Cluster::embedded(remora::ClusterOptions { memory_nodes: 0, ..options(PROTOCOL, 1) }).is_err());
     assert!(Cluster::embedded(remora::ClusterOptions { memory_nodes: 65, ..options(PROTOCOL, 1) }).is_err());
 }

@@ -39,6 +39,8 @@ pub struct Endpoint {
     /// Rounds of each lane that nobody awaits and that have not completed.
     background: [Cell<u32>; LANES_MAX],
     failures: RefCell<Vec<BackgroundFailure>>,
+    /// Background rounds of each lane that have failed, ever.
+    failed: [Cell<u32>; LANES_MAX],
     /// Nodes with a failure that no `execute` has reported, a bit each.
     unreported: Cell<u64>,
     next_serial: Cell<u64>,
@@ -57,6 +59,7 @@ impl Endpoint {
             continuations: RefCell::default(),
             background: [const { Cell::new(0) }; LANES_MAX],
             failures: RefCell::default(),
+            failed: [const { Cell::new(0) }; LANES_MAX],
             unreported: Cell::new(0),
             next_serial: Cell::new(1),
             yields: Cell::new(false),
@@ -213,6 +216,8 @@ impl Endpoint {
     pub(crate) fn failed(&self, failure: BackgroundFailure) {
         tracing::warn!(lane = failure.lane.0, error = %failure.error, "a background round failed");
         self.unreported.set(self.unreported.get() | bit(failure.error.node));
+        let count = &self.failed[failure.lane.0 as usize];
+        count.set(count.get().saturating_add(1));
         let mut failures = self.failures.borrow_mut();
         // A worker that never asks must not grow without bound; the newest say what is wrong now.
         if failures.len() == 1024 {
@@ -230,6 +235,12 @@ impl Endpoint {
     #[inline]
     pub(crate) fn background(&self, lane: LaneId) -> u32 {
         self.background[lane.0 as usize].get()
+    }
+
+    /// Background rounds of a lane that have failed, ever.
+    #[inline]
+    pub(crate) fn background_failures(&self, lane: LaneId) -> u32 {
+        self.failed[lane.0 as usize].get()
     }
 
     pub(crate) fn wake_at(&self, deadline: Nanos, lane: LaneId) {

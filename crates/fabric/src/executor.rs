@@ -9,15 +9,15 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::lane::Lane;
-use crate::limits::{IDLE_SPINS, LANES_MAX};
+use crate::limits::{IDLE_SLICE_NS, IDLE_SPINS, LANES_MAX};
 use crate::transport::{ClientId, Fabric, LaneId};
 
 /// The ready bits of a worker's lanes.
@@ -86,7 +86,8 @@ impl Worker {
     /// A worker of the calling thread.
     #[must_use]
     pub fn new() -> Worker {
-        let remote = Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: OnceLock::new() });
+        let remote =
+            Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: OnceLock::new() });
         Worker {
             ready: Rc::new(ReadySet { local: Cell::new(0), remote }),
             endpoints: RefCell::default(),
@@ -182,7 +183,10 @@ impl Worker {
             thread::park();
             return;
         };
-        first.idle(endpoints.iter().filter_map(|endpoint| endpoint.next_timer()).min());
+        let timer = endpoints.iter().filter_map(|endpoint| endpoint.next_timer()).min();
+        // Only the first endpoint is waited in. Where that is a real wait, the others are looked at again soon.
+        let soon = (endpoints.len() > 1 && self.ready.remote.idle.get().is_some()).then(|| first.now() + IDLE_SLICE_NS);
+        first.idle(timer.into_iter().chain(soon).min());
     }
 }
 

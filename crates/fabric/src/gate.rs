@@ -71,9 +71,16 @@ impl<W: GateWord> Gate<W> {
             self.revoked.set_bits(1);
         }
         self.refused.set_bits(nodes);
-        let seen = self.inside.load();
-        while seen % 2 == 1 && self.inside.load() == seen {
+        wait_outside(&self.inside, || {
             pause();
-        }
+            true
+        });
     }
+}
+
+/// Waits while the word is odd and the same: until what began before the caller's mark, which it may not have seen, has
+/// ended. Gives up when `pause` says that the other side is gone.
+pub(crate) fn wait_outside<W: GateWord>(inside: &W, mut pause: impl FnMut() -> bool) {
+    let seen = inside.load();
+    while seen % 2 == 1 && inside.load() == seen && pause() {}
 }

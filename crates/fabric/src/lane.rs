@@ -72,11 +72,12 @@ impl Lane {
     }
 
     #[inline]
-    fn send(&self, buffer: Box<RoundBuffer>) -> State {
+    fn send(&self, mut buffer: Box<RoundBuffer>) -> State {
         if buffer.verbs().is_empty() {
             return State::Done(buffer);
         }
         self.count(buffer.tally, true);
+        buffer.sent = true;
         match self.endpoint.send(buffer) {
             Posted::Done(buffer) => State::Done(buffer),
             Posted::Pending(ticket) => State::Pending(ticket),
@@ -127,6 +128,13 @@ impl Lane {
     #[must_use]
     pub fn background(&self) -> u32 {
         self.endpoint.background(self.id)
+    }
+
+    /// Background rounds of this lane that have failed, ever.
+    #[inline]
+    #[must_use]
+    pub fn background_failures(&self) -> u32 {
+        self.endpoint.background_failures(self.id)
     }
 
     /// The time.
@@ -210,6 +218,13 @@ pub struct Execute<'l> {
 }
 
 impl<'l> Execute<'l> {
+    /// Whether anything was sent. If not, the round has failed and none of its verbs will ever run.
+    #[inline]
+    #[must_use]
+    pub fn was_sent(&self) -> bool {
+        !matches!(&self.state, State::Done(buffer) if !buffer.sent)
+    }
+
     /// Gives up waiting, and has `next` posted in the background once this round has completed without error. If it
     /// fails, `next` is not sent and the failure is a background failure. Plain code: callable from `Drop`.
     pub fn then_post(self, next: Round<'l>) {

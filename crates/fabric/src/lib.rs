@@ -59,6 +59,7 @@ mod round;
 pub mod seeded;
 mod service;
 pub mod shm;
+pub mod tcp;
 mod transport;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, RegionId, WORD_BYTES};

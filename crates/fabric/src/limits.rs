@@ -23,5 +23,45 @@ pub const REGIONS_PER_NODE_MAX: usize = 8;
 /// Polls of its endpoints before an idle worker parks.
 pub const IDLE_SPINS: u32 = 64;
 
+/// How long a worker with several endpoints, as tests have it, waits in one of them.
+pub const IDLE_SLICE_NS: u64 = 50_000;
+
 /// A timer that is due within this time is spun for: parking costs more than it saves, and wakes late.
 pub const SPIN_NS: u64 = 20_000;
+
+/// Words of one frame of the `tcp` backend, requests and responses alike: what a round carries, and the words around it. A
+/// round that writes one staged piece to many places of a node takes several.
+pub const FRAME_WORDS_MAX: usize = ROUND_WORDS_MAX + 4 * ROUND_VERBS_MAX + 2;
+
+/// Bytes that a thread reads from a connection at once.
+pub const RECEIVE_BYTES: usize = 128 << 10;
+
+// Or a frame might never come to be whole.
+const _: () = assert!(RECEIVE_BYTES >= FRAME_WORDS_MAX * WORD_BYTES);
+
+/// Bytes that wait to be sent to one client. A server does not read from who does not fetch his answers.
+pub const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of posted rounds that a client holds back to send them together.
+pub const BATCH_BYTES: usize = 64 << 10;
+
+/// Bytes of answers that nobody waits for, before they are sent all the same.
+pub const LAZY_BYTES: usize = 16 << 10;
+
+/// The same in time.
+pub const LAZY_NS: u64 = 1_000_000;
+
+/// Connections that a server takes, unless told otherwise. Those of administration come on top.
+pub const CONNECTIONS_MAX: usize = 1024;
+
+/// Connections beyond, so that a server which is full can still be asked, and told to revoke.
+pub const SPARE_CONNECTIONS: usize = 16;
+
+/// Time for a handshake, and for a connection's last words.
+pub const HANDSHAKE_NS: u64 = 2_000_000_000;
+
+/// Time without an answer after which a node is down.
+pub const PATIENCE_NS: u64 = 900_000_000;
+
+/// Endpoints that one shared-memory node serves at a time: each has a channel there.
+pub const CHANNELS_MAX: usize = 512;

@@ -4,15 +4,20 @@
 //! `&[AtomicU64]`, so the rest is safe code.
 
 use std::fmt;
+use std::fs::File;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::thread;
+use std::time::Duration;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
 
 use crate::address::{LINE_BYTES, WORD_BYTES};
+use crate::transport::Nanos;
 
 /// Bytes of the huge pages that mappings are rounded up to.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Which pages back a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +95,38 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
+    /// Maps `bytes` of zeroed memory of which only the 4 KiB pages that are touched cost anything.
+    pub(crate) fn sparse(bytes: usize) -> Result<Region, RegionError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
+            .map_err(|cause| RegionError::Refused { bytes, cause })?;
+        let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
+        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes: bytes, pages: Pages::Small })
+    }
+
+    /// Maps a part of a file or of a memory device, shared with every other process that maps it. `huge` asks for huge
+    /// pages. If somebody makes the file shorter afterwards, an access to what is gone ends the process: a region's file
+    /// is locked by its server, and nobody else has business with its length.
+    pub(crate) fn of_file(file: &File, offset: u64, bytes: usize, huge: bool) -> Result<Region, RegionError> {
+        if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES) {
+            return Err(RegionError::Size(bytes));
+        }
+        // Beyond the end of a file nothing is touched; a device is mapped in whole huge pages.
+        let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(RegionError::Size(bytes))?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this process that the language
+        // knows of; whoever else maps the file reaches it, as we do, by atomic words only.
+        let base = unsafe { mmap(ptr::null_mut(), mapped_bytes, access, flags, file, offset) }
+            .map_err(|cause| RegionError::Refused { bytes, cause })?;
+        let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        // SAFETY: the range is the mapping just made; advice does not change its contents.
+        let advised = unsafe { madvise(base, mapped_bytes, advice) };
+        let pages = if huge && advised.is_ok() { Pages::Transparent } else { Pages::Small };
+        let base = NonNull::new(base.cast::<AtomicU64>()).ok_or(RegionError::Size(bytes))?;
+        Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
+    }
+
     /// The region's words.
     #[inline]
     #[must_use]
@@ -143,6 +180,44 @@ impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region").field("bytes", &self.bytes()).field("pages", &self.pages).finish_non_exhaustive()
     }
+}
+
+/// The half of a word that grows first: a futex is 32 bits. Only ever handed to the kernel, so that the program itself
+/// accesses the word in one size.
+fn futex(word: &AtomicU64) -> &AtomicU32 {
+    let half = usize::from(cfg!(target_endian = "big"));
+    // SAFETY: both halves lie inside the word, are aligned, and live as long as it; every bit pattern is valid, and there
+    // is no `&mut`.
+    unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(half) }
+}
+
+/// Waits until one of the words no longer holds what it is paired with and somebody has said so by [`futex_wake`], or
+/// until CLOCK_MONOTONIC shows `until`. May return early. The words may be shared with other processes.
+pub(crate) fn futex_wait(words: &[(&AtomicU64, u64)], until: Option<Nanos>) {
+    const WORDS_MAX: usize = 128; // FUTEX_WAITV_MAX
+    debug_assert!(words.len() <= WORDS_MAX);
+    let mut waits = [futex::Wait::new(); WORDS_MAX];
+    for (wait, (word, seen)) in waits.iter_mut().zip(words) {
+        wait.val = *seen & u64::from(u32::MAX);
+        wait.uaddr = WaitPtr::new(futex(word).as_ptr().cast());
+        wait.flags = WaitFlags::SIZE_U32;
+    }
+    let until = until.map(|until| rustix::time::Timespec {
+        tv_sec: (until / 1_000_000_000) as _,
+        tv_nsec: (until % 1_000_000_000) as _,
+    });
+    let waits = &waits[..words.len().min(WORDS_MAX)];
+    match futex::waitv(waits, WaitvFlags::empty(), until.as_ref(), futex::ClockId::Monotonic) {
+        Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::TIMEDOUT) => {}
+        // A kernel older than 5.16, or memory that has no futexes: poll, slowly.
+        Err(_) => thread::sleep(Duration::from_millis(1)),
+    }
+}
+
+/// Ends the [`futex_wait`]s on a word.
+pub(crate) fn futex_wake(word: &AtomicU64) {
+    // An error says that the memory has no futexes, and then nobody sleeps there.
+    let _ = futex::wake(futex(word), futex::Flags::empty(), i32::MAX as u32);
 }
 
 #[cfg(test)]

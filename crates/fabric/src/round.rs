@@ -202,6 +202,8 @@ pub struct RoundBuffer {
     pub(crate) lane: LaneId,
     /// Nobody awaits it: a failure must be reported elsewhere.
     pub(crate) background: bool,
+    /// It was given to the transport.
+    pub(crate) sent: bool,
     /// Tells rounds apart: handles in debug builds, continuations always.
     pub(crate) serial: u64,
 }
@@ -217,6 +219,7 @@ impl RoundBuffer {
             outcome: Ok(()),
             lane: LaneId(0),
             background: false,
+            sent: false,
             serial: 0,
         })
     }
@@ -228,6 +231,7 @@ impl RoundBuffer {
         self.outcome = Ok(());
         self.lane = lane;
         self.background = false;
+        self.sent = false;
         self.serial = serial;
     }
 
@@ -243,6 +247,12 @@ impl RoundBuffer {
     #[must_use]
     pub fn parts(&mut self) -> (&[Verb], &mut [u64]) {
         (&self.verbs[..self.verb_count], &mut self.words[..self.words_used])
+    }
+
+    /// Whether any of its verbs is a call.
+    #[inline(always)]
+    pub(crate) fn has_calls(&self) -> bool {
+        self.tally.verbs >> (4 * Tally::BITS) != 0
     }
 
     /// What names it while it is under way: unique among the rounds of an endpoint.
@@ -502,7 +512,8 @@ impl<'l> Round<'l> {
         if buffer.outcome.is_ok() {
             buffer.words[into as usize] = 0;
         }
-        let (out, back) = ((head.words + body.words) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
+        let (out, back) =
+            ((head.words + body.words) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
         buffer.push(Verb::Call {
             node,
             head: head.at,

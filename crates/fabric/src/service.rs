@@ -85,6 +85,11 @@ impl ServiceStop {
     pub(crate) fn requested(&self) -> bool {
         self.0.stop.load(Ordering::Relaxed)
     }
+
+    /// The service has used so much more CPU time.
+    pub(crate) fn add_cpu_ns(&self, ns: u64) {
+        self.0.cpu_ns.fetch_add(ns, Ordering::Relaxed);
+    }
 }
 
 impl Drop for ServiceHandle {
@@ -100,7 +105,7 @@ impl Drop for ServiceHandle {
 }
 
 /// CPU time of the calling thread.
-fn thread_cpu_ns() -> u64 {
+pub(crate) fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

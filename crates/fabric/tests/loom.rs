@@ -1,6 +1,9 @@
-//! The arguments of `src/copy.rs` and `src/gate.rs`, checked over all interleavings and all values that the memory model
+//! The arguments of `src/copy.rs`, `src/gate.rs` and `src/shm/doorbell.rs`, checked over all interleavings and all values that the memory model
 //! lets a load return. Lines are cut to four words.
 
+#[allow(dead_code, reason = "the models use what they need of it")]
+#[path = "../src/shm/doorbell.rs"]
+mod doorbell;
 #[allow(dead_code, reason = "the models use what they need of it")]
 #[path = "../src/gate.rs"]
 mod gate;
@@ -9,6 +12,7 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as StdOrdering};
 
+use doorbell::{BellWord, Doorbell};
 use gate::{Gate, GateWord, Refusal};
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
@@ -47,6 +51,24 @@ impl GateWord for ModelWord {
 
     fn set_bits(&self, bits: u64) {
         self.0.fetch_or(bits, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl BellWord for ModelWord {
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    fn increment(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn fence() {
         fence(Ordering::SeqCst);
     }
 }
@@ -249,4 +271,113 @@ fn the_model_finds_a_gate_that_is_asked_before_it_is_entered() {
         refused
     };
     assert!(lands_late(early), "this test cannot fail");
+}
+
+/// A futex on a word, as the system has it: whoever sleeps has compared the word under the lock that wakes need.
+#[derive(Default)]
+struct Futex {
+    lock: loom::sync::Mutex<()>,
+    sleeping: loom::sync::Condvar,
+}
+
+impl Futex {
+    fn wait(&self, word: &ModelWord, seen: u64) {
+        let held = self.lock.lock().unwrap();
+        // The system's look at the word is ordered by its lock, after every wake that has come already.
+        if word.0.load(Ordering::SeqCst) == seen {
+            drop(self.sleeping.wait(held).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        drop(self.lock.lock().unwrap());
+        self.sleeping.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct Mailbox {
+    work: ModelWord,
+    rings: ModelWord,
+    parked: ModelWord,
+    futex: Futex,
+}
+
+impl Mailbox {
+    fn bell(&self) -> Doorbell<'_, ModelWord> {
+        Doorbell { rings: &self.rings, parked: &self.parked }
+    }
+}
+
+/// One side that brings work twice, and one that parks until it has seen both: does it sleep for ever?
+fn sleeps_for_ever(ring: fn(&Mailbox), park: fn(&Mailbox) -> u64, work: u64) -> bool {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    catch_unwind(move || {
+        model.check(move || {
+            let mailbox = Arc::new(Mailbox::default());
+            let theirs = mailbox.clone();
+            let client = thread::spawn(move || {
+                for request in 1..=work {
+                    Word::store(&theirs.work, request);
+                    ring(&theirs);
+                }
+            });
+            while Word::load(&mailbox.work) != work {
+                let seen = park(&mailbox);
+                if Word::load(&mailbox.work) != work {
+                    mailbox.futex.wait(&mailbox.rings, seen);
+                }
+                mailbox.bell().unpark();
+            }
+            client.join().unwrap();
+        });
+    })
+    .is_err()
+}
+
+fn ring(mailbox: &Mailbox) {
+    mailbox.bell().ring(|_| mailbox.futex.wake());
+}
+
+fn park(mailbox: &Mailbox) -> u64 {
+    mailbox.bell().park()
+}
+
+#[test]
+fn a_doorbell_loses_no_ring() {
+    assert!(!sleeps_for_ever(ring, park, 1));
+    assert!(!sleeps_for_ever(ring, park, 2));
+}
+
+#[test]
+fn the_model_finds_a_ring_without_a_fence() {
+    let unfenced: fn(&Mailbox) = |mailbox| {
+        if BellWord::load(&mailbox.parked) != 0 {
+            mailbox.rings.increment();
+            mailbox.futex.wake();
+        }
+    };
+    assert!(sleeps_for_ever(unfenced, park, 1), "this test cannot fail");
+}
+
+#[test]
+fn the_model_finds_a_wake_that_is_not_counted() {
+    let uncounted: fn(&Mailbox) = |mailbox| {
+        <ModelWord as BellWord>::fence();
+        if BellWord::load(&mailbox.parked) != 0 {
+            mailbox.futex.wake();
+        }
+    };
+    assert!(sleeps_for_ever(uncounted, park, 1), "this test cannot fail");
+}
+
+#[test]
+fn the_model_finds_parking_without_a_fence() {
+    let unfenced: fn(&Mailbox) -> u64 = |mailbox| {
+        let seen = BellWord::load(&mailbox.rings);
+        BellWord::store(&mailbox.parked, 1);
+        seen
+    };
+    assert!(sleeps_for_ever(ring, unfenced, 1), "this test cannot fail");
 }

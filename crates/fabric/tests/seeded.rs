@@ -17,8 +17,9 @@ fn trace(seed: u64, tearing: Option<Tearing>) -> Vec<(usize, u64, Vec<u64>)> {
     .expect("a test's memory");
     fabric.revoke_after(ClientId(3), 400);
     let worker = Worker::new();
-    let lanes: Vec<Lane> =
-        (1..=3).map(|number| worker.lane(&worker.connect(&fabric, ClientId(number)).unwrap(), seed).expect("a lane")).collect();
+    let lanes: Vec<Lane> = (1..=3)
+        .map(|number| worker.lane(&worker.connect(&fabric, ClientId(number)).unwrap(), seed).expect("a lane"))
+        .collect();
     let seen = std::cell::RefCell::new(Vec::new());
     worker.run(lanes.iter().enumerate().map(|(number, lane)| {
         let seen = &seen;

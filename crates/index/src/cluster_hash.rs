@@ -2,51 +2,116 @@
 //!
 //! ```text
 //! shard
-//! +0     header, 128 bytes: floor u64, slots used u64, indirect buckets used u64
+//! +0     header, 128 bytes: floor u64, record slots used u64, indirect buckets used u64
 //! +128   main buckets, then indirect buckets, 128 bytes each
 //! then   slots of records (`remora_sync`: decoupled from the index, so a location can be cached)
 //!
-//! bucket: eight of
-//! +0  | type : 2 | incarnation : 14 | offset : 48 |     bit 63 .. bit 0
-//! +8  key u64: the key itself up to 8 bytes, else its hash
+//! bucket: seven pairs
+//! +0     | type : 2 | incarnation : 14 | offset : 48 |     bit 63 .. bit 0
+//! +8     key u64: the key itself up to 8 bytes, else its hash
+//! then
+//! +112   link: 0, or type 2 and the offset of the next indirect bucket
+//! +120   reserved, 0
 //!
-//! type 0 = empty, 1 = entry (offset of a record's slot), 2 = link (offset of an indirect bucket; only in the last slot)
+//! type 0 = empty, 1 = entry (the offset is that of a record's slot), 2 = link
 //! ```
 //!
 //! The text gives Entry and Header their codes both ways round; these are ours. Its fourth type, a link into the client's
-//! cache, is not needed: our cache is addressed by bucket.
+//! cache, is not needed: our cache is addressed by bucket. Its last slot becomes a link when the bucket overflows, and the
+//! entry that was there moves; here the link has a place of its own, so **nothing is ever moved**: a location stays good as
+//! long as its key lives, and a chain only ever grows at its end.
 //!
 //! A lookup reads the main bucket of its key, then as many indirect buckets as the chain has: about one READ, since a
-//! bucket has eight slots. Nothing is ever moved between buckets except when a full main bucket gets its first link, so a
-//! location stays good as long as its key lives.
+//! bucket has seven pairs.
 //!
-//! Made with concurrent inserts in mind: an inserter claims the first empty slot of a chain by CAS on its first word, so
-//! two inserters of one key meet at the same word, and the loser looks again. The header's *floor* is raised to a
-//! tombstone's version before its slot is freed, and an insert installs a version above it, so versions never restart.
+//! # Inserts and deletes
+//!
+//! Clients read everything by one-sided READs. An insert is *prepared* by the CPU of the primary's node ([`crate::Host`]):
+//! one thread chooses the pair and the record's slot, so there is never more than one entry for a key, and two inserters
+//! of one key meet at the same record. What it links is a record that is prepared: absent, but with a version and a lock
+//! word, so that inserting, from there on, is an ordinary update, and that the key is absent can be validated like a value.
+//! A delete is an ordinary update too: its holder installs a tombstone, then unlinks the entry, then unlocks.
+//!
+//! # Who may write which word, and when
+//!
+//! | word | who, at the primary | when |
+//! | --- | --- | --- |
+//! | header, links | the host | always; a link once, from 0 |
+//! | pair | the host | while it is empty: links it, key word first, then the entry |
+//! | pair: entry | who holds the lock of the record that it links | to unlink it, after the tombstone |
+//! | record from its version on | the host | while no pair links it |
+//! | record from its version on | who holds its lock | while a pair links it |
+//! | lock word | whoever the table's discipline says | always; preparing and undoing never do |
+//!
+//! To *undo* a prepared insert the host acts for the holder of its lock, who waits for the answer with the lock held. At a
+//! backup nobody but its applier writes.
+//!
+//! So every word has one writer at a time, and the hand-over is itself a word that the next writer has seen: "empty" in
+//! the entry, or a lock. A deleter therefore learns which pair it is from a READ that it makes with the lock held (behind
+//! the CAS, in the same round): a location that was cached could be that of an earlier life in the same slot.
+//!
+//! 1. *An entry names a whole record.* The host writes the image, then the key word, then the entry; all stores are
+//!    Release. Who finds the entry finds the record of that life, or a later one.
+//! 2. *An empty pair's record is a whole tombstone, or was never committed.* The deleter's WRITEs are ordered: tombstone,
+//!    entry, lock. So the host, when it finds a pair empty, also sees the version that its last life ended with.
+//! 3. *The key of a linked record never changes,* so the host compares keys without any lock or check.
+//! 4. *A pair that is read torn does no harm.* A READ can bring the entry of one life and the key word of another. The
+//!    record says whose it is; and a key that was missed this way has been linked after the READ began, so that
+//!    [`still_absent`] finds it.
+//! 5. *A record that is read while it is prepared or undone may look torn,* as the host holds no lock on it. But it comes
+//!    from a life that has ended (or from none) and goes to one that has not begun: no mixture of both says "present". No
+//!    key is absent because a tombstone says so: look into the bucket again.
+//!
+//! # Versions never restart
+//!
+//! Neither a key's nor a slot's, through all its lives: the read schemes, the appliers and validation by version need it.
+//! The version u that a prepare gives is above the header's *floor*, above that of the slot it takes, and above those of
+//! the records which the empty pairs of the chain retain for this key; and u becomes the floor. An empty pair therefore
+//! keeps the offset and the key word of its last life, and whoever takes it for another key first raises the floor above
+//! what it retained: what a pair forgets the floor knows. u is odd (nothing was committed); the commit installs u + 1.
+//!
+//! # Backups, in any order
+//!
+//! A log entry carries the image of the record, and [patches](crate::Patch) of the index: the pair, and all links on the
+//! way to it. Rings are applied in any order, so a pair must say which of two states is the later one: its *incarnation*
+//! grows by one with every link and every unlink, also across keys, and is compared as a serial number (half of its range
+//! is ahead, half behind). It is odd as long as the pair is linked, and the record carries the same. A link needs no order,
+//! because it has only one value. A prepare that is undone has restored pair and record to the byte, and so leaves no
+//! trace that a backup would lack; except for an indirect bucket that it linked, which stays, empty, until an insert
+//! that uses it brings the link to the backups.
 
-use remora_memory::Pointer;
-use remora_memory::ShardId;
+use remora_memory::{Pointer, ShardId, TableSpec};
+use remora_sync::INCARNATION_MASK;
 
 /// Bytes of a bucket.
 pub const BUCKET_BYTES: usize = 128;
 /// Words of a bucket.
 pub const BUCKET_WORDS: usize = BUCKET_BYTES / 8;
-/// Slots of a bucket.
-pub const BUCKET_SLOTS: usize = 8;
+/// Pairs of a bucket that can hold an entry.
+pub const BUCKET_SLOTS: usize = 7;
+/// The word of a bucket that links to the next one.
+pub const LINK_WORD: usize = 2 * BUCKET_SLOTS;
 /// Bytes of a shard's header.
 pub const HEADER_BYTES: u64 = 128;
-/// Where the header counts the slots that are used.
+/// Where the header has the floor of versions.
+pub const HEADER_FLOOR_WORD: usize = 0;
+/// Where the header counts the record slots that are used.
 pub const HEADER_SLOTS_WORD: usize = 1;
 /// Where the header counts the indirect buckets that are used.
 pub const HEADER_INDIRECT_WORD: usize = 2;
 
+const _: () = assert!(LINK_WORD + 2 == BUCKET_WORDS);
+
+const PAIR_BYTES: u64 = 16;
+const LINK_AT: u64 = LINK_WORD as u64 * 8;
 const TYPE_SHIFT: u32 = 62;
 const INCARNATION_SHIFT: u32 = 48;
 const OFFSET_MASK: u64 = (1 << INCARNATION_SHIFT) - 1;
+const EMPTY: u64 = 0;
 const ENTRY: u64 = 1;
 const LINK: u64 = 2;
 
-/// Share of main slots that are full when a table holds what it was created for.
+/// Share of the main buckets' pairs that are linked when a table holds what it was created for.
 const OCCUPANCY: f64 = 0.75;
 
 /// Sizes and places within a shard.
@@ -67,9 +132,20 @@ impl Geometry {
     #[must_use]
     pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
         let buckets = ((rows as f64 / (BUCKET_SLOTS as f64 * OCCUPANCY)).ceil() as u64).max(1);
-        // At this occupancy 15 % of the main buckets overflow (Poisson with mean 6); a quarter is more than chance gives.
+        // At this occupancy 16 % of the main buckets overflow (Poisson with mean 5.25); a quarter is more than chance gives.
         let indirect = buckets / 4 + 16;
         Geometry { buckets, indirect, slots: rows, slot_bytes: slot_bytes.into() }
+    }
+
+    /// Of a table's shards.
+    #[must_use]
+    pub fn of(spec: &TableSpec) -> Geometry {
+        Geometry {
+            buckets: spec.buckets,
+            indirect: spec.indirect,
+            slots: spec.slots,
+            slot_bytes: spec.layout.slot_bytes.into(),
+        }
     }
 
     /// Offset of a bucket; the indirect ones are numbered after the main ones.
@@ -87,16 +163,61 @@ impl Geometry {
         (number < self.buckets + self.indirect && self.bucket_at(number) == offset).then_some(number)
     }
 
+    /// Offset of a pair of a bucket.
+    #[inline]
+    #[must_use]
+    pub fn pair_at(&self, bucket: u64, slot: usize) -> u64 {
+        self.bucket_at(bucket) + slot as u64 * PAIR_BYTES
+    }
+
+    /// Offset of a bucket's link.
+    #[inline]
+    #[must_use]
+    pub fn link_at(&self, bucket: u64) -> u64 {
+        self.bucket_at(bucket) + LINK_AT
+    }
+
+    /// Whether a pair that can hold an entry is at an offset, which may be anything.
+    #[must_use]
+    pub fn is_pair(&self, offset: u64) -> bool {
+        self.within_bucket(offset).is_some_and(|at| at < LINK_AT && at.is_multiple_of(PAIR_BYTES))
+    }
+
+    /// Whether a bucket's link is at an offset, which may be anything.
+    #[must_use]
+    pub fn is_link(&self, offset: u64) -> bool {
+        self.within_bucket(offset) == Some(LINK_AT)
+    }
+
+    fn within_bucket(&self, offset: u64) -> Option<u64> {
+        let within = offset.checked_sub(HEADER_BYTES)? % BUCKET_BYTES as u64;
+        self.bucket_number(offset - within).map(|_| within)
+    }
+
     /// Offset of a record slot.
     #[must_use]
     pub fn slot_at(&self, number: u64) -> u64 {
         self.bucket_at(self.buckets + self.indirect) + number * self.slot_bytes
     }
 
+    /// Whether a record slot is at an offset, which may be anything.
+    #[must_use]
+    pub fn is_slot(&self, offset: u64) -> bool {
+        let within = offset.checked_sub(self.slot_at(0));
+        within.is_some_and(|at| at.is_multiple_of(self.slot_bytes) && at < self.slots.saturating_mul(self.slot_bytes))
+    }
+
     /// Bytes of the shard.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.slot_at(self.slots)
+    }
+
+    /// The same for sizes that may be anything.
+    #[must_use]
+    pub fn checked_bytes(&self) -> Option<u64> {
+        let buckets = self.buckets.checked_add(self.indirect)?.checked_mul(BUCKET_BYTES as u64)?;
+        self.slots.checked_mul(self.slot_bytes)?.checked_add(buckets)?.checked_add(HEADER_BYTES)
     }
 
     /// The main bucket of a key: by multiplication, so that other bits of the hash are free to choose the shard.
@@ -108,7 +229,7 @@ impl Geometry {
 }
 
 /// Where a record is, as an index said. It may have gone: the record itself tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Location {
     /// The record's slot.
     pub pointer: Pointer,
@@ -119,11 +240,11 @@ pub struct Location {
 /// What a bucket says of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
-    /// A record that may be its own, from this slot of the bucket.
+    /// A record that may be its own.
     Entry {
         /// Where.
         location: Location,
-        /// The slot of the bucket: if the record is another key's, search on after it.
+        /// The bucket's pair that says so: if the record is another key's, search on after it.
         slot: usize,
     },
     /// Nothing here: look into the indirect bucket at this offset.
@@ -132,46 +253,179 @@ pub enum Probe {
     Absent,
 }
 
-/// Searches a bucket for a key's word, from a slot on. `load` gives the bucket's words, as they are needed.
+/// Searches a bucket for a key's word, from a pair on. `load` gives the bucket's words, as they are needed.
 #[inline]
 #[must_use]
 pub fn search(shard: ShardId, load: impl Fn(usize) -> u64, word: u64, from_slot: usize) -> Probe {
     for slot in from_slot..BUCKET_SLOTS {
         if load(slot * 2 + 1) == word {
             let entry = load(slot * 2);
-            if entry >> TYPE_SHIFT == ENTRY {
+            if is_entry(entry) {
                 return Probe::Entry { location: location(shard, entry), slot };
             }
         }
     }
-    let last = load(BUCKET_WORDS - 2);
-    if last >> TYPE_SHIFT == LINK { Probe::Link(last & OFFSET_MASK) } else { Probe::Absent }
+    linked_bucket(load(LINK_WORD)).map_or(Probe::Absent, Probe::Link)
 }
 
+/// Whether a key that was not in a bucket still is not, so that nothing which has happened since matters to who has
+/// found it absent: the pairs with the key's word (another key's, or a record that was only prepared) and the link are
+/// what they were. `before` and `now` are two READs of the bucket.
+///
+/// Holds for the bucket, not for the records that its entries name: they are validated by their versions.
+#[must_use]
+pub fn still_absent(before: &[u64], now: &[u64], word: u64) -> bool {
+    let (Some(before), Some(now)) = (before.first_chunk::<BUCKET_WORDS>(), now.first_chunk::<BUCKET_WORDS>()) else {
+        return false;
+    };
+    let entry = |words: &[u64; BUCKET_WORDS], slot: usize| {
+        let [entry, key] = [words[slot * 2], words[slot * 2 + 1]];
+        (key == word && is_entry(entry)).then_some(entry)
+    };
+    before[LINK_WORD] == now[LINK_WORD] && (0..BUCKET_SLOTS).all(|slot| entry(before, slot) == entry(now, slot))
+}
+
+/// Where the record is that an entry of a shard names.
 #[inline]
-fn location(shard: ShardId, word: u64) -> Location {
-    let incarnation = (word >> INCARNATION_SHIFT) as u16 & remora_sync::INCARNATION_MASK;
-    Location { pointer: Pointer::new(shard, word & OFFSET_MASK), incarnation }
+#[must_use]
+pub fn location(shard: ShardId, entry: u64) -> Location {
+    Location { pointer: Pointer::new(shard, offset(entry)), incarnation: incarnation(entry) }
 }
 
-/// The first word of a slot that names a record.
+/// The entry that names a location.
 #[inline]
 #[must_use]
 pub fn entry_word(location: Location) -> u64 {
-    let incarnation = u64::from(location.incarnation & remora_sync::INCARNATION_MASK);
-    ENTRY << TYPE_SHIFT | incarnation << INCARNATION_SHIFT | location.pointer.offset()
+    pack(ENTRY, location.incarnation, location.pointer.offset())
 }
 
-/// The first word of a slot that links to an indirect bucket.
+/// The entry that an insert puts over an empty word: the next incarnation, with this record's slot.
+#[inline]
+#[must_use]
+pub fn linked_over(empty: u64, offset: u64) -> u64 {
+    pack(ENTRY, incarnation(empty) + 1, offset)
+}
+
+/// The word that a delete puts over an entry: empty, the next incarnation, and still the offset.
+#[inline]
+#[must_use]
+pub fn unlinked(entry: u64) -> u64 {
+    pack(EMPTY, incarnation(entry) + 1, offset(entry))
+}
+
+/// The word that links to the indirect bucket at an offset.
 #[inline]
 #[must_use]
 pub fn link_word(offset: u64) -> u64 {
-    LINK << TYPE_SHIFT | offset & OFFSET_MASK
+    pack(LINK, 0, offset)
 }
 
-/// Whether a slot's first word is empty.
+/// Offset of the bucket that a link word names, if it names one.
+#[inline]
+#[must_use]
+pub fn linked_bucket(word: u64) -> Option<u64> {
+    (word >> TYPE_SHIFT == LINK).then_some(offset(word))
+}
+
+/// Whether a pair's first word is an entry.
+#[inline]
+#[must_use]
+pub fn is_entry(word: u64) -> bool {
+    word >> TYPE_SHIFT == ENTRY
+}
+
+/// Whether a pair's first word is empty.
 #[inline]
 #[must_use]
 pub fn is_empty(word: u64) -> bool {
-    word >> TYPE_SHIFT == 0
+    word >> TYPE_SHIFT == EMPTY
+}
+
+/// The offset in a pair's first word: of an empty one, the last that it had.
+#[inline]
+#[must_use]
+pub fn offset(word: u64) -> u64 {
+    word & OFFSET_MASK
+}
+
+/// The incarnation in a pair's first word.
+#[inline]
+#[must_use]
+pub fn incarnation(word: u64) -> u16 {
+    (word >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
+}
+
+#[inline]
+fn pack(code: u64, incarnation: u16, offset: u64) -> u64 {
+    code << TYPE_SHIFT | u64::from(incarnation & INCARNATION_MASK) << INCARNATION_SHIFT | offset & OFFSET_MASK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GEOMETRY: Geometry = Geometry { buckets: 3, indirect: 2, slots: 4, slot_bytes: 64 };
+
+    #[test]
+    fn golden_words() {
+        let location = Location { pointer: Pointer::new(ShardId(9), 0x1240), incarnation: 3 };
+        assert_eq!(entry_word(location), 0x4003_0000_0000_1240);
+        assert_eq!(unlinked(entry_word(location)), 0x0004_0000_0000_1240);
+        assert_eq!(linked_over(0x0004_0000_0000_1240, 0x80), 0x4005_0000_0000_0080);
+        assert_eq!(unlinked(0x7fff_0000_0000_0080), 0x80, "incarnations wrap");
+        assert_eq!(link_word(0x180), 0x8000_0000_0000_0180);
+        assert_eq!(super::location(ShardId(9), entry_word(location)), location);
+    }
+
+    #[test]
+    fn every_word_of_a_shard_is_one_thing() {
+        let count =
+            |is: fn(&Geometry, u64) -> bool| (0..GEOMETRY.bytes() + 500).filter(|at| is(&GEOMETRY, *at)).count();
+        assert_eq!(count(Geometry::is_pair), 5 * BUCKET_SLOTS);
+        assert_eq!(count(Geometry::is_link), 5);
+        assert_eq!(count(Geometry::is_slot), 4);
+        assert!(GEOMETRY.is_pair(GEOMETRY.pair_at(4, 6)) && !GEOMETRY.is_pair(GEOMETRY.pair_at(4, 7)));
+        assert!(GEOMETRY.is_link(GEOMETRY.link_at(4)) && GEOMETRY.is_slot(GEOMETRY.slot_at(3)));
+    }
+
+    #[test]
+    fn a_retained_key_is_not_found() {
+        let mut words = [0; BUCKET_WORDS];
+        let entry = linked_over(0, 0x1000);
+        words[12..14].copy_from_slice(&[entry, 7]);
+        let probe = |words: [u64; BUCKET_WORDS]| search(ShardId(0), |index| words[index], 7, 0);
+        assert_eq!(probe(words), Probe::Entry { location: location(ShardId(0), entry), slot: 6 });
+        words[12] = unlinked(entry);
+        assert_eq!(probe(words), Probe::Absent);
+        words[LINK_WORD] = link_word(256);
+        assert_eq!(probe(words), Probe::Link(256));
+    }
+
+    #[test]
+    fn absence_ends_with_an_entry_or_a_link() {
+        let mut before = [0; BUCKET_WORDS];
+        before[..4].copy_from_slice(&[linked_over(0, 0x1000), 7, linked_over(0, 0x2000), 8]);
+        let now = |index: usize, word: u64| {
+            let mut now = before;
+            now[index] = word;
+            still_absent(&before, &now, 7)
+        };
+        assert!(now(0, before[0]), "nothing has changed");
+        assert!(now(2, unlinked(before[2])) && now(4, linked_over(0, 0x3000)), "other keys come and go");
+        assert!(now(5, 7), "a key word without an entry");
+        assert!(!now(0, unlinked(before[0])) && !now(0, linked_over(unlinked(before[0]), 0x1000)), "another life");
+        assert!(!now(3, 7), "the key's word has an entry");
+        assert!(!now(LINK_WORD, link_word(512)), "the chain has grown");
+        assert!(!still_absent(&before, &before[..8], 7), "half a bucket says nothing");
+    }
+
+    proptest! {
+        #[test]
+        fn any_offset_may_be_asked_for(at in any::<u64>(), slot_bytes in 1u64..9) {
+            let geometry = Geometry { slot_bytes: slot_bytes * 64, ..GEOMETRY };
+            let is = [geometry.is_pair(at), geometry.is_link(at), geometry.is_slot(at)];
+            prop_assert!(is.iter().filter(|is| **is).count() <= 1);
+        }
+    }
 }

@@ -3,15 +3,21 @@
 //! An index is read by one-sided READs and never talks to a memory node itself: it says which bucket to read next and
 //! what the words that came back mean, and the transaction puts those READs into its own rounds. So a lookup costs the
 //! round trips that its protocol shows, and a cached one costs none.
+//!
+//! Inserts are prepared by the CPU of the primary's node: see [`cluster_hash`] for the argument, and [`host`].
 #![forbid(unsafe_code)]
 
 mod cache;
 pub mod cluster_hash;
 mod error;
+pub mod host;
 mod load;
+mod patch;
 mod table;
 
 pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
+pub use host::{Found, Host, HostShard, Prepared, Refused};
 pub use load::bulk_load;
+pub use patch::{Patch, apply_patch};
 pub use table::{BucketRef, Table};

@@ -6,8 +6,8 @@ use remora_sync::{IMAGE_AT, Key, KeyHash, Life, Version};
 use zerocopy::IntoBytes;
 
 use crate::cluster_hash::{
-    BUCKET_SLOTS, BUCKET_WORDS, Geometry, HEADER_BYTES, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, entry_word,
-    is_empty, link_word,
+    BUCKET_SLOTS, Geometry, HEADER_BYTES, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, entry_word, is_empty,
+    link_word, linked_bucket, offset,
 };
 use crate::error::IndexError;
 use crate::table::Table;
@@ -89,9 +89,9 @@ impl<'t> Builder<'t> {
         let pointer = Pointer::new(self.table.shard_id(self.shard), self.geometry.slot_at(number));
         let location = Location { pointer, incarnation: 1 };
         let hash = key.hash();
-        let place = self.place(key, hash, rows)?;
-        self.index[place] = entry_word(location);
-        self.index[place + 1] = hash.word;
+        let pair = self.place(key, hash, rows)?;
+        self.index[pair] = entry_word(location);
+        self.index[pair + 1] = hash.word;
         self.image.clear();
         self.table.shape().encode(
             Version::LOADED,
@@ -111,59 +111,45 @@ impl<'t> Builder<'t> {
         if fits { Ok(()) } else { Err(IndexError::Size { table: self.table.name().to_owned(), what, bytes, expected }) }
     }
 
-    /// The word of the index for a key: the first empty slot of its chain, which grows by a bucket if it has none.
+    /// The pair for a key, by its place in the index: the first empty one of its chain, which grows by a bucket if it has
+    /// none.
     fn place(&mut self, key: &Key, hash: KeyHash, rows: u64) -> Result<usize, IndexError> {
         let mut bucket = self.table.home(hash).bucket;
         loop {
-            let start = self.geometry.bucket_at(bucket) as usize / WORD_BYTES;
-            let last = start + BUCKET_WORDS - 2;
-            for slot in (0..BUCKET_SLOTS).map(|slot| start + slot * 2) {
-                let word = self.index[slot];
+            for pair in (0..BUCKET_SLOTS).map(|slot| self.geometry.pair_at(bucket, slot) as usize / WORD_BYTES) {
+                let word = self.index[pair];
                 if is_empty(word) {
-                    return Ok(slot);
+                    return Ok(pair);
                 }
-                if self.index[slot + 1] == hash.word && self.holds(word, key) {
+                if self.index[pair + 1] == hash.word && self.holds(word, key) {
                     let key = format!("{key:?}");
                     return Err(IndexError::Duplicate { table: self.table.name().to_owned(), key });
                 }
             }
-            if let Some(next) = self.linked(self.index[last]) {
+            let link = self.geometry.link_at(bucket) as usize / WORD_BYTES;
+            if let Some(next) = linked_bucket(self.index[link]).and_then(|at| self.geometry.bucket_number(at)) {
                 bucket = next;
                 continue;
             }
-            let new = self.geometry.buckets + self.indirect_used;
             if self.indirect_used == self.geometry.indirect {
                 let table = self.table.name().to_owned();
                 return Err(IndexError::Full { table, what: "indirect buckets of a shard's index", rows });
             }
+            bucket = self.geometry.buckets + self.indirect_used;
+            self.index[link] = link_word(self.geometry.bucket_at(bucket));
             self.indirect_used += 1;
-            // The resident of the last slot moves first, then the slot becomes the link.
-            let moved = self.geometry.bucket_at(new) as usize / WORD_BYTES;
-            self.index[moved] = self.index[last];
-            self.index[moved + 1] = self.index[last + 1];
-            self.index[last] = link_word(self.geometry.bucket_at(new));
-            self.index[last + 1] = 0;
-            bucket = new;
         }
-    }
-
-    fn linked(&self, word: u64) -> Option<u64> {
-        let offset = word & ((1 << 48) - 1);
-        (word == link_word(offset)).then(|| self.geometry.bucket_number(offset)).flatten()
     }
 
     /// Whether the record that an entry names has this very key.
     fn holds(&self, word: u64, key: &Key) -> bool {
-        let offset = word & ((1 << 48) - 1);
-        if word == link_word(offset) {
-            return false;
-        }
-        let start = (offset - self.geometry.slot_at(0)) as usize / WORD_BYTES;
+        let start = (offset(word) - self.geometry.slot_at(0)) as usize / WORD_BYTES;
         let words = &self.slots[start..][..self.table.shape().record_bytes() / WORD_BYTES];
         let record = remora_sync::FetchedRecord::new(words, self.table.shape()).check();
         record.is_ok_and(|record| record.has_key(key.words()))
     }
 
+    /// The header's floor stays 0: no version is above [`Version::LOADED`] yet.
     async fn write(mut self, lane: &Lane) -> Result<(), IndexError> {
         self.index[HEADER_SLOTS_WORD] = self.rows();
         self.index[HEADER_INDIRECT_WORD] = self.indirect_used;

@@ -5,7 +5,7 @@ use remora_memory::{Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
 use remora_sync::{KeyHash, RecordShape};
 
 use crate::cache::LocationCache;
-use crate::cluster_hash::{BUCKET_BYTES, Geometry, Location, Probe, search};
+use crate::cluster_hash::{BUCKET_BYTES, Geometry, Location, Probe, location, search};
 use crate::error::IndexError;
 
 /// Chains longer than this are not followed in the cache, where a stale link could make a circle.
@@ -50,12 +50,7 @@ impl Table {
     pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table(name)?;
         let spec = &entry.spec;
-        let geometry = Geometry {
-            buckets: spec.buckets,
-            indirect: spec.indirect,
-            slots: spec.slots,
-            slot_bytes: spec.layout.slot_bytes.into(),
-        };
+        let geometry = Geometry::of(spec);
         let first = usize::from(entry.shard_first.0);
         let shards =
             metadata.shards[first..first + usize::from(spec.shards)].iter().map(|shard| shard.replicas.clone());
@@ -123,6 +118,12 @@ impl Table {
         self.replicas(pointer)[0].address(pointer.offset())
     }
 
+    /// Where something else of a record's shard is, at its primary.
+    #[must_use]
+    pub fn primary_at(&self, pointer: Pointer, offset: u64) -> Address {
+        self.replicas(pointer)[0].address(offset)
+    }
+
     /// The replicas of a record, the primary first.
     #[inline]
     #[must_use]
@@ -175,7 +176,7 @@ impl Table {
         location.pointer.offset() + self.geometry.slot_bytes <= self.geometry.bytes()
     }
 
-    /// What a bucket that has been read says of a key, from a slot on. Keeps the bucket in the cache.
+    /// What a bucket that has been read says of a key, from a pair on. Keeps the bucket in the cache.
     #[must_use]
     pub fn probe(&self, at: BucketRef, words: &[u64], hash: KeyHash, from_slot: usize) -> Probe {
         self.cache.fill(self.cache_number(at), words);
@@ -190,6 +191,18 @@ impl Table {
     #[must_use]
     pub fn linked(&self, from: BucketRef, offset: u64) -> Option<BucketRef> {
         Some(BucketRef { bucket: self.geometry.bucket_number(offset)?, ..from })
+    }
+
+    /// The location that an entry of the index names, in the shard of its key; `None` if it can be none of this table.
+    #[must_use]
+    pub fn located(&self, home: BucketRef, entry: u64) -> Option<Location> {
+        let location = location(self.shard_id(home.shard), entry);
+        self.belongs(location).then_some(location)
+    }
+
+    /// Keeps a location that was learned otherwise than by reading a bucket, for the next lookup of the key.
+    pub fn learn(&self, home: BucketRef, hash: KeyHash, location: Location) {
+        self.cache.learn(self.cache_number(home), hash, location);
     }
 
     /// A location of the cache has turned out wrong.

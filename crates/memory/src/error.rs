@@ -47,6 +47,14 @@ pub enum MemoryError {
         /// Bytes free.
         free: u64,
     },
+    /// A region is too small to be laid out at all.
+    #[error("{bytes} bytes are too few for a memory node: at least {wanted}")]
+    TooSmall {
+        /// Bytes needed at least.
+        wanted: u64,
+        /// Bytes there are.
+        bytes: u64,
+    },
     /// More copies than memory nodes, or than the format holds.
     #[error(
         "{replicas} replicas need as many memory nodes, there are {nodes} (and at most {} replicas)",
@@ -65,13 +73,15 @@ pub enum MemoryError {
     #[error("there is a table {0:?} already")]
     TableExists(String),
     /// The table was made for protocols of another discipline.
-    #[error("table {table:?} has discipline {found}, this client's protocol needs {wanted}")]
+    #[error("table {table:?} has the discipline {found:?}; protocol {protocol} needs {wanted:?}")]
     Discipline {
         /// The table.
         table: String,
         /// What the catalog says.
         found: String,
-        /// What the client's protocol needs.
+        /// The client's protocol.
+        protocol: &'static str,
+        /// What it needs.
         wanted: String,
     },
     /// The table was made with another schema.
@@ -102,6 +112,20 @@ pub enum MemoryError {
     /// Another client is changing the catalog, or died while it did.
     #[error("the catalog is locked by client {0}")]
     CatalogLocked(u64),
+    /// The memory nodes are some of a larger cluster's, or more than it has.
+    #[error("{given} memory nodes were named, their cluster has {nodes}: name all of them, and no others")]
+    NodeCount {
+        /// Nodes named.
+        given: u16,
+        /// Nodes of the cluster.
+        nodes: u16,
+    },
+    /// A memory node is of another cluster than the ones before it, or was named twice.
+    #[error("{0} (counted from 0 as they were named) is of another cluster, or was named twice")]
+    OtherCluster(NodeId),
+    /// Several clients set up the cluster at the same time.
+    #[error("other clients are setting up these memory nodes: try again")]
+    Founding,
     /// The backend cannot read lines atomically, which this read scheme needs.
     #[error("this fabric does not read lines atomically: use the checksum read scheme")]
     NeedsAtomicLines,

@@ -9,6 +9,7 @@
 
 mod client;
 mod error;
+pub mod identity;
 pub mod limits;
 pub mod metadata;
 pub mod node;
@@ -16,6 +17,7 @@ pub mod ring;
 
 pub use client::{ClientSlot, Registration, changes, clients};
 pub use error::MemoryError;
+pub use identity::Identity;
 pub use metadata::{
     Discipline, Fingerprint, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry,
     TableId, TableSpec,

@@ -130,27 +130,30 @@ impl ReadScheme {
 pub struct Discipline {
     /// Format of the lock word: 1 = owner word, CASed from and to 0.
     pub lock: u8,
-    /// Who changes it: 1 = atomics of the NIC only.
+    /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the request of clients.
     pub atomics: u8,
     /// How backups follow: 1 = redo rings applied by the memory node.
     pub replication: u8,
-    /// Format of log entries: 1 = whole write set with new values.
+    /// Format of log entries: 2 = whole write set with new values and index patches.
     pub log: u8,
 }
 
 impl Discipline {
-    /// Optimistic concurrency control with one-sided locks and redo rings: preset `drtm-r`.
-    pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 1 };
+    /// Optimistic concurrency control with redo rings, locks taken by one-sided atomics: presets `drtm-r`, `drtm-h`.
+    pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
+    /// The same with locks taken by the CPU of the primary's node: presets `farm`, `fasst`, and `drtm-h` where it must.
+    pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
 }
 
 impl std::fmt::Display for Discipline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = |known: &'static str, code: u8| if code == 1 { known.to_owned() } else { format!("#{code}") };
+        let atomics = if self.atomics == 2 { "the node's CPU".to_owned() } else { name("NIC atomics", self.atomics) };
         write!(
             f,
             "{} locks, changed by {}, {}, log format {}",
             name("owner", self.lock),
-            name("NIC atomics", self.atomics),
+            atomics,
             name("redo rings", self.replication),
             self.log
         )
@@ -494,6 +497,16 @@ pub async fn read(lane: &Lane, node: NodeId) -> Result<Metadata, MemoryError> {
         lane.sleep(10_000).await;
     }
     Err(MemoryError::Damaged(node))
+}
+
+/// The generation that a node's metadata claims, by its own CPU: changes whenever they do.
+#[must_use]
+pub fn generation_local(region: &[AtomicU64]) -> u64 {
+    let generation = |copy| {
+        let start = (AT_METADATA + copy * METADATA_BYTES) as usize / WORD_BYTES;
+        region[start + std::mem::offset_of!(RawHeader, generation) / WORD_BYTES].load(Ordering::Acquire)
+    };
+    generation(0).max(generation(1))
 }
 
 /// The metadata of a node, by its own CPU.

@@ -11,7 +11,7 @@
 //! superblock
 //! +0   magic        u64   "REMORA" and the byte order
 //! +8   format       u32   version of everything in this file, `metadata`, `client` and `ring`
-//! +12  node         u16
+//! +12  reserved     u16
 //! +14  numa         u8    NUMA node that the memory is bound to; 255 = not bound
 //! +15  nic          u8    the NIC that serves the region's atomics
 //! +16  features     u64   bits; an unknown one means: do not touch
@@ -20,6 +20,7 @@
 //! +40  incarnation  u64   last client incarnation given     FETCH_ADDed, at node 0
 //! +48  lock         u64   who changes the catalog           CASed, at node 0; 0 = nobody
 //! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
+//! +64  identity     u64   which node of which cluster, see `identity`      CASed
 //! ```
 //!
 //! A word that is FETCH_ADDed or CASed is written by nobody after the node has been formatted.
@@ -34,7 +35,8 @@ use crate::limits::CLIENTS_MAX;
 /// The version of the memory format; its history:
 ///
 /// 1. The first.
-pub const FORMAT: u32 = 1;
+/// 2. Nodes have an identity; index buckets have seven pairs and a link; log entries have index patches.
+pub const FORMAT: u32 = 2;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.
@@ -56,7 +58,8 @@ pub(crate) const AT_CLIENTS: u64 = SUPERBLOCK_BYTES;
 pub(crate) const CLIENT_SLOT_BYTES: u64 = 64;
 pub(crate) const AT_METADATA: u64 = AT_CLIENTS + CLIENTS_MAX as u64 * CLIENT_SLOT_BYTES;
 pub(crate) const METADATA_BYTES: u64 = 160 << 10;
-const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
+/// Where the space begins that is allocated.
+pub const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
 
 /// Smallest region that can be formatted.
 pub const BYTES_MIN: u64 = AT_SPACE + 4096;
@@ -70,12 +73,12 @@ pub fn at(node: NodeId, offset: u64) -> Address {
 }
 
 /// Lays out an empty node. By the node's own CPU, before any client is connected.
-pub fn format(region: &Region, node: NodeId, place: Place) -> Result<(), MemoryError> {
+pub fn format(region: &Region, place: Place) -> Result<(), MemoryError> {
     if region.bytes() < BYTES_MIN {
-        return Err(MemoryError::OutOfMemory { node, wanted: BYTES_MIN, free: region.bytes() });
+        return Err(MemoryError::TooSmall { wanted: BYTES_MIN, bytes: region.bytes() });
     }
     let store = |at: u64, value: u64| region.words()[at as usize / WORD_BYTES].store(value, Ordering::Relaxed);
-    store(AT_FORMAT, u64::from(FORMAT) | u64::from(node.0) << 32 | place.to_bits() << 48);
+    store(AT_FORMAT, u64::from(FORMAT) | place.to_bits() << 48);
     store(AT_FEATURES, FEATURES_KNOWN);
     store(AT_BYTES, region.bytes());
     store(AT_ALLOCATED, AT_SPACE);

@@ -28,8 +28,8 @@
 //! recovery may need it. [`RingWriter::reserve`] counts both, and is asked before any lock is taken, so that nobody waits
 //! for room while others wait for its locks.
 //!
-//! Not kept yet: after a lost answer to a log, or a background install that failed, the client goes on and settles its
-//! rings as if that transaction were installed, so its entry can be overwritten before recovery has seen it.
+//! A client does not know that for a transaction whose log or install has failed: from then on it never says that its
+//! rings are settled ([`RingWriter::settle`]), uses up the room that is left, and keeps its slot when it leaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,6 +75,15 @@ pub struct Reservation {
     end: u64,
 }
 
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// The frame itself.
+    pub at: Address,
+    /// Before it, a frame that says that the rest of the ring is skipped.
+    pub skip: Option<(Address, [u64; FRAME_OVERHEAD_WORDS])>,
+}
+
 /// A client's side of a ring.
 #[derive(Clone, Debug)]
 pub struct RingWriter {
@@ -101,11 +110,10 @@ impl RingWriter {
         self.node
     }
 
-    /// Room for a frame of so many words, if there is any as far as is known here. `overwrite` takes it anyway: a published
-    /// error, for tests only.
+    /// Room for a frame of so many words, if there is any as far as is known here.
     #[inline]
     #[must_use]
-    pub fn reserve(&self, words: usize, overwrite: bool) -> Option<Reservation> {
+    pub fn reserve(&self, words: usize) -> Option<Reservation> {
         let bytes = (words * WORD_BYTES) as u64;
         let place = self.tail % RING_BYTES;
         let (skip, start) = if place + bytes <= RING_BYTES {
@@ -114,27 +122,47 @@ impl RingWriter {
             (Some(self.tail), self.tail - place + RING_BYTES)
         };
         let end = start + bytes;
-        (end - self.applied.min(self.settled) <= RING_BYTES || overwrite).then_some(Reservation { skip, start, end })
+        (end - self.applied.min(self.settled) <= RING_BYTES).then_some(Reservation { skip, start, end })
     }
 
-    /// Adds to `round` the WRITE of a staged frame, into the room reserved for it.
+    /// Takes the room reserved: where to write the frame, and what to write before it where the rest of the ring is to be
+    /// skipped.
+    #[inline]
+    pub fn take(&mut self, reservation: Reservation, id: u64) -> Placement {
+        self.tail = reservation.end;
+        Placement { at: self.data(reservation.start), skip: reservation.skip.and_then(|from| self.skip_rest(from, id)) }
+    }
+
+    /// Takes the room reserved, and adds to `round` the WRITE of a staged frame.
     #[inline]
     pub fn append(&mut self, round: &mut Round<'_>, frame: remora_fabric::Staged, reservation: Reservation, id: u64) {
-        if let Some(skip) = reservation.skip {
-            self.skip_rest(round, skip, id);
+        let Placement { at, skip } = self.take(reservation, id);
+        if let Some((from, frame)) = skip {
+            round.write_words(from, &frame);
         }
-        round.write_staged(self.data(reservation.start), frame);
-        self.tail = reservation.end;
+        round.write_staged(at, frame);
+    }
+
+    /// Gives room back that was just taken and has not been written to.
+    pub fn give_back(&mut self, reservation: Reservation) {
+        debug_assert_eq!(self.tail, reservation.end, "what was taken last is given back");
+        self.tail = reservation.skip.unwrap_or(reservation.start);
     }
 
     #[cold]
-    fn skip_rest(&self, round: &mut Round<'_>, from: u64, id: u64) {
+    fn skip_rest(&self, from: u64, id: u64) -> Option<(Address, [u64; FRAME_OVERHEAD_WORDS])> {
         // Less than a frame's overhead left: the reader skips it by itself.
-        if RING_BYTES - from % RING_BYTES >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64 {
+        (RING_BYTES - from % RING_BYTES >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64).then(|| {
             let mut frame = [0; FRAME_OVERHEAD_WORDS];
             seal_kind(&mut frame, id, KIND_SKIP);
-            round.write_words(self.data(from), &frame);
-        }
+            (self.data(from), frame)
+        })
+    }
+
+    /// Position up to which this client has written.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.tail
     }
 
     fn data(&self, position: u64) -> Address {
@@ -291,7 +319,7 @@ mod tests {
             for (sequence, words) in [(1, frame_max), (2, frame_max - 1), (3, 8)] {
                 let id = u64::from(OWNER) << OWNER_SHIFT | sequence;
                 writer.settle();
-                let room = writer.reserve(words, false).expect("everything before has been applied");
+                let room = writer.reserve(words).expect("everything before has been applied");
                 let mut round = lane.round();
                 let staged = round.stage_words(words);
                 round.staged_mut(staged).fill(sequence);

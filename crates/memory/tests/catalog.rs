@@ -20,7 +20,7 @@ fn cluster(nodes: u16, bytes: usize) -> Shm {
 
 fn formatted<F: Fabric>(fabric: F) -> F {
     for at in (0..fabric.nodes()).map(NodeId) {
-        node::format(&fabric.region(at, REGION).unwrap(), at, Place::default()).unwrap();
+        node::format(&fabric.region(at, REGION).unwrap(), Place::default()).unwrap();
     }
     fabric
 }
@@ -71,7 +71,7 @@ fn load(fabric: &dyn Fabric, at: NodeId, offset: u64) -> u64 {
 fn golden_superblock() {
     let fabric = Shm::new(&[vec![1 << 20]]).unwrap();
     let region = fabric.region(NODE, REGION).unwrap();
-    node::format(&region, NodeId(3), Place { numa: Some(1), nic: 2 }).unwrap();
+    node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
     assert_eq!(line[1], 0x0201_0003_0000_0001, "NIC 2, NUMA node 1, node 3, format 1");
@@ -266,7 +266,7 @@ fn tables_that_cannot_be_made() {
     let region = fabric.region(NODE, REGION).unwrap();
     let small = Shm::new(&[vec![64 << 10]]).unwrap();
     let small = small.region(NODE, REGION).unwrap();
-    assert!(matches!(node::format(&small, NODE, Place::default()), Err(MemoryError::OutOfMemory { .. })));
+    assert!(matches!(node::format(&small, Place::default()), Err(MemoryError::TooSmall { .. })));
     assert!(region.bytes() > node::BYTES_MIN);
 }
 
@@ -351,8 +351,9 @@ fn a_catalog_that_a_dead_client_has_locked_is_named() {
 #[test]
 fn slots_are_reused_and_incarnations_are_not() {
     let fabric = cluster(2, 64 << 20);
-    let connect =
-        |lanes: usize| block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, 2, lanes).await).unwrap();
+    let connect = |lanes: usize| {
+        block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, 2, lanes).await).unwrap()
+    };
     let mut all: Vec<Registration> = (0..CLIENTS_MAX).map(|_| connect(1).unwrap()).collect();
     assert_eq!(all.iter().map(|client| client.incarnation).collect::<Vec<_>>(), (1..=256).collect::<Vec<_>>());
     for at in [NODE, NodeId(1)] {
@@ -365,7 +366,9 @@ fn slots_are_reused_and_incarnations_are_not() {
     for round in 0..5 {
         let gone = all.remove(round * 40);
         let rings = gone.ring(NODE, 0).applied_at();
-        block_on(&fabric, ClientId(gone.incarnation), async |lane: &Lane| gone.disconnect(lane).await).unwrap().unwrap();
+        block_on(&fabric, ClientId(gone.incarnation), async |lane: &Lane| gone.disconnect(lane).await)
+            .unwrap()
+            .unwrap();
         store(&fabric, NODE, rings.offset, 4711); // what it has left behind
         let new = connect(1).unwrap();
         assert!(all.iter().all(|other| other.incarnation < new.incarnation));

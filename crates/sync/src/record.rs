@@ -11,7 +11,15 @@
 //!
 //! `length` is the value's in bytes. `incarnation` is the lossy incarnation of the key's life in this slot: the index and
 //! its caches hold the same 14 bits, so a location that has gone stale is told by the record itself. It wraps, so the
-//! key in the record is always compared as well. A slot that was never used is all zero: not present.
+//! key in the record is always compared as well.
+//!
+//! ```text
+//! deleted present
+//!    0       0     never used (version 0, all zero), or prepared: linked by an inserter that has not committed
+//!    0       1     present
+//!    1       -     a tombstone: unlinked. Nobody locks its version, and it proves nothing of its key, which may have
+//!                  been inserted again elsewhere
+//! ```
 //!
 //! An *image* is what a WRITE installs: everything from the version on, always to the end of the largest value, so that
 //! replicas that skip a version are still byte-identical.
@@ -109,6 +117,20 @@ impl RecordShape {
         self.words * WORD_BYTES
     }
 
+    /// Words of a key.
+    #[inline]
+    #[must_use]
+    pub fn key_words(&self) -> usize {
+        self.key_words
+    }
+
+    /// Places in the slot of the key's words: for the node's own CPU, which may look at them in any record that is
+    /// linked, because they don't change as long as it is.
+    #[inline]
+    pub fn key_places(&self) -> impl Iterator<Item = usize> {
+        (0..self.key_words).map(|index| self.data_at(index))
+    }
+
     /// Words of an image.
     #[inline]
     #[must_use]
@@ -141,9 +163,10 @@ impl RecordShape {
         let image = &mut out[start..];
         let flags = match life {
             Life::Present { .. } => PRESENT,
+            Life::Prepared { .. } => 0,
             Life::Deleted { .. } => DELETED,
         };
-        let (Life::Present { incarnation } | Life::Deleted { incarnation }) = life;
+        let incarnation = life.incarnation();
         image[0] = version.to_bits();
         image[META - VERSION] = flags
             | u64::from(incarnation & INCARNATION_MASK) << INCARNATION_SHIFT
@@ -178,11 +201,44 @@ pub enum Life {
         /// Lossy incarnation.
         incarnation: u16,
     },
-    /// It was deleted: a tombstone, whose version still counts.
+    /// Not yet: an inserter has linked the slot and has not committed.
+    Prepared {
+        /// Lossy incarnation.
+        incarnation: u16,
+    },
+    /// It was deleted: a tombstone, unlinked, whose version still counts.
     Deleted {
         /// Lossy incarnation.
         incarnation: u16,
     },
+}
+
+impl Life {
+    /// Of the first three words of a slot; `None` if it was never used.
+    #[inline]
+    #[must_use]
+    pub fn of(words: &[u64; HEADER_WORDS]) -> Option<Life> {
+        let [_, version, meta] = *words;
+        let incarnation = (meta >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK;
+        if meta & DELETED != 0 {
+            Some(Life::Deleted { incarnation })
+        } else if meta & PRESENT != 0 {
+            Some(Life::Present { incarnation })
+        } else {
+            (version != 0).then_some(Life::Prepared { incarnation })
+        }
+    }
+
+    /// Its lossy incarnation: that of the index entry that links it, or did.
+    #[inline]
+    #[must_use]
+    pub fn incarnation(self) -> u16 {
+        match self {
+            Life::Present { incarnation } | Life::Prepared { incarnation } | Life::Deleted { incarnation } => {
+                incarnation
+            }
+        }
+    }
 }
 
 /// The first two words of a record, read for validation.
@@ -308,6 +364,20 @@ impl StableRecord<'_> {
         self.words[META] & (PRESENT | DELETED) == PRESENT
     }
 
+    /// Whether its key was deleted: a tombstone.
+    #[inline]
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.words[META] & DELETED != 0
+    }
+
+    /// Its key's life; `None` if the slot was never used.
+    #[inline]
+    #[must_use]
+    pub fn life(&self) -> Option<Life> {
+        Life::of(self.words.first_chunk()?)
+    }
+
     /// The lossy incarnation of its key's life.
     #[inline]
     #[must_use]
@@ -320,7 +390,7 @@ impl StableRecord<'_> {
     #[must_use]
     pub fn has_key(&self, key: &[u64]) -> bool {
         key.len() == self.shape.key_words
-            && key.iter().enumerate().all(|(index, word)| self.words[self.shape.data_at(index)] == *word)
+            && self.shape.key_places().zip(key).all(|(place, word)| self.words[place] == *word)
     }
 
     /// Bytes of its value.
@@ -444,7 +514,26 @@ mod tests {
         for scheme in SCHEMES {
             let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
             let words = vec![0; shape.record_bytes() / 8];
-            assert!(!FetchedRecord::new(&words, &shape).check().unwrap().is_present());
+            let record = FetchedRecord::new(&words, &shape).check().unwrap();
+            assert_eq!((record.is_present(), record.is_deleted(), record.life()), (false, false, None));
+        }
+    }
+
+    #[test]
+    fn every_life_is_read_back() {
+        let lives = [5, 0].map(|incarnation| {
+            [Life::Present { incarnation }, Life::Prepared { incarnation }, Life::Deleted { incarnation }]
+        });
+        for (scheme, life) in
+            SCHEMES.into_iter().flat_map(|scheme| lives.as_flattened().iter().map(move |l| (scheme, l)))
+        {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let mut words = vec![0];
+            shape.encode(Version::LOADED, *life, &[1], &[], &mut words);
+            let record = FetchedRecord::new(&words, &shape).check().unwrap();
+            assert_eq!(record.life(), Some(*life));
+            assert_eq!(record.is_present(), matches!(life, Life::Present { .. }));
+            assert_eq!(record.is_deleted(), matches!(life, Life::Deleted { .. }));
         }
     }
 

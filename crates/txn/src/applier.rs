@@ -9,11 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use remora_fabric::{NodeId, Progress, Region, Service, WORD_BYTES, copy};
+use remora_fabric::{Progress, Region, Service, WORD_BYTES, copy};
+use remora_index::apply_patch;
+use remora_index::cluster_hash::Geometry;
 use remora_memory::ring::RingReader;
-use remora_memory::{ShardPlacement, changes, clients, metadata};
+use remora_memory::{ShardPlacement, changes, clients, identity, metadata};
 
-use crate::log::{LoggedRecord, records};
+use crate::log::{LoggedRecord, PATCH_WORDS, patch, records};
 
 /// Entries of one ring in one step, so that no ring waits for another.
 const BATCH: usize = 64;
@@ -21,20 +23,19 @@ const BATCH: usize = 64;
 /// Applies the redo rings of all clients to the backups of one memory node: a [`Service`] of its own CPU. Entries are
 /// applied in any order, newer versions only.
 pub struct Applier {
-    node: NodeId,
     region: Arc<Region>,
     rings: Vec<RingReader>,
     changes_seen: u64,
-    /// For each shard: its base and size, if the node has a backup of it.
-    backups: Vec<Option<(u64, u64)>>,
+    /// For each shard, if the node has a backup of it.
+    backups: Vec<Option<Backup>>,
     scratch: Vec<u64>,
 }
 
 impl Applier {
     /// For a node's memory.
     #[must_use]
-    pub fn new(node: NodeId, region: Arc<Region>) -> Applier {
-        Applier { node, region, rings: Vec::new(), changes_seen: u64::MAX, backups: Vec::new(), scratch: Vec::new() }
+    pub fn new(region: Arc<Region>) -> Applier {
+        Applier { region, rings: Vec::new(), changes_seen: u64::MAX, backups: Vec::new(), scratch: Vec::new() }
     }
 
     fn look_for_clients(&mut self) {
@@ -53,19 +54,29 @@ impl Applier {
     }
 }
 
-/// What a node has backups of: base and size, by shard. `None` if its catalog cannot be read.
-fn backups(node: NodeId, region: &Region) -> Option<Vec<Option<(u64, u64)>>> {
+/// A shard's backup.
+#[derive(Clone, Copy)]
+struct Backup {
+    base: u64,
+    bytes: u64,
+    geometry: Geometry,
+}
+
+/// What a node has backups of, by shard. `None` if its catalog cannot be read.
+fn backups(region: &Region) -> Option<Vec<Option<Backup>>> {
+    let node = identity::local(region.words())?.number;
     let metadata = metadata::read_local(node, region.words()).ok()?;
     let backup = |shard: &ShardPlacement| {
         let replica = shard.replicas.iter().skip(1).find(|replica| replica.node == node)?;
-        Some((replica.base, shard.bytes))
+        let geometry = Geometry::of(&metadata.tables.get(usize::from(shard.table.0))?.spec);
+        Some(Backup { base: replica.base, bytes: shard.bytes, geometry })
     };
     Some(metadata.shards.iter().map(backup).collect())
 }
 
-fn apply(region: &Region, backups: &[Option<(u64, u64)>], record: &LoggedRecord<'_>) {
+fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>) {
     let shard = record.pointer.shard();
-    let Some(Some((base, bytes))) = backups.get(usize::from(shard.0)) else { return };
+    let Some(Some(Backup { base, bytes, geometry })) = backups.get(usize::from(shard.0)) else { return };
     let offset = record.pointer.offset();
     let end = offset + ((record.image.len() + 1) * WORD_BYTES) as u64;
     let version_at = (base + offset) as usize / WORD_BYTES + 1;
@@ -79,13 +90,19 @@ fn apply(region: &Region, backups: &[Option<(u64, u64)>], record: &LoggedRecord<
     if *version >= words[version_at].load(Ordering::Acquire) || mutant!(ApplyOlderVersions) {
         copy::write(words, version_at, record.image);
     }
+    // In an order of their own: a pair of the index may have passed to another record since.
+    for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
+        if !apply_patch(words, *base, geometry, &patch) {
+            tracing::error!(?shard, ?patch, "a log entry changes an index where it has nothing");
+        }
+    }
 }
 
 impl Service for Applier {
     fn step(&mut self) -> Progress {
         self.look_for_clients();
         let mut progress = Progress::Idle;
-        let Applier { node, region, rings, backups: known, scratch, .. } = self;
+        let Applier { region, rings, backups: known, scratch, .. } = self;
         let words = region.words();
         for ring in rings.iter_mut() {
             let mut count = 0;
@@ -95,7 +112,7 @@ impl Service for Applier {
                     |known: &[_]| records(entry).any(|record| usize::from(record.pointer.shard().0) >= known.len());
                 if unknown(known) {
                     // A table made since we last looked: it was published here before anything was logged for it.
-                    *known = backups(*node, region).unwrap_or_default();
+                    *known = backups(region).unwrap_or_default();
                     if unknown(known) {
                         tracing::error!(id, "a log entry names a shard that is not in the catalog");
                     }
@@ -118,6 +135,6 @@ impl Service for Applier {
 
 impl fmt::Debug for Applier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Applier").field("node", &self.node).field("rings", &self.rings.len()).finish_non_exhaustive()
+        f.debug_struct("Applier").field("rings", &self.rings.len()).finish_non_exhaustive()
     }
 }

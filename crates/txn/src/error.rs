@@ -69,6 +69,12 @@ pub enum Limit {
         /// Largest value of the table.
         max: usize,
     },
+    /// A table's shard has no room for another key.
+    #[error("a table is full: create it with a larger capacity")]
+    TableFull,
+    /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until recovery has seen it.
+    #[error("the log is full, and holds a transaction whose outcome is unknown: connect again as a new client")]
+    LogInDoubt,
     /// The deadline has passed.
     #[error("the deadline has passed")]
     Deadline,
@@ -95,6 +101,9 @@ pub enum Stop {
     /// It writes a record that is not there.
     #[error("a record to be written is not there")]
     Absent,
+    /// It inserts a record that is there.
+    #[error("a record to be inserted is there already")]
+    Exists,
 }
 
 impl From<Abort> for Stop {

@@ -64,12 +64,21 @@ pub struct Access<'a> {
     pub table: &'a Table,
     /// Its key.
     pub key: &'a [u8],
-    /// The version that was read; `None` if the record was looked up in vain.
+    /// The version that was read; `None` if the key was not there.
     pub read: Option<Version>,
-    /// Whether the key was there.
-    pub present: bool,
-    /// The version that was installed, or would have been.
-    pub written: Option<Version>,
+    /// What was done to it, and the version that was installed, or would have been.
+    pub written: Option<(WriteKind, Version)>,
+}
+
+/// What a transaction does to a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteKind {
+    /// Its key was not there.
+    Insert,
+    /// Its value is replaced.
+    Update,
+    /// Its key is gone.
+    Delete,
 }
 
 impl<'a> TransactionEvent<'a> {

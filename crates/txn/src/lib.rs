@@ -28,21 +28,24 @@ macro_rules! mutant {
 mod applier;
 mod error;
 mod event;
+mod fetch;
 mod inspect;
 pub mod limits;
 pub mod log;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 mod protocol;
+mod rpc;
 mod session;
 mod sets;
 mod tx;
 
 pub use applier::Applier;
 pub use error::{Abort, Limit, Stop};
-pub use event::{Access, Observer, Outcome, Phases, TransactionEvent};
+pub use event::{Access, Observer, Outcome, Phases, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect};
 pub use protocol::Protocol;
+pub use rpc::RpcHandler;
 pub use session::{Session, SessionConfig, TransactOptions};
-pub use sets::Slot;
+pub use sets::{Intent, Slot};
 pub use tx::Tx;

@@ -10,6 +10,8 @@ pub const READ_ATTEMPTS: u32 = 16;
 pub const READ_PAUSE_NS: u64 = 400;
 /// How often a location is looked up anew when the record there is another's.
 pub const LOOKUP_ATTEMPTS: u32 = 8;
+/// Buckets and records that are read to find one key: more than any chain has.
+pub const HOPS_MAX: u32 = 4096;
 /// How often a full log ring is asked how far it has been applied, before any lock is taken.
 pub const LOG_ATTEMPTS: u32 = 2000;
 /// Pause in between, in nanoseconds.

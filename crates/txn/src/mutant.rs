@@ -32,6 +32,8 @@ pub enum Mutant {
     ApplyOlderVersions,
     /// The write set is not validated against what was read: a lost update.
     LockWithoutValidation,
+    /// That a key was absent is not validated: its inserter and its reader both commit (a phantom of one key).
+    AbsentWithoutValidation,
     /// With one copy, nothing is logged: a crash of the client tears its transaction.
     NoLogForOneCopy,
 }

@@ -15,7 +15,7 @@ use remora_sync::TransactionId;
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
 use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS};
-use crate::protocol::Protocol;
+use crate::protocol::{Check, Protocol};
 use crate::sets::Sets;
 use crate::tx::{Attempt, Tx};
 
@@ -57,6 +57,10 @@ pub(crate) struct State {
     /// This lane's redo ring at every node.
     pub(crate) rings: Vec<RingWriter>,
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
+    /// What the validation round under way looks at.
+    pub(crate) checks: Vec<Check>,
+    /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of them is settled any more.
+    in_doubt: bool,
     pub(crate) observer: Option<Box<dyn Observer>>,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
@@ -75,6 +79,25 @@ impl State {
         self.sample_phases = sequence.is_multiple_of(PHASE_SAMPLES);
         let owner = if mutant!(LocalIds) { 1 } else { self.owner };
         TransactionId::new(owner, sequence).ok_or(Stop::Limit(Limit::TransactionIds))
+    }
+}
+
+impl State {
+    /// The outcome of a transaction is unknown: its log entry stays.
+    pub(crate) fn doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
+    /// Whether the rings hold what must stay. Also a background round that failed may have been an install.
+    pub(crate) fn is_in_doubt(&self, lane: &Lane) -> bool {
+        self.in_doubt || lane.background_failures() > 0
+    }
+
+    /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing in doubt.
+    pub(crate) fn settle(&mut self, lane: &Lane) {
+        if lane.background() == 0 && !self.is_in_doubt(lane) {
+            self.rings.iter_mut().for_each(RingWriter::settle);
+        }
     }
 }
 
@@ -102,6 +125,8 @@ impl Session {
             sets: Sets::default(),
             rings: (0..config.nodes).map(|node| client.ring(NodeId(node), ring)).collect(),
             reservations: Vec::new(),
+            checks: Vec::new(),
+            in_doubt: false,
             observer: None,
             sample_phases: false,
             owner: client.incarnation,
@@ -178,13 +203,12 @@ impl Session {
         }
     }
 
-    /// Waits until every redo ring of this lane has been applied to its end. False if a node does not get there in time.
+    /// Waits until every redo ring of this lane has been applied to its end. False if a node does not get there in time, or
+    /// if the rings hold a transaction in doubt, whose entry must stay.
     pub async fn drain(&mut self, patience: Nanos) -> Result<bool, Stop> {
         let deadline = self.lane.now().saturating_add(patience);
         loop {
-            if self.lane.background() == 0 {
-                self.state.rings.iter_mut().for_each(RingWriter::settle);
-            }
+            self.state.settle(&self.lane);
             let mut round = self.lane.round();
             let reads: Vec<_> = self.state.rings.iter().map(|ring| round.read(ring.applied_at(), 8)).collect();
             let done = self.lane.execute(round).await?;
@@ -193,7 +217,7 @@ impl Session {
             }
             drop(done);
             if self.lane.background() == 0 && self.state.rings.iter().all(RingWriter::drained) {
-                return Ok(true);
+                return Ok(!self.state.is_in_doubt(&self.lane));
             }
             if self.lane.now() >= deadline {
                 return Ok(false);

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use remora_fabric::{Address, ReadHandle, SwapHandle};
+use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
+use remora_index::cluster_hash::unlinked;
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::TableId;
 use remora_sync::{Key, KeyHash, Life, StableRecord, Version, value_words};
 use zerocopy::IntoBytes;
 
 use crate::error::{Limit, Stop};
-use crate::event::Access;
+use crate::event::{Access, WriteKind};
 use crate::limits::SET_MAX;
+use crate::log::PATCH_WORDS;
+use crate::protocol::{Execute, Primitive};
 
 /// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,14 +21,14 @@ pub struct Slot(u32);
 
 /// A piece of the arena, in words.
 #[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    at: u32,
-    words: u32,
+pub(crate) struct Span {
+    pub(crate) at: u32,
+    pub(crate) words: u32,
 }
 
 impl Span {
     #[inline]
-    fn of(self, words: &[u64]) -> &[u64] {
+    pub(crate) fn of(self, words: &[u64]) -> &[u64] {
         &words[self.at as usize..][..self.words as usize]
     }
 }
@@ -37,11 +40,60 @@ pub(crate) enum Fetch {
     Probe(BucketRef, usize),
     /// The record is to be read. If it is another key's: from the cache, so look it up; or else search on in this bucket.
     Record(Found),
+    /// The primary's CPU is to be asked where the key is, and for its record.
+    Ask,
+    /// The same, and for the key's place in the index, because the key is to be deleted, or inserted.
+    Place(Intent),
     /// It was read: version and value are there.
     Here,
     /// The index does not have the key.
     Absent,
 }
+
+/// What a record is named for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Intent {
+    /// To be looked at, and changed if it is there.
+    Read,
+    /// To be inserted, if it is not there.
+    Insert,
+    /// To be deleted, if it is there.
+    Delete,
+}
+
+/// What a transaction does to a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    No,
+    Update,
+    Insert,
+    Delete,
+}
+
+impl Change {
+    fn kind(self) -> Option<WriteKind> {
+        match self {
+            Change::No => None,
+            Change::Update => Some(WriteKind::Update),
+            Change::Insert => Some(WriteKind::Insert),
+            Change::Delete => Some(WriteKind::Delete),
+        }
+    }
+}
+
+/// Where a key stands in its shard's index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Offset of its pair.
+    pub(crate) bucket_slot: u64,
+    /// The pair's first word.
+    pub(crate) entry: u64,
+    /// The links of its chain, two words each, in the arena.
+    pub(crate) links: Span,
+}
+
+/// A bucket in which a key was looked for in vain, in the arena: the one before it + 1, shard, bucket, then its words.
+pub(crate) const CHAIN_WORDS: usize = 3 + BucketRef::BYTES / 8;
 
 /// Where a location comes from.
 #[derive(Clone, Copy, Debug)]
@@ -70,16 +122,33 @@ pub(crate) struct Item {
     /// Of the slot at its primary.
     pub(crate) address: Address,
     pub(crate) version: Version,
+    /// Whether it has been read, or looked for in vain, in this transaction.
+    pub(crate) seen: bool,
+    /// Whether the key was there when it was read.
+    pub(crate) existed: bool,
+    /// Whether it is there as this transaction sees it.
     pub(crate) present: bool,
     value: Span,
     value_bytes: u32,
-    pub(crate) written: bool,
+    pub(crate) change: Change,
+    pub(crate) place: Option<Place>,
+    /// Whether the slot at the location has been linked for this key without being its record yet: to be taken back if the
+    /// transaction does not insert it.
+    pub(crate) prepared: bool,
+    /// The last bucket in which the key was looked for in vain: its place in the arena + 1.
+    pub(crate) chain: u32,
+    /// Whether the index has another key of the same hash: then its buckets can be the same again although they have changed
+    /// in between, and whether the key is absent is asked of the primary's CPU, which compares whole keys.
+    pub(crate) collided: bool,
     image: Span,
+    patches: Span,
     pub(crate) lock: Lock,
     /// The verbs of the round that is under way.
     pub(crate) read: ReadHandle,
     pub(crate) swap: SwapHandle,
+    pub(crate) call: CallHandle,
     pub(crate) lookups: u32,
+    pub(crate) hops: u32,
     /// Whether the round that is under way reads it.
     pub(crate) asked: bool,
 }
@@ -90,12 +159,31 @@ impl Item {
         self.key.of(arena)
     }
 
+    /// Whether the key was there when the transaction saw it, if it has.
+    #[inline]
+    pub(crate) fn fetched_before(&self) -> Option<bool> {
+        self.seen.then_some(self.existed)
+    }
+
+    /// Whether the pair at this offset of the index is its key's.
+    pub(crate) fn is_place(&self, at: u64) -> bool {
+        self.place.is_some_and(|place| place.bucket_slot == at)
+    }
+
+    /// Whether the commit writes it.
+    #[inline]
+    pub(crate) fn is_written(&self) -> bool {
+        self.change != Change::No
+    }
+
     /// Keeps a record that was read.
     #[inline]
     pub(crate) fn keep(&mut self, arena: &mut Vec<u64>, record: &StableRecord<'_>) {
         self.fetch = Fetch::Here;
+        self.seen = true;
         self.version = record.version();
-        self.present = record.is_present();
+        self.existed = record.is_present();
+        self.present = self.existed;
         if self.present {
             let at = arena.len() as u32;
             record.copy_value(arena);
@@ -153,7 +241,7 @@ impl Sets {
 
     /// The item of a key, made if there is none yet.
     #[inline]
-    pub(crate) fn want(&mut self, table: TableId, key: &Key) -> Result<Slot, Stop> {
+    pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: Execute) -> Result<Slot, Stop> {
         let Some(Some(opened)) = self.tables.get(usize::from(table.0)) else {
             panic!("table {} is not registered with this session", table.0)
         };
@@ -166,19 +254,27 @@ impl Sets {
             item.hash.word == hash.word && item.table == table && item.key.of(&self.arena) == key.words()
         });
         if let Some(index) = known {
+            let item = &mut self.items[index];
+            if intent != Intent::Read && item.place.is_none() && !matches!(item.fetch, Fetch::Place(_)) {
+                item.fetch = Fetch::Place(intent);
+                self.fetched = self.fetched.min(index);
+            }
             return Ok(Slot(index as u32));
         }
         if self.items.len() == SET_MAX {
             return Err(Limit::Set.into());
         }
         let home = opened.home(hash);
-        let (fetch, location) = match opened.cached(home, hash) {
-            Some(location) => (Fetch::Record(Found::Cached), location),
-            None => (Fetch::Probe(home, 0), Location { pointer: Default::default(), incarnation: 0 }),
-        };
-        let address = match fetch {
-            Fetch::Record(_) => opened.primary(location.pointer),
-            _ => opened.bucket_address(home),
+        let looks_into_cache =
+            intent == Intent::Read && !matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
+        let cached = if looks_into_cache { opened.cached(home, hash) } else { None };
+        let (fetch, location, address) = match (cached, intent, execute) {
+            (Some(location), ..) => (Fetch::Record(Found::Cached), location, opened.primary(location.pointer)),
+            (None, Intent::Read, Execute::OneSided { .. }) => {
+                (Fetch::Probe(home, 0), Location::default(), opened.bucket_address(home))
+            }
+            (None, Intent::Read, _) => (Fetch::Ask, Location::default(), opened.bucket_address(home)),
+            (None, ..) => (Fetch::Place(intent), Location::default(), opened.bucket_address(home)),
         };
         let at = self.arena.len() as u32;
         self.arena.extend_from_slice(key.words());
@@ -191,15 +287,24 @@ impl Sets {
             location,
             address,
             version: Version::default(),
+            seen: false,
+            existed: false,
             present: false,
             value: Span::default(),
             value_bytes: 0,
-            written: false,
+            change: Change::No,
+            place: None,
+            prepared: false,
+            chain: 0,
+            collided: false,
             image: Span::default(),
+            patches: Span::default(),
             lock: Lock::No,
             read: ReadHandle::default(),
             swap: SwapHandle::default(),
+            call: CallHandle::default(),
             lookups: 0,
+            hops: 0,
             asked: false,
         });
         Ok(Slot(self.items.len() as u32 - 1))
@@ -222,8 +327,10 @@ impl Sets {
         if !item.present {
             return None;
         }
-        self.written += usize::from(!item.written);
-        item.written = true;
+        if item.change == Change::No {
+            self.written += 1;
+            item.change = Change::Update;
+        }
         let words = &mut self.arena[item.value.at as usize..][..item.value.words as usize];
         Some(&mut words.as_mut_bytes()[..item.value_bytes as usize])
     }
@@ -245,9 +352,62 @@ impl Sets {
         let item = &mut self.items[slot.0 as usize];
         item.value = span;
         item.value_bytes = value.len() as u32;
-        self.written += usize::from(!item.written);
-        item.written = true;
+        self.change(slot, Change::Update);
         Ok(())
+    }
+
+    /// Notes what is done to a record beside what was done to it before.
+    fn change(&mut self, slot: Slot, change: Change) {
+        let item = &mut self.items[slot.0 as usize];
+        let before = item.change;
+        item.change = match (before, change) {
+            (Change::Insert, Change::Update) => Change::Insert,
+            (Change::Insert, Change::Delete) => Change::No,
+            (Change::Delete, Change::Insert) => Change::Update,
+            (_, change) => change,
+        };
+        item.present =
+            item.change != Change::Delete && item.change != Change::No || item.change == Change::No && item.existed;
+        self.written = self.written + usize::from(item.change != Change::No) - usize::from(before != Change::No);
+    }
+
+    /// Inserts a record whose key is not there; it was named to be inserted, and fetched.
+    pub(crate) fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
+        let item = self.item(slot);
+        if item.present {
+            return Err(Stop::Exists);
+        }
+        debug_assert!(item.place.is_some(), "the record was named to be inserted");
+        self.write(slot, value)?;
+        let item = &mut self.items[slot.0 as usize];
+        // `write` has noted an update; what it means depends on what was there.
+        if !item.existed {
+            item.change = Change::Insert;
+        }
+        Ok(())
+    }
+
+    /// Deletes a record whose key is there; it was named to be deleted, and fetched.
+    pub(crate) fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
+        let item = self.item(slot);
+        if !item.present {
+            return Err(Stop::Absent);
+        }
+        debug_assert!(item.place.is_some(), "the record was named to be deleted");
+        self.change(slot, Change::Delete);
+        Ok(())
+    }
+
+    /// Who changes the lock of a record.
+    #[inline]
+    pub(crate) fn locks(&self, item: &Item) -> Primitive {
+        self.table(item.table).entry().spec.discipline.into()
+    }
+
+    /// The memory node of a key's primary.
+    #[inline]
+    pub(crate) fn primary_node(&self, item: &Item) -> NodeId {
+        self.table(item.table).shard_replicas(item.home.shard)[0].node
     }
 
     /// Encodes what is to be installed; returns the words of all images.
@@ -255,16 +415,37 @@ impl Sets {
     pub(crate) fn encode_images(&mut self) -> usize {
         self.images.clear();
         let Sets { tables, items, arena, images, .. } = self;
-        for item in items.iter_mut().filter(|item| item.written) {
+        for item in items.iter_mut().filter(|item| item.is_written()) {
             let at = images.len() as u32;
-            let key = &arena[item.key.at as usize..][..item.key.words as usize];
-            let value =
-                &arena[item.value.at as usize..][..item.value.words as usize].as_bytes()[..item.value_bytes as usize];
-            let life = Life::Present { incarnation: item.location.incarnation };
+            let key = item.key.of(arena);
+            let incarnation = item.location.incarnation;
+            let (life, value) = match item.change {
+                Change::Delete => (Life::Deleted { incarnation }, &[][..]),
+                _ => (Life::Present { incarnation }, &item.value.of(arena).as_bytes()[..item.value_bytes as usize]),
+            };
             registered(tables, item.table).shape().encode(item.version.committed_over(), life, key, value, images);
-            item.image = Span { at, words: images.len() as u32 - at };
+            let end = images.len() as u32;
+            item.image = Span { at, words: end - at };
+            let (Change::Insert | Change::Delete, Some(place)) = (item.change, item.place) else {
+                item.patches = Span::default();
+                continue;
+            };
+            // A link is set once and for all, so saying it again does no harm; who linked it first may have aborted.
+            for link in place.links.of(arena).chunks_exact(2).filter(|_| item.change == Change::Insert) {
+                images.extend([link[0], link[1], 0]);
+            }
+            let entry = if item.change == Change::Delete { unlinked(place.entry) } else { place.entry };
+            images.extend([place.bucket_slot, entry, item.hash.word]);
+            item.patches = Span { at: end, words: images.len() as u32 - end };
         }
         images.len()
+    }
+
+    /// What changes in the index when a written item is installed, [`PATCH_WORDS`] each.
+    #[inline]
+    pub(crate) fn patches(&self, item: &Item) -> &[u64] {
+        debug_assert!((item.patches.words as usize).is_multiple_of(PATCH_WORDS));
+        item.patches.of(&self.images)
     }
 
     /// What is to be installed for a written item, from [`IMAGE_AT`](remora_sync::IMAGE_AT) on.
@@ -276,13 +457,12 @@ impl Sets {
     pub(crate) fn accesses(&self) -> impl Iterator<Item = Access<'_>> {
         self.items.iter().filter(|item| matches!(item.fetch, Fetch::Here | Fetch::Absent)).map(|item| {
             let table = self.table(item.table);
-            let here = matches!(item.fetch, Fetch::Here);
+            let here = matches!(item.fetch, Fetch::Here) && item.existed;
             Access {
                 table,
                 key: &item.key.of(&self.arena).as_bytes()[..usize::from(table.entry().spec.layout.key_bytes)],
                 read: here.then_some(item.version),
-                present: item.present,
-                written: item.written.then(|| item.version.committed_over()),
+                written: item.change.kind().map(|kind| (kind, item.version.committed_over())),
             }
         })
     }

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use remora_fabric::{Cost, Execute, Lane, Nanos, Round};
-use remora_index::{BucketRef, Location, Probe, Table};
+use remora_index::Table;
+use remora_index::cluster_hash::unlinked;
 use remora_memory::TableId;
-use remora_sync::{FetchedRecord, IMAGE_AT, Key, LockWord, TransactionId, Unstable};
+use remora_sync::{IMAGE_AT, Key, LockWord, TransactionId};
 
 use crate::error::{Abort, Stop};
 use crate::event::{Outcome, Phases, TransactionEvent};
-use crate::limits::{LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::protocol::Protocol;
+use crate::log::PATCH_WORDS;
+use crate::protocol::Primitive;
+use crate::rpc::Code;
 use crate::session::State;
-use crate::sets::{Fetch, Found, Item, Lock, Sets, Slot, registered};
+use crate::sets::{Change, Fetch, Intent, Lock, Slot, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -36,6 +38,8 @@ pub struct Tx<'s> {
     pub(crate) finished: bool,
     /// Whether it may hold a lock that nobody else will release.
     pub(crate) locking: bool,
+    /// Whether it may have had a slot linked that nobody else will take back.
+    pub(crate) preparing: bool,
 }
 
 /// Which attempt of which transaction it is.
@@ -57,7 +61,19 @@ impl<'s> Tx<'s> {
             attempt.first_began = began;
         }
         let (phases, cost_before) = (Phases::default(), lane.cost());
-        Ok(Tx { lane, state, id, logging: None, phases, cost_before, began, attempt, finished: false, locking: false })
+        Ok(Tx {
+            lane,
+            state,
+            id,
+            logging: None,
+            phases,
+            cost_before,
+            began,
+            attempt,
+            finished: false,
+            locking: false,
+            preparing: false,
+        })
     }
 
     /// The id of this attempt.
@@ -77,7 +93,14 @@ impl<'s> Tx<'s> {
     /// Names a record, to be brought by the next [`Tx::fetch`]. Naming it again gives the same slot.
     #[inline]
     pub fn want(&mut self, table: TableId, key: &Key) -> Result<Slot, Stop> {
-        self.state.sets.want(table, key)
+        self.want_for(table, key, Intent::Read)
+    }
+
+    /// The same for a record that is to be inserted or deleted: its primary's CPU is asked, which takes one round trip,
+    /// and, for an insert, links a slot for the key that nobody sees before the commit.
+    #[inline]
+    pub fn want_for(&mut self, table: TableId, key: &Key, intent: Intent) -> Result<Slot, Stop> {
+        self.state.sets.want(table, key, intent, self.state.protocol.execute())
     }
 
     /// The record's value, if its key is there. Only after [`Tx::fetch`]. Own writes are seen.
@@ -94,6 +117,16 @@ impl<'s> Tx<'s> {
         self.state.sets.value_mut(slot)
     }
 
+    /// Inserts a record that was named for it and fetched, and whose key is not there.
+    pub fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
+        self.state.sets.insert(slot, value)
+    }
+
+    /// Deletes a record that was named for it and fetched, and whose key is there.
+    pub fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
+        self.state.sets.delete(slot)
+    }
+
     /// Replaces the record's value. It must have been fetched, and be there.
     pub fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         let item = self.state.sets.item(slot);
@@ -101,130 +134,6 @@ impl<'s> Tx<'s> {
             return Err(Stop::Absent);
         }
         self.state.sets.write(slot, value)
-    }
-
-    /// Brings every record that was named and is not here yet.
-    pub async fn fetch(&mut self) -> Result<(), Stop> {
-        let mut waits = 0;
-        while self.state.sets.fetched < self.state.sets.items.len() {
-            let mut round = self.lane.round();
-            self.ask(&mut round);
-            let done = self.lane.execute(round).await?;
-            let mut unstable = None;
-            for index in self.state.sets.fetched..self.state.sets.items.len() {
-                let item = &self.state.sets.items[index];
-                match item.fetch {
-                    _ if !item.asked => {}
-                    Fetch::Probe(bucket, from_slot) => {
-                        let read = item.read;
-                        self.found_bucket(index, bucket, from_slot, done.words(read));
-                    }
-                    Fetch::Record(found) => {
-                        let read = item.read;
-                        if let Err(why) = self.found_record(index, found, done.words(read))? {
-                            unstable = Some(why);
-                        }
-                    }
-                    Fetch::Here | Fetch::Absent => {}
-                }
-            }
-            drop(done);
-            let sets = &mut self.state.sets;
-            let here = |item: &Item| matches!(item.fetch, Fetch::Here | Fetch::Absent);
-            while sets.items.get(sets.fetched).is_some_and(here) {
-                sets.fetched += 1;
-            }
-            if let Some(why) = unstable {
-                waits += 1;
-                if waits == READ_ATTEMPTS {
-                    return Err(Stop::Abort(why));
-                }
-                self.lane.sleep(READ_PAUSE_NS).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds what the next round reads: as much as fits.
-    #[inline]
-    fn ask(&mut self, round: &mut Round<'_>) {
-        let sets = &mut self.state.sets;
-        for index in sets.fetched..sets.items.len() {
-            let bytes = match sets.items[index].fetch {
-                Fetch::Probe(..) => BucketRef::BYTES,
-                Fetch::Record(_) => sets.table(sets.items[index].table).shape().record_bytes(),
-                Fetch::Here | Fetch::Absent => continue,
-            };
-            let item = &mut sets.items[index];
-            item.asked = round.has_room(1, bytes);
-            if item.asked {
-                item.read = round.read(item.address, bytes);
-            }
-        }
-    }
-
-    /// A bucket of the index has arrived.
-    fn found_bucket(&mut self, index: usize, bucket: BucketRef, from_slot: usize, words: &[u64]) {
-        let sets = &mut self.state.sets;
-        let item = sets.items[index];
-        let table = sets.table(item.table);
-        let (fetch, location, address) = match table.probe(bucket, words, item.hash, from_slot) {
-            Probe::Entry { location, slot } => {
-                (Fetch::Record(Found::Probed(bucket, slot)), location, table.primary(location.pointer))
-            }
-            Probe::Link(offset) => match table.linked(bucket, offset) {
-                Some(next) => (Fetch::Probe(next, 0), item.location, table.bucket_address(next)),
-                None => (Fetch::Absent, item.location, item.address),
-            },
-            Probe::Absent => (Fetch::Absent, item.location, item.address),
-        };
-        let item = &mut sets.items[index];
-        (item.fetch, item.location, item.address) = (fetch, location, address);
-    }
-
-    /// A record has arrived: keeps it, sends the item back to the index, or says why it must be read again.
-    #[inline]
-    fn found_record(&mut self, index: usize, found: Found, words: &[u64]) -> Result<Result<(), Abort>, Stop> {
-        let unchecked = self.state.protocol == Protocol::Unsynchronized || mutant!(AcceptTorn);
-        let Sets { tables, items, arena, .. } = &mut self.state.sets;
-        let item = &mut items[index];
-        let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
-        let checked = if unchecked { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check() };
-        let record = match checked {
-            Ok(record) if !record.lock().is_free() && !unchecked && !mutant!(AcceptLocked) => {
-                // Whole, but its holder may have committed what it has not written back yet.
-                return Ok(Err(Abort::Locked(record.lock())));
-            }
-            Ok(record) => record,
-            Err(Unstable::Locked(lock) | Unstable::Invisible(lock)) => return Ok(Err(Abort::Locked(lock))),
-            Err(Unstable::Torn) => return Ok(Err(Abort::Torn)),
-        };
-        if record.has_key(item.key_words(arena)) && record.incarnation() == item.location.incarnation {
-            item.keep(arena, &record);
-            return Ok(Ok(()));
-        }
-        self.look_up_again(index, found)
-    }
-
-    /// The record at the location that the index or the cache gave is another's.
-    #[cold]
-    fn look_up_again(&mut self, index: usize, found: Found) -> Result<Result<(), Abort>, Stop> {
-        let sets = &mut self.state.sets;
-        let item = sets.items[index];
-        let table = sets.table(item.table);
-        let (bucket, from_slot) = match found {
-            Found::Cached => {
-                table.forget(item.home, item.hash, item.location);
-                (item.home, 0)
-            }
-            Found::Probed(bucket, slot) => (bucket, slot + 1),
-        };
-        let address = table.bucket_address(bucket);
-        let item = &mut sets.items[index];
-        (item.fetch, item.address) = (Fetch::Probe(bucket, from_slot), address);
-        item.location = Location { pointer: Default::default(), incarnation: 0 };
-        item.lookups += 1;
-        if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Ok(())) }
     }
 
     /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no trace of it is left. Not
@@ -262,31 +171,70 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// The rounds that release every lock this transaction has or may have. A CAS, so that a lock that was never taken,
-    /// and is another's, stays.
+    /// The rounds that release every lock this transaction has or may have, and take back the slots that it has had linked
+    /// and does not use. By a CAS of its own id, so that a lock that was never taken, and is another's, stays.
     fn release_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
-        if !self.locking {
+        if !self.locking && !self.preparing {
             return;
         }
-        self.locking = false;
+        let locking = std::mem::take(&mut self.locking);
+        let preparing = std::mem::take(&mut self.preparing);
         let me = self.id.lock().to_bits();
         let mut round = self.lane.round();
         for item in &mut self.state.sets.items {
-            let release_all = mutant!(ReleaseAll) && item.written;
-            if item.lock == Lock::No && !release_all {
+            let release_all = mutant!(ReleaseAll) && item.is_written();
+            if preparing && item.prepared {
+                continue;
+            }
+            if !locking || item.lock == Lock::No && !release_all {
                 continue;
             }
             item.lock = Lock::No;
-            if !round.has_room(1, 8) {
+            if !round.has_room(1, 4 * 8) {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
+            let locks: Primitive = registered(&self.state.sets.tables, item.table).entry().spec.discipline.into();
             if release_all {
                 round.write_words(item.address, &[LockWord::FREE.to_bits()]);
+            } else if locks == Primitive::Call {
+                let request = [Code::Release.word(0), item.location.pointer.to_bits(), me];
+                round.call(item.address.node, &request, None, 0);
             } else {
                 round.compare_swap(item.address, me, LockWord::FREE.to_bits());
             }
         }
         if !round.is_empty() {
+            send(round);
+        }
+        if preparing {
+            self.undo_rounds(send);
+        }
+    }
+
+    /// Takes back what was linked for inserts that will not be. Under the record's lock, because another transaction may
+    /// have found the slot and be inserting the same key: if that one has the lock, the slot is its own to fill or take
+    /// back, and nothing here does anything.
+    fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
+        let me = self.id.lock().to_bits();
+        let sets = &mut self.state.sets;
+        for index in 0..sets.items.len() {
+            let item = &mut sets.items[index];
+            if !std::mem::take(&mut item.prepared) {
+                continue;
+            }
+            item.lock = Lock::No;
+            let item = *item;
+            let undo = [Code::Undo.word(0), item.location.pointer.to_bits(), item.version.to_bits(), me];
+            let mut round = self.lane.round();
+            if sets.locks(&item) == Primitive::Call {
+                round.call(item.address.node, &undo, None, 0);
+            } else {
+                round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
+                round.after_completion();
+                round.call(item.address.node, &undo, None, 0);
+                round.after_completion();
+                round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+            }
             send(round);
         }
     }
@@ -309,23 +257,42 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// The rounds that install the write set at the primaries: data, then the lock; WRITE before CAS is an ordered pair.
+    /// The rounds that install the write set at the primaries, and then free the locks: WRITE before CAS is an ordered
+    /// pair, and a call does one after the other. The slots of deleted records go back to their shards last.
     pub(crate) fn install_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         let me = self.id.lock().to_bits();
         let mut round = self.lane.round();
-        for index in 0..self.state.sets.items.len() {
-            let item = &self.state.sets.items[index];
-            if !item.written {
+        let mut deleted = false;
+        let sets = &mut self.state.sets;
+        for index in 0..sets.items.len() {
+            if !sets.items[index].is_written() {
                 continue;
             }
-            let image = self.state.sets.image(item);
-            if !round.has_room(2, size_of_val(image) + 8) {
+            let item = sets.items[index];
+            let (image, patches) = (sets.image(&item), sets.patches(&item));
+            if !round.has_room(3, size_of_val(image) + size_of_val(patches) + 6 * 8) {
                 send(std::mem::replace(&mut round, self.lane.round()));
+            }
+            if sets.locks(&item) == Primitive::Call {
+                let staged = round.stage_words(patches.len() + image.len());
+                if let Some((to_patches, to_image)) = round.staged_mut(staged).split_at_mut_checked(patches.len()) {
+                    to_patches.copy_from_slice(patches);
+                    to_image.copy_from_slice(image);
+                }
+                let commit = [Code::Commit.word(patches.len() / PATCH_WORDS), item.location.pointer.to_bits(), me];
+                round.call(item.address.node, &commit, Some(staged), 0);
+                continue;
             }
             if mutant!(UnlockFirst) {
                 round.compare_swap(item.address, me, LockWord::FREE.to_bits());
             }
             round.write_words(item.address.plus(IMAGE_AT), image);
+            if let (Change::Delete, Some(place)) = (item.change, item.place) {
+                // An inserted key's pair is there already.
+                let pair = sets.table(item.table).primary_at(item.location.pointer, place.bucket_slot);
+                round.write_words(pair, &[unlinked(place.entry)]);
+                deleted = true;
+            }
             if !mutant!(UnlockFirst) {
                 round.compare_swap(item.address, me, LockWord::FREE.to_bits());
             }
@@ -333,6 +300,26 @@ impl<'s> Tx<'s> {
         self.locking = false;
         if !round.is_empty() {
             send(round);
+        }
+        if deleted {
+            self.free_rounds(send);
+        }
+    }
+
+    /// Gives the slots of deleted records back, once their locks are free.
+    #[cold]
+    fn free_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
+        for item in self.state.sets.items.iter().filter(|item| item.change == Change::Delete) {
+            if self.state.sets.locks(item) == Primitive::OneSided {
+                let free =
+                    [Code::Free.word(0), item.location.pointer.to_bits(), item.version.committed_over().to_bits()];
+                let mut round = self.lane.round();
+                // Behind the unlock, which is of an earlier round: this READ is ordered behind it, the call behind the READ.
+                round.read(item.address, 8);
+                round.after_completion();
+                round.call(item.address.node, &free, None, 0);
+                send(round);
+            }
         }
     }
 }
@@ -376,8 +363,9 @@ impl Drop for Tx<'_> {
                 log.then_post_all(rounds);
                 outcome = Outcome::Unknown;
             }
-            None => self.release(),
+            None => {}
         }
+        self.release();
         if !self.finished {
             self.tell(outcome);
         }

@@ -10,7 +10,7 @@ use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
 use remora::floors::memory::{clients, node};
-use remora::{Cluster, ClusterOptions, Inspection, Key, Protocol, Record, Table, TableOptions, TransactionId};
+use remora::{Cluster, ClusterOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions, TransactionId};
 use remora::{Worker, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -74,13 +74,16 @@ pub fn at_one_node(rows: u64) -> TableOptions {
     TableOptions { shards: Some(1), replicas: Some(1), ..TableOptions::for_rows(rows) }
 }
 
+/// Waits until nothing of this session is under way in the background: its locks are gone then.
+pub async fn rest(session: &mut Session) {
+    while session.lane().background() > 0 {
+        session.lane().sleep(1_000).await;
+    }
+}
+
 /// Waits until no background round is under way. (`Worker::drain` also waits for the appliers.)
 pub fn quiet(worker: &mut Worker) {
-    worker.run(async |_, session| {
-        while session.lane().background() > 0 {
-            session.lane().sleep(1_000).await;
-        }
-    });
+    worker.run(async |_, session| rest(session).await);
 }
 
 /// Ends a worker as a crash does: nothing of it is waited for.

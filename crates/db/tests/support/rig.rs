@@ -5,32 +5,38 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, Progress, Service, Worker, block_on};
+use remora::floors::fabric::{ClientId, Host, Lane, NodeId, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{IndexError, Table, bulk_load};
-use remora::floors::memory::{Discipline, Fingerprint, Metadata, ReadScheme, Registration, TableSpec, metadata, node};
+use remora::floors::memory::{
+    Discipline, Fingerprint, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
+};
 use remora::floors::sync::{Key, layout};
-use remora::floors::txn::{Applier, Inspection, Session, SessionConfig, inspect};
+use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, inspect};
 use remora::{Error, Protocol};
 
 /// See the [module](self).
-pub struct Rig<F: Fabric> {
+pub struct Rig<F: Host> {
     pub fabric: F,
     admin: Registration,
     metadata: RefCell<Metadata>,
     appliers: RefCell<Vec<Applier>>,
 }
 
-impl<F: Fabric> Rig<F> {
+impl<F: Host> Rig<F> {
     pub fn new(fabric: F) -> Rig<F> {
         let mut appliers = Vec::new();
         for at in (0..fabric.nodes()).map(NodeId) {
             let region = fabric.region(at, node::REGION).unwrap();
-            node::format(&region, at, node::Place::default()).unwrap();
-            appliers.push(Applier::new(at, region));
+            node::format(&region, node::Place::default()).unwrap();
+            fabric.answer(at, Box::new(RpcHandler::new(region.clone())));
+            appliers.push(Applier::new(region));
         }
         let nodes = fabric.nodes();
-        let connect = async |lane: &Lane| Registration::connect(lane, nodes, 0).await;
+        let connect = async |lane: &Lane| {
+            identity::found(lane, nodes).await?;
+            Registration::connect(lane, nodes, 0).await
+        };
         let admin = block_on(&fabric, ClientId(0), connect).unwrap().unwrap();
         Rig { fabric, admin, metadata: RefCell::default(), appliers: RefCell::new(appliers) }
     }

@@ -123,7 +123,10 @@ pub fn a_call_that_cannot_be_answered_fails<B: Bed>(bed: &B) {
         assert_eq!(attempt(0, &[u64::MAX, 8], 8).await, Ok(8));
         assert_eq!(attempt(0, &[u64::MAX, 0], 0).await, Ok(0));
         assert_eq!(attempt(0, &[], 2).await, Ok(2));
-        assert!(matches!(attempt(2, &[1], 4).await, Err(FabricError { node: NodeId(2), fault: Fault::NoSuchRegion(_) })));
+        assert!(matches!(
+            attempt(2, &[1], 4).await,
+            Err(FabricError { node: NodeId(2), fault: Fault::NoSuchRegion(_) })
+        ));
         assert_eq!(peek(lane, word(1, 0), 1).await, [0]);
     });
 }

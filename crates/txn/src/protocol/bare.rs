@@ -4,8 +4,10 @@
 //! isolated: concurrent runs lose updates. It is here to be measured against.
 
 use remora_sync::IMAGE_AT;
+use zerocopy::IntoBytes;
 
 use crate::error::Stop;
+use crate::log::PATCH_WORDS;
 use crate::tx::Tx;
 
 pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
@@ -18,16 +20,26 @@ pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
         let sets = &tx.state.sets;
         let mut round = tx.lane.round();
         for item in &sets.items[next..] {
-            if item.written {
-                let image = sets.image(item);
-                let replicas = sets.table(item.table).replicas(item.location.pointer);
-                if !round.has_room(replicas.len(), size_of_val(image)) {
+            if item.is_written() {
+                let (image, patches) = (sets.image(item), sets.patches(item));
+                let table = sets.table(item.table);
+                let replicas = table.replicas(item.location.pointer);
+                let verbs = (1 + patches.len() / PATCH_WORDS) * replicas.len();
+                if !round.has_room(verbs, size_of_val(image) + size_of_val(patches)) {
                     break;
                 }
-                let staged = round.stage_words(image.len());
-                round.staged_mut(staged).copy_from_slice(image);
+                let staged = round.stage(image.as_bytes());
+                let patches: Vec<_> = patches
+                    .chunks_exact(PATCH_WORDS)
+                    .map(|patch| (patch[0], round.stage(patch[1..].as_bytes()), round.stage(patch[1..2].as_bytes())))
+                    .collect();
                 for replica in replicas {
                     round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), staged);
+                    for &(at, pair, link) in &patches {
+                        // The pair of a key has two words, a link one.
+                        let staged = if item.is_place(at) { pair } else { link };
+                        round.write_staged(replica.address(at), staged);
+                    }
                 }
             }
             next += 1;

@@ -13,8 +13,26 @@
 //! ```
 //!
 //! With locations cached and keys known up front: 3 round trips for a transaction that writes what it reads, 4 if it also
-//! only reads records, 2 for one that reads several, 1 for one that reads one. The preset `drtm-r` does every phase by
-//! one-sided verbs; what the other presets of the family change is the primitive of a phase, a function here.
+//! only reads records, 2 for one that reads several, 1 for one that reads one.
+//!
+//! # The presets
+//!
+//! | preset   | execute                          | lock + validate | validate | log   | commit            |
+//! | -------- | -------------------------------- | --------------- | -------- | ----- | ----------------- |
+//! | `farm`   | READ bucket, READ record         | call            | READ     | WRITE | call              |
+//! | `fasst`  | call                             | call            | call     | call  | call              |
+//! | `drtm-r` | READ record; uncached: as `farm` | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
+//! | `drtm-h` | READ record; uncached: call      | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
+//!
+//! A call does at the primary's CPU what the verbs beside it do (`rpc.rs`), with the same words, so presets that agree on
+//! who changes lock words (the table's discipline) run together. `drtm-h` locks and commits by calls on tables whose
+//! locks are the CPU's. Round trips are the same but in execution: `farm` takes one more, `fasst` and `drtm-h` one also
+//! for a location that is not cached. All have outstanding requests (one round for everything that does not depend on an
+//! answer), one doorbell a node, coroutines, and commit by passive ACK.
+//!
+//! Keys that are inserted have a slot linked for them in execution (`fetch.rs`), which is then locked, validated, logged
+//! and installed like any record; the log entry carries what changed in the index. An absent key is validated by looking
+//! into the same buckets again: an inserter links before it locks, so whoever validates before that link comes before it.
 //!
 //! # Invariants
 //!
@@ -30,16 +48,21 @@
 //!    when it is free, and a read-only transaction's validation fails on a lock as well: its holder may have committed,
 //!    been reported, and been followed by a transaction that this one has seen.
 
-use remora_fabric::NodeId;
+use remora_fabric::{CallHandle, Completed, NodeId, ReadHandle, Round};
+use remora_index::BucketRef;
+use remora_index::cluster_hash::still_absent;
 use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
 use remora_sync::{LockWord, RecordHeader, VALIDATED_BYTES};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{LOG_ATTEMPTS, LOG_NODES_MAX, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
-use crate::sets::{Fetch, Item, Lock};
+use crate::protocol::Primitive;
+use crate::rpc::{self, Code};
+use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets};
 use crate::tx::Tx;
+use zerocopy::IntoBytes;
 
 pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if tx.state.sets.written == 0 {
@@ -81,7 +104,7 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     let state = &mut *tx.state;
     let image_words = state.sets.encode_images();
     let mut participants = 0u64;
-    for item in state.sets.items.iter().filter(|item| item.written) {
+    for item in state.sets.items.iter().filter(|item| item.is_written()) {
         let replicas = state.sets.table(item.table).replicas(item.location.pointer);
         let one_copy = replicas.len() == 1 && !mutant!(NoLogForOneCopy);
         let logged = if one_copy { replicas } else { &replicas[1..] };
@@ -97,6 +120,9 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     let mut attempts = 0;
     while let Err(full) = reserve(tx, participants, words) {
         attempts += 1;
+        if tx.lane.background() == 0 && tx.state.is_in_doubt(tx.lane) {
+            return Err(Limit::LogInDoubt.into());
+        }
         if attempts == LOG_ATTEMPTS {
             return Err(Abort::LogFull(full).into());
         }
@@ -115,13 +141,15 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
 #[inline]
 fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeId> {
     let state = &mut *tx.state;
-    if tx.lane.background() == 0 {
-        // Every install that this lane has posted has completed.
-        state.rings.iter_mut().for_each(RingWriter::settle);
-    }
+    state.settle(tx.lane);
     state.reservations.clear();
     for node in nodes(participants) {
-        let room = state.rings[usize::from(node.0)].reserve(words, mutant!(OverwriteLog)).ok_or(node)?;
+        let ring = &mut state.rings[usize::from(node.0)];
+        if mutant!(OverwriteLog) {
+            ring.settle();
+            ring.learn(ring.written());
+        }
+        let room = ring.reserve(words).ok_or(node)?;
         state.reservations.push((node, room));
     }
     Ok(())
@@ -136,7 +164,7 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
 }
 
 /// Takes the lock of every record to be written, and sees in the same round trip whether it is still what was read: CAS
-/// then READ is an ordered pair, so the READ is of the locked record if the CAS has won.
+/// then READ is an ordered pair, so the READ is of the locked record if the CAS has won; a call looks after it has locked.
 async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let me = tx.id.lock().to_bits();
     tx.locking = true;
@@ -144,27 +172,44 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
     while next < tx.state.sets.items.len() {
         let first = next;
         let mut round = tx.lane.round();
-        for item in &mut tx.state.sets.items[first..] {
-            if item.written {
-                if !round.has_room(2, 8 + VALIDATED_BYTES) {
+        let Sets { tables, items, .. } = &mut tx.state.sets;
+        for item in &mut items[first..] {
+            if item.is_written() {
+                if !round.has_room(2, 6 * 8 + VALIDATED_BYTES) {
                     break;
                 }
-                item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
-                item.read = round.read(item.address, VALIDATED_BYTES);
+                if locks(tables, item) == Primitive::Call {
+                    let request = [Code::Lock.word(0), item.location.pointer.to_bits(), me];
+                    item.call = round.call(item.address.node, &request, None, 2);
+                } else {
+                    item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
+                    item.read = round.read(item.address, VALIDATED_BYTES);
+                }
                 item.lock = Lock::Maybe;
             }
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
         let mut conflict = None;
-        for item in tx.state.sets.items[first..next].iter_mut().filter(|item| item.written) {
-            if !done.swapped(item.swap) {
+        let Sets { tables, items, .. } = &mut tx.state.sets;
+        for item in items[first..next].iter_mut().filter(|item| item.is_written()) {
+            let (previous, header) = if locks(tables, item) == Primitive::Call {
+                let &[previous, version] = done.reply(item.call) else {
+                    conflict = conflict.or(Some(Abort::Changed)); // refused: no such record there, and no lock taken
+                    continue;
+                };
+                (previous, [previous, version])
+            } else {
+                let words = done.words(item.read);
+                (done.previous(item.swap), [words[0], words[1]])
+            };
+            if previous != LockWord::FREE.to_bits() {
                 item.lock = Lock::No;
-                conflict = Some(Abort::Locked(LockWord::from_bits(done.previous(item.swap))));
+                conflict = Some(Abort::Locked(LockWord::from_bits(previous)));
                 continue;
             }
             item.lock = Lock::Held;
-            if !unchanged(item, done.words(item.read)) && !mutant!(LockWithoutValidation) {
+            if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
             }
         }
@@ -177,41 +222,117 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
 }
 
 #[inline]
+fn locks(tables: &[Option<std::sync::Arc<remora_index::Table>>], item: &Item) -> Primitive {
+    crate::sets::registered(tables, item.table).entry().spec.discipline.into()
+}
+
+#[inline]
 fn unchanged(item: &Item, words: &[u64]) -> bool {
     RecordHeader::parse(words).is_some_and(|header| header.version == item.version && !header.invisible)
 }
 
-/// Looks again at the records that were only read (invariants 1 and 6): all of them, if the transaction `writes` nothing,
-/// or gives up what it meant to write.
+/// How the validation round under way looks again at something that was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Check {
+    /// At a record's lock and version.
+    Read { item: usize, read: ReadHandle },
+    /// The same, by a call.
+    Call { item: usize, call: CallHandle },
+    /// At a bucket in which a key was not found, and whose words then lie in the arena.
+    Bucket { item: usize, chain: usize, read: ReadHandle },
+    /// For a key that the primary's CPU did not find.
+    Find { call: CallHandle },
+}
+
+/// Looks again at what was only read (invariants 1 and 6): all of it, if the transaction `writes` nothing, or gives up
+/// what it meant to write.
 async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
-    let only_read = |item: &Item| !(writes && item.written) && matches!(item.fetch, Fetch::Here);
+    let only_read = |item: &Item| !(writes && item.is_written());
     let ignore_locks = mutant!(ValidateVersionOnly) && writes || mutant!(ValidateReadOnlyVersionOnly) && !writes;
+    let primitive = tx.state.protocol.validate();
     let mut next = 0;
     while next < tx.state.sets.items.len() {
-        let first = next;
         let mut round = tx.lane.round();
-        for item in &mut tx.state.sets.items[first..] {
-            if only_read(item) {
-                if !round.has_room(1, VALIDATED_BYTES) {
-                    break;
-                }
-                item.read = round.read(item.address, VALIDATED_BYTES);
+        let state = &mut *tx.state;
+        state.checks.clear();
+        for index in next..state.sets.items.len() {
+            if only_read(&state.sets.items[index])
+                && !look_again(&state.sets, index, primitive, &mut round, &mut state.checks)
+            {
+                break;
             }
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        for item in tx.state.sets.items[first..next].iter().filter(|item| only_read(item)) {
-            let words = done.words(item.read);
-            let lock = LockWord::from_bits(words[0]);
-            if !lock.is_free() && !ignore_locks {
-                return Err(Abort::Locked(lock).into());
-            }
-            if !unchanged(item, words) {
-                return Err(Abort::Changed.into());
-            }
+        for check in &tx.state.checks {
+            passes(&tx.state.sets, &done, *check, ignore_locks)?;
         }
     }
     Ok(())
+}
+
+/// Adds to a validation round what is to be looked at for an item. False if it does not fit any more.
+#[inline]
+fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
+    let one = &sets.items[item];
+    if matches!(one.fetch, Fetch::Here) {
+        if !round.has_room(1, 3 * 8 + VALIDATED_BYTES) {
+            return false;
+        }
+        checks.push(if primitive == Primitive::Call {
+            let request = [Code::Validate.word(0), one.location.pointer.to_bits()];
+            Check::Call { item, call: round.call(one.address.node, &request, None, 2) }
+        } else {
+            Check::Read { item, read: round.read(one.address, VALIDATED_BYTES) }
+        });
+        return true;
+    }
+    if mutant!(AbsentWithoutValidation) {
+        return true;
+    }
+    let table = sets.table(one.table);
+    if one.chain == 0 || one.collided {
+        let (request, words) = rpc::key_request(Code::Find, table.shard_id(one.home.shard), one.key_words(&sets.arena));
+        if !round.has_room(1, (words + 2) * 8) {
+            return false;
+        }
+        checks.push(Check::Find { call: round.call(sets.primary_node(one), &request[..words], None, 1) });
+        return true;
+    }
+    // Each piece names the one before it.
+    let before = |at: &usize| (sets.arena[*at] as usize).checked_sub(1);
+    let chain = std::iter::successors((one.chain as usize).checked_sub(1), before);
+    let buckets = chain.clone().count();
+    if !round.has_room(buckets, buckets * BucketRef::BYTES) && !round.is_empty() {
+        return false;
+    }
+    checks.extend(chain.map(|chain| {
+        let bucket = BucketRef { shard: sets.arena[chain + 1] as u16, bucket: sets.arena[chain + 2] };
+        Check::Bucket { item, chain, read: round.read(table.bucket_address(bucket), BucketRef::BYTES) }
+    }));
+    true
+}
+
+/// Whether what was looked at again is still what was read, and nobody's lock says that it is about to change.
+#[inline]
+fn passes(sets: &Sets, done: &Completed<'_>, check: Check, ignore_locks: bool) -> Result<(), Stop> {
+    let (item, words) = match check {
+        Check::Read { item, read } => (&sets.items[item], done.words(read)),
+        Check::Call { item, call } => (&sets.items[item], done.reply(call)),
+        Check::Bucket { item, chain, read } => {
+            let before = &sets.arena[chain..][..CHAIN_WORDS][3..];
+            let absent = still_absent(before, done.words(read), sets.items[item].hash.word);
+            return if absent { Ok(()) } else { Err(Abort::Changed.into()) };
+        }
+        Check::Find { call } => {
+            return if done.reply(call) == [0] { Ok(()) } else { Err(Abort::Changed.into()) };
+        }
+    };
+    let lock = words.first().map_or(LockWord::FREE, |lock| LockWord::from_bits(*lock));
+    if !lock.is_free() && !ignore_locks {
+        return Err(Abort::Locked(lock).into());
+    }
+    if unchanged(item, words) { Ok(()) } else { Err(Abort::Changed.into()) }
 }
 
 /// Sends the entry to every participant's ring and waits for all of them (invariant 4). From here on the transaction is
@@ -222,19 +343,30 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
     let staged = round.stage_words(entry.words);
     let sets = &tx.state.sets;
     let frame = round.staged_mut(staged);
-    let records = sets.items.iter().filter(|item| item.written).map(|item| LoggedRecord {
+    let records = sets.items.iter().filter(|item| item.is_written()).map(|item| LoggedRecord {
         pointer: item.location.pointer,
         old_version: item.version.to_bits(),
         image: sets.image(item),
+        patches: sets.patches(item),
     });
     log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
     ring::seal(frame, id);
     let state = &mut *tx.state;
+    let by_call = state.protocol.log() == Primitive::Call;
     let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
     let mut asked_count = 0;
-    for (node, reservation) in state.reservations.drain(..) {
+    for &(node, reservation) in &state.reservations {
         let ring = &mut state.rings[usize::from(node.0)];
-        ring.append(&mut round, staged, reservation, id);
+        if by_call {
+            let Placement { at, skip } = ring.take(reservation, id);
+            if let Some((from, skip)) = skip {
+                let staged = round.stage(skip.as_bytes());
+                round.call(node, &[Code::Log.word(0), from.offset], Some(staged), 0);
+            }
+            round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
+        } else {
+            ring.append(&mut round, staged, reservation, id);
+        }
         if ring.half_full() {
             // Costs no round trip here, and saves one later.
             asked[asked_count] = (node, round.read(ring.applied_at(), 8));
@@ -245,13 +377,24 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
         tx.lane.post(round);
         return Ok(());
     }
+    let log = tx.lane.execute(round);
+    if !log.was_sent() {
+        // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
+        let state = &mut *tx.state;
+        for (node, reservation) in state.reservations.drain(..) {
+            state.rings[usize::from(node.0)].give_back(reservation);
+        }
+        return log.await.map(|_| ()).map_err(Stop::from);
+    }
     // The locks are the log's now: neither an error nor a drop may release them.
     tx.locking = false;
-    let log = tx.logging.insert(tx.lane.execute(round));
+    tx.state.sets.items.iter_mut().filter(|item| item.is_written()).for_each(|item| item.prepared = false);
+    let log = tx.logging.insert(log);
     let done = log.await;
     tx.logging = None;
     let done = done.map_err(|error| {
         tracing::warn!(id = %tx.id, %error, "the answer to a log was lost: the outcome is unknown");
+        tx.state.doubt();
         Stop::Unknown(tx.id)
     })?;
     for (node, applied) in &asked[..asked_count] {

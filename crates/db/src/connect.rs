@@ -1,0 +1,227 @@
+//! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by address or by file.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use remora_fabric::shm::file::{self, ShmFiles};
+use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
+use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, block_on};
+use remora_memory::limits::REPLICAS_MAX;
+use remora_memory::{MemoryError, Registration, identity};
+use remora_txn::Protocol;
+
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::error::OpenError;
+
+/// Where the memory nodes of a cluster are: all of them, in any order.
+///
+/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in files of this host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Nodes {
+    /// Over TCP: host and port of each.
+    Tcp(Vec<String>),
+    /// Mapped files of this host, or devices.
+    Shm(Vec<PathBuf>),
+}
+
+impl Nodes {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Nodes::Tcp(addresses) => addresses.len(),
+            Nodes::Shm(paths) => paths.len(),
+        }
+    }
+
+    /// The name of the fabric, for reports.
+    #[must_use]
+    pub fn fabric(&self) -> &'static str {
+        match self {
+            Nodes::Tcp(_) => "tcp",
+            Nodes::Shm(_) => "shm",
+        }
+    }
+
+    /// The address or path of a node, by its place here.
+    #[must_use]
+    pub fn name(&self, node: NodeId) -> Option<String> {
+        let at = usize::from(node.0);
+        match self {
+            Nodes::Tcp(addresses) => addresses.get(at).cloned(),
+            Nodes::Shm(paths) => paths.get(at).map(|path| path.display().to_string()),
+        }
+    }
+
+    /// The same nodes, in the order of these numbers.
+    fn sorted(&self, numbers: &[NodeId]) -> Nodes {
+        fn sort<T: Clone>(list: &[T], numbers: &[NodeId]) -> Vec<T> {
+            let mut numbered: Vec<_> = numbers.iter().zip(list).collect();
+            numbered.sort_by_key(|(number, _)| **number);
+            numbered.into_iter().map(|(_, one)| one.clone()).collect()
+        }
+        match self {
+            Nodes::Tcp(addresses) => Nodes::Tcp(sort(addresses, numbers)),
+            Nodes::Shm(paths) => Nodes::Shm(sort(paths, numbers)),
+        }
+    }
+}
+
+/// A list of memory nodes cannot be one.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is no list of memory nodes: write host:port,host:port,... or shm:path,path,...")]
+pub struct NotNodes(String);
+
+impl FromStr for Nodes {
+    type Err = NotNodes;
+
+    fn from_str(text: &str) -> Result<Nodes, NotNodes> {
+        let wrong = || NotNodes(text.to_owned());
+        let nodes = match text.strip_prefix("shm:") {
+            // Every path may have the prefix again.
+            Some(paths) => {
+                let path = |path: &str| PathBuf::from(path.strip_prefix("shm:").unwrap_or(path));
+                Nodes::Shm(paths.split(',').map(path).collect())
+            }
+            None => Nodes::Tcp(text.split(',').map(|address| address.trim().to_owned()).collect()),
+        };
+        let whole = match &nodes {
+            Nodes::Shm(paths) => paths.iter().all(|path| !path.as_os_str().is_empty()),
+            Nodes::Tcp(addresses) => addresses.iter().all(|address| {
+                address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            }),
+        };
+        if whole && nodes.count() <= remora_fabric::limits::NODES_MAX { Ok(nodes) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Nodes::Tcp(addresses) => f.write_str(&addresses.join(",")),
+            Nodes::Shm(paths) => {
+                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                write!(f, "shm:{}", paths.join(","))
+            }
+        }
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// How transactions are run.
+    pub protocol: Protocol,
+    /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if `None`.
+    pub replicas: Option<u8>,
+    /// The key that nodes over TCP ask for.
+    pub key: Option<Key>,
+    /// Time without an answer after which a node over TCP is taken for dead.
+    pub patience: Option<Duration>,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions { protocol: Protocol::default(), replicas: None, key: None, patience: None }
+    }
+}
+
+/// Why a cluster could not be connected to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A memory node cannot be had.
+    #[error("memory node {name} {fault}")]
+    Node {
+        /// Its address or path.
+        name: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// A file of a memory node cannot be used.
+    #[error(transparent)]
+    File(#[from] file::OpenError),
+    /// What the nodes hold cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// The fabric of memory nodes that are other processes.
+#[derive(Clone)]
+pub(crate) enum Remote {
+    Tcp(Tcp),
+    Shm(ShmFiles),
+}
+
+impl Remote {
+    fn new(nodes: &Nodes, options: &ConnectOptions) -> Result<Remote, ConnectError> {
+        Ok(match nodes {
+            Nodes::Tcp(addresses) => {
+                let defaults = TcpOptions::default();
+                let patience = options.patience.unwrap_or(defaults.patience);
+                let tcp = TcpOptions { key: options.key.clone(), patience, ..defaults };
+                Remote::Tcp(Tcp::new(addresses.clone(), tcp))
+            }
+            Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),
+        })
+    }
+
+    fn fabric(&self) -> Arc<dyn Fabric> {
+        match self {
+            Remote::Tcp(tcp) => Arc::new(tcp.clone()),
+            Remote::Shm(files) => Arc::new(files.clone()),
+        }
+    }
+
+    /// How the server of a node is, if that can be asked.
+    pub(crate) fn status(&self, node: NodeId) -> Option<NodeStatus> {
+        match self {
+            Remote::Tcp(tcp) => tcp.status(node).ok(),
+            Remote::Shm(_) => None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Connects to memory nodes that are running. The first client to come founds the cluster; whoever comes later may
+    /// name the nodes in any order, but all of them.
+    pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
+        let count = nodes.count() as u16;
+        let replicas = options.replicas.unwrap_or((count as u8).min(3));
+        if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
+            let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
+            return Err(OpenError::from(too_many).into());
+        }
+        let named = |error: FabricError| ConnectError::Node {
+            name: nodes.name(error.node).unwrap_or_else(|| error.node.to_string()),
+            fault: error.fault,
+        };
+        let blame = |error: MemoryError| match error {
+            MemoryError::Fabric(error) => named(error),
+            error => OpenError::from(error).into(),
+        };
+        let remote = Remote::new(nodes, options)?;
+        let identities =
+            block_on(&*remote.fabric(), ClientId(0), async |lane: &Lane| identity::found(lane, count).await)
+                .map_err(named)?
+                .map_err(blame)?;
+        let numbers: Vec<NodeId> = identities.iter().map(|identity| identity.number).collect();
+        let (nodes, remote) = if numbers.is_sorted() {
+            (nodes.clone(), remote)
+        } else {
+            let sorted = nodes.sorted(&numbers);
+            let remote = Remote::new(&sorted, options)?;
+            (sorted, remote)
+        };
+        let fabric = remote.fabric();
+        let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, count, 0).await)
+            .map_err(named)?
+            .map_err(blame)?;
+        let options =
+            ClusterOptions { memory_nodes: count, replicas, protocol: options.protocol, ..ClusterOptions::default() };
+        Ok(Cluster::remote(fabric, (nodes, remote), options, admin)?)
+    }
+}

@@ -1,0 +1,413 @@
+//! Rounds with calls: what an endpoint has under way at the servers of its nodes.
+//!
+//! The one-sided verbs of such a round run at once, in order; its calls go to the mailboxes, or wait here while those are
+//! full. At an [`AfterCompletion`](Verb::AfterCompletion) the round waits for its replies. Rounds that are posted
+//! meanwhile wait behind it, whatever they hold: rule 1 orders them after what it has still to do.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use crate::address::NodeId;
+use crate::error::{FabricError, Fault};
+use crate::limits::{NODES_MAX, SPIN_NS};
+use crate::region::futex_wait;
+use crate::round::{RoundBuffer, Verb};
+use crate::transport::{LaneId, Nanos, Posted, Ticket};
+
+use super::channel::{Outcome, Sender};
+use super::control::{Control, Phase, Word};
+use super::gate_bit;
+use super::memory::{monotonic_ns, no_such_node};
+use super::transport::ShmTransport;
+
+/// A round that has not completed.
+struct Flight {
+    buffer: Box<RoundBuffer>,
+    /// The first verb that has not been executed or handed over.
+    next: usize,
+    /// Calls handed over and not answered.
+    waiting: usize,
+    orphaned: bool,
+}
+
+/// A call that has been handed over: its round, and which of its verbs it is.
+#[derive(Clone, Copy)]
+struct Handed {
+    round: Ticket,
+    verb: usize,
+    /// Where the reply goes, if the round has not failed meanwhile.
+    into: u32,
+    capacity: u32,
+}
+
+/// The endpoint's channel at one node.
+struct Mailbox {
+    index: usize,
+    generation: u32,
+    sender: Sender,
+    /// In the mailbox, oldest first: replies come in this order.
+    sent: VecDeque<Handed>,
+    /// Not there yet, for want of room.
+    queued: VecDeque<Handed>,
+}
+
+impl Mailbox {
+    fn is_idle(&self) -> bool {
+        self.sent.is_empty() && self.queued.is_empty()
+    }
+
+    /// Whether the server still serves this channel.
+    fn is_open(&self, control: &Control) -> bool {
+        let state = control.state(self.index);
+        state.phase() == Phase::Open && state.generation() == self.generation
+    }
+}
+
+/// See the [module](self).
+pub(super) struct Calls {
+    mailboxes: Vec<Option<Mailbox>>,
+    /// In the order posted.
+    flights: VecDeque<Flight>,
+    completed: Vec<Box<RoundBuffer>>,
+    ready: Vec<LaneId>,
+    reclaimed: VecDeque<Box<RoundBuffer>>,
+    /// Where a reply is read to whose round has failed.
+    discarded: Vec<u64>,
+}
+
+impl Calls {
+    pub(super) fn new(channels: Vec<Option<(usize, u32)>>) -> Calls {
+        let mailbox = |(index, generation)| Mailbox {
+            index,
+            generation,
+            sender: Sender::default(),
+            sent: VecDeque::new(),
+            queued: VecDeque::new(),
+        };
+        Calls {
+            mailboxes: channels.into_iter().map(|channel| channel.map(mailbox)).collect(),
+            flights: VecDeque::new(),
+            completed: Vec::new(),
+            ready: Vec::new(),
+            reclaimed: VecDeque::new(),
+            discarded: Vec::new(),
+        }
+    }
+
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        let at = self.completed.iter().position(|buffer| buffer.ticket() == ticket)?;
+        Some(self.completed.swap_remove(at))
+    }
+
+    pub(super) fn orphan(&mut self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.buffer.ticket() == ticket) {
+            flight.orphaned = true;
+            return None;
+        }
+        self.take(ticket)
+    }
+
+    /// Takes a flight out, with its outcome.
+    fn complete(&mut self, at: usize, outcome: Result<(), FabricError>) {
+        let Some(mut flight) = self.flights.remove(at) else { return };
+        flight.buffer.finish(outcome);
+        if outcome.is_err() {
+            // What has been handed over is answered to nobody; what has not is not sent.
+            let ticket = flight.buffer.ticket();
+            for mailbox in self.mailboxes.iter_mut().flatten() {
+                mailbox.queued.retain(|handed| handed.round != ticket);
+            }
+        }
+        if flight.orphaned {
+            self.reclaimed.push_back(flight.buffer);
+        } else {
+            self.ready.push(flight.buffer.lane());
+            self.completed.push(flight.buffer);
+        }
+    }
+
+    /// Sends what has waited for room.
+    fn pump(&mut self, controls: &[Arc<Control>]) {
+        for (mailbox, control) in self.mailboxes.iter_mut().zip(controls) {
+            let Some(mailbox) = mailbox else { continue };
+            let mut sent = false;
+            while let Some(handed) = mailbox.queued.front() {
+                let flight = self.flights.iter_mut().find(|flight| flight.buffer.ticket() == handed.round);
+                let (verbs, words) = flight.expect("a call that waits is of a round under way").buffer.parts();
+                let Verb::Call { head, head_words, body, body_words, capacity, .. } = verbs[handed.verb] else { break };
+                let head = &words[head as usize..][..head_words as usize];
+                let body = &words[body as usize..][..body_words as usize];
+                if !mailbox.sender.send(control.channel(mailbox.index), head, body, capacity) {
+                    break;
+                }
+                mailbox.sent.extend(mailbox.queued.pop_front());
+                sent = true;
+            }
+            if sent {
+                control.ring_server();
+            }
+        }
+    }
+
+    /// Takes the replies that have come.
+    fn receive(&mut self, controls: &[Arc<Control>]) {
+        for (node, control) in controls.iter().enumerate() {
+            while let Some(mailbox) = &mut self.mailboxes[node] {
+                let channel = control.channel(mailbox.index);
+                if mailbox.sent.is_empty() || !mailbox.sender.has_reply(channel) {
+                    break;
+                }
+                let Some(handed) = mailbox.sent.pop_front() else { break };
+                let at = self.flights.iter().position(|flight| flight.buffer.ticket() == handed.round);
+                let flight = at.and_then(|at| self.flights.get_mut(at));
+                let into = match flight {
+                    Some(flight) => {
+                        flight.waiting -= 1;
+                        &mut flight.buffer.parts().1[handed.into as usize..][..1 + handed.capacity as usize]
+                    }
+                    None => {
+                        self.discarded.resize(1 + handed.capacity as usize, 0);
+                        &mut self.discarded[..]
+                    }
+                };
+                let (outcome, words) = mailbox.sender.receive(channel, &mut into[1..]);
+                let fault = match outcome {
+                    Outcome::Served => {
+                        into[0] = u64::from(words);
+                        continue;
+                    }
+                    Outcome::NoHandler => Fault::NoHandler,
+                    Outcome::TooLong => Fault::ReplyTooLong { words, capacity: handed.capacity },
+                };
+                if let Some(at) = at {
+                    self.complete(at, Err(FabricError { node: NodeId(node as u16), fault }));
+                }
+            }
+        }
+    }
+
+    /// Fails every round that waits for a node which will not answer, or has still to go there.
+    fn fail(&mut self, node: NodeId, fault: Fault) {
+        let error = FabricError { node, fault };
+        if let Some(Some(mailbox)) = self.mailboxes.get_mut(usize::from(node.0)) {
+            let lost: Vec<Ticket> =
+                mailbox.sent.drain(..).chain(mailbox.queued.drain(..)).map(|handed| handed.round).collect();
+            for ticket in lost {
+                if let Some(at) = self.flights.iter().position(|flight| flight.buffer.ticket() == ticket) {
+                    self.complete(at, Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl ShmTransport {
+    fn controls(&self) -> &[Arc<Control>] {
+        &self.shared.controls
+    }
+
+    /// Posts a round that has calls, or that must wait behind one.
+    #[cold]
+    pub(super) fn post_calls(&self, buffer: Box<RoundBuffer>) -> Posted {
+        let calls = &mut *self.calls.borrow_mut();
+        let ticket = buffer.ticket();
+        calls.flights.push_back(Flight { buffer, next: 0, waiting: 0, orphaned: false });
+        if !self.stalled.get() {
+            self.advance(calls, calls.flights.len() - 1);
+        }
+        self.set_in_flight(!calls.flights.is_empty());
+        match calls.take(ticket) {
+            Some(buffer) => {
+                calls.ready.pop(); // nobody has begun to wait
+                Posted::Done(buffer)
+            }
+            None => Posted::Pending(ticket),
+        }
+    }
+
+    /// Takes a round as far as it gets. False if it waits in its middle.
+    fn advance(&self, calls: &mut Calls, at: usize) -> bool {
+        let flight = &mut calls.flights[at];
+        let ticket = flight.buffer.ticket();
+        let (verbs, words) = flight.buffer.parts();
+        let mailboxes = &mut calls.mailboxes;
+        let mut handed_over = false;
+        let outcome = self.inside(|refused| {
+            while let Some(verb) = verbs.get(flight.next) {
+                match *verb {
+                    Verb::Call { node, into, capacity, .. } => {
+                        self.admitted(refused, verb)?;
+                        let error = |fault| FabricError { node, fault };
+                        let control = self.controls().get(usize::from(node.0)).ok_or_else(|| no_such_node(node))?;
+                        let mailbox = mailboxes[usize::from(node.0)].as_mut();
+                        let mailbox = mailbox.filter(|mailbox| mailbox.is_open(control));
+                        let mailbox = mailbox.ok_or(error(Fault::Unreachable))?;
+                        if control.get(Word::Answers) == 0 {
+                            return Err(error(Fault::NoHandler));
+                        }
+                        mailbox.queued.push_back(Handed { round: ticket, verb: flight.next, into, capacity });
+                        flight.waiting += 1;
+                        handed_over = true;
+                    }
+                    Verb::AfterCompletion if flight.waiting > 0 => return Ok(false),
+                    _ => self.execute_apart(refused, verb, words)?,
+                }
+                flight.next += 1;
+            }
+            Ok(true)
+        });
+        let waiting = flight.waiting;
+        if handed_over && outcome.is_ok() {
+            calls.pump(self.controls());
+        }
+        match outcome {
+            Err(error) => calls.complete(at, Err(error)),
+            Ok(true) if waiting == 0 => calls.complete(at, Ok(())),
+            Ok(true) => {}
+            Ok(false) => self.stalled.set(true),
+        }
+        outcome != Ok(false)
+    }
+
+    /// The same as [`ShmTransport::execute`], which is inlined where it must be fast.
+    #[inline(never)]
+    fn execute_apart(&self, refused: u64, verb: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
+        self.execute(refused, verb, words)
+    }
+
+    /// Takes what has come, and goes on with what waited for it.
+    #[cold]
+    pub(super) fn poll_calls(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
+        self.progress_calls(&mut self.calls.borrow_mut());
+        // Either callback may post: nothing is borrowed over it.
+        loop {
+            let lane = self.calls.borrow_mut().ready.pop();
+            let Some(lane) = lane else { break };
+            ready(lane);
+        }
+        loop {
+            let buffer = self.calls.borrow_mut().reclaimed.pop_front();
+            let Some(buffer) = buffer else { break };
+            reclaimed(buffer);
+        }
+        let in_flight = !self.calls.borrow().flights.is_empty();
+        self.set_in_flight(in_flight);
+    }
+
+    fn progress_calls(&self, calls: &mut Calls) {
+        calls.receive(self.controls());
+        self.fail_lost(calls);
+        // Rounds that are through, and the one that may go on, with those behind it; a round that goes on may complete.
+        let mut at = 0;
+        let stalled = self.stalled.replace(false);
+        while let Some(flight) = calls.flights.get(at) {
+            let (all, through) = (flight.buffer.verbs().len(), flight.waiting == 0);
+            if flight.next == all {
+                if through {
+                    calls.complete(at, Ok(()));
+                } else {
+                    at += 1;
+                }
+                continue;
+            }
+            debug_assert!(stalled, "only a stall keeps a round from going on");
+            if flight.next > 0 && !through {
+                self.stalled.set(true);
+                break;
+            }
+            let before = calls.flights.len();
+            if !self.advance(calls, at) {
+                break;
+            }
+            at += usize::from(calls.flights.len() == before);
+        }
+        calls.pump(self.controls());
+    }
+
+    /// Fails what waits for nodes that are refused, or whose server is gone.
+    fn fail_lost(&self, calls: &mut Calls) {
+        let refused = self.attachment.gate.refused();
+        for node in (0..calls.mailboxes.len()).map(|node| NodeId(node as u16)) {
+            let Some(mailbox) = &calls.mailboxes[usize::from(node.0)] else { continue };
+            if mailbox.is_idle() {
+                continue;
+            }
+            if refused & gate_bit(node) != 0 {
+                calls.fail(node, self.why());
+            } else if !mailbox.is_open(&self.controls()[usize::from(node.0)]) {
+                calls.fail(node, Fault::Unreachable);
+            }
+        }
+    }
+
+    /// Whether there is anything that ends an idling: a ring of the endpoint's own bell, a reply, or a server that is gone.
+    fn has_news(&self) -> bool {
+        let rings = self.attachment.bell().rings.load(Ordering::Acquire);
+        let rung = self.rings_seen.replace(rings) != rings;
+        let calls = self.calls.borrow();
+        rung || calls.mailboxes.iter().zip(self.controls()).any(|(mailbox, control)| {
+            mailbox.as_ref().is_some_and(|mailbox| {
+                let channel = control.channel(mailbox.index);
+                !mailbox.sent.is_empty() && (mailbox.sender.has_reply(channel) || !mailbox.is_open(control))
+            })
+        })
+    }
+
+    /// Calls are under way, and no coroutine can run.
+    pub(super) fn wait_for_replies(&self, until: Option<Nanos>) {
+        let began = monotonic_ns();
+        let until = until.unwrap_or(Nanos::MAX);
+        let bell = self.attachment.bell();
+        loop {
+            for _ in 0..32 {
+                if self.has_news() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            let now = monotonic_ns();
+            if now >= until {
+                return;
+            }
+            if now - began > SPIN_NS {
+                break;
+            }
+            thread::yield_now();
+        }
+        let calls = self.calls.borrow();
+        let channels = || {
+            let mailboxes = calls.mailboxes.iter().zip(self.controls());
+            let busy = mailboxes.filter_map(|(mailbox, control)| Some((mailbox.as_ref()?, control)));
+            busy.filter(|(mailbox, _)| !mailbox.sent.is_empty())
+                .map(|(mailbox, control)| control.channel(mailbox.index).bell())
+        };
+        let mut words = [(bell.rings, self.rings_seen.get()); 1 + NODES_MAX];
+        bell.park();
+        let mut count = 1;
+        for channel in channels() {
+            words[count] = (channel.rings, channel.park());
+            count += 1;
+        }
+        if !self.has_news() {
+            futex_wait(&words[..count], (until != Nanos::MAX).then_some(until));
+        }
+        channels().for_each(|channel| channel.unpark());
+        bell.unpark();
+    }
+}
+
+impl Drop for ShmTransport {
+    fn drop(&mut self) {
+        self.set_in_flight(false);
+        let refused = || self.attachment.gate.refused();
+        let calls = self.calls.borrow();
+        for (node, (mailbox, control)) in calls.mailboxes.iter().zip(self.controls()).enumerate() {
+            if let Some(mailbox) = mailbox {
+                // A server that is down may have died while it served: it never leaves.
+                control.close(mailbox.index, mailbox.generation, || refused() & gate_bit(NodeId(node as u16)) == 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The control area of a node: what its server and its clients say to each other beside the region itself. In one process
+//! it is anonymous memory, across processes it is the front of the node's file. All of it is accessed by atomic words.
+//!
+//! ```text
+//! byte     0  magic 8 | version 8 | features 8 | region bytes 8 | zero 32            written once, magic last
+//!         64  service 8 | incarnation 8 | server pid 8 | its start 8 | zero 32       the server
+//!        128  doorbell of the server: rings 8 (any client) | parked 8 (the server) | zero 48
+//!        192  answers 8 | serving 8 | zero 48                                        the server
+//!        256  channels ever claimed 8 | zero 56                                      clients, growing
+//!       320.. zero
+//!      4096  512 channel states of 8 bytes: generation 32 | process 24 | phase 8      see below
+//!      8192  revoked clients, a bit for each of 2^24                                  set by whoever revokes, never cleared
+//!  8192+2Mi  512 channels of 260 KiB each                                             see `channel`
+//!  134 MiB   the region
+//! ```
+//!
+//! # Channels and their states
+//!
+//! A channel is one endpoint's pair of mailboxes at this node. Its state is one word, changed by CAS only:
+//!
+//! ```text
+//! Free -> Claimed       a client that found it free, which thereby owns the channel's page, with a new generation
+//! Claimed -> Asked      the same client, when it has written who it is; the server's answer is next
+//! Asked -> Open         the server, when it can revoke the client's access (it may signal its process)
+//! Asked -> Refused      the server, when it cannot, or the client is revoked
+//! Claimed -> Open       a client in the server's own process
+//! any -> Stale          a new server, if the client of an old one still lives: it can be revoked, but is not served
+//! any -> Closing        whoever ends it: its client, who revokes the client, or the server when the process has ended
+//! Closing -> Free       whoever has seen the server outside of the channel since
+//! ```
+//!
+//! The generation makes every step of an earlier life fail, so that ending a channel twice, or late, ends nobody else's.
+//!
+//! Nothing of a channel is served once [`Control::close`] has returned. It is the argument of [`gate`](crate::gate): the
+//! server makes `serving` odd, then looks at the state, serves, and makes it even; who closes changes the state, then looks
+//! at `serving`, and waits while it is odd and the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::thread;
+use std::time::Duration;
+
+use crate::gate::wait_outside;
+use crate::limits::CHANNELS_MAX;
+use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, futex_wake};
+use crate::transport::ClientId;
+
+use super::channel::{CHANNEL_BYTES, Channel};
+use super::doorbell::{BellWord, Doorbell};
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RemoraSM");
+/// 1: the first.
+pub(super) const VERSION: u64 = 1;
+/// Bits of what a reader must know to use the file; none yet.
+pub(super) const FEATURES: u64 = 0;
+
+/// Client ids stand in lock words, which give them so many bits.
+const CLIENT_BITS: u32 = 24;
+
+const STATES_AT: usize = 4096;
+const REVOKED_AT: usize = STATES_AT + CHANNELS_MAX * 8;
+const REVOKED_BYTES: usize = (1 << CLIENT_BITS) / 8;
+const CHANNELS_AT: usize = REVOKED_AT + REVOKED_BYTES;
+/// Bytes of a control area.
+pub(super) const CONTROL_BYTES: usize = (CHANNELS_AT + CHANNELS_MAX * CHANNEL_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
+
+const _: () = assert!(REVOKED_AT == 8192 && CONTROL_BYTES == 134 << 20);
+
+/// The single words, by their index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    Magic = 0,
+    Version = 1,
+    Features = 2,
+    RegionBytes = 3,
+    Service = 8,
+    Incarnation = 9,
+    ServerPid = 10,
+    ServerStart = 11,
+    Rings = 16,
+    Parked = 17,
+    /// 1 once a handler serves calls.
+    Answers = 24,
+    /// Odd while the server looks at a channel's state and serves its calls.
+    Serving = 25,
+    /// Channels from here on have never been claimed.
+    Channels = 32,
+}
+
+/// Values of [`Word::Service`].
+pub(super) mod service {
+    pub(in super::super) const STOPPED: u64 = 1;
+    pub(in super::super) const SERVING: u64 = 2;
+}
+
+/// What becomes of a channel; the table is in the [module](self)'s page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Phase {
+    Free = 0,
+    Claimed = 1,
+    Asked = 2,
+    Open = 3,
+    Refused = 4,
+    Stale = 5,
+    Closing = 6,
+}
+
+/// A channel's state word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct State(u64);
+
+impl State {
+    pub(super) fn phase(self) -> Phase {
+        match self.0 & 0xff {
+            0 => Phase::Free,
+            1 => Phase::Claimed,
+            2 => Phase::Asked,
+            3 => Phase::Open,
+            4 => Phase::Refused,
+            5 => Phase::Stale,
+            _ => Phase::Closing,
+        }
+    }
+
+    pub(super) fn process(self) -> u32 {
+        (self.0 >> 8) as u32 & 0xff_ffff
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    pub(super) fn to(self, phase: Phase) -> State {
+        State(self.0 & !0xff | phase as u64)
+    }
+
+    fn claimed_by(self, process: u32) -> State {
+        let generation = u64::from(self.generation().wrapping_add(1));
+        State(generation << 32 | u64::from(process & 0xff_ffff) << 8 | Phase::Claimed as u64)
+    }
+}
+
+impl BellWord for AtomicU64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        AtomicU64::load(self, Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64) {
+        AtomicU64::store(self, value, Ordering::Release);
+    }
+
+    fn increment(&self) {
+        self.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A node's control area.
+#[derive(Debug)]
+pub(super) struct Control {
+    region: Region,
+}
+
+impl Control {
+    /// That of a node whose clients are all in this process.
+    pub(super) fn anonymous() -> Result<Arc<Control>, RegionError> {
+        Region::sparse(CONTROL_BYTES).map(|region| Arc::new(Control { region }))
+    }
+
+    pub(super) fn of(region: Region) -> Arc<Control> {
+        debug_assert_eq!(region.words().len(), CONTROL_BYTES / 8);
+        Arc::new(Control { region })
+    }
+
+    #[inline]
+    pub(super) fn word(&self, word: Word) -> &AtomicU64 {
+        &self.region.words()[word as usize]
+    }
+
+    #[inline]
+    pub(super) fn get(&self, word: Word) -> u64 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    /// Whether nobody has ever written to the first page.
+    pub(super) fn header_is_zero(&self) -> bool {
+        self.region.words()[..STATES_AT / 8].iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    pub(super) fn server_bell(&self) -> Doorbell<'_, AtomicU64> {
+        Doorbell { rings: self.word(Word::Rings), parked: self.word(Word::Parked) }
+    }
+
+    /// There is something for the server to see.
+    #[inline]
+    pub(super) fn ring_server(&self) {
+        self.server_bell().ring(futex_wake);
+    }
+
+    pub(super) fn channel(&self, index: usize) -> Channel<'_> {
+        let start = (CHANNELS_AT + index * CHANNEL_BYTES) / 8;
+        Channel::of(&self.region.words()[start..start + CHANNEL_BYTES / 8])
+    }
+
+    #[inline]
+    fn state_word(&self, index: usize) -> &AtomicU64 {
+        &self.region.words()[STATES_AT / 8 + index]
+    }
+
+    #[inline]
+    pub(super) fn state(&self, index: usize) -> State {
+        State(self.state_word(index).load(Ordering::SeqCst))
+    }
+
+    /// One step of a channel's life; false if it is no longer in `from`.
+    pub(super) fn change(&self, index: usize, from: State, to: State) -> bool {
+        self.state_word(index).compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// How many channels have ever been claimed: no other is open.
+    #[inline]
+    pub(super) fn channels_claimed(&self) -> usize {
+        self.get(Word::Channels).min(CHANNELS_MAX as u64) as usize
+    }
+
+    /// All channels that are not free.
+    pub(super) fn channels(&self) -> impl Iterator<Item = (usize, State)> {
+        (0..CHANNELS_MAX).map(|index| (index, self.state(index))).filter(|(_, state)| state.phase() != Phase::Free)
+    }
+
+    /// Takes a free channel; `None` if all are in use.
+    pub(super) fn claim(&self, process: u32) -> Option<(usize, State)> {
+        (0..CHANNELS_MAX).find_map(|index| {
+            let free = self.state(index);
+            let claimed = free.claimed_by(process);
+            if free.phase() != Phase::Free || !self.change(index, free, claimed) {
+                return None;
+            }
+            // Before it is open: whoever looks for open channels looks so far.
+            self.word(Word::Channels).fetch_max(index as u64 + 1, Ordering::SeqCst);
+            Some((index, claimed))
+        })
+    }
+
+    /// Ends the life of a channel that has this generation: none of its calls is served after the return. Gives up waiting
+    /// for the call being served when `server_lives` says that it never will end.
+    pub(super) fn close(&self, index: usize, generation: u32, mut server_lives: impl FnMut() -> bool) {
+        let closing = loop {
+            let state = self.state(index);
+            if state.generation() != generation || state.phase() == Phase::Free {
+                return; // somebody else has ended it, and waited
+            }
+            if state.phase() == Phase::Closing || self.change(index, state, state.to(Phase::Closing)) {
+                break state.to(Phase::Closing);
+            }
+        };
+        wait_outside(self.word(Word::Serving), || {
+            thread::sleep(Duration::from_micros(20));
+            server_lives()
+        });
+        self.change(index, closing, closing.to(Phase::Free));
+    }
+
+    fn revoked_bit(&self, client: ClientId) -> (&AtomicU64, u64) {
+        let id = client.0 as usize & ((1 << CLIENT_BITS) - 1);
+        (&self.region.words()[REVOKED_AT / 8 + id / 64], 1 << (id % 64))
+    }
+
+    /// Has the server refuse a client from now on.
+    pub(super) fn mark_revoked(&self, client: ClientId) {
+        let (word, bit) = self.revoked_bit(client);
+        word.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_revoked(&self, client: ClientId) -> bool {
+        let (word, bit) = self.revoked_bit(client);
+        word.load(Ordering::SeqCst) & bit != 0
+    }
+
+    /// Wakes every client that waits for a reply.
+    pub(super) fn ring_clients(&self) {
+        for (index, _) in self.channels() {
+            self.channel(index).bell().ring(futex_wake);
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Shared memory across the processes of a host: a memory node is a file, or a memory device, that its server and its
+//! clients map. [`ShmNode`] serves one, [`ShmFiles`] is the fabric of several.
+//!
+//! ```text
+//! file:  control area 134 MiB | region
+//! ```
+//!
+//! A file is sparse: what nobody has touched takes no room; a device gives the whole. The server holds the file's lock
+//! while it serves, so a node has one server. Its memory outlives it; a restarted server says how the last one ended.
+//!
+//! **Who may use the memory** is known in the control area: every endpoint has a channel there, which names its process. A
+//! client's process is mapped memory and cannot be stopped from using it, so to revoke a client is to end its process, and
+//! a server lets in only who it may signal. Endpoints outlive their server in this respect: a restarted server keeps
+//! them listed until their process ends, and serves them no more.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::address::LINE_BYTES;
+use crate::region::{HUGE_PAGE_BYTES, Region, RegionError};
+use crate::transport::Handler;
+
+use super::control::{CONTROL_BYTES, Control, FEATURES, MAGIC, Phase, State, VERSION, Word, service};
+pub use super::files::ShmFiles;
+use super::memory::Answering;
+use super::process::{Process, Watch, exists};
+use super::server::{Admission, Server};
+
+/// How often a server looks for clients that died before it knew their process.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// A node's file could not be used. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused it.
+    #[error("{path}: cannot {what}: {cause}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A server has it.
+    #[error("{path}: another process ({pid}) serves it; stop that one first, or use another file")]
+    Served {
+        /// The file.
+        path: PathBuf,
+        /// The other process, as the file names it.
+        pid: u64,
+    },
+    /// It is no memory node.
+    #[error("{path}: is not a memory node of this program, and not empty; give another path, or remove it")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another version of the program made it.
+    #[error("{path}: has format version {found}; this program knows version {known}")]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// Ours.
+        known: u64,
+    },
+    /// It uses what this program does not know.
+    #[error("{path}: uses features {unknown:#x} that this program does not know")]
+    Features {
+        /// The file.
+        path: PathBuf,
+        /// The bits that are unknown.
+        unknown: u64,
+    },
+    /// The size is not what it should be.
+    #[error("{path}: has {found} bytes; {expected} are expected")]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the region, or of the whole file.
+        found: u64,
+        /// The same, as they should be.
+        expected: u64,
+    },
+    /// It could not be mapped.
+    #[error("{path}: {cause}")]
+    Region {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: RegionError,
+    },
+}
+
+/// What a server found in its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Nothing: the memory is new, and zero.
+    New,
+    /// What a server left that was stopped.
+    Stopped,
+    /// What a server left that was killed, or whose machine was.
+    Killed,
+}
+
+/// A node's file, mapped.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub(super) control: Arc<Control>,
+    pub(super) region: Arc<Region>,
+    /// Device and inode: the same for every mapping of the file.
+    pub(super) identity: (u64, u64),
+}
+
+pub(super) fn io_error<'p>(path: &'p Path, what: &'static str) -> impl FnOnce(io::Error) -> OpenError + 'p {
+    move |cause| OpenError::Io { path: path.into(), what, cause }
+}
+
+/// Bytes of a file, or of a character device, which the system tells elsewhere.
+fn size(path: &Path, file: &File) -> Result<(u64, bool), OpenError> {
+    let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
+    if !metadata.file_type().is_char_device() {
+        return Ok((metadata.len(), false));
+    }
+    let number = metadata.rdev();
+    let (major, minor) = (number >> 32 & 0xffff_f000 | number >> 8 & 0xfff, number >> 12 & 0xffff_ff00 | number & 0xff);
+    let size = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"));
+    let size = size.map_err(io_error(path, "find the device's size"))?;
+    let size = size.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into());
+    size.map(|size| (size, true)).map_err(io_error(path, "read the device's size"))
+}
+
+impl Mapped {
+    /// Checks what a file holds, and maps it. `None` if it is new: all zero where the header would be.
+    pub(super) fn of(path: &Path, file: &File) -> Result<Option<Mapped>, OpenError> {
+        let (size, device) = size(path, file)?;
+        if size == 0 {
+            return Ok(None);
+        }
+        if size <= CONTROL_BYTES as u64 {
+            return Err(OpenError::Foreign { path: path.into() });
+        }
+        let control = Mapped::map(path, file, 0, CONTROL_BYTES)?;
+        let control = Control::of(control);
+        match (control.get(Word::Magic), control.get(Word::Version)) {
+            // Set last: a file without it was never served. But then nothing else may be there either.
+            (0, _) if control.header_is_zero() => return Ok(None),
+            (MAGIC, VERSION) => {}
+            (MAGIC, found) => return Err(OpenError::Version { path: path.into(), found, known: VERSION }),
+            _ => return Err(OpenError::Foreign { path: path.into() }),
+        }
+        let unknown = control.get(Word::Features) & !FEATURES;
+        if unknown != 0 {
+            return Err(OpenError::Features { path: path.into(), unknown });
+        }
+        let bytes = control.get(Word::RegionBytes);
+        let expected = (CONTROL_BYTES as u64).saturating_add(bytes);
+        if size < expected || size > expected && !device {
+            return Err(OpenError::Size { path: path.into(), found: size, expected });
+        }
+        Mapped::with(path, file, control, bytes).map(Some)
+    }
+
+    /// Lays out a new file.
+    fn new(path: &Path, file: &File, bytes: Option<u64>) -> Result<Mapped, OpenError> {
+        let (size, device) = size(path, file)?;
+        let room = size.saturating_sub(CONTROL_BYTES as u64);
+        let bytes = bytes.unwrap_or(if device { room } else { 0 });
+        let expected = (CONTROL_BYTES as u64).saturating_add(bytes);
+        if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES as u64) {
+            let cause = RegionError::Size(bytes as usize);
+            return Err(OpenError::Region { path: path.into(), cause });
+        }
+        if device && size < expected {
+            return Err(OpenError::Size { path: path.into(), found: size, expected });
+        }
+        if !device {
+            file.set_len(expected).map_err(io_error(path, "give it its size"))?;
+        }
+        let control = Control::of(Mapped::map(path, file, 0, CONTROL_BYTES)?);
+        control.set(Word::RegionBytes, bytes);
+        control.set(Word::Features, FEATURES);
+        control.set(Word::Version, VERSION);
+        control.set(Word::Magic, MAGIC);
+        Mapped::with(path, file, control, bytes)
+    }
+
+    fn with(path: &Path, file: &File, control: Arc<Control>, bytes: u64) -> Result<Mapped, OpenError> {
+        let region = Arc::new(Mapped::map(path, file, CONTROL_BYTES as u64, bytes as usize)?);
+        let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
+        Ok(Mapped { control, region, identity: (metadata.dev(), metadata.ino()) })
+    }
+
+    fn map(path: &Path, file: &File, offset: u64, bytes: usize) -> Result<Region, OpenError> {
+        let huge = offset != 0 && bytes >= HUGE_PAGE_BYTES;
+        Region::of_file(file, offset, bytes, huge).map_err(|cause| OpenError::Region { path: path.into(), cause })
+    }
+
+    /// The server, as the file names it.
+    pub(super) fn server(&self) -> Process {
+        let control = &self.control;
+        Process { pid: control.get(Word::ServerPid) as u32, start: control.get(Word::ServerStart) }
+    }
+}
+
+/// A memory node of this process, in a file that others map. Dropping it stops it, and says so in the file.
+#[derive(Debug)]
+pub struct ShmNode {
+    path: PathBuf,
+    found: Found,
+    mapped: Mapped,
+    answering: Arc<Answering>,
+    // Stopped in this order; the lock is given up last.
+    server: Option<Server>,
+    watch: Option<Arc<Watch>>,
+    locked: File,
+}
+
+impl ShmNode {
+    /// Serves a file or memory device, and makes it if it is new, with a region of `bytes`; without a size, what is there
+    /// is taken as it is. Whatever is not this program's is left untouched.
+    pub fn open(path: impl AsRef<Path>, bytes: Option<u64>) -> Result<ShmNode, OpenError> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(bytes.is_some()).truncate(false).mode(0o600);
+        let file = options.open(path).map_err(io_error(path, "open it"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let pid = Mapped::of(path, &file).ok().flatten().map_or(0, |other| u64::from(other.server().pid));
+                return Err(OpenError::Served { path: path.into(), pid });
+            }
+            Err(TryLockError::Error(cause)) => return Err(io_error(path, "lock it")(cause)),
+        }
+        let process = Process::current().map_err(io_error(path, "find out who serves"))?;
+        let (mapped, found) = match Mapped::of(path, &file)? {
+            None => (Mapped::new(path, &file, bytes)?, Found::New),
+            Some(mapped) => {
+                let found = if bytes.is_none_or(|bytes| bytes == mapped.region.bytes()) {
+                    mapped.control.get(Word::Service)
+                } else {
+                    let (found, expected) = (mapped.region.bytes(), bytes.unwrap_or_default());
+                    return Err(OpenError::Size { path: path.into(), found, expected });
+                };
+                (mapped, if found == service::STOPPED { Found::Stopped } else { Found::Killed })
+            }
+        };
+        let control = mapped.control.clone();
+        control.set(Word::Answers, 0);
+        control.set(Word::Serving, control.get(Word::Serving).next_multiple_of(2));
+        control.set(Word::ServerPid, u64::from(process.pid));
+        control.set(Word::ServerStart, process.start);
+        // Endpoints of the last server see this, if they live.
+        control.set(Word::Incarnation, control.get(Word::Incarnation) + 1);
+        let sweeping = control.clone();
+        let watch = Watch::spawn("memory-node-watch", SWEEP_EVERY, move || sweep(&sweeping));
+        let watch = Arc::new(watch.map_err(io_error(path, "start a thread"))?);
+        for (index, state) in control.channels() {
+            inherit(&control, &watch, index, state);
+        }
+        let answering = Arc::<Answering>::default();
+        let admission = Box::new(Signalled { watch: watch.clone() });
+        let server = Server::spawn("memory-node", control.clone(), answering.clone(), Some(admission));
+        let server = Some(server.map_err(io_error(path, "start a thread"))?);
+        control.set(Word::Service, service::SERVING);
+        Ok(ShmNode { path: path.into(), found, mapped, answering, server, watch: Some(watch), locked: file })
+    }
+
+    /// What the file held.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The node's memory.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.mapped.region
+    }
+
+    pub(super) fn identity(&self) -> (u64, u64) {
+        self.mapped.identity
+    }
+
+    /// Endpoints that are connected, or were to an earlier server and whose process lives.
+    #[must_use]
+    pub fn endpoints(&self) -> usize {
+        self.mapped.control.channels().count()
+    }
+
+    /// Has a handler serve the node's calls from now on.
+    pub fn answer(&self, handler: Box<dyn Handler>) {
+        self.answering.set(handler);
+        self.mapped.control.set(Word::Answers, 1);
+    }
+}
+
+impl Drop for ShmNode {
+    fn drop(&mut self) {
+        let control = &self.mapped.control;
+        control.set(Word::Answers, 0);
+        self.server = None;
+        self.watch = None;
+        for (index, state) in control.channels().filter(|(_, state)| state.phase() == Phase::Open) {
+            control.change(index, state, state.to(Phase::Stale));
+        }
+        control.set(Word::Service, service::STOPPED);
+        control.ring_clients();
+        // A process being forked may still hold the file, and would the lock.
+        if let Err(cause) = self.locked.unlock() {
+            tracing::error!(%cause, path = %self.path.display(), "unlocking a memory node's file failed");
+        }
+    }
+}
+
+/// What becomes of a channel that an earlier server left: whoever still has the memory mapped can be revoked.
+fn inherit(control: &Arc<Control>, watch: &Watch, index: usize, state: State) {
+    let process = Process { pid: state.process(), start: control.channel(index).start() };
+    match state.phase() {
+        Phase::Claimed | Phase::Asked if exists(process.pid) => {} // it will be answered
+        _ => match process.open() {
+            Ok(Some(handle)) if control.change(index, state, state.to(Phase::Stale)) => {
+                close_at_end(control, watch, handle, index, state);
+            }
+            _ => control.close(index, state.generation(), || true),
+        },
+    }
+}
+
+/// Ends a channel when its process has ended.
+fn close_at_end(control: &Arc<Control>, watch: &Watch, process: OwnedFd, index: usize, state: State) {
+    let control = control.clone();
+    watch.watch(process, move || control.close(index, state.generation(), || true));
+}
+
+/// Ends the channels of processes that died before the server had a handle to them.
+fn sweep(control: &Control) {
+    for (index, state) in control.channels() {
+        if !matches!(state.phase(), Phase::Open | Phase::Stale) && !exists(state.process()) {
+            control.close(index, state.generation(), || true);
+        }
+    }
+}
+
+/// Lets in whose process this one may signal.
+struct Signalled {
+    watch: Arc<Watch>,
+}
+
+impl Admission for Signalled {
+    fn admit(&mut self, control: &Arc<Control>, index: usize, state: State) -> bool {
+        let process = Process { pid: state.process(), start: control.channel(index).start() };
+        if process.is_current() {
+            return true;
+        }
+        let Some(handle) = process.open_to_end() else { return false };
+        close_at_end(control, &self.watch, handle, index, state);
+        true
+    }
+}

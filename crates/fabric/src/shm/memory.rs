@@ -1,0 +1,266 @@
+//! The memory of memory nodes in this process, the one place where verbs are executed on it, and who serves calls there.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::address::{Address, NodeId, RegionId};
+use crate::copy;
+use crate::error::{FabricError, Fault};
+use crate::limits::{NODES_MAX, REGIONS_PER_NODE_MAX};
+use crate::region::{Pages, Region, RegionError};
+use crate::round::Verb;
+use crate::transport::{Capabilities, ClientId, Flush, Handler, Nanos};
+
+/// The regions of a cluster's memory nodes, all in this process, and who serves calls there.
+pub struct Memory {
+    nodes: u16,
+    /// `REGIONS_PER_NODE_MAX` slots a node: one lookup finds a region.
+    regions: Box<[Option<Arc<Region>>]>,
+    answering: Box<[Arc<Answering>]>,
+}
+
+/// A node's CPU, as far as it serves calls: one after the other, whoever brings them.
+#[derive(Default)]
+pub(crate) struct Answering {
+    serving: Mutex<Serving>,
+}
+
+#[derive(Default)]
+struct Serving {
+    handler: Option<Box<dyn Handler>>,
+    request: Vec<u64>,
+    reply: Vec<u64>,
+}
+
+impl Answering {
+    fn lock(&self) -> MutexGuard<'_, Serving> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a handler serve from now on.
+    pub(crate) fn set(&self, handler: Box<dyn Handler>) {
+        self.lock().handler = Some(handler);
+    }
+
+    /// Serves one request; the answer is appended to `reply`.
+    pub(crate) fn serve(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) -> Result<(), Fault> {
+        serve(&mut self.lock().handler, from, request, reply)
+    }
+}
+
+impl fmt::Debug for Answering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answering").finish_non_exhaustive()
+    }
+}
+
+/// A handler that panics serves no more: nobody sees it half-way, because it is dropped.
+fn serve(
+    handler: &mut Option<Box<dyn Handler>>,
+    from: ClientId,
+    request: &[u64],
+    reply: &mut Vec<u64>,
+) -> Result<(), Fault> {
+    let serving = handler.as_mut().ok_or(Fault::NoHandler)?;
+    catch_unwind(AssertUnwindSafe(|| serving.call(from, request, reply))).map_err(|_| {
+        tracing::error!("a memory node's handler panicked, and serves no more calls");
+        *handler = None;
+        Fault::NoHandler
+    })
+}
+
+impl Memory {
+    /// Maps the regions: for each node, the sizes of its regions in bytes.
+    pub fn map(nodes: &[Vec<usize>]) -> Result<Memory, RegionError> {
+        assert!(nodes.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
+        let mut regions = Vec::with_capacity(nodes.len() * REGIONS_PER_NODE_MAX);
+        for sizes in nodes {
+            assert!(sizes.len() <= REGIONS_PER_NODE_MAX, "at most {REGIONS_PER_NODE_MAX} regions a node");
+            for slot in 0..REGIONS_PER_NODE_MAX {
+                regions.push(match sizes.get(slot) {
+                    Some(bytes) => Some(Arc::new(Region::anonymous(*bytes)?)),
+                    None => None,
+                });
+            }
+        }
+        Ok(Memory::of(nodes.len() as u16, regions.into()))
+    }
+
+    fn of(nodes: u16, regions: Box<[Option<Arc<Region>>]>) -> Memory {
+        Memory { nodes, regions, answering: (0..nodes).map(|_| Arc::default()).collect() }
+    }
+
+    /// One region for each node.
+    pub(crate) fn of_regions(of_nodes: impl IntoIterator<Item = Arc<Region>>) -> Memory {
+        let none = std::iter::repeat_n(None, REGIONS_PER_NODE_MAX - 1);
+        let regions: Box<[_]> =
+            of_nodes.into_iter().flat_map(|region| std::iter::once(Some(region)).chain(none.clone())).collect();
+        Memory::of((regions.len() / REGIONS_PER_NODE_MAX) as u16, regions)
+    }
+
+    /// Has a handler serve a node's calls from now on.
+    pub(crate) fn answer(&self, node: NodeId, handler: Box<dyn Handler>) {
+        if let Some(answering) = self.answering(node) {
+            answering.set(handler);
+        }
+    }
+
+    /// Who serves a node's calls.
+    pub(crate) fn answering(&self, node: NodeId) -> Option<&Arc<Answering>> {
+        self.answering.get(usize::from(node.0))
+    }
+
+    /// Serves a call whose request and reply lie in `words`, now and here.
+    #[cold]
+    pub(crate) fn call(&self, from: ClientId, call: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
+        let &Verb::Call { node, head, head_words, body, body_words, into, capacity } = call else { return Ok(()) };
+        let answering = self.answering(node).ok_or_else(|| no_such_node(node))?;
+        let error = |fault| FabricError { node, fault };
+        let Serving { handler, request, reply } = &mut *answering.lock();
+        request.clear();
+        request.extend_from_slice(&words[head as usize..][..head_words as usize]);
+        request.extend_from_slice(&words[body as usize..][..body_words as usize]);
+        reply.clear();
+        serve(handler, from, request, reply).map_err(error)?;
+        let Some(place) = words[into as usize + 1..][..capacity as usize].get_mut(..reply.len()) else {
+            return Err(error(Fault::ReplyTooLong { words: reply.len() as u32, capacity }));
+        };
+        place.copy_from_slice(reply);
+        words[into as usize] = reply.len() as u64;
+        Ok(())
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> u16 {
+        self.nodes
+    }
+
+    /// A region.
+    #[inline]
+    #[must_use]
+    pub fn region(&self, node: NodeId, region: RegionId) -> Option<&Arc<Region>> {
+        if region.0 as usize >= REGIONS_PER_NODE_MAX {
+            return None;
+        }
+        self.regions.get(node.0 as usize * REGIONS_PER_NODE_MAX + region.0 as usize)?.as_ref()
+    }
+
+    /// The words of a region and the index of the first word of an access, bounds checked.
+    #[inline]
+    pub(crate) fn words(&self, at: Address, words: u32) -> Result<(&[AtomicU64], usize), FabricError> {
+        let Some(region) = self.region(at.node, at.region) else {
+            return Err(FabricError { node: at.node, fault: Fault::NoSuchRegion(at) });
+        };
+        let all = region.words();
+        let start = at.offset >> 3;
+        match start.checked_add(u64::from(words)) {
+            Some(end) if end <= all.len() as u64 => Ok((all, start as usize)),
+            _ => {
+                let bytes = u64::from(words) * 8;
+                Err(FabricError { node: at.node, fault: Fault::OutOfBounds { at, bytes } })
+            }
+        }
+    }
+
+    /// Has the processor fetch what the verbs of a round will touch, all at once: a NIC would overlap them too, and a
+    /// round's cache misses then cost little more than one.
+    #[inline]
+    pub(super) fn prefetch(&self, verbs: &[Verb]) {
+        for verb in verbs {
+            if let Verb::Read { at, .. } | Verb::Write { at, .. } | Verb::CompareSwap { at, .. } = verb
+                && let Some(region) = self.region(at.node, at.region)
+            {
+                region.prefetch((at.offset >> 3) as usize);
+            }
+        }
+    }
+
+    /// The worst pages that back any region.
+    #[must_use]
+    pub fn pages(&self) -> Option<Pages> {
+        let rank = |pages: &Pages| match pages {
+            Pages::Huge => 0,
+            Pages::Transparent => 1,
+            Pages::Small => 2,
+        };
+        self.regions.iter().flatten().map(|region| region.pages()).max_by_key(rank)
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("nodes", &self.nodes).field("regions", &self.regions).finish_non_exhaustive()
+    }
+}
+
+/// The error of a verb for a node that does not exist.
+pub(super) fn no_such_node(node: NodeId) -> FabricError {
+    FabricError { node, fault: Fault::NoSuchRegion(Address { node, region: RegionId(0), offset: 0 }) }
+}
+
+/// Executes one verb on memory. Both backends of this crate and the server of later ones run verbs by this code only.
+///
+/// `unfenced` says whether a WRITE of this connection may still sit in the CPU's store buffer: rule 1 orders it before
+/// whatever follows, and processors do not order a store before a later load.
+#[inline(always)]
+pub(crate) fn execute_verb(
+    memory: &Memory,
+    verb: &Verb,
+    words: &mut [u64],
+    unfenced: &Cell<bool>,
+    client: ClientId,
+) -> Result<(), FabricError> {
+    match *verb {
+        Verb::Read { at, words: count, into } => {
+            let (region, start) = memory.words(at, count)?;
+            if unfenced.replace(false) {
+                fence(Ordering::SeqCst);
+            }
+            copy::read(region, start, &mut words[into as usize..][..count as usize]);
+        }
+        Verb::Write { at, words: count, from } => {
+            let (region, start) = memory.words(at, count)?;
+            copy::write(region, start, &words[from as usize..][..count as usize]);
+            unfenced.set(true);
+        }
+        Verb::CompareSwap { at, expected, new, into } => {
+            let (region, start) = memory.words(at, 1)?;
+            let found = region[start].compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
+            words[into as usize] = found.unwrap_or_else(|other| other);
+            unfenced.set(!LOCKED_INSTRUCTIONS_FENCE);
+        }
+        Verb::FetchAdd { at, delta, into } => {
+            let (region, start) = memory.words(at, 1)?;
+            words[into as usize] = region[start].fetch_add(delta, Ordering::SeqCst);
+            unfenced.set(!LOCKED_INSTRUCTIONS_FENCE);
+        }
+        Verb::Flush { node } => {
+            if node.0 >= memory.nodes() {
+                return Err(no_such_node(node));
+            }
+            if unfenced.replace(false) {
+                fence(Ordering::SeqCst);
+            }
+        }
+        Verb::Call { .. } => memory.call(client, verb, words)?,
+        Verb::AfterCompletion => {}
+    }
+    Ok(())
+}
+
+/// On x86 a read-modify-write is a full barrier; elsewhere a later load may pass its store.
+pub(super) const LOCKED_INSTRUCTIONS_FENCE: bool = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
+
+pub(crate) const CAPABILITIES: Capabilities =
+    Capabilities { atomic_line: true, coherent_atomics: true, flush: Flush::Visible, revoke: true };
+
+/// CLOCK_MONOTONIC: the one clock of all processes of a host.
+#[inline]
+pub(crate) fn monotonic_ns() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

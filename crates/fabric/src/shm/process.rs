@@ -1,0 +1,190 @@
+//! Processes: who one is, whether it lives, and how it is ended.
+//!
+//! A process is its number and the time it began, since numbers are used again. A pidfd, once its process is found to be
+//! the one meant, stays with that process.
+
+use std::fs;
+use std::io;
+use std::io::{PipeWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
+
+use super::lock;
+
+/// A process of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// In clock ticks since the machine started.
+    pub(super) start: u64,
+}
+
+impl Process {
+    /// The calling one.
+    pub(super) fn current() -> io::Result<Process> {
+        let pid = std::process::id();
+        start_of(pid).map(|start| Process { pid, start })
+    }
+
+    pub(super) fn is_current(self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// A handle to it; `None` if it has ended.
+    pub(super) fn open(self) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(None) };
+        let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(None),
+            handle => handle?,
+        };
+        // Asked after the handle was had: if this is the process meant, so is the handle's.
+        Ok(start_of(self.pid).is_ok_and(|start| start == self.start).then_some(handle))
+    }
+
+    /// A handle, if it lives and this process may end it.
+    pub(super) fn open_to_end(self) -> Option<OwnedFd> {
+        let handle = self.open().ok()??;
+        let may_end = test_kill_process(Pid::from_raw(self.pid as i32)?).is_ok();
+        (may_end && !has_ended(&handle)).then_some(handle)
+    }
+
+    /// Whether it lives.
+    pub(super) fn lives(self) -> bool {
+        self.open().ok().flatten().is_some_and(|handle| !has_ended(&handle))
+    }
+
+    /// Ends it; returns when no instruction of it will run any more.
+    pub(super) fn end(self) -> io::Result<()> {
+        let Some(handle) = self.open()? else { return Ok(()) };
+        match pidfd_send_signal(&handle, Signal::KILL) {
+            Ok(()) => {}
+            Err(Errno::SRCH) => return Ok(()),
+            Err(cause) => return Err(cause.into()),
+        }
+        // A pidfd becomes readable when the last thread has given up its memory.
+        loop {
+            match poll(&mut [PollFd::new(&handle, PollFlags::IN)], None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(cause) => return Err(cause.into()),
+            }
+        }
+    }
+}
+
+/// Whether some process has this number.
+pub(super) fn exists(pid: u32) -> bool {
+    Pid::from_raw(pid as i32).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+fn has_ended(handle: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)) != Ok(0)
+}
+
+/// When a process began: the 22nd field of its `stat`, counted behind the name, which may hold anything.
+fn start_of(pid: u32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    let start = fields.and_then(|fields| fields.split_ascii_whitespace().nth(19)).and_then(|start| start.parse().ok());
+    start.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Says when processes have ended. One thread, which sleeps in between.
+#[derive(Debug)]
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    wake: PipeWriter,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Ended = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    stop: bool,
+    new: Vec<(OwnedFd, Ended)>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Also calls `tick` at least every so often.
+    pub(super) fn spawn(name: &str, every: Duration, mut tick: impl FnMut() + Send + 'static) -> io::Result<Watch> {
+        let (woken, wake) = io::pipe()?;
+        let shared = Arc::<Shared>::default();
+        let theirs = shared.clone();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut watched: Vec<(OwnedFd, Option<Ended>)> = Vec::new();
+            let timeout = Timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos() as _ };
+            loop {
+                let mut fds = vec![PollFd::new(&woken, PollFlags::IN)];
+                fds.extend(watched.iter().map(|(handle, _)| PollFd::new(handle, PollFlags::IN)));
+                if let Err(error) = poll(&mut fds, Some(&timeout))
+                    && error != Errno::INTR
+                {
+                    tracing::error!(%error, "processes cannot be watched");
+                    thread::sleep(every);
+                }
+                let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+                drop(fds);
+                if ready[0] {
+                    let _ = rustix::io::read(woken.as_fd(), &mut [0; 64]);
+                }
+                for ((_, ended), _) in watched.iter_mut().zip(&ready[1..]).filter(|(_, ready)| **ready) {
+                    if let Some(ended) = ended.take() {
+                        ended();
+                    }
+                }
+                watched.retain(|(_, ended)| ended.is_some());
+                let mut state = lock(&theirs.state);
+                if state.stop {
+                    return;
+                }
+                watched.extend(state.new.drain(..).map(|(handle, ended)| (handle, Some(ended))));
+                drop(state);
+                tick();
+            }
+        })?;
+        Ok(Watch { shared, wake, thread: Some(thread) })
+    }
+
+    /// Calls `ended` on the watching thread once the process has ended.
+    pub(super) fn watch(&self, process: OwnedFd, ended: impl FnOnce() + Send + 'static) {
+        lock(&self.shared.state).new.push((process, Box::new(ended)));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes as well.
+        let _ = (&self.wake).write(&[0]);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stop = true;
+        self.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the watch over processes panicked");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Memory nodes over TCP: any machine is a memory node, without special hardware.
+//!
+//! A [`Server`] serves the regions of one memory node from one thread; [`Tcp`] is the fabric of the clients: a connection
+//! for each endpoint and node, so that what an endpoint posts to a node arrives in order. The server executes verbs by the
+//! same code as shared memory, one frame after the other.
+//!
+//! # What it costs
+//!
+//! A round trip is two system calls at each end and what the network takes. Everything that the coroutines of a worker
+//! post in one go leaves in one system call for each node, and is answered in one; so the more coroutines, the less of it
+//! each pays. Answers of background rounds are not sent for their own sake (passive ACK): they ride on the next answer
+//! that somebody waits for, or leave after a millisecond.
+//!
+//! # Who may come in
+//!
+//! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). Without a key a server binds
+//! the local host only, unless it is told that everybody is welcome. After the handshake plain TCP is neither encrypted nor
+//! signed: who can read or change the packets between the machines can read and change memory.
+//!
+//! # Failure
+//!
+//! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer than
+//! [`TcpOptions::patience`] is lost to that transport for good: rounds to it fail with
+//! [`Fault::Unreachable`](crate::Fault::Unreachable) from then on. Nothing is ever sent twice, and nothing reconnects in
+//! secret: whether the verbs of a lost round have run is unknown, and only the layers above can find out.
+
+use std::fmt;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::address::{NodeId, RegionId};
+use crate::error::{FabricError, Fault, Refusal};
+use crate::limits::{HANDSHAKE_NS, NODES_MAX, PATIENCE_NS};
+use crate::region::Region;
+use crate::shm::CAPABILITIES;
+use crate::transport::{Capabilities, ClientId, Fabric, Transport};
+
+mod admin;
+mod buffer;
+mod connection;
+mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod handshake;
+mod key;
+mod link;
+mod loopback;
+mod node;
+mod poller;
+mod server;
+mod transport;
+
+pub use key::{Key, KeyError};
+pub use loopback::{Loopback, LoopbackError};
+pub use node::NodeStatus;
+pub use server::{Server, ServerError, ServerHandle, ServerOptions};
+
+use handshake::Purpose;
+use poller::{Bell, Interest, Poller};
+use transport::TcpTransport;
+
+// Frames are words as the processor has them.
+const _: () = assert!(cfg!(target_endian = "little"), "the tcp backend is for little-endian machines");
+
+/// How clients connect.
+#[derive(Clone, Debug)]
+pub struct TcpOptions {
+    /// The servers must have it too.
+    pub key: Option<Key>,
+    /// Time without an answer after which a node is down.
+    pub patience: Duration,
+    /// Time for a connection to be made, the handshake not counted.
+    pub connect_timeout: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> TcpOptions {
+        TcpOptions { key: None, patience: Duration::from_nanos(PATIENCE_NS), connect_timeout: Duration::from_secs(2) }
+    }
+}
+
+/// The fabric over TCP: memory nodes by their addresses. Clones are of the same fabric.
+#[derive(Clone)]
+pub struct Tcp {
+    cluster: Arc<Cluster>,
+}
+
+/// What the transports of a fabric share.
+#[derive(Debug)]
+struct Cluster {
+    addresses: Vec<String>,
+    options: TcpOptions,
+    /// Bits of the nodes that are down.
+    down: AtomicU64,
+    /// Of the transports: what is down is told to those that wait.
+    bells: Mutex<Vec<Weak<Bell>>>,
+}
+
+impl Tcp {
+    /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the list. Names are resolved
+    /// when a connection is made.
+    #[must_use]
+    pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
+        assert!(addresses.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
+        let cluster = Cluster { addresses, options, down: AtomicU64::new(0), bells: Mutex::default() };
+        Tcp { cluster: Arc::new(cluster) }
+    }
+}
+
+impl Cluster {
+    fn is_down(&self, node: NodeId) -> bool {
+        self.down.load(Ordering::Relaxed) & bit(node) != 0
+    }
+
+    /// A blocking connection to a node that has been welcomed.
+    fn open(&self, node: NodeId, purpose: Purpose) -> Result<(TcpStream, handshake::ServerHello), Fault> {
+        let unreachable = |error: std::io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
+        let address = self.addresses.get(usize::from(node.0)).ok_or(Fault::Unreachable)?;
+        let mut last = std::io::ErrorKind::AddrNotAvailable.into();
+        for address in address.to_socket_addrs().map_err(unreachable)? {
+            match TcpStream::connect_timeout(&address, self.options.connect_timeout) {
+                Ok(stream) => {
+                    server::set_up(&stream, self.options.patience).map_err(unreachable)?;
+                    let time = Duration::from_nanos(HANDSHAKE_NS);
+                    let hello = handshake::greet(&stream, self.options.key.as_ref(), purpose, time)?;
+                    return Ok((stream, hello));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(unreachable(last))
+    }
+
+    /// A transport's connection to a node. `Ok(Err)` of one that is lost already.
+    fn connect(&self, node: NodeId, client: ClientId) -> Result<Result<TcpStream, Fault>, FabricError> {
+        if self.is_down(node) {
+            return Ok(Err(Fault::Unreachable));
+        }
+        match self.open(node, Purpose::Verbs(client)) {
+            Ok((stream, _)) => match stream.set_nonblocking(true) {
+                Ok(()) => Ok(Ok(stream)),
+                Err(error) => Err(FabricError { node, fault: Fault::Refused(Refusal::Unreachable(error.kind())) }),
+            },
+            // As for a client that is revoked while it is connected: its rounds tell.
+            Err(Fault::Revoked) => Ok(Err(Fault::Revoked)),
+            Err(fault) => Err(FabricError { node, fault }),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.addresses.len() as u16).map(NodeId)
+    }
+}
+
+/// The bit of a node; none for one that cannot exist.
+fn bit(node: NodeId) -> u64 {
+    1u64.checked_shl(u32::from(node.0)).unwrap_or(0)
+}
+
+impl Fabric for Tcp {
+    fn nodes(&self) -> u16 {
+        self.cluster.addresses.len() as u16
+    }
+
+    fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
+        let cluster = &self.cluster;
+        let streams = cluster.all().map(|node| cluster.connect(node, client)).collect::<Result<Vec<_>, _>>()?;
+        let local = |error: std::io::Error| FabricError {
+            node: NodeId(0),
+            fault: Fault::Refused(Refusal::Unreachable(error.kind())),
+        };
+        let bell = Arc::new(Bell::new().map_err(local)?);
+        let poller = Poller::new(&bell).map_err(local)?;
+        for (place, stream) in streams.iter().enumerate() {
+            if let Ok(stream) = stream {
+                poller.add(stream, place as u64, Interest::IN).map_err(local)?;
+            }
+        }
+        let mut bells = cluster.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.retain(|bell| bell.strong_count() > 0);
+        bells.push(Arc::downgrade(&bell));
+        drop(bells);
+        Ok(Box::new(TcpTransport::new(cluster.clone(), streams, bell, poller)))
+    }
+
+    /// Always `None`: the memory is of other processes.
+    fn region(&self, _: NodeId, _: RegionId) -> Option<Arc<Region>> {
+        None
+    }
+
+    /// Nodes that have been taken away by [`Fabric::fail`] are not asked.
+    fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
+        let asked = self.cluster.all().filter(|node| !self.cluster.is_down(*node));
+        // All of them, also behind one that does not answer.
+        let outcomes: Vec<_> = asked.map(|node| self.cluster.revoke_at(node, client)).collect();
+        outcomes.into_iter().collect()
+    }
+
+    fn fail(&self, node: NodeId) {
+        self.cluster.down.fetch_or(bit(node), Ordering::Relaxed);
+        for bell in &*self.cluster.bells.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(bell) = bell.upgrade() {
+                bell.ring();
+            }
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}
+
+impl fmt::Debug for Tcp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tcp").field("addresses", &self.cluster.addresses).finish_non_exhaustive()
+    }
+}

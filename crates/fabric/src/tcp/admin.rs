@@ -1,0 +1,75 @@
+//! Questions and orders to a server, each on a connection of its own: rare, and never in the way of rounds.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use zerocopy::IntoBytes;
+
+use crate::address::NodeId;
+use crate::error::{FabricError, Fault};
+use crate::tcp::buffer::Outbox;
+use crate::tcp::frame::{self, Kind};
+use crate::tcp::handshake::{Purpose, Timed};
+use crate::tcp::node::NodeStatus;
+use crate::tcp::{Cluster, Tcp};
+use crate::transport::ClientId;
+
+impl Tcp {
+    /// How a node's server is.
+    pub fn status(&self, node: NodeId) -> Result<NodeStatus, FabricError> {
+        let words = self.cluster.ask(node, Kind::Status, &[])?;
+        Ok(NodeStatus::from_words(words))
+    }
+
+    /// Sizes of a node's regions, in bytes.
+    pub fn region_bytes(&self, node: NodeId) -> Result<Vec<u64>, FabricError> {
+        match self.cluster.open(node, Purpose::Administration) {
+            Ok((_, hello)) => Ok(hello.region_bytes().collect()),
+            Err(fault) => Err(FabricError { node, fault }),
+        }
+    }
+}
+
+impl Cluster {
+    /// Takes a client's access to a node. Returns when the node has confirmed it.
+    pub(crate) fn revoke_at(&self, node: NodeId, client: ClientId) -> Result<(), FabricError> {
+        self.ask(node, Kind::Revoke, &[u64::from(client.0)]).map(|[]| ())
+    }
+
+    /// Sends one request; so many words of answer.
+    fn ask<const ANSWER: usize>(
+        &self,
+        node: NodeId,
+        kind: Kind,
+        contents: &[u64],
+    ) -> Result<[u64; ANSWER], FabricError> {
+        let error = |fault| FabricError { node, fault };
+        let (stream, _) = self.open(node, Purpose::Administration).map_err(error)?;
+        // Whatever goes wrong now, the node has not confirmed what it was asked.
+        self.exchange(&stream, kind, contents).map_err(|_| error(Fault::Unreachable))
+    }
+
+    fn exchange<const ANSWER: usize>(
+        &self,
+        stream: &TcpStream,
+        kind: Kind,
+        contents: &[u64],
+    ) -> io::Result<[u64; ANSWER]> {
+        let mut socket = Timed { stream, deadline: Instant::now() + self.options.patience };
+        let mut request = Outbox::default();
+        let at = frame::begin_request(&mut request, kind, false, 0);
+        request.extend(contents);
+        frame::end(&mut request, at);
+        socket.write_all(request.unsent())?;
+        let mut head = [0u64; frame::HEAD_WORDS];
+        socket.read_exact(head.as_mut_bytes())?;
+        let wanted = frame::Response { words: frame::HEAD_WORDS + ANSWER, status: frame::DONE, ticket: 0 };
+        if frame::response(&head) != Ok(Some(wanted)) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut answer = [0; ANSWER];
+        socket.read_exact(answer.as_mut_bytes())?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,264 @@
+//! A connection as its server sees it: from the first byte of a handshake to the last words.
+
+use std::net::TcpStream;
+
+use zerocopy::IntoBytes;
+
+use crate::limits::{LAZY_BYTES, UNSENT_BYTES_MAX};
+use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
+use crate::tcp::frame::{self, Kind, Malformed, Request};
+use crate::tcp::handshake::{self, ClientHello, Greeting, Purpose, ServerHello, Verdict};
+use crate::tcp::node::Node;
+use crate::tcp::poller::Interest;
+use crate::transport::ClientId;
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The client's hello is to come.
+    Hello,
+    /// The client's proof is to come.
+    Proof { client: ClientHello, server: ServerHello },
+    /// Frames are served.
+    Open(Purpose),
+    /// The last words are on their way; what still comes is not read any more.
+    Closing,
+}
+
+/// What becomes of a connection after its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Keep,
+    Close,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    phase: Phase,
+    rest: Rest,
+    out: Outbox,
+    /// Too many answers are unsent: nothing is read until they are fetched.
+    stalled: bool,
+    /// The other end has said its last word.
+    ended: bool,
+    /// What the poller has been told.
+    pub(crate) interest: Interest,
+    /// Answers that nobody waits for are held back.
+    pub(crate) deferred: bool,
+    /// The server will look after them.
+    pub(crate) listed: bool,
+    /// Tells connections apart that have the same place, one after the other.
+    pub(crate) serial: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream, serial: u64) -> Connection {
+        Connection {
+            stream,
+            phase: Phase::Hello,
+            rest: Rest::default(),
+            out: Outbox::default(),
+            stalled: false,
+            ended: false,
+            interest: Interest::IN,
+            deferred: false,
+            listed: false,
+            serial,
+        }
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The client that it serves verbs of.
+    pub(crate) fn client(&self) -> Option<ClientId> {
+        match self.phase {
+            Phase::Open(Purpose::Verbs(client)) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// Whether it has a limited time: to say who it is, or to take the last words.
+    pub(crate) fn is_timed(&self) -> bool {
+        !matches!(self.phase, Phase::Open(_))
+    }
+
+    /// What the poller should wait for.
+    pub(crate) fn wanted(&self) -> Interest {
+        let mut wanted = Interest::empty();
+        wanted.set(Interest::IN, !self.stalled && !self.ended);
+        wanted.set(Interest::OUT, !self.out.is_empty() && !self.deferred);
+        wanted
+    }
+
+    /// Something can be read or written.
+    pub(crate) fn turn(&mut self, node: &mut Node, receiver: &mut Receiver, spare: &mut Outbox) -> Turn {
+        // Most connections have nothing unsent between their turns, and need no memory for it.
+        let lent = self.out.is_empty();
+        if lent {
+            std::mem::swap(&mut self.out, spare);
+        }
+        let turn = self.receive(node, receiver);
+        let turn = if turn == Turn::Keep { self.send(node, false) } else { turn };
+        if lent && self.out.is_empty() {
+            std::mem::swap(&mut self.out, spare);
+        }
+        turn
+    }
+
+    fn receive(&mut self, node: &mut Node, receiver: &mut Receiver) -> Turn {
+        if self.stalled {
+            if self.send(node, true) == Turn::Close {
+                return Turn::Close;
+            }
+            if self.out.bytes() > UNSENT_BYTES_MAX {
+                return Turn::Keep;
+            }
+        }
+        receiver.resume(&mut self.rest);
+        // What was left when it stalled comes first; there may be no room for more yet.
+        let resumed = std::mem::take(&mut self.stalled);
+        if !resumed && !self.ended {
+            match receiver.read(&self.stream) {
+                Ok(Received::End) => self.ended = true,
+                Ok(_) => {}
+                Err(_) => return Turn::Close,
+            }
+        }
+        match self.consume(node, receiver.words()) {
+            Ok(used) => {
+                receiver.leave(used, &mut self.rest);
+                Turn::Keep
+            }
+            Err(malformed) => {
+                let peer = self.stream.peer_addr().ok();
+                tracing::warn!(?peer, client = ?self.client(), %malformed, "a connection is cut off: it does not keep to the protocol");
+                Turn::Close
+            }
+        }
+    }
+
+    /// Works through what has come; how many words of it.
+    fn consume(&mut self, node: &mut Node, words: &mut [u64]) -> Result<usize, Malformed> {
+        let mut used = 0;
+        loop {
+            let rest = &mut words[used..];
+            used += match self.phase {
+                Phase::Hello => match self.hello(node, rest.as_bytes())? {
+                    0 => return Ok(used),
+                    words => words,
+                },
+                Phase::Proof { client, server } => {
+                    let Some((proof, _)) = rest.as_bytes().split_at_checked(handshake::PROOF_BYTES) else {
+                        return Ok(used);
+                    };
+                    self.proof(node, &client, &server, proof);
+                    handshake::PROOF_BYTES / 8
+                }
+                Phase::Open(purpose) => {
+                    let Some(request) = frame::request(rest)? else { return Ok(used) };
+                    let Some(frame) = rest.get_mut(..request.words) else { return Ok(used) };
+                    self.serve(node, purpose, &request, frame)?;
+                    if self.out.bytes() > UNSENT_BYTES_MAX {
+                        self.stalled = self.send(node, true) == Turn::Close || self.out.bytes() > UNSENT_BYTES_MAX;
+                        if self.stalled {
+                            return Ok(used + request.words);
+                        }
+                    }
+                    request.words
+                }
+                Phase::Closing => return Ok(words.len()),
+            };
+        }
+    }
+
+    fn hello(&mut self, node: &mut Node, bytes: &[u8]) -> Result<usize, Malformed> {
+        match handshake::greeting(bytes) {
+            Greeting::Incomplete => Ok(0),
+            Greeting::Foreign => Err(Malformed::Hello),
+            Greeting::OtherVersion => {
+                self.out.extend_bytes(&handshake::prefix_bytes());
+                self.phase = Phase::Closing;
+                Ok(0)
+            }
+            Greeting::Hello(client) => {
+                let server = node.hello().ok_or(Malformed::Hello)?;
+                self.out.extend_bytes(server.as_bytes());
+                self.out.extend_bytes(&handshake::server_proof(node.key(), &client, &server));
+                self.phase = Phase::Proof { client, server };
+                Ok(handshake::CLIENT_HELLO_BYTES / 8)
+            }
+        }
+    }
+
+    fn proof(&mut self, node: &mut Node, client: &ClientHello, server: &ServerHello, proof: &[u8]) {
+        let purpose = client.purpose();
+        let verdict = if handshake::check_client(node.key(), client, server, proof) {
+            node.admit(purpose)
+        } else {
+            Verdict::WrongKey
+        };
+        if verdict != Verdict::Welcome {
+            tracing::warn!(peer = ?self.stream.peer_addr().ok(), ?purpose, ?verdict, "a connection is refused");
+        }
+        self.out.push(verdict as u64);
+        self.phase = if verdict == Verdict::Welcome { Phase::Open(purpose) } else { Phase::Closing };
+    }
+
+    fn serve(
+        &mut self,
+        node: &mut Node,
+        purpose: Purpose,
+        request: &Request,
+        frame: &mut [u64],
+    ) -> Result<(), Malformed> {
+        match (request.kind, purpose) {
+            (Kind::Round, Purpose::Verbs(client)) => {
+                let held_back = self.deferred || self.out.is_empty();
+                node.execute(client, request, frame, &mut self.out)?;
+                self.deferred = request.lazy && held_back && self.out.bytes() < LAZY_BYTES;
+                Ok(())
+            }
+            (Kind::Revoke | Kind::Status, Purpose::Administration) => node.administrate(request, frame, &mut self.out),
+            _ => Err(Malformed::Forbidden),
+        }
+    }
+
+    /// Sends what there is; answers that nobody waits for only if `all`.
+    pub(crate) fn send(&mut self, node: &mut Node, all: bool) -> Turn {
+        if !self.out.is_empty() && (all || !self.deferred) {
+            self.deferred = false;
+            node.before_send();
+            if self.out.send(&self.stream).is_err() {
+                return Turn::Close;
+            }
+        }
+        match (self.out.is_empty() || self.deferred, self.ended, self.phase) {
+            // What still comes in would be answered by a reset, and could cost the client the last words.
+            (true, false, Phase::Closing) => {
+                let _ = self.stream.shutdown(std::net::Shutdown::Write);
+                Turn::Keep
+            }
+            (true, true, _) if !self.stalled => {
+                if self.deferred {
+                    return self.send(node, true);
+                }
+                Turn::Close
+            }
+            _ => Turn::Keep,
+        }
+    }
+
+    /// The client's access has been taken away: tells it so, as the last word.
+    pub(crate) fn revoke(&mut self, node: &mut Node) -> Turn {
+        node.leave();
+        self.phase = Phase::Closing;
+        self.stalled = false;
+        self.rest = Rest::default();
+        frame::put_fault(&mut self.out, crate::Fault::Revoked, 0);
+        self.send(node, true)
+    }
+}

@@ -1,0 +1,63 @@
+//! What a fuzzer calls: everything that parses bytes of the other end, on any bytes.
+
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::address::NodeId;
+use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
+use crate::shm::Memory;
+use crate::tcp::buffer::Outbox;
+use crate::tcp::frame::{self, HEAD_WORDS};
+use crate::tcp::handshake;
+use crate::tcp::node::Node;
+use crate::transport::ClientId;
+
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| u64::read_from_bytes(word).expect("eight bytes")).collect()
+}
+
+/// A server's side of a connection: executes what can be decoded. Answers stay within the limit.
+pub fn requests(bytes: &[u8]) {
+    thread_local! {
+        static NODE: Arc<Memory> = Arc::new(Memory::map(&[vec![4096]]).expect("a page of memory"));
+    }
+    let mut node = Node::new(NODE.with(Arc::clone), None, 1, Arc::default());
+    let mut words = words_of(bytes);
+    let mut rest = &mut words[..];
+    let mut out = Outbox::default();
+    while let Ok(Some(request)) = frame::request(rest) {
+        let Some((now, later)) = rest.split_at_mut_checked(request.words) else { return };
+        out.clear();
+        if node.execute(ClientId(1), &request, now, &mut out).is_err() {
+            return;
+        }
+        assert!(out.end() <= HEAD_WORDS + ROUND_WORDS_MAX && out.end() <= FRAME_WORDS_MAX);
+        rest = later;
+    }
+}
+
+/// A client's side of a connection: takes the answers to the verbs of a request that is made of the first bytes.
+pub fn responses(bytes: &[u8]) {
+    let words = words_of(bytes);
+    let (request, answers) = words.split_at(words.len().min(8));
+    let (mut verbs, mut next) = (Vec::new(), 0);
+    while next < request.len() {
+        let Ok(verb) = frame::verb(request, &mut next, 0) else { break };
+        if frame::answer_words(&verb) <= ROUND_WORDS_MAX {
+            verbs.push(verb);
+        }
+    }
+    let Ok(Some(response)) = frame::response(answers) else { return };
+    let Some(answer) = answers.get(HEAD_WORDS..response.words) else { return };
+    let _ = frame::fault(response.status, answer, NodeId(3));
+    let _ = frame::take_answers(answer, &verbs, NodeId(0), &mut vec![0; ROUND_WORDS_MAX]);
+}
+
+/// A server's side of a handshake.
+pub fn greeting(bytes: &[u8]) {
+    if let handshake::Greeting::Hello(hello) = handshake::greeting(bytes) {
+        assert!(bytes.starts_with(hello.as_bytes()));
+        let _ = hello.purpose();
+    }
+}

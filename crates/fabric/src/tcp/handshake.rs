@@ -1,0 +1,309 @@
+//! The handshake: before any verb, both ends say who they are, and prove it if there is a key.
+//!
+//! ```text
+//! client                                                              server
+//!   ClientHello   magic, version, features, client, purpose, nonce  ->
+//!                 <-  magic, version, features, regions, nonce   ServerHello
+//!                 <-  HMAC-SHA256(key, "server" | both hellos)         Proof
+//!   Proof         HMAC-SHA256(key, "client" | both hellos)          ->
+//!                 <-  welcome, or why not                            Verdict
+//! ```
+//!
+//! Each proof covers both nonces, so neither can be replayed, and names its role, so neither can be reflected. Whether an
+//! end has a key is in its hello, and so is covered as well; an end that has one talks to nobody who has none. Without
+//! keys the proofs are zeros and nobody looks at them.
+//!
+//! The first sixteen bytes of both hellos are the same in all versions: ends of different versions can name the
+//! difference.
+//!
+//! After the handshake plain TCP is neither encrypted nor signed: the key keeps out strangers and mistakes, but not who
+//! can read or forge the packets of an open connection.
+//!
+//! ```text
+//! Prefix       | magic : 8 bytes | version : u32 | features : u32 |
+//! ClientHello  | Prefix | client : u32 | flags : u32 | nonce : 32 bytes |                              56 bytes
+//! ServerHello  | Prefix | flags : u32 | regions : u32 | bytes of each of 8 : u64 | nonce : 32 bytes | 120 bytes
+//! Proof        | 32 bytes |
+//! Verdict      | code : u64 |
+//! ```
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use hmac::Mac;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Fault, Refusal};
+use crate::limits::REGIONS_PER_NODE_MAX;
+use crate::tcp::key::{self, Key};
+use crate::transport::ClientId;
+
+/// What both hellos begin with.
+pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";
+
+/// Of the frames and of this handshake. History: 1, the first.
+pub(crate) const VERSION: u32 = 1;
+
+/// Extensions that this program knows; both ends use what both know. None yet.
+const FEATURES: u32 = 0;
+
+/// The end has a key.
+const HAS_KEY: u32 = 1;
+/// The connection is for questions and orders to the server, not for verbs.
+const ADMINISTRATION: u32 = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Prefix {
+    magic: [u8; 8],
+    version: U32,
+    features: U32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct ClientHello {
+    prefix: Prefix,
+    client: U32,
+    flags: U32,
+    nonce: [u8; 32],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct ServerHello {
+    prefix: Prefix,
+    flags: U32,
+    regions: U32,
+    region_bytes: [U64; REGIONS_PER_NODE_MAX],
+    nonce: [u8; 32],
+}
+
+/// What an end proves that it has the key by.
+pub(crate) type Proof = [u8; 32];
+
+const PREFIX: Prefix = Prefix { magic: MAGIC, version: U32::new(VERSION), features: U32::new(FEATURES) };
+pub(crate) const PREFIX_BYTES: usize = size_of::<Prefix>();
+pub(crate) const CLIENT_HELLO_BYTES: usize = size_of::<ClientHello>();
+pub(crate) const SERVER_HELLO_BYTES: usize = size_of::<ServerHello>();
+pub(crate) const PROOF_BYTES: usize = size_of::<Proof>();
+// The server receives words.
+const _: () = assert!(PREFIX_BYTES == 16 && CLIENT_HELLO_BYTES == 56 && SERVER_HELLO_BYTES == 120);
+
+/// What a server says to a client's proof.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Welcome = 1,
+    WrongKey = 2,
+    Revoked = 3,
+    Full = 4,
+}
+
+impl Verdict {
+    pub(crate) fn from_word(word: u64) -> Option<Verdict> {
+        [Verdict::Welcome, Verdict::WrongKey, Verdict::Revoked, Verdict::Full]
+            .into_iter()
+            .find(|one| *one as u64 == word)
+    }
+}
+
+/// Who connects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A client, to execute verbs.
+    Verbs(ClientId),
+    /// Somebody with questions and orders.
+    Administration,
+}
+
+/// How the server takes what it has received of a client's hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Greeting {
+    /// There must come more.
+    Incomplete,
+    /// It is not of this protocol.
+    Foreign,
+    /// It is of another version: it gets ours, and nothing more.
+    OtherVersion,
+    /// Whole.
+    Hello(ClientHello),
+}
+
+/// Parses what a client begins with.
+pub(crate) fn greeting(bytes: &[u8]) -> Greeting {
+    // What is wrong is told as soon as it is seen: a stranger may never send a whole hello.
+    let seen = bytes.len().min(MAGIC.len());
+    if bytes[..seen] != MAGIC[..seen] {
+        return Greeting::Foreign;
+    }
+    let Ok((prefix, _)) = Prefix::read_from_prefix(bytes) else { return Greeting::Incomplete };
+    if prefix.version != VERSION {
+        return Greeting::OtherVersion;
+    }
+    match ClientHello::read_from_prefix(bytes) {
+        Ok((hello, _)) => Greeting::Hello(hello),
+        Err(_) => Greeting::Incomplete,
+    }
+}
+
+impl ClientHello {
+    pub(crate) fn new(purpose: Purpose, has_key: bool, nonce: [u8; 32]) -> ClientHello {
+        let (client, administration) = match purpose {
+            Purpose::Verbs(client) => (client.0, 0),
+            Purpose::Administration => (0, ADMINISTRATION),
+        };
+        let flags = administration | if has_key { HAS_KEY } else { 0 };
+        ClientHello { prefix: PREFIX, client: client.into(), flags: flags.into(), nonce }
+    }
+
+    pub(crate) fn purpose(&self) -> Purpose {
+        match self.flags.get() & ADMINISTRATION {
+            0 => Purpose::Verbs(ClientId(self.client.get())),
+            _ => Purpose::Administration,
+        }
+    }
+}
+
+impl ServerHello {
+    pub(crate) fn new(regions: &[u64], has_key: bool, nonce: [u8; 32]) -> ServerHello {
+        let mut region_bytes = [U64::ZERO; REGIONS_PER_NODE_MAX];
+        region_bytes.iter_mut().zip(regions).for_each(|(slot, bytes)| slot.set(*bytes));
+        ServerHello {
+            prefix: PREFIX,
+            flags: U32::new(if has_key { HAS_KEY } else { 0 }),
+            regions: U32::new(regions.len() as u32),
+            region_bytes,
+            nonce,
+        }
+    }
+
+    /// Sizes of the node's regions.
+    pub(crate) fn region_bytes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.region_bytes.iter().take(self.regions.get() as usize).map(|bytes| bytes.get())
+    }
+}
+
+/// All that a server sends to a hello of another version.
+pub(crate) fn prefix_bytes() -> [u8; PREFIX_BYTES] {
+    zerocopy::transmute!(PREFIX)
+}
+
+fn mac(key: &Key, role: &[u8], client: &ClientHello, server: &ServerHello) -> hmac::Hmac<sha2::Sha256> {
+    key.mac(&[b"remora tcp ", role, b"\0", client.as_bytes(), server.as_bytes()])
+}
+
+/// The server's proof; zeros without a key.
+pub(crate) fn server_proof(key: Option<&Key>, client: &ClientHello, server: &ServerHello) -> Proof {
+    key.map_or([0; 32], |key| mac(key, b"server", client, server).finalize().into_bytes().into())
+}
+
+/// The client's proof; zeros without a key.
+pub(crate) fn client_proof(key: Option<&Key>, client: &ClientHello, server: &ServerHello) -> Proof {
+    key.map_or([0; 32], |key| mac(key, b"client", client, server).finalize().into_bytes().into())
+}
+
+/// Whether a client may come in. Compares in constant time.
+pub(crate) fn check_client(key: Option<&Key>, client: &ClientHello, server: &ServerHello, proof: &[u8]) -> bool {
+    match key {
+        Some(key) => mac(key, b"client", client, server).verify_slice(proof).is_ok(),
+        None => client.flags.get() & HAS_KEY == 0,
+    }
+}
+
+/// Whether the server is the right one. Compares in constant time.
+fn check_server(key: Option<&Key>, client: &ClientHello, server: &ServerHello, proof: &Proof) -> Result<(), Refusal> {
+    match (key, server.flags.get() & HAS_KEY != 0) {
+        (None, false) => Ok(()),
+        (None, true) => Err(Refusal::KeyNeeded),
+        (Some(_), false) => Err(Refusal::NoKey),
+        (Some(key), true) => match mac(key, b"server", client, server).verify_slice(proof) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(Refusal::WrongKey),
+        },
+    }
+}
+
+/// The client's side, on a blocking socket that is fresh: returns the server's hello once it is welcome. Ends within the
+/// handshake's time, however slowly the other end speaks.
+pub(crate) fn greet(
+    stream: &TcpStream,
+    key: Option<&Key>,
+    purpose: Purpose,
+    limit: Duration,
+) -> Result<ServerHello, Fault> {
+    let mut socket = Timed { stream, deadline: Instant::now() + limit };
+    let lost = |error: io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
+    let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Unreachable(ErrorKind::Other)))?;
+    let ours = ClientHello::new(purpose, key.is_some(), nonce);
+    socket.write_all(ours.as_bytes()).map_err(lost)?;
+
+    let mut bytes = [0; SERVER_HELLO_BYTES];
+    let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
+    socket.read_exact(prefix).map_err(lost)?;
+    let theirs = Prefix::read_from_bytes(prefix).expect("a prefix has the length of a prefix");
+    if theirs.magic != MAGIC {
+        return Err(Fault::Refused(Refusal::Foreign));
+    }
+    if theirs.version != VERSION {
+        return Err(Fault::Refused(Refusal::Version { found: theirs.version.get(), known: VERSION }));
+    }
+    socket.read_exact(rest).map_err(lost)?;
+    let theirs = ServerHello::read_from_bytes(&bytes).expect("a hello has the length of a hello");
+    let mut proof = [0; PROOF_BYTES];
+    socket.read_exact(&mut proof).map_err(lost)?;
+    check_server(key, &ours, &theirs, &proof).map_err(Fault::Refused)?;
+
+    socket.write_all(&client_proof(key, &ours, &theirs)).map_err(lost)?;
+    let mut verdict = [0; 8];
+    socket.read_exact(&mut verdict).map_err(lost)?;
+    match Verdict::from_word(u64::from_le_bytes(verdict)) {
+        Some(Verdict::Welcome) => Ok(theirs),
+        Some(Verdict::WrongKey) => Err(Fault::Refused(Refusal::WrongKey)),
+        Some(Verdict::Revoked) => Err(Fault::Revoked),
+        Some(Verdict::Full) => Err(Fault::Refused(Refusal::Full)),
+        None => Err(Fault::Refused(Refusal::Foreign)),
+    }
+}
+
+/// A blocking socket all of whose operations together have one deadline.
+pub(crate) struct Timed<'s> {
+    pub(crate) stream: &'s TcpStream,
+    pub(crate) deadline: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+/// A socket's time limit shows as "would block".
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into).map_err(timed_out)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(from).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

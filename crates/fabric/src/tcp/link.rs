@@ -1,0 +1,141 @@
+//! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait for an answer.
+
+use std::collections::VecDeque;
+use std::net::TcpStream;
+
+use crate::address::NodeId;
+use crate::error::Fault;
+use crate::limits::FRAME_WORDS_MAX;
+use crate::round::Verb;
+use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
+use crate::tcp::frame::{self, Kind};
+use crate::transport::Nanos;
+
+/// What of a round is in one frame: its verbs for this node from `first` to `end`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Place of the round.
+    pub(crate) slot: u32,
+    pub(crate) first: u8,
+    pub(crate) end: u8,
+    pub(crate) ticket: u64,
+    /// When it was sent.
+    since: Nanos,
+}
+
+/// A frame that is being built.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    at: usize,
+    first: usize,
+}
+
+/// A connection to a node, or what became of it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) node: NodeId,
+    /// `Err` for good once the node is lost.
+    pub(crate) stream: Result<TcpStream, Fault>,
+    pub(crate) out: Outbox,
+    pub(crate) rest: Rest,
+    open: Option<Open>,
+    /// In the order sent, which is the order in which answers come.
+    pub(crate) waiting: VecDeque<Part>,
+    /// The last so many of them have not been sent yet.
+    unsent: usize,
+    /// The socket takes no more: the poller says when.
+    pub(crate) blocked: bool,
+    /// The poller has said that there is something to read, if only the end.
+    pub(crate) readable: bool,
+}
+
+impl Link {
+    pub(crate) fn new(node: NodeId, stream: Result<TcpStream, Fault>) -> Link {
+        Link {
+            node,
+            stream,
+            out: Outbox::default(),
+            rest: Rest::default(),
+            open: None,
+            waiting: VecDeque::new(),
+            unsent: 0,
+            blocked: false,
+            readable: false,
+        }
+    }
+
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.stream.as_ref().err().copied()
+    }
+
+    /// Adds a verb of a round to the frame that is being built. True if that ended a frame: it was full.
+    pub(crate) fn add(&mut self, slot: u32, ticket: u64, lazy: bool, index: usize, verb: &Verb, words: &[u64]) -> bool {
+        let mut ended = false;
+        if let Some(open) = self.open
+            && self.out.end() - open.at + frame::verb_words(verb) > FRAME_WORDS_MAX
+        {
+            self.end(slot, ticket, index);
+            ended = true;
+        }
+        if self.open.is_none() {
+            self.open = Some(Open { at: frame::begin_request(&mut self.out, Kind::Round, lazy, ticket), first: index });
+        }
+        frame::put_verb(&mut self.out, verb, words);
+        ended
+    }
+
+    /// Ends the frame that is being built, in front of the round's verb `end`. True if there was one.
+    pub(crate) fn end(&mut self, slot: u32, ticket: u64, end: usize) -> bool {
+        let Some(open) = self.open.take() else { return false };
+        frame::end(&mut self.out, open.at);
+        self.waiting.push_back(Part { slot, first: open.first as u8, end: end as u8, ticket, since: 0 });
+        self.unsent += 1;
+        true
+    }
+
+    /// Sends what there is. False if the connection is broken: what the node said last may still be read.
+    pub(crate) fn send(&mut self, now: Nanos) -> bool {
+        let Ok(stream) = &self.stream else { return true };
+        // Their time begins now: they may have waited for a coroutine that had much to do.
+        for part in self.waiting.iter_mut().rev().take(std::mem::take(&mut self.unsent)) {
+            part.since = now;
+        }
+        match self.out.send(stream) {
+            Ok(all) => {
+                self.blocked = !all;
+                true
+            }
+            Err(_) => {
+                self.out.clear();
+                false
+            }
+        }
+    }
+
+    /// Reads once. `None` if the connection is broken.
+    pub(crate) fn read(&mut self, receiver: &mut Receiver) -> Option<Received> {
+        receiver.resume(&mut self.rest);
+        match &self.stream {
+            Ok(stream) => receiver.read(stream).ok(),
+            Err(_) => None,
+        }
+    }
+
+    /// When the node must have answered, if it is to answer anything.
+    pub(crate) fn due(&self, patience: Nanos) -> Option<Nanos> {
+        match self.waiting.front() {
+            Some(part) if self.waiting.len() > self.unsent => Some(part.since + patience),
+            _ => None,
+        }
+    }
+
+    /// The node is lost: nothing is sent to it or read from it any more. The parts that waited are the caller's.
+    pub(crate) fn lose(&mut self, fault: Fault) -> VecDeque<Part> {
+        self.stream = Err(fault);
+        self.out = Outbox::default();
+        self.rest = Rest::default();
+        self.unsent = 0;
+        self.blocked = false;
+        std::mem::take(&mut self.waiting)
+    }
+}

@@ -1,0 +1,118 @@
+//! Waiting for sockets, and being woken from it by other threads.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Wake;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+pub(crate) use rustix::event::epoll::EventFlags as Interest;
+
+/// The token of the [`Bell`].
+pub(crate) const BELL: u64 = u64::MAX;
+
+/// Events that one wait finds at most; the next one finds the others.
+const EVENTS: usize = 64;
+
+/// What a thread waits in.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    /// Token and flags of what the last wait found. The system's own type is bound to its thread.
+    events: Vec<(u64, Interest)>,
+}
+
+impl Poller {
+    /// A poller that the bell ends the waiting of.
+    pub(crate) fn new(bell: &Bell) -> io::Result<Poller> {
+        let poller = Poller { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS) };
+        poller.add(&bell.eventfd, BELL, Interest::IN)?;
+        Ok(poller)
+    }
+
+    pub(crate) fn add(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), interest)?)
+    }
+
+    pub(crate) fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, socket, EventData::new_u64(token), interest)?)
+    }
+
+    /// Waits for an event; no longer than `limit`, if there is one.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) {
+        self.events.clear();
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut found = [const { MaybeUninit::uninit() }; EVENTS];
+        // It fails when it is interrupted, and then there is nothing yet: the caller comes back.
+        if let Ok((found, _)) = epoll::wait(&self.epoll, &mut found, limit.as_ref()) {
+            self.events.extend(found.iter().map(|event| (event.data.u64(), event.flags)));
+        }
+    }
+
+    /// What the last wait found, by number: token and flags.
+    pub(crate) fn event(&self, number: usize) -> Option<(u64, Interest)> {
+        self.events.get(number).copied()
+    }
+}
+
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+const RUNG: u8 = 2;
+
+/// Wakes a thread that waits in a [`Poller`], and costs a system call only if it does wait.
+///
+/// One word is enough to miss nothing: whoever rings leaves `RUNG`, and writes to the descriptor if that replaced
+/// `ASLEEP`; the thread falls asleep by replacing `AWAKE`, which fails if it has been rung for meanwhile.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    state: AtomicU8,
+    eventfd: OwnedFd,
+}
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Bell { state: AtomicU8::new(AWAKE), eventfd })
+    }
+
+    pub(crate) fn ring(&self) {
+        if self.state.swap(RUNG, Ordering::SeqCst) == ASLEEP {
+            // It fails only when the counter is full, and then the thread is woken anyway.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The thread is about to wait. False if somebody has rung: it must look again first.
+    pub(crate) fn sleep(&self) -> bool {
+        let asleep = self.state.compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !asleep {
+            self.state.store(AWAKE, Ordering::SeqCst);
+        }
+        asleep
+    }
+
+    /// The thread has waited.
+    pub(crate) fn wake_up(&self) {
+        self.state.store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// The poller has shown [`BELL`]: it should not show this ring again.
+    pub(crate) fn quiet(&self) {
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}

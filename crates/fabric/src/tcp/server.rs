@@ -1,0 +1,487 @@
+//! The server of one memory node: one thread, one event loop for everything.
+//!
+//! The thread that reads a frame executes it and appends the answer to what the connection sends next: no other thread,
+//! no queue, no lock. So frames are executed one after the other, and a revocation, which is a frame like others, finds
+//! none half executed. The node's services run in between: a batch of frames that changed memory wakes them, since
+//! one-sided writes tell nobody else.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::address::NodeId;
+use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
+use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_ns};
+use crate::shm::{Memory, monotonic_ns};
+use crate::tcp::buffer::{Outbox, Receiver};
+use crate::tcp::connection::{Connection, Turn};
+use crate::tcp::key::Key;
+use crate::tcp::node::{Counters, Node, NodeStatus, count};
+use crate::tcp::poller::{BELL, Bell, Interest, Poller};
+use crate::transport::{ClientId, Handler, Nanos};
+
+/// Token of the listener; connections have their places.
+const LISTENER: u64 = BELL - 1;
+/// Services are stepped at most so often: a batch costs less than its parts.
+const STEP_GAP_NS: Nanos = 50_000;
+/// A service that found work is stepped again after this time, and then after twice of it, and so on, ...
+const NAP_MIN_NS: Nanos = 1_000_000;
+/// ... up to this; then it waits to be woken.
+const NAP_MAX_NS: Nanos = 64_000_000;
+
+/// How a server is to be.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Clients must have it too.
+    pub key: Option<Key>,
+    /// Serve everybody who reaches the address, though there is no key.
+    pub insecure: bool,
+    /// Connections of clients that it takes.
+    pub connections_max: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions { key: None, insecure: false, connections_max: CONNECTIONS_MAX }
+    }
+}
+
+/// A server could not be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Everybody who reaches the address could read and write all memory.
+    #[error("will not serve {0} without a key: give one (--key-file), or say that everybody is welcome (--insecure)")]
+    NoKey(SocketAddr),
+    /// The system refused something.
+    #[error("cannot {what}: {cause}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        cause: ErrorKind,
+    },
+}
+
+fn cannot(what: &'static str) -> impl Fn(io::Error) -> ServerError {
+    move |error| ServerError::System { what, cause: error.kind() }
+}
+
+/// What a server and its handles share.
+struct Shared {
+    bell: Arc<Bell>,
+    stop: AtomicBool,
+    /// `None` when the server is gone.
+    orders: Mutex<Option<Vec<Order>>>,
+    counters: Arc<Counters>,
+    memory: Arc<Memory>,
+    since: Nanos,
+}
+
+enum Order {
+    Revoke(ClientId, mpsc::Sender<()>),
+    Serve(Running),
+    Wake,
+}
+
+/// A service, and who can stop it.
+struct Running {
+    service: Box<dyn Service>,
+    stop: Option<ServiceStop>,
+}
+
+/// The server of one memory node.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    poller: Poller,
+    node: Node,
+    receiver: Receiver,
+    spare: Outbox,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    serials: u64,
+    /// When connections must have said who they are, or taken the last words: earliest first, as all have the same time.
+    deadlines: VecDeque<(Nanos, usize, u64)>,
+    /// Connections with answers that nobody waits for, and when these are sent all the same.
+    deferred: Vec<usize>,
+    deferred_until: Nanos,
+    services: Vec<Running>,
+    stepped_at: Nanos,
+    step_at: Option<Nanos>,
+    nap: Nanos,
+}
+
+/// A server that runs on another thread. Clones are of the same server.
+#[derive(Clone)]
+pub struct ServerHandle {
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Binds the address, to serve node 0 of this memory. Without a key it serves the local host only, unless
+    /// [`ServerOptions::insecure`].
+    pub fn bind(
+        address: impl ToSocketAddrs,
+        options: ServerOptions,
+        memory: Arc<Memory>,
+    ) -> Result<Server, ServerError> {
+        let listener = TcpListener::bind(address).map_err(cannot("bind the address"))?;
+        let bound = listener.local_addr().map_err(cannot("bind the address"))?;
+        if options.key.is_none() && !options.insecure && !bound.ip().is_loopback() {
+            return Err(ServerError::NoKey(bound));
+        }
+        listener.set_nonblocking(true).map_err(cannot("listen"))?;
+        let bell = Arc::new(Bell::new().map_err(cannot("make an eventfd"))?);
+        let poller = Poller::new(&bell).map_err(cannot("make an epoll"))?;
+        poller.add(&listener, LISTENER, Interest::IN).map_err(cannot("listen"))?;
+        let counters = Arc::<Counters>::default();
+        let shared = Shared {
+            bell,
+            stop: AtomicBool::new(false),
+            orders: Mutex::new(Some(Vec::new())),
+            counters: counters.clone(),
+            memory: memory.clone(),
+            since: monotonic_ns(),
+        };
+        Ok(Server {
+            shared: Arc::new(shared),
+            listener,
+            poller,
+            node: Node::new(memory, options.key, options.connections_max, counters),
+            receiver: Receiver::new(),
+            spare: Outbox::default(),
+            connections: Vec::new(),
+            free: Vec::new(),
+            serials: 0,
+            deadlines: VecDeque::new(),
+            deferred: Vec::new(),
+            deferred_until: 0,
+            services: Vec::new(),
+            stepped_at: 0,
+            step_at: None,
+            nap: NAP_MIN_NS,
+        })
+    }
+
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> Result<SocketAddr, ServerError> {
+        self.listener.local_addr().map_err(cannot("name the address"))
+    }
+
+    /// What stops it and asks it from other threads.
+    #[must_use]
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { shared: self.shared.clone() }
+    }
+
+    /// Runs a service in the server's loop for as long as the server runs.
+    pub fn serve(&mut self, service: Box<dyn Service>) {
+        self.add_service(Running { service, stop: None });
+    }
+
+    /// Has a handler serve the node's calls from now on.
+    pub fn answer(&mut self, handler: Box<dyn Handler>) {
+        self.shared.memory.answer(NodeId(0), handler);
+    }
+
+    fn add_service(&mut self, running: Running) {
+        self.services.push(running);
+        self.step_at = Some(0);
+    }
+
+    /// Serves until it is stopped. What is in flight then is cut off.
+    pub fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.wait();
+            let mut arrivals = false;
+            for number in 0.. {
+                match self.poller.event(number) {
+                    None => break,
+                    Some((BELL, _)) => self.shared.bell.quiet(),
+                    Some((LISTENER, _)) => arrivals = true,
+                    Some((place, _)) => self.turn(place as usize),
+                }
+            }
+            // Last, so that no event of this batch is taken for one of a new connection in an old one's place.
+            if arrivals {
+                self.accept();
+            }
+            self.obey();
+            let now = monotonic_ns();
+            self.send_deferred(now);
+            self.expire(now);
+            self.step(now);
+        }
+    }
+
+    fn wait(&mut self) {
+        let timers = [
+            self.deadlines.front().map(|(at, ..)| *at),
+            (!self.deferred.is_empty()).then_some(self.deferred_until),
+            self.step_at,
+        ];
+        let limit = timers.into_iter().flatten().min().map(|at| match at {
+            0 => Duration::ZERO,
+            at => Duration::from_nanos(at.saturating_sub(monotonic_ns())),
+        });
+        if self.shared.bell.sleep() {
+            self.poller.wait(limit);
+            self.shared.bell.wake_up();
+        } else {
+            self.poller.wait(Some(Duration::ZERO));
+        }
+    }
+
+    /// Gives a connection its turn, and what follows from it.
+    fn turn(&mut self, place: usize) {
+        let Some(mut connection) = self.connections.get_mut(place).and_then(Option::take) else { return };
+        let was_timed = connection.is_timed();
+        let turn = connection.turn(&mut self.node, &mut self.receiver, &mut self.spare);
+        if connection.deferred && !std::mem::replace(&mut connection.listed, true) {
+            if self.deferred.is_empty() {
+                self.deferred_until = monotonic_ns() + LAZY_NS;
+            }
+            self.deferred.push(place);
+        }
+        self.put_back(place, connection, turn, was_timed);
+        self.evict();
+    }
+
+    fn put_back(&mut self, place: usize, mut connection: Box<Connection>, turn: Turn, was_timed: bool) {
+        let wanted = connection.wanted();
+        let kept = turn == Turn::Keep
+            && (wanted == connection.interest || self.poller.modify(connection.stream(), place as u64, wanted).is_ok());
+        if !kept {
+            if connection.client().is_some() {
+                self.node.leave();
+            }
+            self.free.push(place);
+            return;
+        }
+        connection.interest = wanted;
+        if connection.is_timed() && !was_timed {
+            self.deadlines.push_back((monotonic_ns() + HANDSHAKE_NS, place, connection.serial));
+        }
+        self.connections[place] = Some(connection);
+    }
+
+    /// Closes the connections of clients that have been revoked.
+    fn evict(&mut self) {
+        while let Some(client) = self.node.evicted() {
+            for place in 0..self.connections.len() {
+                if self.connections[place].as_ref().is_some_and(|connection| connection.client() == Some(client))
+                    && let Some(mut connection) = self.connections[place].take()
+                {
+                    let turn = connection.revoke(&mut self.node);
+                    self.put_back(place, connection, turn, false);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, peer)) => {
+                    let open = self.connections.len() - self.free.len();
+                    if open >= self.node.connections_max() + SPARE_CONNECTIONS {
+                        tracing::warn!(%peer, open, "a connection is closed at once: there are too many");
+                        continue;
+                    }
+                    if let Err(error) = self.welcome(stream) {
+                        tracing::warn!(%peer, %error, "a connection could not be set up");
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely. Those that wait are taken later: the listener stays ready.
+                    tracing::warn!(%error, "no connection can be taken");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: std::net::TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        set_up(&stream, Duration::from_secs(30))?;
+        self.serials += 1;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        if let Err(error) = self.poller.add(&stream, place as u64, Interest::IN) {
+            self.free.push(place);
+            return Err(error);
+        }
+        self.deadlines.push_back((monotonic_ns() + HANDSHAKE_NS, place, self.serials));
+        self.connections[place] = Some(Box::new(Connection::new(stream, self.serials)));
+        Ok(())
+    }
+
+    /// Carries out what the handles have ordered.
+    fn obey(&mut self) {
+        let orders = self.shared.orders().as_mut().map(std::mem::take);
+        for order in orders.into_iter().flatten() {
+            match order {
+                Order::Revoke(client, confirm) => {
+                    self.node.revoke(client);
+                    self.evict();
+                    let _ = confirm.send(()); // whoever asked may have gone
+                }
+                Order::Serve(running) => self.add_service(running),
+                Order::Wake => self.node.wrote = true,
+            }
+        }
+    }
+
+    fn send_deferred(&mut self, now: Nanos) {
+        if self.deferred.is_empty() || now < self.deferred_until {
+            return;
+        }
+        for place in std::mem::take(&mut self.deferred) {
+            if let Some(mut connection) = self.connections[place].take() {
+                connection.listed = false;
+                let turn = if connection.deferred { connection.send(&mut self.node, true) } else { Turn::Keep };
+                self.put_back(place, connection, turn, true);
+            }
+        }
+    }
+
+    /// Closes connections whose time is up.
+    fn expire(&mut self, now: Nanos) {
+        while let Some((_, place, serial)) = self.deadlines.pop_front_if(|(at, ..)| *at <= now) {
+            let late = |connection: &mut Box<Connection>| connection.serial == serial && connection.is_timed();
+            if self.connections[place].take_if(late).is_some() {
+                self.free.push(place);
+            }
+        }
+    }
+
+    /// Steps the services, if there may be something for them to do.
+    fn step(&mut self, now: Nanos) {
+        if std::mem::take(&mut self.node.wrote) {
+            let soon = (self.stepped_at + STEP_GAP_NS).max(now);
+            self.step_at = Some(self.step_at.map_or(soon, |at| at.min(soon)));
+        }
+        if self.step_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.services.retain(|running| !running.stop.as_ref().is_some_and(ServiceStop::requested));
+        if self.services.is_empty() {
+            self.step_at = None;
+            return;
+        }
+        let mut before = thread_cpu_ns();
+        let (mut behind, mut worked) = (false, false);
+        for running in &mut self.services {
+            let progress = running.service.step();
+            behind |= progress == Progress::Behind;
+            worked |= progress == Progress::Worked;
+            let after = thread_cpu_ns();
+            count(&self.shared.counters.service_cpu_ns, after - before);
+            if let Some(stop) = &running.stop {
+                stop.add_cpu_ns(after - before);
+            }
+            before = after;
+        }
+        self.stepped_at = now;
+        self.nap = if worked || behind { NAP_MIN_NS } else { self.nap.saturating_mul(2) };
+        self.step_at = match behind {
+            true => Some(0),
+            false => (self.nap <= NAP_MAX_NS).then_some(now + self.nap),
+        };
+    }
+}
+
+/// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone is noticed.
+pub(crate) fn set_up(stream: &std::net::TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    // Whole seconds: the kernel knows no shorter times.
+    let third = Duration::from_secs((patience.as_secs() / 3).max(1));
+    sockopt::set_tcp_keepidle(stream, third)?;
+    sockopt::set_tcp_keepintvl(stream, third)?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    Ok(())
+}
+
+impl ServerHandle {
+    /// Has the server return from [`Server::run`].
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.bell.ring();
+    }
+
+    /// Takes all access from a client. Returns when no verb of it can take effect any more: waits for a server that has
+    /// not begun to run.
+    pub fn revoke(&self, client: ClientId) {
+        let (confirm, confirmed) = mpsc::channel();
+        self.order(Order::Revoke(client, confirm));
+        let _ = confirmed.recv(); // a server that is gone serves nobody
+    }
+
+    /// Runs a service in the server's loop until the handle is stopped or dropped.
+    #[must_use = "the service ends when its handle is dropped"]
+    pub fn serve(&self, service: Box<dyn Service>) -> ServiceHandle {
+        let (handle, stop) = ServiceHandle::detached();
+        self.order(Order::Serve(Running { service, stop: Some(stop) }));
+        handle
+    }
+
+    /// Has a handler serve the node's calls from now on.
+    pub fn answer(&self, handler: Box<dyn Handler>) {
+        self.shared.memory.answer(NodeId(0), handler);
+    }
+
+    /// Has the services look at memory that this process has changed by itself.
+    pub fn wake(&self) {
+        self.order(Order::Wake);
+    }
+
+    /// How the server is.
+    #[must_use]
+    pub fn status(&self) -> NodeStatus {
+        self.shared.counters.status(self.shared.since)
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &mut *self.shared.orders() {
+            orders.push(order);
+            self.shared.bell.ring();
+        }
+    }
+}
+
+impl Shared {
+    fn orders(&self) -> MutexGuard<'_, Option<Vec<Order>>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    /// Nobody waits for a server that is gone.
+    fn drop(&mut self) {
+        *self.shared.orders() = None;
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("listener", &self.listener).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle").field("status", &self.status()).finish_non_exhaustive()
+    }
+}

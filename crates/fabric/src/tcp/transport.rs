@@ -1,0 +1,478 @@
+//! The client's side of rounds: frames go out in batches, answers complete rounds in place.
+//!
+//! A posted round becomes a frame for each of its nodes, in what that connection sends next; a worker polls after all its
+//! coroutines have run, and so what they posted leaves in one system call for each node. Answers of a node come in the
+//! order of its frames, so a queue says whose they are. Between fences a round is a *stage*: the next one is sent when all
+//! answers of the former are there, and none was an error.
+//!
+//! A node that has closed the connection, or broken the protocol, or left a frame unanswered for longer than the client's
+//! patience, is lost to this transport for good: it never connects again and never sends anything twice, as it could not
+//! know what of it had run.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::address::{Address, NodeId, RegionId};
+use crate::error::{FabricError, Fault};
+use crate::limits::{BATCH_BYTES, SPIN_NS};
+use crate::round::{RoundBuffer, Verb};
+use crate::shm::{CAPABILITIES, monotonic_ns};
+use crate::tcp::Cluster;
+use crate::tcp::buffer::{Received, Receiver};
+use crate::tcp::frame::{self, Malformed};
+use crate::tcp::handshake::Timed;
+use crate::tcp::link::{Link, Part};
+use crate::tcp::poller::{BELL, Bell, Interest, Poller};
+use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+
+/// Where a ticket probably is: checked, and searched for otherwise.
+const HINTS: usize = 256;
+
+/// Longest wait for rounds that are under way when a transport is dropped.
+const CLOSE_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// A round under way.
+#[derive(Debug)]
+struct Flight {
+    ticket: u64,
+    /// `None` if the place is free.
+    round: Option<Box<RoundBuffer>>,
+    /// Frames of its stage that have not been answered.
+    parts: u32,
+    /// First verb of the next stage.
+    next: usize,
+    outcome: Result<(), FabricError>,
+    complete: bool,
+    orphan: bool,
+}
+
+/// What a poll has to tell.
+#[derive(Debug)]
+enum News {
+    Ready(LaneId),
+    Reclaimed(Box<RoundBuffer>),
+}
+
+/// A connection to every node.
+#[derive(Debug)]
+pub(crate) struct TcpTransport {
+    cluster: Arc<Cluster>,
+    bell: Arc<Bell>,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    links: Vec<Link>,
+    poller: Poller,
+    receiver: Receiver,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    hints: [u32; HINTS],
+    news: VecDeque<News>,
+    /// Rounds under way, and links with something to send: without either there is nothing to poll for.
+    under_way: usize,
+    /// Nodes known to be down.
+    down: u64,
+    patience: Nanos,
+}
+
+impl TcpTransport {
+    /// A transport over these connections, one for each node; an error is of a node that is lost from the start.
+    pub(crate) fn new(
+        cluster: Arc<Cluster>,
+        streams: Vec<Result<TcpStream, Fault>>,
+        bell: Arc<Bell>,
+        poller: Poller,
+    ) -> TcpTransport {
+        let links = (0..).zip(streams).map(|(node, stream)| Link::new(NodeId(node), stream)).collect();
+        let patience = u64::try_from(cluster.options.patience.as_nanos()).unwrap_or(u64::MAX / 2);
+        let state = State {
+            links,
+            poller,
+            receiver: Receiver::new(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            hints: [0; HINTS],
+            news: VecDeque::new(),
+            under_way: 0,
+            down: 0,
+            patience,
+        };
+        TcpTransport { cluster, bell, state: RefCell::new(state) }
+    }
+
+    fn progress(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.lose_those_down(self.cluster.down.load(Ordering::Relaxed));
+        if state.under_way == 0 && state.links.iter().all(|link| !link.readable) {
+            return;
+        }
+        let now = monotonic_ns();
+        state.send(now);
+        state.receive(now);
+    }
+}
+
+impl Transport for TcpTransport {
+    fn post(&self, mut round: Box<RoundBuffer>) -> Posted {
+        let state = &mut *self.state.borrow_mut();
+        state.lose_those_down(self.cluster.down.load(Ordering::Relaxed));
+        if let Some(error) = state.refusal(round.verbs()) {
+            round.finish(Err(error));
+            return Posted::Done(round);
+        }
+        let ticket = round.ticket();
+        let slot = state.admit(round);
+        if state.advance(slot) {
+            return Posted::Done(state.release(slot));
+        }
+        Posted::Pending(ticket)
+    }
+
+    fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        let state = &mut *self.state.borrow_mut();
+        let slot = state.find(ticket)?;
+        state.flights[slot as usize].complete.then(|| state.release(slot))
+    }
+
+    fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        let state = &mut *self.state.borrow_mut();
+        let slot = state.find(ticket)?;
+        let flight = &mut state.flights[slot as usize];
+        if flight.complete {
+            return Some(state.release(slot));
+        }
+        flight.orphan = true;
+        None
+    }
+
+    fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
+        self.progress();
+        loop {
+            // Taken out one by one: whoever is told may post.
+            let Some(news) = self.state.borrow_mut().news.pop_front() else { return };
+            match news {
+                News::Ready(lane) => ready(lane),
+                News::Reclaimed(round) => reclaimed(round),
+            }
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        monotonic_ns()
+    }
+
+    fn idle_waker(&self) -> Option<Waker> {
+        Some(self.bell.clone().into())
+    }
+
+    fn idle(&self, until: Option<Nanos>) {
+        let state = &mut *self.state.borrow_mut();
+        let now = monotonic_ns();
+        state.send(now);
+        if !state.news.is_empty() {
+            return;
+        }
+        let due = state.links.iter().filter_map(|link| link.due(state.patience));
+        let until = due.chain(until).min();
+        let left = until.map(|until| until.saturating_sub(now));
+        if left.is_some_and(|left| left <= SPIN_NS) {
+            thread::yield_now();
+            return;
+        }
+        if self.bell.sleep() {
+            state.wait(left.map(Duration::from_nanos), &self.bell);
+            self.bell.wake_up();
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+}
+
+impl State {
+    /// Why a round cannot be sent at all, if so.
+    fn refusal(&self, verbs: &[Verb]) -> Option<FabricError> {
+        verbs.iter().find_map(|verb| {
+            let node = verb.node()?;
+            let fault = match self.links.get(usize::from(node.0)) {
+                Some(link) => link.fault()?,
+                None => Fault::NoSuchRegion(match *verb {
+                    Verb::Read { at, .. }
+                    | Verb::Write { at, .. }
+                    | Verb::CompareSwap { at, .. }
+                    | Verb::FetchAdd { at, .. } => at,
+                    _ => Address { node, region: RegionId(0), offset: 0 },
+                }),
+            };
+            Some(FabricError { node, fault })
+        })
+    }
+
+    /// Gives a round a place.
+    fn admit(&mut self, round: Box<RoundBuffer>) -> u32 {
+        let ticket = round.ticket().0;
+        let flight =
+            Flight { ticket, round: Some(round), parts: 0, next: 0, outcome: Ok(()), complete: false, orphan: false };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.flights[slot as usize] = flight;
+                slot
+            }
+            None => {
+                self.flights.push(flight);
+                self.flights.len() as u32 - 1
+            }
+        };
+        self.hints[ticket as usize % HINTS] = slot;
+        self.under_way += 1;
+        slot
+    }
+
+    /// Takes a round from its place.
+    fn release(&mut self, slot: u32) -> Box<RoundBuffer> {
+        let flight = &mut self.flights[slot as usize];
+        let mut round = flight.round.take().expect("a place in use has a round");
+        round.finish(flight.outcome);
+        self.free.push(slot);
+        self.under_way -= 1;
+        round
+    }
+
+    fn find(&self, ticket: Ticket) -> Option<u32> {
+        let here = |flight: &Flight| flight.ticket == ticket.0 && flight.round.is_some();
+        let hint = self.hints[ticket.0 as usize % HINTS];
+        if self.flights.get(hint as usize).is_some_and(here) {
+            return Some(hint);
+        }
+        self.flights.iter().position(here).map(|slot| slot as u32)
+    }
+
+    /// Posts the next stage of a round. True if there is none, or it cannot be sent: the round is complete.
+    fn advance(&mut self, slot: u32) -> bool {
+        let flight = &mut self.flights[slot as usize];
+        let Some(mut round) = flight.round.take() else { return false };
+        let (ticket, mut next) = (flight.ticket, flight.next);
+        let background = round.background;
+        let (verbs, words) = round.parts();
+        let (mut parts, mut outcome) = (0, Ok(()));
+        while parts == 0 && next < verbs.len() {
+            let stage = &verbs[next..];
+            let stage = &stage[..stage.iter().position(|verb| verb.node().is_none()).unwrap_or(stage.len())];
+            let end = next + stage.len();
+            // A node may have been lost while the former stage ran.
+            if let Some(error) = self.refusal(stage) {
+                outcome = Err(error);
+                break;
+            }
+            // Only its last answer ends a round that nobody waits for.
+            let lazy = background && end == verbs.len();
+            let mut nodes = 0u64;
+            for (index, verb) in (next..).zip(stage) {
+                let Some(node) = verb.node() else { continue };
+                nodes |= 1 << node.0;
+                parts += u32::from(self.links[usize::from(node.0)].add(slot, ticket, lazy, index, verb, words));
+            }
+            while nodes != 0 {
+                let link = &mut self.links[nodes.trailing_zeros() as usize];
+                parts += u32::from(link.end(slot, ticket, end));
+                nodes &= nodes - 1;
+                if link.out.bytes() > BATCH_BYTES && !link.blocked {
+                    // Should it fail, the next poll finds out why.
+                    link.readable |= !link.send(monotonic_ns());
+                }
+            }
+            next = end + 1;
+        }
+        let flight = &mut self.flights[slot as usize];
+        flight.round = Some(round);
+        flight.next = next;
+        flight.parts = parts;
+        flight.outcome = outcome;
+        parts == 0
+    }
+
+    /// A frame has been answered, or never will be.
+    fn answered(&mut self, part: Part, outcome: Result<(), FabricError>) {
+        let flight = &mut self.flights[part.slot as usize];
+        flight.parts -= 1;
+        if flight.outcome.is_ok() {
+            flight.outcome = outcome;
+        }
+        if flight.parts > 0 || (flight.outcome.is_ok() && !self.advance(part.slot)) {
+            return;
+        }
+        let flight = &mut self.flights[part.slot as usize];
+        flight.complete = true;
+        let news = match &flight.round {
+            Some(round) if !flight.orphan => News::Ready(round.lane()),
+            _ => News::Reclaimed(self.release(part.slot)),
+        };
+        self.news.push_back(news);
+    }
+
+    fn send(&mut self, now: Nanos) {
+        for place in 0..self.links.len() {
+            let link = &mut self.links[place];
+            if link.out.is_empty() {
+                continue;
+            }
+            if !link.send(now) {
+                // The node may have said why before it closed.
+                link.readable = true;
+                self.receive_from(place, now);
+                if self.links[place].fault().is_none() {
+                    self.lose(place, Fault::Unreachable);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, now: Nanos) {
+        for place in 0..self.links.len() {
+            let link = &self.links[place];
+            if !link.waiting.is_empty() || link.readable {
+                self.receive_from(place, now);
+            }
+        }
+    }
+
+    /// Reads what a node has answered, until there is no more.
+    fn receive_from(&mut self, place: usize, now: Nanos) {
+        self.links[place].readable = false;
+        if self.links[place].fault().is_some() {
+            return;
+        }
+        loop {
+            let received = self.links[place].read(&mut self.receiver);
+            match self.consume(place) {
+                Ok(None) => {}
+                Ok(Some(fault)) => return self.lose(place, fault),
+                Err(malformed) => {
+                    let node = self.links[place].node;
+                    tracing::warn!(%node, %malformed, "a memory node does not keep to the protocol");
+                    return self.lose(place, Fault::Unreachable);
+                }
+            }
+            match received {
+                Some(Received::Some) => {}
+                Some(Received::All | Received::Nothing) => break,
+                Some(Received::End) | None => return self.lose(place, Fault::Unreachable),
+            }
+        }
+        if self.links[place].due(self.patience).is_some_and(|due| due <= now) {
+            let node = self.links[place].node;
+            tracing::warn!(%node, "a memory node does not answer");
+            self.lose(place, Fault::Unreachable);
+        }
+    }
+
+    /// Works through the answers that have been read. A fault if the node said that it is lost to this client.
+    fn consume(&mut self, place: usize) -> Result<Option<Fault>, Malformed> {
+        let mut used = 0;
+        loop {
+            let link = &mut self.links[place];
+            let words = &self.receiver.words()[used..];
+            let Some(response) = frame::response(words)? else { break };
+            let Some(answer) = words.get(frame::HEAD_WORDS..response.words) else { break };
+            used += response.words;
+            if response.status == frame::REVOKED {
+                return Ok(Some(Fault::Revoked));
+            }
+            let part = *link.waiting.front().ok_or(Malformed::Answer)?;
+            let round = self.flights[part.slot as usize].round.as_mut().ok_or(Malformed::Answer)?;
+            if response.ticket != part.ticket {
+                return Err(Malformed::Answer);
+            }
+            let node = link.node;
+            let outcome = if response.status == frame::DONE {
+                let (verbs, words) = round.parts();
+                frame::take_answers(answer, &verbs[usize::from(part.first)..usize::from(part.end)], node, words)?;
+                Ok(())
+            } else {
+                Err(FabricError { node, fault: frame::fault(response.status, answer, node)? })
+            };
+            link.waiting.pop_front();
+            self.answered(part, outcome);
+        }
+        self.receiver.leave(used, &mut self.links[place].rest);
+        Ok(None)
+    }
+
+    /// The node is lost to this transport: everything that waits for it fails.
+    fn lose(&mut self, place: usize, fault: Fault) {
+        let node = self.links[place].node;
+        for part in self.links[place].lose(fault) {
+            self.answered(part, Err(FabricError { node, fault }));
+        }
+    }
+
+    fn lose_those_down(&mut self, down: u64) {
+        let mut new = down & !self.down;
+        self.down = down;
+        while new != 0 {
+            let place = new.trailing_zeros() as usize;
+            new &= new - 1;
+            if self.links.get(place).is_some_and(|link| link.fault().is_none()) {
+                self.lose(place, Fault::Unreachable);
+            }
+        }
+    }
+
+    fn wait(&mut self, limit: Option<Duration>, bell: &Bell) {
+        self.watch_blocked(Interest::IN | Interest::OUT);
+        self.poller.wait(limit);
+        self.watch_blocked(Interest::IN);
+        for number in 0.. {
+            match self.poller.event(number) {
+                None => break,
+                Some((BELL, _)) => bell.quiet(),
+                Some((place, _)) => {
+                    if let Some(link) = self.links.get_mut(place as usize) {
+                        link.readable = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the poller look at the sockets that take no more, which is rare: those of a node that is slow to read.
+    fn watch_blocked(&self, interest: Interest) {
+        for link in self.links.iter().filter(|link| link.blocked) {
+            if let Ok(stream) = &link.stream {
+                // It fails only for a socket that the poller does not have.
+                let _ = self.poller.modify(stream, u64::from(link.node.0), interest);
+            }
+        }
+    }
+}
+
+impl Drop for TcpTransport {
+    /// What has been posted runs, as on any other backend: waits for it, but not long.
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let deadline = Instant::now() + Duration::from_nanos(state.patience).min(CLOSE_TIME_MAX);
+        let busy = |link: &&Link| !link.waiting.is_empty();
+        for link in state.links.iter().filter(busy) {
+            if let Ok(stream) = &link.stream {
+                let _ = stream.set_nonblocking(false);
+                let _ = Timed { stream, deadline }.write_all(link.out.unsent());
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
+        for link in state.links.iter().filter(busy) {
+            if let Ok(stream) = &link.stream {
+                while matches!(Timed { stream, deadline }.read(&mut [0; 4096]), Ok(1..)) {}
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The contract of a round, on shared memory in files: clients are threads, servers and clients map the files separately.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::conformance::{Bed, Clients};
+use remora_fabric::shm::file::{ShmFiles, ShmNode};
+
+struct FileBed;
+
+impl Bed for FileBed {
+    type Fabric = ShmFiles;
+
+    fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> ShmFiles {
+        static FILES: AtomicU64 = AtomicU64::new(0);
+        let path = |_| {
+            let number = FILES.fetch_add(1, Ordering::Relaxed);
+            std::env::temp_dir().join(format!("remora-conformance-{}-{number}", std::process::id()))
+        };
+        let paths: Vec<_> = nodes.iter().map(path).collect();
+        let served = nodes.iter().zip(&paths).map(|(regions, path)| {
+            let [bytes] = regions[..] else { panic!("a file has one region") };
+            ShmNode::open(path, Some(bytes as u64)).expect("a test's file")
+        });
+        let served = served.collect();
+        let fabric = ShmFiles::new(&paths, served).expect("a test's files");
+        // They are mapped: their names are not needed any more.
+        paths.iter().for_each(|path| std::fs::remove_file(path).expect("a test's file"));
+        fabric
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::Threads
+    }
+
+    fn runs(&self) -> u64 {
+        3
+    }
+
+    fn turns(&self) -> u64 {
+        40_000
+    }
+
+    fn reorders(&self) -> bool {
+        false
+    }
+}
+
+remora_fabric::conformance_suite!(FileBed);

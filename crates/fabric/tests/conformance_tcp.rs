@@ -1,0 +1,34 @@
+//! The contract of a round, over TCP: memory nodes are servers on threads of this process, clients are threads.
+
+use remora_fabric::conformance::{Bed, Clients};
+use remora_fabric::tcp::{Key, Loopback, TcpOptions};
+
+struct TcpBed;
+
+impl Bed for TcpBed {
+    type Fabric = Loopback;
+
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
+        // With and without a key.
+        let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
+        Loopback::new(nodes, TcpOptions { key, ..TcpOptions::default() }).expect("a test's servers")
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::Threads
+    }
+
+    fn runs(&self) -> u64 {
+        3
+    }
+
+    fn turns(&self) -> u64 {
+        1_000
+    }
+
+    fn reorders(&self) -> bool {
+        false
+    }
+}
+
+remora_fabric::conformance_suite!(TcpBed);

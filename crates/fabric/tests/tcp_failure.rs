@@ -1,0 +1,347 @@
+//! Nodes that die, freeze or lie; clients that lie, do not listen, or lose their access in the middle of a WRITE.
+
+mod tcp_support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora_fabric::limits::{FRAME_WORDS_MAX, ROUND_BYTES_MAX, ROUND_VERBS_MAX};
+use remora_fabric::tcp::{Loopback, ServerOptions, TcpOptions};
+use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, Worker, block_on};
+use tcp_support::*;
+
+fn down(node: u16) -> FabricError {
+    FabricError { node: NodeId(node), fault: Fault::Unreachable }
+}
+
+/// Three servers, the middle one behaves as told.
+fn between_good_ones(
+    behave: impl Fn(TcpStream) + Send + Sync + 'static,
+    options: TcpOptions,
+) -> remora_fabric::tcp::Tcp {
+    let (_, first) = serve(ServerOptions::default());
+    let (_, last) = serve(ServerOptions::default());
+    tcp(&[&first, &fake_server(behave), &last], options)
+}
+
+/// Rounds to a lost node fail, all others work.
+async fn node_1_is_lost(lane: &Lane) {
+    for _ in 0..3 {
+        assert_eq!(touch(lane, &[1]).await, Err(down(1)));
+        assert_eq!(touch(lane, &[0, 1, 2]).await, Err(down(1)));
+        touch(lane, &[0, 2]).await.expect("the others go on");
+    }
+}
+
+#[test]
+fn a_node_that_is_stopped_is_named() {
+    let fabric = Loopback::new(&[vec![REGION], vec![REGION], vec![REGION]], TcpOptions::default()).unwrap();
+    block_on(&fabric, ClientId(1), async |lane| {
+        touch(lane, &[0, 1, 2]).await.expect("healthy nodes");
+        fabric.stop(NodeId(1));
+        let began = Instant::now();
+        node_1_is_lost(lane).await;
+        assert!(began.elapsed() < Duration::from_secs(1));
+    })
+    .unwrap();
+    assert!(matches!(fabric.connect(ClientId(2)), Err(FabricError { node: NodeId(1), fault: Fault::Refused(_) })));
+    // Once it is known to be gone, others connect.
+    fabric.fail(NodeId(1));
+    block_on(&fabric, ClientId(2), node_1_is_lost).unwrap();
+}
+
+#[test]
+fn a_node_that_dies_with_rounds_in_flight_is_named() {
+    let dies = |mut stream: TcpStream| _ = stream.read_exact(&mut [0; 16]);
+    let fabric = between_good_ones(dies, TcpOptions::default());
+    let worker = Worker::new();
+    let endpoint = worker.connect(&fabric, ClientId(1)).unwrap();
+    let lanes: Vec<Lane> = (0..8).map(|seed| worker.lane(&endpoint, seed).unwrap()).collect();
+    let began = Instant::now();
+    worker.run(lanes.iter().map(|lane| {
+        (lane.id(), async {
+            let mut background = lane.round();
+            background.fetch_add(word(1, 0), 1);
+            lane.post(background);
+            assert_eq!(touch(lane, &[0, 1, 2]).await, Err(down(1)));
+            lane.endpoint().failures();
+            node_1_is_lost(lane).await;
+        })
+    }));
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_node_that_freezes_is_named_within_the_patience() {
+    let patience = Duration::from_millis(300);
+    let fabric = between_good_ones(
+        |stream| {
+            // Takes everything, answers nothing, for ever.
+            thread::spawn(move || drain(&stream));
+        },
+        TcpOptions { patience, ..TcpOptions::default() },
+    );
+    block_on(&fabric, ClientId(1), async |lane| {
+        let began = Instant::now();
+        assert_eq!(touch(lane, &[0, 1, 2]).await, Err(down(1)));
+        let took = began.elapsed();
+        assert!(took >= patience && took < patience + Duration::from_millis(200), "it took {took:?}");
+        node_1_is_lost(lane).await;
+        assert!(began.elapsed() < took + Duration::from_millis(100), "it was waited for again");
+    })
+    .unwrap();
+}
+
+/// Time that a worker spends elsewhere is not time that a node was silent.
+#[test]
+fn a_busy_client_does_not_take_its_nodes_for_dead() {
+    let options = TcpOptions { patience: Duration::from_millis(100), ..TcpOptions::default() };
+    let fabric = Loopback::new(&[vec![REGION]], options).unwrap();
+    block_on(&fabric, ClientId(1), async |lane| {
+        for _ in 0..3 {
+            let mut round = lane.round();
+            let read = round.read(word(0, 0), 8);
+            let posted = lane.execute(round);
+            thread::sleep(Duration::from_millis(200)); // before it is sent
+            assert_eq!(posted.await.expect("a healthy node").words(read).len(), 1);
+            let mut round = lane.round();
+            round.fetch_add(word(0, 0), 1);
+            let posted = lane.execute(round);
+            lane.sleep(1).await;
+            thread::sleep(Duration::from_millis(200)); // after it was sent
+            posted.await.expect("a healthy node");
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_node_that_talks_garbage_is_lost() {
+    let answers: [&'static [u64]; 6] = [
+        &[u64::MAX, 0],
+        &[2, 999],            // no such ticket
+        &[3, 1, 7],           // an answer that nobody asked for
+        &[2, 1],              // no answer
+        &[9 << 32 | 2, 1],    // no such status
+        &[1 << 32 | 3, 1, 7], // half a fault
+    ];
+    for answer in answers {
+        let fabric = between_good_ones(
+            move |mut stream| {
+                let mut head = [0; 8];
+                stream.read_exact(&mut head).unwrap();
+                stream.write_all(&bytes(answer)).unwrap();
+                thread::spawn(move || drain(&stream));
+            },
+            TcpOptions::default(),
+        );
+        block_on(&fabric, ClientId(1), async |lane| {
+            let mut round = lane.round();
+            let two = [round.fetch_add(word(1, 0), 1), round.fetch_add(word(1, 0), 1)];
+            assert_eq!(lane.execute(round).await.map(|done| done.added(two[0])), Err(down(1)));
+            node_1_is_lost(lane).await;
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn clients_that_talk_garbage_disturb_nobody() {
+    let (server, address) = serve(ServerOptions::default());
+    let fabric = tcp(&[&address], TcpOptions::default());
+    let (stop, turns) = (AtomicBool::new(false), 3u64);
+    /// Also when an assertion fails: the test must end.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    thread::scope(|scope| {
+        let stopping = Stop(&stop);
+        let good = scope.spawn(|| {
+            block_on(&fabric, ClientId(1), async |lane| {
+                let mut sum = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(touch(lane, &[0]).await, Ok(vec![sum]));
+                    sum += 1;
+                }
+                sum
+            })
+        });
+        let round = |words: u64| 1 << 32 | words;
+        let garbage: [&[u64]; 9] = [
+            &[u64::MAX; 8],
+            &[round(FRAME_WORDS_MAX as u64 + 1), 0],
+            &[round(1), 0],
+            &[round(4), 0, 1, 4],               // an unaligned READ
+            &[round(4), 0, 9_000 << 32 | 1, 0], // more than a round reads
+            &[round(4), 0, 9 << 32 | 2, 0],     // a WRITE that leaves its frame
+            &[round(3), 0, 99],                 // no such verb
+            &[round(4), 0, 5, u64::MAX],        // a CALL with room for everything
+            &[3 << 32 | 2, 0],                  // a question for administration
+        ];
+        for _ in 0..turns {
+            for words in garbage {
+                let mut stream = raw_client(&address, 7);
+                stream.write_all(&bytes(words)).unwrap();
+                assert_eq!(drain(&stream), 0, "{words:x?} was answered");
+            }
+            let admin = {
+                let mut hello = client_hello(0);
+                hello[20] = 2;
+                hello.extend([0; 32]);
+                let mut stream = TcpStream::connect(&address).unwrap();
+                stream.write_all(&hello).unwrap();
+                stream.write_all(&bytes(&[round(4), 0, 1 << 32 | 1, 0])).unwrap();
+                stream
+            };
+            assert!(drain(&admin) <= 160, "administration has executed a verb");
+            // Half a frame, and then nothing.
+            let mut stream = raw_client(&address, 7);
+            stream.write_all(&bytes(&[round(9), 0])).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(drain(&stream), 0);
+        }
+        drop(stopping);
+        assert!(good.join().unwrap().unwrap() > 0);
+    });
+    while server.status().connections > 0 {
+        thread::yield_now();
+    }
+    assert!(is_healthy(&fabric));
+}
+
+/// Many rounds of 32 KiB are under way when the access is taken: once that is confirmed, memory does not change.
+#[test]
+fn nothing_lands_after_a_revocation_that_met_many_writes() {
+    const WORDS: usize = (32 << 10) / 8;
+    const LANES: u64 = 16;
+    for seed in 0..10 {
+        let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
+        let region = fabric.region(NodeId(0), remora_fabric::RegionId(0)).unwrap();
+        let snapshot = || region.words().iter().map(|word| word.load(Ordering::SeqCst)).collect::<Vec<_>>();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let worker = Worker::new();
+                let endpoint = worker.connect(&fabric, ClientId(1)).unwrap();
+                let lanes: Vec<Lane> = (0..LANES).map(|seed| worker.lane(&endpoint, seed).unwrap()).collect();
+                worker.run(lanes.iter().zip(0..).map(|(lane, number)| {
+                    (lane.id(), async move {
+                        for turn in 1.. {
+                            let mut round = lane.round();
+                            round.write_words(word(0, number * WORDS as u64), &vec![turn; WORDS]);
+                            if let Err(error) = lane.execute(round).await {
+                                assert_eq!(error, FabricError { node: NodeId(0), fault: Fault::Revoked });
+                                return;
+                            }
+                        }
+                    })
+                }));
+            });
+            while snapshot()[0] < 3 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_micros(137 * seed));
+            fabric.revoke(ClientId(1)).expect("the node confirms");
+            let frozen = snapshot();
+            for _ in 0..5 {
+                thread::sleep(Duration::from_millis(1));
+                assert!(snapshot() == frozen, "something landed after the revocation");
+            }
+        });
+    }
+}
+
+/// The answers of rounds that nobody awaits ride on others, or leave together after a while.
+#[test]
+fn answers_that_nobody_awaits_are_not_sent_for_their_own_sake() {
+    const TURNS: u64 = 200;
+    let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
+    let server = fabric.server(NodeId(0)).unwrap();
+    block_on(&fabric, ClientId(1), async |lane| {
+        touch(lane, &[0]).await.unwrap();
+        let before = server.status();
+        for turn in 0..TURNS {
+            let mut background = lane.round();
+            background.write_words(word(0, 9), &[turn]);
+            lane.post(background);
+            lane.sleep(0).await; // it is sent by itself
+            touch(lane, &[0]).await.unwrap();
+        }
+        let after = server.status();
+        assert!(after.frames - before.frames >= 2 * TURNS);
+        let sends = after.sends - before.sends;
+        assert!((TURNS..TURNS + TURNS / 4).contains(&sends), "{TURNS} answers were awaited, {sends} were sent");
+        // Nobody awaits anything: it comes all the same, after a millisecond and not much later.
+        let began = Instant::now();
+        let mut background = lane.round();
+        background.write_words(word(0, 9), &[TURNS]);
+        lane.post(background);
+        while lane.background() > 0 {
+            lane.sleep(50_000).await;
+        }
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    })
+    .unwrap();
+}
+
+/// A round that writes one piece to many places of a node is more than a frame holds.
+#[test]
+fn a_round_larger_than_a_frame_arrives_whole() {
+    const WORDS: usize = ROUND_BYTES_MAX / 8 - 1;
+    let fabric =
+        Loopback::new(&[vec![ROUND_VERBS_MAX * ROUND_BYTES_MAX], vec![REGION]], TcpOptions::default()).unwrap();
+    block_on(&fabric, ClientId(1), async |lane| {
+        let mut round = lane.round();
+        let staged = round.stage_words(WORDS);
+        round.staged_mut(staged).iter_mut().zip(1..).for_each(|(word, value)| *word = value);
+        for place in 0..ROUND_VERBS_MAX as u64 - 2 {
+            round.write_staged(word(0, place * 8192), staged);
+        }
+        round.write_staged(word(1, 0), staged);
+        let last = round.read(word(0, (ROUND_VERBS_MAX as u64 - 3) * 8192 + WORDS as u64 - 1), 8);
+        let done = lane.execute(round).await.expect("healthy nodes");
+        assert_eq!(done.words(last), [WORDS as u64]);
+    })
+    .unwrap();
+}
+
+/// What was posted runs, also if its endpoint is dropped at once.
+#[test]
+fn a_dropped_endpoint_leaves_nothing_behind() {
+    let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
+    for turn in 1..=20 {
+        block_on(&fabric, ClientId(1), async |lane| {
+            for place in 0..10 {
+                let mut round = lane.round();
+                round.write_words(word(0, place * 4_000), &vec![turn; 4_000]);
+                lane.post(round);
+            }
+        })
+        .unwrap();
+        let region = fabric.region(NodeId(0), remora_fabric::RegionId(0)).unwrap();
+        assert!(region.words()[..40_000].iter().all(|word| word.load(Ordering::SeqCst) == turn));
+    }
+}
+
+/// A server without work costs nothing, and a client that waits costs nothing.
+#[test]
+fn idling_uses_no_cpu() {
+    let fabric = Loopback::new(&[vec![REGION]], TcpOptions::default()).unwrap();
+    block_on(&fabric, ClientId(1), async |lane| {
+        touch(lane, &[0]).await.unwrap();
+        let ticks = || -> u64 {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        };
+        let before = ticks();
+        lane.sleep(500_000_000).await;
+        assert!(ticks() - before <= 3, "{} ticks of 10 ms in half a second", ticks() - before);
+    })
+    .unwrap();
+}

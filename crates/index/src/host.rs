@@ -1,0 +1,419 @@
+//! What the CPU of a primary's node does for inserts and deletes: it chooses pairs and record slots, so that they need no
+//! agreement between clients. See [`cluster_hash`](crate::cluster_hash) for who may write what, and why versions never
+//! restart.
+//!
+//! One thread of the node calls all this, with the region that the shard was made for. Clients ask for it from elsewhere,
+//! so whatever they name may be absurd, and is refused if it is. What only the host knows, its free list and what it needs
+//! to undo, is in this process's memory: when it is lost, slots are found again by looking for tombstones, and inserts
+//! that were not undone stay prepared until somebody inserts that key.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{LINE_BYTES, NodeId, WORD_BYTES, copy};
+use remora_memory::{Metadata, ShardId, node};
+use remora_sync::{IMAGE_AT, Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
+
+use crate::cluster_hash::{
+    BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, is_empty, is_entry,
+    link_word, linked_bucket, linked_over, location, offset,
+};
+
+/// What is remembered of prepared inserts, before those that have committed are forgotten.
+const REMEMBERED_MAX: usize = 4096;
+
+/// A shard whose primary is in this node's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostShard {
+    /// Its id.
+    pub id: ShardId,
+    /// Where it begins in the region, in bytes.
+    pub base: u64,
+    /// What lies where.
+    pub geometry: Geometry,
+    /// Of its records.
+    pub shape: RecordShape,
+}
+
+impl HostShard {
+    /// `None` if the shard's primary is not this node, or what the catalog says does not fit its region.
+    #[must_use]
+    pub fn of(metadata: &Metadata, id: ShardId, node: NodeId, region: &[AtomicU64]) -> Option<HostShard> {
+        let placement = metadata.shards.get(usize::from(id.0))?;
+        let primary = placement.replicas.first()?;
+        let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+        let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
+        let whole_lines = primary.base.is_multiple_of(LINE_BYTES as u64)
+            && geometry.slot_bytes.is_multiple_of(LINE_BYTES as u64)
+            && shape.record_bytes() as u64 <= geometry.slot_bytes;
+        let end = geometry.checked_bytes().filter(|bytes| *bytes <= placement.bytes)?.checked_add(primary.base)?;
+        let fits = end / WORD_BYTES as u64 <= region.len() as u64;
+        (primary.node == node && primary.region == node::REGION && whole_lines && fits && geometry.buckets > 0)
+            .then_some(HostShard { id, base: primary.base, geometry, shape })
+    }
+
+    /// Looks for a key.
+    #[must_use]
+    pub fn find(&self, region: &[AtomicU64], key: &Key) -> Found {
+        let view = self.view(region);
+        let chain = view.chain(key.hash());
+        match view.pairs(&chain).find(|pair| view.links(pair, key)) {
+            Some(pair) => {
+                Found::Linked { bucket_slot: pair.at, entry: pair.entry, location: location(self.id, pair.entry) }
+            }
+            None => Found::Absent,
+        }
+    }
+
+    /// The shard's words in the region that it was made for.
+    fn view<'r>(&'r self, region: &'r [AtomicU64]) -> View<'r> {
+        let words = |bytes: u64| (bytes / WORD_BYTES as u64) as usize;
+        View { shard: self, words: &region[words(self.base)..][..words(self.geometry.bytes())] }
+    }
+}
+
+/// Whether a key is in the index. What is linked may be present, or prepared, or a tombstone about to be unlinked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It is.
+    Linked {
+        /// Offset within the shard of the pair that links it.
+        bucket_slot: u64,
+        /// The pair's first word.
+        entry: u64,
+        /// Where its record is.
+        location: Location,
+    },
+    /// It is not.
+    Absent,
+}
+
+/// What an inserter goes on with: a record to lock, at a version to validate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Prepared {
+    /// The key was linked already: present, or prepared by somebody else, or a tombstone about to be unlinked. The record
+    /// says which.
+    Linked {
+        /// Offset within the shard of the pair that links it.
+        bucket_slot: u64,
+        /// The pair's first word.
+        entry: u64,
+        /// Where its record is.
+        location: Location,
+        /// The links on the way to the pair, (offset, word): for the log.
+        links: Vec<(u64, u64)>,
+    },
+    /// It has been linked now.
+    New {
+        /// Offset within the shard of the pair that links it.
+        bucket_slot: u64,
+        /// The pair's first word.
+        entry: u64,
+        /// The pair's second word.
+        key_word: u64,
+        /// Where its record is.
+        location: Location,
+        /// The prepared record's version: odd. The commit installs the next one.
+        version: Version,
+        /// The links on the way to the pair, (offset, word): for the log.
+        links: Vec<(u64, u64)>,
+    },
+}
+
+/// Why an insert could not be prepared. Nothing has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// All record slots are taken.
+    #[error("all record slots of the shard are taken; create the table with a larger capacity")]
+    SlotsFull,
+    /// The key's chain is full and cannot grow.
+    #[error("all indirect buckets of the shard's index are taken; create the table with a larger capacity")]
+    BucketsFull,
+    /// Keys of this table have another size.
+    #[error("keys of this table have another size")]
+    KeySize,
+}
+
+/// What a node's CPU knows of the shards whose primary it has.
+#[derive(Debug, Default)]
+pub struct Host {
+    shards: HashMap<ShardId, Allocator>,
+}
+
+impl Host {
+    /// Knowing nothing yet.
+    #[must_use]
+    pub fn new() -> Host {
+        Host::default()
+    }
+
+    /// Makes sure that a key is linked: if it is not, links a record that is prepared.
+    pub fn prepare(&mut self, region: &[AtomicU64], shard: &HostShard, key: &Key) -> Result<Prepared, Refused> {
+        if key.words().len() != shard.shape.key_words() {
+            return Err(Refused::KeySize);
+        }
+        let allocator = self.shards.entry(shard.id).or_default();
+        let view = shard.view(region);
+        let hash = key.hash();
+        let mut chain = view.chain(hash);
+        // One look at the chain, for everything: a deleter may unlink meanwhile, but nobody else links.
+        let pairs: Vec<Pair> = view.pairs(&chain).collect();
+        if let Some(pair) = pairs.iter().find(|pair| view.links(pair, key)) {
+            let location = location(shard.id, pair.entry);
+            let slot = location.pointer.offset();
+            if matches!(view.life(slot), Some(Life::Present { .. })) {
+                allocator.remembered.remove(&slot);
+            }
+            let links = view.way_to(&chain, pair);
+            return Ok(Prepared::Linked { bucket_slot: pair.at, entry: pair.entry, location, links });
+        }
+
+        let retains_key = |pair: &&Pair| is_empty(pair.entry) && pair.key_word == hash.word;
+        let empty = pairs.iter().find(retains_key).or_else(|| pairs.iter().find(|pair| is_empty(pair.entry)));
+        let grown = if empty.is_none() { Some(view.next_indirect().ok_or(Refused::BucketsFull)?) } else { None };
+        let slot = allocator.take(&view).ok_or(Refused::SlotsFull)?;
+        if let Some(bucket) = grown {
+            view.grow(&mut chain, bucket);
+        }
+        let pair = empty.copied().unwrap_or_else(|| view.pair(chain[chain.len() - 1], 0));
+
+        // What this insert makes the pair forget, and what the key's former lives ended with.
+        let forgotten = pairs.iter().filter(retains_key).chain([&pair]).map(|pair| view.retained_version(pair));
+        let version = forgotten.fold(view.version(slot), Version::max);
+        let version = view.raise_floor(version).rolled_back_over();
+        view.raise_floor(version);
+
+        let before = Before { pair, image: view.image(slot) };
+        let entry = linked_over(pair.entry, slot);
+        let location = location(shard.id, entry);
+        let mut image = Vec::with_capacity(shard.shape.image_words());
+        let life = Life::Prepared { incarnation: location.incarnation };
+        shard.shape.encode(version, life, key.words(), &[], &mut image);
+        view.install(slot, &image);
+        view.store(pair.at + WORD_BYTES as u64, hash.word);
+        view.store(pair.at, entry);
+        allocator.remember(&view, slot, before);
+        let links = view.way_to(&chain, &pair);
+        Ok(Prepared::New { bucket_slot: pair.at, entry, key_word: hash.word, location, version, links })
+    }
+
+    /// Takes back a prepared insert that did not commit, at the request of the transaction `me`, which has the record
+    /// locked and keeps it locked until it has the answer. Returns whether it has been taken back: if not, it was not
+    /// prepared at that version, or not by a host that remembers it.
+    pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version, me: LockWord) -> bool {
+        let allocator = self.shards.entry(shard.id).or_default();
+        let view = shard.view(region);
+        let mine = shard.geometry.is_slot(slot)
+            && !me.is_free()
+            && view.header(slot).is_some_and(|header| header.lock == me && header.version == version)
+            && matches!(view.life(slot), Some(Life::Prepared { .. }));
+        let Some(Before { pair, image }) = mine.then(|| allocator.remembered.remove(&slot)).flatten() else {
+            return false;
+        };
+        // Unlinked first, so that nobody finds the entry of a record that has gone.
+        view.store(pair.at, pair.entry);
+        view.store(pair.at + WORD_BYTES as u64, pair.key_word);
+        view.install(slot, &image);
+        allocator.free.insert(slot);
+        true
+    }
+
+    /// Frees the record slot of a delete that has been committed and installed, and unlocked, at this version. Returns
+    /// whether it has been freed. A slot that nobody asks to free is found when all others are taken.
+    pub fn free(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version) -> bool {
+        let allocator = self.shards.entry(shard.id).or_default();
+        let view = shard.view(region);
+        let gone = shard.geometry.is_slot(slot)
+            && view.version(slot) == version
+            && matches!(view.life(slot), Some(Life::Deleted { .. }))
+            && view.is_reusable(slot);
+        if gone {
+            view.raise_floor(version);
+            allocator.remembered.remove(&slot);
+        }
+        gone && allocator.free.insert(slot)
+    }
+}
+
+/// What a host knows of one shard.
+#[derive(Debug, Default)]
+struct Allocator {
+    /// Record slots that can be taken, lowest first.
+    free: BTreeSet<u64>,
+    /// By the slot of a prepared record.
+    remembered: HashMap<u64, Before>,
+    /// How many may be remembered before those that have committed are looked for.
+    remembered_max: usize,
+    /// The record slot at which the search for tombstones goes on.
+    searched: u64,
+}
+
+/// What an insert was prepared over.
+#[derive(Debug)]
+struct Before {
+    pair: Pair,
+    image: Vec<u64>,
+}
+
+impl Allocator {
+    /// A record slot: one that was freed, else one that was never used, else a tombstone that nobody has freed, because
+    /// its deleter or the free list is gone.
+    fn take(&mut self, view: &View<'_>) -> Option<u64> {
+        if let Some(slot) = self.free.pop_first() {
+            return Some(slot);
+        }
+        let Geometry { slots, .. } = view.shard.geometry;
+        let used = view.words[HEADER_SLOTS_WORD].load(Ordering::Acquire);
+        if used < slots {
+            view.words[HEADER_SLOTS_WORD].store(used + 1, Ordering::Release);
+            return Some(view.shard.geometry.slot_at(used));
+        }
+        let number = (0..slots).map(|step| (self.searched + step) % slots).find(|number| {
+            let slot = view.shard.geometry.slot_at(*number);
+            matches!(view.life(slot), None | Some(Life::Deleted { .. })) && view.is_reusable(slot)
+        })?;
+        self.searched = number + 1;
+        Some(view.shard.geometry.slot_at(number))
+    }
+
+    fn remember(&mut self, view: &View<'_>, slot: u64, before: Before) {
+        self.remembered.insert(slot, before);
+        if self.remembered.len() > self.remembered_max.max(REMEMBERED_MAX) {
+            self.remembered.retain(|slot, _| matches!(view.life(*slot), Some(Life::Prepared { .. })));
+            // However many are left, each is looked at once for each that is added.
+            self.remembered_max = 2 * self.remembered.len();
+        }
+    }
+}
+
+/// A pair of a bucket, as it was read.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    bucket: u64,
+    at: u64,
+    entry: u64,
+    key_word: u64,
+}
+
+/// A shard's words. Offsets are of pairs and slots that the geometry has: it is asked before, whatever they came from.
+#[derive(Clone, Copy)]
+struct View<'r> {
+    shard: &'r HostShard,
+    words: &'r [AtomicU64],
+}
+
+impl View<'_> {
+    fn load(&self, offset: u64) -> u64 {
+        self.words[offset as usize / WORD_BYTES].load(Ordering::Acquire)
+    }
+
+    fn store(&self, offset: u64, word: u64) {
+        self.words[offset as usize / WORD_BYTES].store(word, Ordering::Release);
+    }
+
+    /// The buckets of a key, by number.
+    fn chain(&self, hash: KeyHash) -> Vec<u64> {
+        let geometry = &self.shard.geometry;
+        let mut chain = vec![geometry.main_bucket(hash.scatter)];
+        // A circle would be longer than there are buckets.
+        while chain.len() as u64 <= geometry.indirect {
+            let link = self.load(geometry.link_at(chain[chain.len() - 1]));
+            let Some(next) = linked_bucket(link).and_then(|at| geometry.bucket_number(at)) else { break };
+            chain.push(next);
+        }
+        chain
+    }
+
+    fn pair(&self, bucket: u64, slot: usize) -> Pair {
+        let at = self.shard.geometry.pair_at(bucket, slot);
+        Pair { bucket, at, entry: self.load(at), key_word: self.load(at + WORD_BYTES as u64) }
+    }
+
+    fn pairs(&self, chain: &[u64]) -> impl Iterator<Item = Pair> {
+        chain.iter().flat_map(move |bucket| (0..BUCKET_SLOTS).map(move |slot| self.pair(*bucket, slot)))
+    }
+
+    /// The links from the main bucket to a pair's.
+    fn way_to(&self, chain: &[u64], pair: &Pair) -> Vec<(u64, u64)> {
+        let geometry = &self.shard.geometry;
+        let steps = chain.windows(2).take_while(|step| step[0] != pair.bucket);
+        steps.map(|step| (geometry.link_at(step[0]), link_word(geometry.bucket_at(step[1])))).collect()
+    }
+
+    /// An indirect bucket that is in no chain yet.
+    fn next_indirect(&self) -> Option<u64> {
+        let used = self.words[HEADER_INDIRECT_WORD].load(Ordering::Acquire);
+        (used < self.shard.geometry.indirect).then(|| self.shard.geometry.buckets + used)
+    }
+
+    /// Links it to the end of a chain.
+    fn grow(&self, chain: &mut Vec<u64>, bucket: u64) {
+        let geometry = &self.shard.geometry;
+        self.words[HEADER_INDIRECT_WORD].store(bucket - geometry.buckets + 1, Ordering::Release);
+        self.store(geometry.link_at(chain[chain.len() - 1]), link_word(geometry.bucket_at(bucket)));
+        chain.push(bucket);
+    }
+
+    /// Whether a pair links a key. It may be read while its holder changes it: its key stays.
+    fn links(&self, pair: &Pair, key: &Key) -> bool {
+        let slot = offset(pair.entry);
+        is_entry(pair.entry)
+            && pair.key_word == key.hash().word
+            && self.shard.geometry.is_slot(slot)
+            && self.key(slot).eq(key.words().iter().copied())
+    }
+
+    fn key(&self, slot: u64) -> impl Iterator<Item = u64> {
+        self.shard.shape.key_places().map(move |place| self.load(slot + (place * WORD_BYTES) as u64))
+    }
+
+    fn header(&self, slot: u64) -> Option<RecordHeader> {
+        RecordHeader::parse(&self.start(slot))
+    }
+
+    fn version(&self, slot: u64) -> Version {
+        self.header(slot).map_or(Version::default(), |header| header.version)
+    }
+
+    fn life(&self, slot: u64) -> Option<Life> {
+        Life::of(&self.start(slot))
+    }
+
+    fn start(&self, slot: u64) -> [u64; 3] {
+        [0, 1, 2].map(|word| self.load(slot + word * WORD_BYTES as u64))
+    }
+
+    /// The version of the record that an empty pair retains.
+    fn retained_version(&self, pair: &Pair) -> Version {
+        let slot = offset(pair.entry);
+        if self.shard.geometry.is_slot(slot) { self.version(slot) } else { Version::default() }
+    }
+
+    /// Whether a tombstone, or a slot that was never used, has nothing to do with anybody: unlinked by its deleter, who
+    /// has also unlocked it.
+    fn is_reusable(&self, slot: u64) -> bool {
+        let key: Vec<u64> = self.key(slot).collect();
+        let linked =
+            self.pairs(&self.chain(KeyHash::of(&key))).any(|pair| is_entry(pair.entry) && offset(pair.entry) == slot);
+        !linked && self.header(slot).is_some_and(|header| header.lock.is_free())
+    }
+
+    /// Raises the floor of versions, and says where it is.
+    fn raise_floor(&self, version: Version) -> Version {
+        let floor = &self.words[HEADER_FLOOR_WORD];
+        let (old, _) = Version::from_bits(floor.load(Ordering::Acquire));
+        let new = old.max(version).max(Version::LOADED);
+        floor.store(new.to_bits(), Ordering::Release);
+        new
+    }
+
+    fn image(&self, slot: u64) -> Vec<u64> {
+        let mut image = vec![0; self.shard.shape.image_words()];
+        copy::read(self.words, (slot + IMAGE_AT) as usize / WORD_BYTES, &mut image);
+        image
+    }
+
+    fn install(&self, slot: u64, image: &[u64]) {
+        copy::write(self.words, (slot + IMAGE_AT) as usize / WORD_BYTES, image);
+    }
+}

@@ -1,0 +1,152 @@
+//! What a log entry changes in the index of a backup.
+//!
+//! Patches of different rings are applied in any order, and again after a crash, and end in the same bytes: a pair
+//! takes only what is later than what it has, by its incarnation, and a link has only one value. See
+//! [`cluster_hash`](crate::cluster_hash).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::WORD_BYTES;
+use remora_sync::INCARNATION_MASK;
+
+use crate::cluster_hash::{Geometry, incarnation, is_empty, is_entry, linked_bucket, offset};
+
+/// A change of the index, as it stands in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Patch {
+    /// An insert has linked a pair, or a delete unlinked it.
+    Entry {
+        /// Offset of the pair within the shard.
+        at: u64,
+        /// Its first word.
+        entry: u64,
+        /// Its second word.
+        key: u64,
+    },
+    /// A chain has this link, since whenever.
+    Link {
+        /// Offset of the link within the shard.
+        at: u64,
+        /// The link.
+        word: u64,
+    },
+}
+
+/// Applies a patch to a backup of a shard, which begins at byte `base` of the region. By the backup's applier alone.
+///
+/// `false` if the patch cannot be one of this shard: then nothing has been touched.
+pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: &Patch) -> bool {
+    let at = match *patch {
+        Patch::Entry { at, entry, .. } => {
+            let sane = (is_entry(entry) || is_empty(entry)) && geometry.is_slot(offset(entry));
+            (sane && geometry.is_pair(at)).then_some(at)
+        }
+        Patch::Link { at, word } => {
+            let bucket = linked_bucket(word).and_then(|offset| geometry.bucket_number(offset));
+            (bucket >= Some(geometry.buckets) && geometry.is_link(at)).then_some(at)
+        }
+    };
+    let start = at.and_then(|at| base.checked_add(at)).map(|byte| (byte / WORD_BYTES as u64) as usize);
+    let Some([first, second]) = start.and_then(|start| region.get(start..)).and_then(<[_]>::first_chunk) else {
+        return false;
+    };
+    match *patch {
+        Patch::Entry { entry, key, .. } => {
+            if is_due(entry, first.load(Ordering::Acquire)) {
+                second.store(key, Ordering::Release);
+                first.store(entry, Ordering::Release);
+            }
+        }
+        Patch::Link { word, .. } => {
+            if first.load(Ordering::Acquire) == 0 {
+                first.store(word, Ordering::Release);
+            }
+        }
+    }
+    true
+}
+
+/// Whether an entry is later than what a pair has, as serial numbers compare; or the same, which an applier that was
+/// killed may have left without its key word.
+fn is_due(entry: u64, current: u64) -> bool {
+    incarnation(entry).wrapping_sub(incarnation(current)) & INCARNATION_MASK < 1 << (INCARNATION_MASK.count_ones() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster_hash::{link_word, linked_over, unlinked};
+    use proptest::prelude::*;
+
+    const GEOMETRY: Geometry = Geometry { buckets: 2, indirect: 2, slots: 8, slot_bytes: 64 };
+    const BASE: u64 = 4096;
+
+    fn backup() -> Vec<AtomicU64> {
+        (0..(BASE + GEOMETRY.bytes()) / 8).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    fn words(region: &[AtomicU64]) -> Vec<u64> {
+        region.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
+    proptest! {
+        /// Half of the range of incarnations is a long way, also across its end.
+        #[test]
+        fn of_two_states_of_a_pair_the_later_one_stays(
+            start in any::<u16>(), lives in 1u16..4000, repeat in any::<bool>(),
+        ) {
+            let at = GEOMETRY.pair_at(1, 3);
+            let earlier = linked_over(u64::from(start & INCARNATION_MASK) << 48, GEOMETRY.slot_at(2));
+            let later = (0..lives).fold(earlier, |entry, _| linked_over(unlinked(entry), GEOMETRY.slot_at(5)));
+            let patches = [(earlier, 1), (later, 2)].map(|(entry, key)| Patch::Entry { at, entry, key });
+            let apply = |region: &[AtomicU64], patch| assert!(apply_patch(region, BASE, &GEOMETRY, patch));
+            let [one, other] = [backup(), backup()];
+            // The pair was somewhere near.
+            for region in [&one, &other] {
+                region[((BASE + at) / 8) as usize].store(earlier, Ordering::Relaxed);
+            }
+            let [earlier, later] = patches;
+            for patch in [&earlier, &later, &later] {
+                apply(&one, patch);
+            }
+            for patch in [&later, &earlier, if repeat { &earlier } else { &later }] {
+                apply(&other, patch);
+            }
+            prop_assert_eq!(words(&one), words(&other));
+        }
+
+        #[test]
+        fn absurd_patches_are_refused_untouched(
+            at in prop_oneof![any::<u64>(), 0u64..2048], word in any::<u64>(), near in 0u64..2048,
+            base in prop_oneof![Just(BASE), any::<u64>()],
+        ) {
+            let region = backup();
+            for offset in [near, word & ((1 << 48) - 1)] {
+                let word = word & !((1 << 48) - 1) | offset;
+                for patch in [Patch::Entry { at, entry: word, key: 1 }, Patch::Link { at, word }] {
+                    let sane = match patch {
+                        Patch::Entry { .. } => word >> 62 < 2 && GEOMETRY.is_pair(at) && GEOMETRY.is_slot(offset),
+                        Patch::Link { .. } => word >> 62 == 2 && GEOMETRY.is_link(at) && [384, 512].contains(&offset),
+                    };
+                    let applied = apply_patch(&region, base, &GEOMETRY, &patch);
+                    prop_assert!(!applied || sane);
+                    prop_assert!(applied || words(&region).iter().all(|word| *word == 0));
+                    region.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_is_set_once() {
+        let region = backup();
+        let at = GEOMETRY.link_at(1);
+        for bucket in [2, 3] {
+            let word = link_word(GEOMETRY.bucket_at(bucket));
+            assert!(apply_patch(&region, BASE, &GEOMETRY, &Patch::Link { at, word }));
+        }
+        assert_eq!(region[((BASE + at) / 8) as usize].load(Ordering::Relaxed), link_word(GEOMETRY.bucket_at(2)));
+        let main = Patch::Link { at, word: link_word(GEOMETRY.bucket_at(1)) };
+        assert!(!apply_patch(&region, BASE, &GEOMETRY, &main), "a main bucket is in no chain");
+    }
+}

@@ -1,0 +1,108 @@
+//! Which node of which cluster a memory node is.
+//!
+//! Replicas are placed by node number, so everybody must number the nodes alike, in whatever order they name them. The
+//! first client *founds* the cluster: it gives every node a word that says so, once and for all.
+//!
+//! ```text
+//! superblock +64   identity  u64   | cluster : 40 | nodes : 8 | number : 16 |    0 = not founded    CASed
+//! ```
+//!
+//! Founding begins at the first node named, whose CAS decides the cluster's id; the other nodes follow. A founder that
+//! dies in between leaves some nodes without, and the next client gives them the numbers that are missing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{Lane, NodeId, WORD_BYTES};
+
+use crate::error::MemoryError;
+use crate::node;
+
+const AT_IDENTITY: u64 = 64;
+const CLUSTER_SHIFT: u32 = 24;
+const NODES_SHIFT: u32 = 16;
+/// How often founding is begun again because another client founds at the same time.
+const ATTEMPTS: usize = 16;
+
+/// Which node of which cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Tells clusters apart: random, never 0.
+    pub cluster: u64,
+    /// Memory nodes of the cluster.
+    pub nodes: u16,
+    /// This one's number.
+    pub number: NodeId,
+}
+
+impl Identity {
+    fn to_bits(self) -> u64 {
+        self.cluster << CLUSTER_SHIFT | u64::from(self.nodes) << NODES_SHIFT | u64::from(self.number.0)
+    }
+
+    fn from_bits(bits: u64) -> Option<Identity> {
+        let nodes = u16::from((bits >> NODES_SHIFT) as u8);
+        (bits != 0).then_some(Identity { cluster: bits >> CLUSTER_SHIFT, nodes, number: NodeId(bits as u16) })
+    }
+}
+
+/// The identity of a node, by its own CPU.
+#[must_use]
+pub fn local(region: &[AtomicU64]) -> Option<Identity> {
+    Identity::from_bits(region.get(AT_IDENTITY as usize / WORD_BYTES)?.load(Ordering::Acquire))
+}
+
+/// The identity of each node, in the order in which this fabric names them; founds the cluster if nobody has. An error if
+/// they are not exactly the nodes of one cluster.
+pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError> {
+    for node in (0..nodes).map(NodeId) {
+        node::superblock(lane, node).await?;
+    }
+    for _ in 0..ATTEMPTS {
+        let known = read(lane, nodes).await?;
+        let Some(one) = known.iter().flatten().next().copied() else {
+            let cluster = (lane.random() ^ lane.now().rotate_left(32)) >> CLUSTER_SHIFT | 1;
+            give(lane, NodeId(0), Identity { cluster, nodes, number: NodeId(0) }).await?;
+            continue;
+        };
+        check(&known, one, nodes)?;
+        let taken: Vec<NodeId> = known.iter().flatten().map(|identity| identity.number).collect();
+        let mut free = (0..nodes).map(NodeId).filter(|number| !taken.contains(number));
+        let missing: Vec<NodeId> = (0..nodes).map(NodeId).filter(|at| known[usize::from(at.0)].is_none()).collect();
+        if missing.is_empty() {
+            return Ok(known.into_iter().flatten().collect());
+        }
+        for (at, number) in missing.into_iter().zip(&mut free) {
+            give(lane, at, Identity { number, ..one }).await?;
+        }
+    }
+    Err(MemoryError::Founding)
+}
+
+fn check(known: &[Option<Identity>], one: Identity, nodes: u16) -> Result<(), MemoryError> {
+    if one.nodes != nodes {
+        return Err(MemoryError::NodeCount { given: nodes, nodes: one.nodes });
+    }
+    for (at, identity) in (0..).map(NodeId).zip(known) {
+        let Some(identity) = identity else { continue };
+        let twice = known[..usize::from(at.0)].iter().flatten().any(|other| other.number == identity.number);
+        if identity.cluster != one.cluster || identity.number.0 >= nodes || twice {
+            return Err(MemoryError::OtherCluster(at));
+        }
+    }
+    Ok(())
+}
+
+async fn read(lane: &Lane, nodes: u16) -> Result<Vec<Option<Identity>>, MemoryError> {
+    let mut round = lane.round();
+    let reads: Vec<_> = (0..nodes).map(|at| round.read(node::at(NodeId(at), AT_IDENTITY), WORD_BYTES)).collect();
+    let done = lane.execute(round).await?;
+    Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
+}
+
+/// Gives a node its identity, unless it has one.
+async fn give(lane: &Lane, at: NodeId, identity: Identity) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    round.compare_swap(node::at(at, AT_IDENTITY), 0, identity.to_bits());
+    lane.execute(round).await?;
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! Fetching: how the records that a transaction has named are brought, by READs or by calls.
+//!
+//! Every item is somewhere on its way from its key to its record ([`Fetch`]); a round asks for the next step of all of
+//! them, so what has its location cached, or is asked of its primary's CPU, takes one round trip.
+//!
+//! # Absent keys
+//!
+//! That a key is not there is never concluded from the location cache, nor from a tombstone that a stale location led to:
+//! only from the index itself. What is needed to see later that it still is not there is kept: the buckets that were
+//! read, or, where the primary's CPU has said so, that it has to be asked again. A key that an inserter has had linked
+//! and not committed is an absent record with a version, and is validated like any other record.
+
+use remora_fabric::Round;
+use remora_index::{BucketRef, Location, Probe};
+use remora_sync::{FetchedRecord, Unstable, Version};
+
+use crate::error::{Abort, Limit, Stop};
+use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::protocol::{Execute, Protocol};
+use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
+use crate::sets::{Fetch, Found, Intent, Item, Place, Sets, Span, registered};
+use crate::tx::Tx;
+
+/// What a record's words turned out to be.
+enum Seen {
+    /// Its key's record, kept.
+    Kept,
+    /// Another key's, or no longer linked.
+    Another,
+    /// Not to be used now.
+    Unstable(Abort),
+}
+
+impl Tx<'_> {
+    /// Brings every record that was named and is not here yet.
+    pub async fn fetch(&mut self) -> Result<(), Stop> {
+        let mut waits = 0;
+        while self.state.sets.fetched < self.state.sets.items.len() {
+            let mut round = self.lane.round();
+            self.ask(&mut round);
+            let done = self.lane.execute(round).await?;
+            let mut unstable = None;
+            for index in self.state.sets.fetched..self.state.sets.items.len() {
+                let item = self.state.sets.items[index];
+                if !item.asked {
+                    continue;
+                }
+                let seen = match item.fetch {
+                    Fetch::Probe(bucket, from_slot) => {
+                        self.found_bucket(index, bucket, from_slot, done.words(item.read))?;
+                        continue;
+                    }
+                    Fetch::Record(found) => match self.examine(index, done.words(item.read)) {
+                        Seen::Another => {
+                            self.look_up_again(index, found)?;
+                            continue;
+                        }
+                        seen => seen,
+                    },
+                    Fetch::Ask => self.found_by_call(index, done.reply(item.call), None)?,
+                    Fetch::Place(Intent::Insert) => self.found_prepared(index, done.reply(item.call))?,
+                    Fetch::Place(intent) => self.found_by_call(index, done.reply(item.call), Some(intent))?,
+                    Fetch::Here | Fetch::Absent => continue,
+                };
+                if let Seen::Unstable(why) = seen {
+                    unstable = Some(why);
+                }
+            }
+            drop(done);
+            let sets = &mut self.state.sets;
+            let here = |item: &Item| matches!(item.fetch, Fetch::Here | Fetch::Absent);
+            while sets.items.get(sets.fetched).is_some_and(here) {
+                sets.fetched += 1;
+            }
+            if let Some(why) = unstable {
+                waits += 1;
+                if waits == READ_ATTEMPTS {
+                    return Err(Stop::Abort(why));
+                }
+                self.lane.sleep(READ_PAUSE_NS).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the next step of every item to the round: as much as fits.
+    #[inline]
+    fn ask(&mut self, round: &mut Round<'_>) {
+        let sets = &mut self.state.sets;
+        for index in sets.fetched..sets.items.len() {
+            let item = sets.items[index];
+            let bytes = match item.fetch {
+                Fetch::Probe(..) => BucketRef::BYTES,
+                Fetch::Record(_) => sets.table(item.table).shape().record_bytes(),
+                Fetch::Ask | Fetch::Place(_) => {
+                    self.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
+                    ask_host(sets, index, round);
+                    continue;
+                }
+                Fetch::Here | Fetch::Absent => {
+                    sets.items[index].asked = false;
+                    continue;
+                }
+            };
+            let item = &mut sets.items[index];
+            item.asked = round.has_room(1, bytes);
+            if item.asked {
+                item.read = round.read(item.address, bytes);
+            }
+        }
+    }
+
+    /// A bucket of the index has arrived.
+    fn found_bucket(&mut self, index: usize, bucket: BucketRef, from_slot: usize, words: &[u64]) -> Result<(), Stop> {
+        let sets = &mut self.state.sets;
+        let item = sets.items[index];
+        let table = registered(&sets.tables, item.table);
+        // Kept, should the key turn out not to be there.
+        let chain = sets.arena.len() as u32 + 1;
+        sets.arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket]);
+        sets.arena.extend_from_slice(words);
+        let absent = (Fetch::Absent, item.location, item.address);
+        let (fetch, location, address) = match table.probe(bucket, words, item.hash, from_slot) {
+            Probe::Entry { location, slot } => {
+                (Fetch::Record(Found::Probed(bucket, slot)), location, table.primary(location.pointer))
+            }
+            Probe::Link(offset) => match table.linked(bucket, offset) {
+                Some(next) => (Fetch::Probe(next, 0), item.location, table.bucket_address(next)),
+                None => absent,
+            },
+            Probe::Absent => absent,
+        };
+        let item = &mut sets.items[index];
+        (item.fetch, item.location, item.address, item.chain) = (fetch, location, address, chain);
+        item.seen |= matches!(fetch, Fetch::Absent);
+        item.hops += 1;
+        // Longer than any chain: the index is damaged.
+        if item.hops > HOPS_MAX { Err(Abort::Changed.into()) } else { Ok(()) }
+    }
+
+    /// A record has arrived: keeps it, if it is whole, may be used, and is its key's.
+    #[inline]
+    fn examine(&mut self, index: usize, words: &[u64]) -> Seen {
+        let unchecked = self.state.protocol == Protocol::Unsynchronized || mutant!(AcceptTorn);
+        let Sets { tables, items, arena, .. } = &mut self.state.sets;
+        let item = &mut items[index];
+        let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
+        let checked = if unchecked { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check() };
+        let record = match checked {
+            Ok(record) if !record.lock().is_free() && !unchecked && !mutant!(AcceptLocked) => {
+                // Whole, but its holder may have committed what it has not written back yet.
+                return Seen::Unstable(Abort::Locked(record.lock()));
+            }
+            Ok(record) => record,
+            Err(Unstable::Locked(lock) | Unstable::Invisible(lock)) => return Seen::Unstable(Abort::Locked(lock)),
+            Err(Unstable::Torn) => return Seen::Unstable(Abort::Torn),
+        };
+        let its_own = record.has_key(item.key_words(arena)) && record.incarnation() == item.location.incarnation;
+        if !its_own || record.is_deleted() {
+            return Seen::Another;
+        }
+        item.keep(arena, &record);
+        Seen::Kept
+    }
+
+    /// The record at the location that the index or the cache gave is another's: searches on in the index.
+    #[cold]
+    fn look_up_again(&mut self, index: usize, found: Found) -> Result<(), Stop> {
+        let sets = &mut self.state.sets;
+        let item = sets.items[index];
+        let table = registered(&sets.tables, item.table);
+        let ask = self.state.protocol.execute() == Execute::Hybrid;
+        let (fetch, restarts) = match found {
+            Found::Cached => {
+                table.forget(item.home, item.hash, item.location);
+                (if ask { Fetch::Ask } else { Fetch::Probe(item.home, 0) }, 1)
+            }
+            Found::Probed(bucket, slot) => (Fetch::Probe(bucket, slot + 1), 0),
+        };
+        if let Fetch::Probe(bucket, _) = fetch {
+            sets.items[index].address = table.bucket_address(bucket);
+        }
+        let item = &mut sets.items[index];
+        item.fetch = fetch;
+        item.collided |= matches!(found, Found::Probed(..));
+        item.location = Location::default();
+        item.lookups += restarts;
+        if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(()) }
+    }
+
+    /// The primary's CPU has said where the key is, or that it is nowhere.
+    fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
+        let sets = &mut self.state.sets;
+        let item = &mut sets.items[index];
+        let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
+            return self.absent_by_call(index);
+        };
+        let Some(location) = registered(&sets.tables, item.table).located(item.home, entry) else {
+            return Err(Abort::Changed.into());
+        };
+        if intent.is_some() {
+            item.place = Some(Place { bucket_slot, entry, links: Span::default() });
+        }
+        self.kept_from_call(index, location, record)
+    }
+
+    /// The primary's CPU has linked a slot for the key, or found it in the index.
+    fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+        let sets = &mut self.state.sets;
+        let item = &mut sets.items[index];
+        let (&[status, bucket_slot, entry, version], rest) = split_reply(reply, PREPARE_REPLY_WORDS) else {
+            return Err(Limit::TableFull.into());
+        };
+        let links_words = 2 * (status >> 32) as usize;
+        let (Some((links, record)), Some(location)) =
+            (rest.split_at_checked(links_words), registered(&sets.tables, item.table).located(item.home, entry))
+        else {
+            return Err(Abort::Changed.into());
+        };
+        let at = sets.arena.len() as u32;
+        sets.arena.extend_from_slice(links);
+        item.place = Some(Place { bucket_slot, entry, links: Span { at, words: links_words as u32 } });
+        if status & u64::from(u32::MAX) != NEW {
+            debug_assert_eq!(status & u64::from(u32::MAX), LINKED);
+            let seen = self.kept_from_call(index, location, record)?;
+            let item = &mut self.state.sets.items[index];
+            // Another inserter's, or one's own from an earlier attempt: whoever locks it fills it or takes it back.
+            item.prepared = matches!(seen, Seen::Kept) && !item.existed;
+            return Ok(seen);
+        }
+        let was = item.fetched_before();
+        if was.is_some_and(|existed| existed) {
+            return Err(Abort::Changed.into());
+        }
+        item.fetch = Fetch::Here;
+        item.seen = true;
+        item.location = location;
+        item.address = registered(&sets.tables, item.table).primary(location.pointer);
+        (item.version, _) = Version::from_bits(version);
+        item.prepared = true;
+        Ok(Seen::Kept)
+    }
+
+    /// A record that a call has brought: if it was here already, it must be the same.
+    fn kept_from_call(&mut self, index: usize, location: Location, record: &[u64]) -> Result<Seen, Stop> {
+        let sets = &mut self.state.sets;
+        let item = &mut sets.items[index];
+        let before = (item.fetched_before(), item.version, item.location);
+        let table = registered(&sets.tables, item.table);
+        table.learn(item.home, item.hash, location);
+        let (intent_place, own) = (item.fetch, *item);
+        item.location = location;
+        item.address = table.primary(location.pointer);
+        if let (Some(existed), version, was_at) = before {
+            // Named before, to be read: what was read then must hold still, and values changed since are kept.
+            let header = remora_sync::RecordHeader::parse(record);
+            let same = header.is_some_and(|header| header.version == version) && was_at == location;
+            if existed && !same {
+                return Err(Abort::Changed.into());
+            }
+            if existed {
+                *item = own;
+                item.fetch = Fetch::Here;
+                return Ok(Seen::Kept);
+            }
+        }
+        match self.examine(index, record) {
+            Seen::Another => {
+                // Unlinked in between.
+                let item = &mut self.state.sets.items[index];
+                item.fetch = intent_place;
+                item.lookups += 1;
+                if item.lookups > LOOKUP_ATTEMPTS {
+                    return Err(Abort::Changed.into());
+                }
+                Ok(Seen::Unstable(Abort::Changed))
+            }
+            Seen::Kept if before.0 == Some(false) && self.state.sets.items[index].existed => Err(Abort::Changed.into()),
+            Seen::Unstable(why) => {
+                // Where it is, is known now, and its holder is about to let go.
+                let hybrid = self.state.protocol.execute() == Execute::Hybrid;
+                if let (Fetch::Ask, true) = (intent_place, hybrid) {
+                    self.state.sets.items[index].fetch = Fetch::Record(Found::Cached);
+                }
+                Ok(Seen::Unstable(why))
+            }
+            seen => Ok(seen),
+        }
+    }
+
+    fn absent_by_call(&mut self, index: usize) -> Result<Seen, Stop> {
+        let item = &mut self.state.sets.items[index];
+        if item.fetched_before() == Some(true) {
+            return Err(Abort::Changed.into());
+        }
+        item.fetch = Fetch::Absent;
+        item.seen = true;
+        item.chain = 0;
+        Ok(Seen::Kept)
+    }
+}
+
+/// Asks the primary's CPU about an item's key.
+fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
+    let item = sets.items[index];
+    let table = registered(&sets.tables, item.table);
+    let record = table.shape().record_bytes() / 8;
+    let (code, reply) = match item.fetch {
+        Fetch::Place(Intent::Insert) => (Code::Prepare, PREPARE_REPLY_WORDS + 2 * LINKS_MAX + record),
+        _ => (Code::Read, READ_REPLY_WORDS + record),
+    };
+    let (request, words) = rpc::key_request(code, table.shard_id(item.home.shard), item.key_words(&sets.arena));
+    let node = sets.primary_node(&item);
+    let item = &mut sets.items[index];
+    item.asked = round.has_room(1, (words + 1 + reply) * 8);
+    if item.asked {
+        item.call = round.call(node, &request[..words], None, reply);
+    }
+}
+
+/// The head of a reply and the rest; nothing of a shorter one.
+fn split_reply(reply: &[u64], head: usize) -> (&[u64], &[u64]) {
+    reply.split_at_checked(head).unwrap_or((&[], &[]))
+}

@@ -1,0 +1,307 @@
+//! Calls: what clients ask of a memory node's CPU, and how it is done there.
+//!
+//! ```text
+//! request, words              reply, words
+//! READ     shard, key         0, or: 1, place, entry, record           where a key is, and its record
+//! FIND     shard, key         1 if the index has the key, else 0
+//! LOCK     pointer, me        lock word before, version after          CAS(0 -> me)
+//! VALIDATE pointer            lock word, version
+//! RELEASE  pointer, me                                                 CAS(me -> 0)
+//! LOG      offset, words                                               to a redo ring, at an offset of region 0
+//! COMMIT   pointer, me, patches (3 each), image                        installs and unlocks; frees a deleted slot
+//! PREPARE  shard, key         0, or: 1 | 2, place, entry, version,     a slot for a key to be inserted: 1 = the index
+//!                             links (2 each), record if 1              had it already, 2 = newly linked
+//! UNDO     pointer, version, me                                        takes a PREPARE back
+//! FREE     pointer, version                                            the slot of a committed delete
+//! ```
+//!
+//! The first word of a request is its code, and in the upper half the number of patches or links. `place` is the offset of
+//! the key's pair in the index. A reply to something absurd is empty, which the client takes for "not there".
+//!
+//! LOCK, RELEASE and COMMIT change lock words by the CPU, so they are for tables whose discipline gives lock words to the
+//! CPU ([`Discipline::OCC_CALLS`]); for others the handler refuses them. The rest never writes one. COMMIT and UNDO do
+//! nothing unless the caller has the lock, so that a late one does no harm.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{ClientId, Handler, Region, WORD_BYTES, copy};
+use remora_index::{Found, Host, HostShard, Prepared, apply_patch};
+use remora_memory::limits::KEY_BYTES_MAX;
+use remora_memory::{Discipline, Pointer, ShardId, identity, metadata, node};
+use remora_sync::{IMAGE_AT, Key, LockWord, Version};
+use zerocopy::IntoBytes;
+
+use crate::log::{PATCH_WORDS, patch};
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Code {
+    Read = 1,
+    Find = 2,
+    Lock = 3,
+    Validate = 4,
+    Release = 5,
+    Log = 6,
+    Commit = 7,
+    Prepare = 8,
+    Undo = 9,
+    Free = 10,
+}
+
+impl Code {
+    const ALL: [Code; 10] = [
+        Code::Read,
+        Code::Find,
+        Code::Lock,
+        Code::Validate,
+        Code::Release,
+        Code::Log,
+        Code::Commit,
+        Code::Prepare,
+        Code::Undo,
+        Code::Free,
+    ];
+
+    /// The first word of a request.
+    pub(crate) fn word(self, count: usize) -> u64 {
+        self as u64 | (count as u64) << 32
+    }
+
+    fn parse(word: u64) -> Option<(Code, usize)> {
+        let code = Code::ALL.into_iter().find(|code| *code as u32 == word as u32)?;
+        Some((code, (word >> 32) as usize))
+    }
+}
+
+/// Words of a request about a key: code, shard, key.
+pub(crate) const KEY_REQUEST_WORDS_MAX: usize = 2 + KEY_BYTES_MAX / WORD_BYTES;
+/// Links that a reply to PREPARE has room for: longer chains take no more keys.
+pub(crate) const LINKS_MAX: usize = 16;
+/// Words of a reply to READ before the record.
+pub(crate) const READ_REPLY_WORDS: usize = 3;
+/// Words of a reply to PREPARE before the links.
+pub(crate) const PREPARE_REPLY_WORDS: usize = 4;
+/// First word of a reply to PREPARE: the index had the key already; or it was newly linked.
+pub(crate) const LINKED: u64 = 1;
+/// See [`LINKED`].
+pub(crate) const NEW: u64 = 2;
+
+/// A request about a key.
+pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY_REQUEST_WORDS_MAX], usize) {
+    let mut words = [0; KEY_REQUEST_WORDS_MAX];
+    words[0] = code.word(0);
+    words[1] = shard.0.into();
+    let end = 2 + key.len().min(KEY_REQUEST_WORDS_MAX - 2);
+    words[2..end].copy_from_slice(&key[..end - 2]);
+    (words, end)
+}
+
+/// Serves the calls of transactions at a memory node. See the module's page for what it answers.
+#[derive(Debug)]
+pub struct RpcHandler {
+    region: Arc<Region>,
+    host: Host,
+    /// Shards whose primary this node is, with their table's discipline and bytes of a key; looked up in the catalog when first asked for.
+    shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
+    /// When the catalog was looked at in vain: its generation.
+    looked: Option<u64>,
+}
+
+impl RpcHandler {
+    /// For a node's memory.
+    #[must_use]
+    pub fn new(region: Arc<Region>) -> RpcHandler {
+        RpcHandler { region, host: Host::default(), shards: HashMap::new(), looked: None }
+    }
+
+    fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
+        if let Some(known) = self.shards.get(&id) {
+            return Some(*known);
+        }
+        let words = self.region.words();
+        // Garbage from a client must not have the catalog decoded again and again.
+        let generation = metadata::generation_local(words);
+        if self.looked == Some(generation) {
+            return None;
+        }
+        let node = identity::local(words)?.number;
+        let metadata = metadata::read_local(node, words).ok()?;
+        let found = HostShard::of(&metadata, id, node, words).map(|shard| {
+            let table = metadata.shards[usize::from(id.0)].table;
+            let spec = &metadata.tables[usize::from(table.0)].spec;
+            (shard, spec.discipline, spec.layout.key_bytes)
+        });
+        match found {
+            Some(found) => drop(self.shards.insert(id, found)),
+            None => self.looked = Some(metadata.generation),
+        }
+        found
+    }
+
+    /// The shard of a pointer and the index of the record's first word, if it is a record's.
+    fn record(&mut self, pointer: u64) -> Option<(HostShard, Discipline, usize)> {
+        let pointer = Pointer::from_bits(pointer);
+        let (shard, discipline, _) = self.shard(pointer.shard())?;
+        let word = record_at(&shard, pointer.offset())?;
+        Some((shard, discipline, word))
+    }
+
+    fn serve(&mut self, request: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        let (code, count) = Code::parse(*request.first()?)?;
+        let arguments = &request[1..];
+        match code {
+            Code::Read | Code::Find | Code::Prepare => self.about_key(code, arguments, reply),
+            Code::Lock => {
+                let &[pointer, me] = arguments else { return None };
+                let lock = self.cpu_lock(pointer)?;
+                let free = LockWord::FREE.to_bits();
+                let previous = lock[0].compare_exchange(free, me, Ordering::SeqCst, Ordering::SeqCst);
+                reply.extend([previous.unwrap_or_else(|holder| holder), lock[1].load(Ordering::Acquire)]);
+                Some(())
+            }
+            Code::Validate => {
+                let &[pointer] = arguments else { return None };
+                let (_, _, at) = self.record(pointer)?;
+                let mut header = [0; 2];
+                copy::read(self.region.words(), at, &mut header);
+                reply.extend(header);
+                Some(())
+            }
+            Code::Release => {
+                let &[pointer, me] = arguments else { return None };
+                self.unlock(pointer, me)
+            }
+            Code::Log => self.log(arguments),
+            Code::Commit => self.commit(count, arguments),
+            Code::Undo => self.undo(arguments),
+            Code::Free => {
+                let &[pointer, version] = arguments else { return None };
+                let (shard, _, _) = self.record(pointer)?;
+                let version = Version::from_bits(version).0;
+                self.host.free(self.region.words(), &shard, Pointer::from_bits(pointer).offset(), version);
+                Some(())
+            }
+        }
+    }
+
+    /// Lock and version of a record whose lock is this CPU's to change.
+    fn cpu_lock(&mut self, pointer: u64) -> Option<&[AtomicU64]> {
+        let (_, discipline, at) = self.record(pointer)?;
+        if discipline != Discipline::OCC_CALLS {
+            tracing::error!(%discipline, "a client asks this CPU to change a lock that is not its own");
+            return None;
+        }
+        self.region.words().get(at..at + 2)
+    }
+
+    fn unlock(&mut self, pointer: u64, me: u64) -> Option<()> {
+        let lock = &self.cpu_lock(pointer)?[0];
+        // Release: what the holder wrote before is seen by whoever finds the lock free.
+        let _ = lock.compare_exchange(me, LockWord::FREE.to_bits(), Ordering::SeqCst, Ordering::Relaxed);
+        Some(())
+    }
+
+    fn about_key(&mut self, code: Code, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        let (shard_id, key) = arguments.split_first()?;
+        let (shard, _, key_bytes) = self.shard(ShardId(u16::try_from(*shard_id).ok()?))?;
+        let key = Key::new(key.as_bytes().get(..key_bytes.into())?)?;
+        let words = self.region.words();
+        match code {
+            Code::Prepare => match self.host.prepare(words, &shard, &key).ok()? {
+                Prepared::Linked { bucket_slot, entry, location, links } => {
+                    reply.extend([LINKED | (links.len() as u64) << 32, bucket_slot, entry, 0]);
+                    links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
+                    self.push_record(&shard, location.pointer, reply)?;
+                }
+                Prepared::New { bucket_slot, entry, version, links, .. } => {
+                    reply.extend([NEW | (links.len() as u64) << 32, bucket_slot, entry, version.to_bits()]);
+                    links.iter().for_each(|(at, word)| reply.extend([*at, *word]));
+                }
+            },
+            _ => match shard.find(words, &key) {
+                Found::Absent => reply.push(0),
+                Found::Linked { bucket_slot, entry, location } => {
+                    reply.push(1);
+                    if code == Code::Read {
+                        reply.extend([bucket_slot, entry]);
+                        self.push_record(&shard, location.pointer, reply)?;
+                    }
+                }
+            },
+        }
+        Some(())
+    }
+
+    fn push_record(&self, shard: &HostShard, pointer: Pointer, reply: &mut Vec<u64>) -> Option<()> {
+        let at = record_at(shard, pointer.offset())?;
+        let start = reply.len();
+        reply.resize(start + shard.shape.record_bytes() / WORD_BYTES, 0);
+        copy::read(self.region.words(), at, &mut reply[start..]);
+        Some(())
+    }
+
+    fn log(&self, arguments: &[u64]) -> Option<()> {
+        let (offset, frame) = arguments.split_first()?;
+        let words = self.region.words();
+        let start = usize::try_from(*offset).ok().filter(|offset| offset.is_multiple_of(WORD_BYTES))? / WORD_BYTES;
+        let end = start.checked_add(frame.len())?;
+        // Rings lie in the space that is allocated; nothing before it is anybody's to write by a call.
+        if end > words.len() || *offset < node::AT_SPACE {
+            return None;
+        }
+        copy::write(words, start, frame);
+        Some(())
+    }
+
+    fn commit(&mut self, patches: usize, arguments: &[u64]) -> Option<()> {
+        let (&[pointer, me], rest) = arguments.split_first_chunk()?;
+        let (patches, image) = rest.split_at_checked(patches.checked_mul(PATCH_WORDS)?)?;
+        let (shard, _, at) = self.record(pointer)?;
+        let lock = &self.cpu_lock(pointer)?[0];
+        if lock.load(Ordering::SeqCst) != me || image.len() != shard.shape.image_words() {
+            return None;
+        }
+        let words = self.region.words();
+        copy::write(words, at + IMAGE_AT as usize / WORD_BYTES, image);
+        for patch in patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
+            apply_patch(words, shard.base, &shard.geometry, &patch);
+        }
+        self.unlock(pointer, me)?;
+        if !patches.is_empty() {
+            // Of a deleted record; of an inserted one it is refused.
+            let version = Version::from_bits(image.first().copied().unwrap_or(0)).0;
+            self.host.free(self.region.words(), &shard, Pointer::from_bits(pointer).offset(), version);
+        }
+        Some(())
+    }
+
+    fn undo(&mut self, arguments: &[u64]) -> Option<()> {
+        let &[pointer, version, me] = arguments else { return None };
+        let (shard, discipline, at) = self.record(pointer)?;
+        let words = self.region.words();
+        if discipline == Discipline::OCC_CALLS {
+            let free = LockWord::FREE.to_bits();
+            let _ = words[at].compare_exchange(free, me, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        let (offset, version) = (Pointer::from_bits(pointer).offset(), Version::from_bits(version).0);
+        self.host.undo(words, &shard, offset, version, LockWord::from_bits(me));
+        if discipline == Discipline::OCC_CALLS { self.unlock(pointer, me) } else { Some(()) }
+    }
+}
+
+/// The first word of a record in its region, if there is a record's slot at this offset of the shard.
+fn record_at(shard: &HostShard, offset: u64) -> Option<usize> {
+    shard.geometry.is_slot(offset).then_some((shard.base + offset) as usize / WORD_BYTES)
+}
+
+impl Handler for RpcHandler {
+    fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+        if self.serve(request, reply).is_none() {
+            tracing::debug!(client = from.0, code = ?request.first(), "a call was refused");
+            reply.clear();
+        }
+    }
+}
