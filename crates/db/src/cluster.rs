@@ -74,6 +74,7 @@ fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<Inner>,
+    protocol: Protocol,
 }
 
 struct Inner {
@@ -110,6 +111,14 @@ impl Cluster {
         Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
     }
 
+    /// The same on any fabric whose memory nodes are in this process; they must be new. For tests and tools:
+    /// `options.memory_nodes` and `node_bytes` are the fabric's.
+    pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+        let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
+        check(&options)?;
+        Cluster::format(fabric, None, options)
+    }
+
     fn format(fabric: Arc<dyn Host>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let mut appliers = Vec::with_capacity(options.memory_nodes.into());
         for node in (0..options.memory_nodes).map(NodeId) {
@@ -132,7 +141,7 @@ impl Cluster {
             tables: Mutex::default(),
             metadata: Mutex::default(),
         };
-        Ok(Cluster { inner: Arc::new(inner) })
+        Ok(Cluster { inner: Arc::new(inner), protocol: options.protocol })
     }
 
     /// A cluster of memory nodes that are processes of their own.
@@ -152,7 +161,7 @@ impl Cluster {
             tables: Mutex::default(),
             metadata: Mutex::default(),
         };
-        let cluster = Cluster { inner: Arc::new(inner) };
+        let cluster = Cluster { inner: Arc::new(inner), protocol: options.protocol };
         cluster.refresh()?;
         Ok(cluster)
     }
@@ -224,7 +233,7 @@ impl Cluster {
             name: name.to_owned(),
             fingerprint: Table::<K, V>::fingerprint(),
             layout,
-            discipline: self.inner.options.protocol.discipline(),
+            discipline: self.protocol.discipline(),
             shards,
             replicas: options.replicas.unwrap_or(self.inner.options.replicas),
             buckets: geometry.buckets,
@@ -251,7 +260,7 @@ impl Cluster {
             }
         };
         let spec = &table.entry().spec;
-        let protocol = self.inner.options.protocol;
+        let protocol = self.protocol;
         if !protocol.accepts(spec.discipline) {
             return Err(MemoryError::Discipline {
                 table: name.to_owned(),
@@ -333,7 +342,14 @@ impl Cluster {
     /// The protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
-        self.inner.options.protocol
+        self.protocol
+    }
+
+    /// The same cluster, with workers that run another protocol. Tables must be opened through it: those whose discipline
+    /// the protocol has not are refused.
+    #[must_use]
+    pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
+        Cluster { protocol, ..self.clone() }
     }
 
     /// The fabric, for tests and tools.

@@ -31,6 +31,10 @@
 //! A READ that covers part of a line looks at that line's head all the same, outside of what it returns. `tests/loom.rs`
 //! checks both cases exhaustively for one writer and one reader, with the line cut to four words.
 //!
+//! *Writers without the lock.* Only the CPU of a primary's node writes a record whose lock it does not hold: one that is no
+//! key's record, to prepare it for an insert, or to take that back (`remora_index::host`). No mixture of such states says
+//! that its key is present.
+//!
 //! The loop ends: it repeats only when a store to this line has happened meanwhile, so some writer makes progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use remora_fabric::{Lane, Nanos, NodeId, catch_panic};
 use remora_index::Table;
-use remora_memory::Registration;
 use remora_memory::ring::{Reservation, RingWriter};
-use remora_sync::TransactionId;
+use remora_memory::{Registration, TableId};
+use remora_sync::{Key, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
 use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS};
 use crate::protocol::{Check, Protocol};
-use crate::sets::Sets;
+use crate::sets::{Intent, Sets};
 use crate::tx::{Attempt, Tx};
 
 /// What a session needs beside its lane.
@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
     /// What the validation round under way looks at.
     pub(crate) checks: Vec<Check>,
+    /// Keys that a dropped transaction had a slot prepared for, without having heard which.
+    pub(crate) loose: Vec<(TableId, Key)>,
     /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of them is settled any more.
     in_doubt: bool,
     pub(crate) observer: Option<Box<dyn Observer>>,
@@ -126,6 +128,7 @@ impl Session {
             rings: (0..config.nodes).map(|node| client.ring(NodeId(node), ring)).collect(),
             reservations: Vec::new(),
             checks: Vec::new(),
+            loose: Vec::new(),
             in_doubt: false,
             observer: None,
             sample_phases: false,
@@ -168,6 +171,9 @@ impl Session {
     ) -> Result<Result<R, E>, Stop> {
         let Session { lane, state } = self;
         let lane = &*lane;
+        if !state.loose.is_empty() {
+            take_back(lane, state).await?;
+        }
         let mut attempt = Attempt { label: options.label, number: 0, first_began: 0 };
         loop {
             attempt.number += 1;
@@ -207,6 +213,9 @@ impl Session {
     /// if the rings hold a transaction in doubt, whose entry must stay.
     pub async fn drain(&mut self, patience: Nanos) -> Result<bool, Stop> {
         let deadline = self.lane.now().saturating_add(patience);
+        if !self.state.loose.is_empty() {
+            take_back(&self.lane, &mut self.state).await?;
+        }
         loop {
             self.state.settle(&self.lane);
             let mut round = self.lane.round();
@@ -225,6 +234,28 @@ impl Session {
             self.lane.sleep(20_000).await;
         }
     }
+}
+
+/// Takes back what dropped transactions have had prepared: names the same keys again, to hear which slots they have, and
+/// gives them up.
+#[cold]
+async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
+    let keys = std::mem::take(&mut state.loose);
+    let observer = state.observer.take();
+    let mut tx = Tx::begin(lane, state, Attempt { label: 0, number: 1, first_began: 0 })?;
+    for (table, key) in &keys {
+        tx.want_for(*table, key, Intent::Insert)?;
+    }
+    // One that is locked is being inserted by somebody else, who will see to it.
+    let result = match tx.fetch().await {
+        Ok(()) | Err(Stop::Abort(_)) => Ok(()),
+        Err(stop) => Err(stop),
+    };
+    tx.release_and_wait().await;
+    tx.end(Outcome::Aborted(Abort::Dropped));
+    drop(tx);
+    state.observer = observer;
+    result
 }
 
 impl From<Stop> for Outcome {

@@ -7,6 +7,7 @@ use remora_index::Table;
 use remora_index::cluster_hash::unlinked;
 use remora_memory::TableId;
 use remora_sync::{IMAGE_AT, Key, LockWord, TransactionId};
+use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};
 use crate::event::{Outcome, Phases, TransactionEvent};
@@ -269,6 +270,9 @@ impl<'s> Tx<'s> {
                 continue;
             }
             let item = sets.items[index];
+            if item.change == Change::Delete {
+                sets.table(item.table).forget(item.home, item.hash, item.location);
+            }
             let (image, patches) = (sets.image(&item), sets.patches(&item));
             if !round.has_room(3, size_of_val(image) + size_of_val(patches) + 6 * 8) {
                 send(std::mem::replace(&mut round, self.lane.round()));
@@ -332,6 +336,19 @@ impl Tx<'_> {
         self.tell(outcome);
     }
 
+    /// Keeps the keys whose slots are being prepared: the session will have them taken back.
+    fn keep_loose(&mut self) {
+        let State { sets, loose, .. } = &mut *self.state;
+        for item in
+            sets.items.iter().filter(|item| self.preparing && matches!(item.fetch, Fetch::Place(Intent::Insert)))
+        {
+            let bytes = usize::from(sets.table(item.table).entry().spec.layout.key_bytes);
+            if let Some(key) = Key::new(&item.key_words(&sets.arena).as_bytes()[..bytes]).filter(|_| item.asked) {
+                loose.push((item.table, key));
+            }
+        }
+    }
+
     /// The one place where an attempt's end is told.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
@@ -363,7 +380,7 @@ impl Drop for Tx<'_> {
                 log.then_post_all(rounds);
                 outcome = Outcome::Unknown;
             }
-            None => {}
+            None => self.keep_loose(),
         }
         self.release();
         if !self.finished {

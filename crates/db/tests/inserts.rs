@@ -1,0 +1,520 @@
+//! Inserts and deletes at run time, for every protocol: what a program sees of them, keys that stay unique, absence that is
+//! validated, slots that are reused, replicas that stay byte-identical.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use remora::floors::txn::mutant::{self, Mutant};
+use remora::{
+    Cluster, Cost, Error, Intent, Observer, Outcome, Protocol, Session, Table, TableOptions, TransactionEvent,
+    TransactionOptions, WriteKind,
+};
+
+use support::{Words, at_one_node, cut_off, embedded, look, others_run, rest, seeded, seeds, table, worker};
+
+type Rows = Table<u64, Words<1>>;
+
+macro_rules! suite {
+    ($($test:ident),* $(,)?) => { $(
+        mod $test {
+            #[test]
+            fn farm() { super::$test(remora::Protocol::Farm); }
+            #[test]
+            fn fasst() { super::$test(remora::Protocol::Fasst); }
+            #[test]
+            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
+            #[test]
+            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
+        }
+    )* };
+}
+
+suite! {
+    what_is_inserted_is_there_until_it_is_deleted,
+    own_inserts_and_deletes_are_seen,
+    round_trips_are_exact,
+    one_inserter_of_a_key_wins,
+    absence_is_validated,
+    rows_that_move_are_never_seen_twice_or_not_at_all,
+    slots_are_reused_and_versions_never_restart,
+    an_insert_given_up_anywhere_leaves_no_trace,
+    a_full_table_says_so,
+}
+
+/// Clusters of both backends.
+fn both(protocol: Protocol, replicas: u8) -> [Cluster; 2] {
+    [embedded(protocol, replicas), seeded(protocol, replicas, 7).0]
+}
+
+/// Rows 0, 1, ... with room for so many.
+fn rows(cluster: &Cluster, loaded: u64, room: u64) -> Rows {
+    let rows = cluster.create_table("rows", TableOptions::for_rows(room)).unwrap();
+    cluster.load(&rows, (0..loaded).map(|key| (key, Words([key])))).unwrap();
+    rows
+}
+
+async fn present(session: &mut Session, rows: &Rows, key: u64) -> Option<u64> {
+    let read = session.transact(async |tx| Ok(tx.read(rows, key).await?.map(|row| row.0[0])));
+    read.await.unwrap()
+}
+
+/// After everything has come to rest: the rows' values, and nothing locked, torn, or different at a backup.
+fn settled(cluster: &Cluster, worker: &mut remora::Worker, rows: &Rows) -> Vec<u64> {
+    assert!(worker.drain().unwrap());
+    let (rows, found) = look(cluster, rows);
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0));
+    let mut values: Vec<u64> = rows.iter().map(|row| row.0[0]).collect();
+    values.sort_unstable();
+    values
+}
+
+fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
+    for cluster in [1, 3].into_iter().flat_map(|replicas| both(protocol, replicas)) {
+        let rows = rows(&cluster, 4, 40);
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            for life in 0..3 {
+                let value = 100 + life;
+                assert_eq!(present(session, &rows, 9).await, None);
+                let gone = session.transact(async |tx| tx.delete(&rows, 9).await).await;
+                assert!(matches!(gone, Err(Error::NotFound)), "{gone:?}");
+                session.transact(async |tx| tx.insert(&rows, 9, Words([value])).await).await.unwrap();
+                assert_eq!(present(session, &rows, 9).await, Some(value));
+                let again = session.transact(async |tx| tx.insert(&rows, 9, Words([1])).await).await;
+                assert!(matches!(again, Err(Error::Exists)), "{again:?}");
+                session.transact(async |tx| tx.write(&rows, 9, Words([value + 50])).await).await.unwrap();
+                assert_eq!(present(session, &rows, 9).await, Some(value + 50));
+                let loaded = session.transact(async |tx| tx.insert(&rows, 2, Words([1])).await).await;
+                assert!(matches!(loaded, Err(Error::Exists)), "{loaded:?}");
+                session.transact(async |tx| tx.delete(&rows, 9).await).await.unwrap();
+            }
+            session.transact(async |tx| tx.delete(&rows, 0).await).await.unwrap();
+            assert_eq!(present(session, &rows, 0).await, None);
+        });
+        assert_eq!(settled(&cluster, &mut worker, &rows), [1, 2, 3]);
+        // Another client, without a location cached, sees the same.
+        let mut other = support::worker(&cluster, 1, 2);
+        let seen = other.block_on(async |session| {
+            [present(session, &rows, 0).await, present(session, &rows, 1).await, present(session, &rows, 9).await]
+        });
+        assert_eq!(seen, [None, Some(1), None]);
+    }
+}
+
+fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
+    for cluster in both(protocol, 3) {
+        let rows = rows(&cluster, 4, 40);
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let mixed = session.transact(async |tx| {
+                assert_eq!(tx.read(&rows, 7).await?, None);
+                tx.insert(&rows, 7, Words([70])).await?;
+                assert_eq!(tx.read(&rows, 7).await?, Some(Words([70])));
+                tx.write(&rows, 7, Words([71])).await?;
+                assert!(matches!(tx.insert(&rows, 7, Words([0])).await, Err(Error::Exists)));
+                // Deleted and there again: an update.
+                tx.delete(&rows, 1).await?;
+                assert_eq!(tx.read(&rows, 1).await?, None);
+                assert!(matches!(tx.delete(&rows, 1).await, Err(Error::NotFound)));
+                assert!(matches!(tx.write(&rows, 1, Words([0])).await, Err(Error::NotFound)));
+                tx.insert(&rows, 1, Words([11])).await?;
+                // There and gone again: nothing.
+                tx.insert(&rows, 8, Words([80])).await?;
+                tx.delete(&rows, 8).await?;
+                assert_eq!(tx.read(&rows, 8).await?, None);
+                // Changed, and then gone.
+                tx.write(&rows, 2, Words([22])).await?;
+                tx.delete(&rows, 2).await
+            });
+            mixed.await.unwrap();
+            let mut seen = Vec::new();
+            for key in [1, 2, 3, 7, 8] {
+                seen.push(present(session, &rows, key).await);
+            }
+            assert_eq!(seen, [Some(11), None, Some(3), Some(71), None]);
+            let gave_up = session.transact(async |tx| {
+                tx.insert(&rows, 20, Words([1])).await?;
+                tx.delete(&rows, 3).await?;
+                Err::<(), _>(Error::NotFound)
+            });
+            assert!(matches!(gave_up.await, Err(Error::NotFound)));
+            rest(session).await;
+            assert_eq!([present(session, &rows, 20).await, present(session, &rows, 3).await], [None, Some(3)]);
+        });
+        assert_eq!(settled(&cluster, &mut worker, &rows), [0, 3, 11, 71]);
+    }
+}
+
+/// Keeps the cost and the versions of every attempt that commits.
+#[derive(Clone, Default)]
+struct Seen(std::rc::Rc<RefCell<Vec<(Cost, Vec<(WriteKind, u64)>)>>>);
+
+impl Observer for Seen {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
+            let written = event.accesses().filter_map(|access| access.written);
+            let written = written.map(|(kind, version)| (kind, version.to_bits())).collect();
+            self.0.borrow_mut().push((event.cost, written));
+        }
+    }
+}
+
+fn round_trips_are_exact(protocol: Protocol) {
+    for cluster in both(protocol, 3) {
+        let rows = rows(&cluster, 4, 40);
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let seen = Seen::default();
+            session.observe(Some(Box::new(seen.clone())));
+            let mut round_trips = async |change: &dyn AsyncChange| {
+                change.run(session, &rows).await;
+                rest(session).await;
+                seen.0.take().last().map(|(cost, _)| cost.round_trips)
+            };
+            // The primary's CPU is asked, the slot is locked, the log is written; deletes likewise.
+            assert_eq!(round_trips(&Insert([10, 11, 12])).await, Some(3));
+            assert_eq!(round_trips(&Delete([10, 11, 12])).await, Some(3));
+            // One absent key: the index is asked once, and nothing is validated.
+            assert_eq!(round_trips(&Miss([10])).await, Some(1));
+            // Several: they are looked for again.
+            assert_eq!(round_trips(&Miss([10, 11])).await, Some(2));
+        });
+    }
+}
+
+/// A transaction of a test.
+trait AsyncChange {
+    fn run<'a>(&'a self, session: &'a mut Session, rows: &'a Rows) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+}
+
+struct Insert<const N: usize>([u64; N]);
+struct Delete<const N: usize>([u64; N]);
+struct Miss<const N: usize>([u64; N]);
+
+impl<const N: usize> AsyncChange for Insert<N> {
+    fn run<'a>(&'a self, session: &'a mut Session, rows: &'a Rows) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>> {
+        Box::pin(async move {
+            let insert = session.transact(async |tx| {
+                let slots = self.0.map(|key| tx.want_for(rows, key, Intent::Insert));
+                tx.fetch().await?;
+                slots.into_iter().try_for_each(|slot| tx.put(slot, Words([1])))
+            });
+            insert.await.unwrap();
+        })
+    }
+}
+
+impl<const N: usize> AsyncChange for Delete<N> {
+    fn run<'a>(&'a self, session: &'a mut Session, rows: &'a Rows) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>> {
+        Box::pin(async move {
+            let delete = session.transact(async |tx| {
+                let slots = self.0.map(|key| tx.want_for(rows, key, Intent::Delete));
+                tx.fetch().await?;
+                slots.into_iter().try_for_each(|slot| tx.remove(slot))
+            });
+            delete.await.unwrap();
+        })
+    }
+}
+
+impl<const N: usize> AsyncChange for Miss<N> {
+    fn run<'a>(&'a self, session: &'a mut Session, rows: &'a Rows) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>> {
+        Box::pin(async move {
+            let miss = session.transact(async |tx| {
+                let slots = self.0.map(|key| tx.want(rows, key));
+                tx.fetch().await?;
+                assert!(slots.into_iter().all(|slot| tx.find(slot).is_none()));
+                Ok(())
+            });
+            miss.await.unwrap();
+        })
+    }
+}
+
+fn one_inserter_of_a_key_wins(protocol: Protocol) {
+    const CLIENTS: usize = 4;
+    for seed in seeds(0..15) {
+        let (cluster, fabric) = seeded(protocol, 3, seed);
+        let rows = rows(&cluster, 0, 40);
+        let mut worker = worker(&cluster, CLIENTS, seed);
+        for key in 0..6 {
+            let won = worker.run(async |client, session| {
+                let insert = session.transact(async |tx| tx.insert(&rows, key, Words([client as u64])).await);
+                match insert.await {
+                    Ok(()) => true,
+                    Err(Error::Exists) => false,
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            });
+            assert_eq!(won.iter().filter(|won| **won).count(), 1, "seed {seed}, key {key}: {won:?}");
+            let winner = won.iter().position(|won| *won).unwrap() as u64;
+            let seen = worker.block_on(async |session| present(session, &rows, key).await);
+            assert_eq!(seen, Some(winner), "seed {seed}, key {key}");
+        }
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        assert_eq!(settled(&cluster, &mut worker, &rows).len(), 6, "seed {seed}");
+    }
+}
+
+/// Each of two clients inserts its key if the other's is not there: never both. What the seed found, for the mutant.
+fn both_inserted(protocol: Protocol, seed: u64) -> bool {
+    let (cluster, _) = seeded(protocol, 1, seed);
+    let rows = rows(&cluster, 0, 40);
+    let mut both = false;
+    for turn in 0..4 {
+        let keys = [2 * turn, 2 * turn + 1];
+        let inserted = worker(&cluster, 2, seed).run(async |client, session| {
+            let options = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+            let insert = session.transact_with(options, async |tx| {
+                let (own, other) = (keys[client], keys[1 - client]);
+                let own = tx.want_for(&rows, own, Intent::Insert);
+                let other = tx.want(&rows, other);
+                tx.fetch().await?;
+                others_run().await;
+                if tx.find(other).is_some() {
+                    return Ok(false);
+                }
+                tx.put(own, Words([1]))?;
+                Ok(true)
+            });
+            matches!(insert.await, Ok(true))
+        });
+        both |= inserted == [true, true];
+    }
+    both
+}
+
+fn absence_is_validated(protocol: Protocol) {
+    const SEEDS: std::ops::Range<u64> = 0..60;
+    for seed in seeds(SEEDS) {
+        assert!(!both_inserted(protocol, seed), "seed {seed}: both were absent for each other, and both were inserted");
+    }
+    let caught = seeds(SEEDS).any(|seed| {
+        mutant::set(Some(Mutant::AbsentWithoutValidation));
+        let both = both_inserted(protocol, seed);
+        mutant::set(None);
+        both
+    });
+    assert!(caught, "without validation no seed shows the error: this test proves nothing");
+}
+
+/// Rows move between keys, by a delete and an insert each; whoever reads all keys sees every row once.
+fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
+    const KEYS: u64 = 7;
+    const ROWS: u64 = 3;
+    for seed in seeds(0..15) {
+        let (cluster, fabric) = seeded(protocol, 3, seed);
+        let rows = rows(&cluster, ROWS, 24);
+        let mut worker = worker(&cluster, 4, seed);
+        let moves = Cell::new(0);
+        worker.run(async |client, session| {
+            for _ in 0..12 {
+                if client == 0 {
+                    let read = session.transact(async |tx| {
+                        let slots: Vec<_> = (0..KEYS).map(|key| tx.want(&rows, key)).collect();
+                        tx.fetch().await?;
+                        Ok(slots.into_iter().filter_map(|slot| tx.find(slot)).map(|row| row.0[0]).collect::<Vec<_>>())
+                    });
+                    let mut seen = read.await.unwrap();
+                    seen.sort_unstable();
+                    assert_eq!(seen, (0..ROWS).collect::<Vec<_>>(), "seed {seed}");
+                    continue;
+                }
+                let random = session.lane().random();
+                let (from, to) = (random % KEYS, (random >> 32) % KEYS);
+                let step = session.transact(async |tx| {
+                    let Some(row) = tx.read(&rows, from).await? else { return Ok(false) };
+                    if from == to || tx.read(&rows, to).await?.is_some() {
+                        return Ok(false);
+                    }
+                    tx.delete(&rows, from).await?;
+                    tx.insert(&rows, to, row).await?;
+                    Ok(true)
+                });
+                match step.await {
+                    Ok(moved) => moves.set(moves.get() + u64::from(moved)),
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            }
+        });
+        assert!(moves.get() > 0, "seed {seed}");
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        assert_eq!(settled(&cluster, &mut worker, &rows), (0..ROWS).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
+
+/// Many more keys come and go than the table holds at a time; the versions of each only grow.
+fn slots_are_reused_and_versions_never_restart(protocol: Protocol) {
+    for cluster in both(protocol, 3) {
+        let rows: Rows = cluster.create_table("rows", at_one_node(12)).unwrap();
+        let mut worker = worker(&cluster, 1, 1);
+        let live = worker.block_on(async |session| {
+            let seen = Seen::default();
+            session.observe(Some(Box::new(seen.clone())));
+            let (mut live, mut last) = (BTreeMap::new(), BTreeMap::new());
+            for turn in 0..300 {
+                let random = session.lane().random();
+                let key = random % 40;
+                if live.contains_key(&key) {
+                    session.transact(async |tx| tx.delete(&rows, key).await).await.unwrap();
+                    live.remove(&key);
+                } else if live.len() < 9 {
+                    session.transact(async |tx| tx.insert(&rows, key, Words([turn])).await).await.unwrap();
+                    live.insert(key, turn);
+                }
+                // A deleted record's slot is given back in the background.
+                rest(session).await;
+                for (_, written) in seen.0.take() {
+                    let version = written[0].1;
+                    let before = last.insert(key, version).unwrap_or(0);
+                    assert!(version > before, "key {key}: version {version} after {before}");
+                }
+            }
+            live
+        });
+        let mut expected: Vec<u64> = live.into_values().collect();
+        expected.sort_unstable();
+        assert_eq!(settled(&cluster, &mut worker, &rows), expected);
+    }
+}
+
+/// An insert and a delete are dropped at every await: none of it stays, or all of it.
+fn an_insert_given_up_anywhere_leaves_no_trace(protocol: Protocol) {
+    for seed in seeds(0..6) {
+        let (cluster, fabric) = seeded(protocol, 3, seed);
+        let rows = rows(&cluster, 4, 40);
+        let mut worker = worker(&cluster, 2, seed);
+        let (over, cut) = (Cell::new(false), Cell::new(0));
+        worker.run(async |client, session| {
+            let mut polls = 0;
+            while !over.get() {
+                let swap = async |session: &mut Session| {
+                    let random = session.lane().random();
+                    let (from, to) = (random % 8, (random >> 32) % 8);
+                    let run = session.transact(async |tx| {
+                        let Some(row) = tx.read(&rows, from).await? else { return Ok(()) };
+                        let slot = tx.want_for(&rows, to, Intent::Insert);
+                        tx.fetch().await?;
+                        if tx.find(slot).is_some() {
+                            return Ok(()); // what was prepared for nothing is taken back
+                        }
+                        tx.put(slot, row)?;
+                        tx.delete(&rows, from).await
+                    });
+                    run.await
+                };
+                if client == 1 {
+                    swap(session).await.unwrap();
+                    continue;
+                }
+                let run = cut_off(swap(session), polls).await;
+                cut.set(cut.get() + u64::from(run.is_none()));
+                polls = if run.is_none() { polls + 1 } else { 0 };
+                over.set(cut.get() > 150);
+            }
+        });
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        assert_eq!(settled(&cluster, &mut worker, &rows), [0, 1, 2, 3], "seed {seed}");
+    }
+}
+
+fn a_full_table_says_so(protocol: Protocol) {
+    let cluster = embedded(protocol, 1);
+    let rows: Rows = cluster.create_table("rows", at_one_node(5)).unwrap();
+    let mut worker = worker(&cluster, 1, 1);
+    worker.block_on(async |session| {
+        for key in 0..5 {
+            session.transact(async |tx| tx.insert(&rows, key, Words([key])).await).await.unwrap();
+        }
+        let full = session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await;
+        assert!(matches!(full, Err(Error::Limit(remora::Limit::TableFull))), "{full:?}");
+        session.transact(async |tx| tx.delete(&rows, 3).await).await.unwrap();
+        rest(session).await;
+        session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await.unwrap();
+    });
+    assert_eq!(settled(&cluster, &mut worker, &rows), [0, 1, 2, 4, 5]);
+}
+
+/// Presets of one discipline run on the same rows at the same time; of another, they are refused by name.
+#[test]
+fn presets_of_one_discipline_run_together() {
+    for [one, other] in [
+        [Protocol::Farm, Protocol::Fasst],
+        [Protocol::DrtmR, Protocol::DrtmH],
+        [Protocol::Farm, Protocol::DrtmH],
+        [Protocol::Fasst, Protocol::DrtmH],
+    ] {
+        for seed in seeds(0..6) {
+            let (cluster, fabric) = seeded(one, 3, seed);
+            let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([100]));
+            let others = cluster.with_protocol(other);
+            let of_other: Rows = others.open_table("rows").unwrap();
+            // Workers of one thread take turns: transactions of both are under way at once on the seeded fabric.
+            let mut mine = worker(&cluster, 2, seed);
+            let mut theirs = worker(&others, 2, seed + 1);
+            let transfer = async |session: &mut Session, rows: &Rows| {
+                let random = session.lane().random();
+                let (from, to) = (random % 8, (random >> 32) % 8);
+                let run = session.transact(async |tx| {
+                    tx.read_for_update(rows, from).await?.0[0] -= 1;
+                    tx.read_for_update(rows, to).await?.0[0] += 1;
+                    Ok(())
+                });
+                run.await.unwrap();
+            };
+            for _ in 0..4 {
+                mine.run(async |_, session| transfer(session, &rows).await);
+                theirs.run(async |_, session| transfer(session, &of_other).await);
+            }
+            assert!(mine.drain().unwrap() && theirs.drain().unwrap());
+            fabric.settle_services();
+            let (values, found) = look(&cluster, &rows);
+            assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), 800);
+            assert_eq!((found.locked, found.differing_lines), (0, 0));
+        }
+    }
+    for (one, other) in [(Protocol::DrtmR, Protocol::Farm), (Protocol::Fasst, Protocol::DrtmR)] {
+        let cluster = embedded(one, 1);
+        table(&cluster, "rows", TableOptions::for_rows(8), Words([100]));
+        let error = cluster.with_protocol(other).open_table::<u64, Words<1>>("rows").unwrap_err().to_string();
+        assert!(error.contains(other.name()) && error.contains("NIC atomics") && error.contains("CPU"), "{error}");
+    }
+}
+
+/// Presets of one discipline on threads, at the same time.
+#[test]
+fn presets_of_one_discipline_run_at_the_same_time() {
+    for [one, other] in [[Protocol::Farm, Protocol::Fasst], [Protocol::DrtmR, Protocol::DrtmH]] {
+        let cluster = embedded(one, 3);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1000]));
+        std::thread::scope(|scope| {
+            for (seed, protocol) in [one, other, one, other].into_iter().enumerate() {
+                let cluster = cluster.with_protocol(protocol);
+                scope.spawn(move || {
+                    let rows: Rows = cluster.open_table("rows").unwrap();
+                    let mut worker = worker(&cluster, 2, seed as u64);
+                    worker.run(async |_, session| {
+                        for _ in 0..200 {
+                            let random = session.lane().random();
+                            let (from, to) = (random % 8, (random >> 32) % 8);
+                            let run = session.transact(async |tx| {
+                                tx.read_for_update(&rows, from).await?.0[0] -= 1;
+                                tx.read_for_update(&rows, to).await?.0[0] += 1;
+                                Ok(())
+                            });
+                            run.await.unwrap();
+                        }
+                    });
+                    assert!(worker.drain().unwrap());
+                });
+            }
+        });
+        let (values, found) = look(&cluster, &rows);
+        assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), 8000);
+        assert_eq!((found.locked, found.differing_lines), (0, 0));
+    }
+}
