@@ -12,7 +12,9 @@ use remora::{
     TransactionOptions, WriteKind,
 };
 
-use support::{Words, at_one_node, cut_off, embedded, look, others_run, rest, seeded, seeds, table, worker};
+use support::{
+    Words, at_one_node, cut_off, embedded, look, on_every_fabric, others_run, rest, seeded, seeds, table, worker,
+};
 
 type Rows = Table<u64, Words<1>>;
 
@@ -43,11 +45,6 @@ suite! {
     a_full_table_says_so,
 }
 
-/// Clusters of both backends.
-fn both(protocol: Protocol, replicas: u8) -> [Cluster; 2] {
-    [embedded(protocol, replicas), seeded(protocol, replicas, 7).0]
-}
-
 /// Rows 0, 1, ... with room for so many.
 fn rows(cluster: &Cluster, loaded: u64, room: u64) -> Rows {
     let rows = cluster.create_table("rows", TableOptions::for_rows(room)).unwrap();
@@ -71,7 +68,7 @@ fn settled(cluster: &Cluster, worker: &mut remora::Worker, rows: &Rows) -> Vec<u
 }
 
 fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
-    for cluster in [1, 3].into_iter().flat_map(|replicas| both(protocol, replicas)) {
+    for cluster in [1, 3].into_iter().flat_map(|replicas| on_every_fabric(protocol, replicas)) {
         let rows = rows(&cluster, 4, 40);
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
@@ -104,7 +101,7 @@ fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
 }
 
 fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows = rows(&cluster, 4, 40);
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
@@ -162,7 +159,7 @@ impl Observer for Seen {
 }
 
 fn round_trips_are_exact(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows = rows(&cluster, 4, 40);
         worker(&cluster, 1, 1).block_on(async |session| {
             let seen = Seen::default();
@@ -348,7 +345,7 @@ fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
 
 /// Many more keys come and go than the table holds at a time; the versions of each only grow.
 fn slots_are_reused_and_versions_never_restart(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows: Rows = cluster.create_table("rows", at_one_node(12)).unwrap();
         let mut worker = worker(&cluster, 1, 1);
         let live = worker.block_on(async |session| {

@@ -19,8 +19,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use support::rig::{self, Rig};
 use support::{
-    NODES, Words, at_one_node, crash, cut_off, embedded, is_logged, look, options, others_run, participants, quiet,
-    replicas_of, rest, seeded, seeds, shard_of, table, worker,
+    NODES, Words, at_one_node, crash, cut_off, embedded, is_logged, look, on_every_fabric, options, others_run,
+    participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, worker,
 };
 
 macro_rules! suite {
@@ -171,11 +171,6 @@ impl Seen {
     }
 }
 
-/// Clusters of both backends.
-fn both(protocol: Protocol, replicas: u8) -> [Cluster; 2] {
-    [embedded(protocol, replicas), seeded(protocol, replicas, 7).0]
-}
-
 fn round_trips_are_exact(protocol: Protocol) {
     assert_round_trips(protocol);
 }
@@ -187,7 +182,7 @@ fn round_trips_without_a_protocol() {
 
 fn assert_round_trips(protocol: Protocol) {
     let expected = round_trips(protocol);
-    for cluster in [1, 3].into_iter().flat_map(|replicas| both(protocol, replicas)) {
+    for cluster in [1, 3].into_iter().flat_map(|replicas| on_every_fabric(protocol, replicas)) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
             session.transact(async |tx| read(tx, &rows, 0..8).await).await.unwrap();
@@ -255,7 +250,7 @@ fn cost_of_a_transfer_without_a_protocol() {
 
 fn assert_cost_of_a_transfer(protocol: Protocol) {
     for replicas in [1, 3] {
-        for cluster in both(protocol, replicas) {
+        for cluster in on_every_fabric(protocol, replicas) {
             let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100]));
             let of_shard = |shard| (0..64).find(|key| shard_of(&rows, *key) == shard).unwrap();
             let (from, to) = (of_shard(0), of_shard(1));
@@ -287,7 +282,7 @@ async fn transfer(
 
 fn cold_lookups_cost_one_round_more(protocol: Protocol) {
     let expected = round_trips(protocol);
-    for cluster in both(protocol, 1) {
+    for cluster in on_every_fabric(protocol, 1) {
         // Seven rows fit one bucket: nothing is chained.
         let rows = table(&cluster, "rows", at_one_node(7), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
@@ -305,7 +300,7 @@ fn cold_lookups_cost_one_round_more(protocol: Protocol) {
 // --- What a closure sees.
 
 fn own_writes_are_read(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
@@ -333,7 +328,7 @@ fn own_writes_are_read(protocol: Protocol) {
 
 /// Begun and ended by hand, with another transaction in between: a directed schedule.
 fn transactions_by_hand(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         let mut worker = worker(&cluster, 2, 1);
         let step = Cell::new(0);
@@ -382,7 +377,7 @@ fn transactions_by_hand(protocol: Protocol) {
 }
 
 fn absent_keys(protocol: Protocol) {
-    for cluster in both(protocol, 1) {
+    for cluster in on_every_fabric(protocol, 1) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
             let find = session.transact(async |tx| {
@@ -468,7 +463,7 @@ fn lock_for_ever(cluster: &Cluster, rows: &remora::Table<u64, Words<1>>, key: u6
 }
 
 fn deadlines(protocol: Protocol) {
-    for cluster in both(protocol, 1) {
+    for cluster in on_every_fabric(protocol, 1) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         lock_for_ever(&cluster, &rows, 0);
         let mut worker = worker(&cluster, 1, 1);
@@ -506,7 +501,7 @@ fn deadlines(protocol: Protocol) {
 }
 
 fn attempts_end_with_the_holder_named(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         let holder = lock_for_ever(&cluster, &rows, 2);
         worker(&cluster, 1, 1).block_on(async |session| {
@@ -534,7 +529,7 @@ fn attempts_end_with_the_holder_named(protocol: Protocol) {
 
 fn limits_are_errors(protocol: Protocol) {
     use remora::floors::txn::limits::{LOG_NODES_MAX, SET_MAX};
-    for cluster in both(protocol, 1) {
+    for cluster in on_every_fabric(protocol, 1) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
         let large = table(&cluster, "large", TableOptions::for_rows(2), Words::<2000>::all(0));
         let mut worker = worker(&cluster, 1, 1);
@@ -753,7 +748,7 @@ fn money_is_conserved_between_threads(protocol: Protocol) {
 // --- Ends that nobody planned.
 
 fn a_panic_leaves_no_lock(protocol: Protocol) {
-    for cluster in both(protocol, 3) {
+    for cluster in on_every_fabric(protocol, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         let mut worker = worker(&cluster, 3, 1);
         for _ in 0..3 {
@@ -840,7 +835,7 @@ fn keys_of(rows: &remora::Table<u64, Words<1>>, count: u64, node: u16) -> Vec<u6
 }
 
 fn a_node_that_fails_is_named(protocol: Protocol) {
-    for cluster in both(protocol, 1) {
+    for cluster in on_every_fabric(protocol, 1) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([0]));
         let [zero, one] = [0, 1].map(|node| keys_of(&rows, 64, node));
         let mut workers = worker(&cluster, 2, 1);
@@ -992,7 +987,7 @@ async fn transfer_like(
 
 /// Large entries fill a ring in a few transactions; it is reused while the appliers follow.
 fn rings_are_reused_lap_after_lap(protocol: Protocol) {
-    for (cluster, turns) in both(protocol, 3).into_iter().zip([400, 40]) {
+    for (cluster, turns) in on_every_fabric(protocol, 3).into_iter().zip([400, 40, 100, 100]) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words::<700>::all(0));
         let mut worker = worker(&cluster, 2, 1);
         worker.run(async |client, session| {

@@ -345,3 +345,53 @@ fn idling_uses_no_cpu() {
     })
     .unwrap();
 }
+
+/// A service of the node's runs when memory has changed, and only then; one that panics is gone, and nothing else.
+#[test]
+fn services_are_woken_by_writes_and_their_time_is_counted() {
+    struct Busy(std::sync::Arc<std::sync::atomic::AtomicU64>);
+    impl remora_fabric::Service for Busy {
+        fn step(&mut self) -> remora_fabric::Progress {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_micros(200) {}
+            remora_fabric::Progress::Idle
+        }
+    }
+    struct Panics;
+    impl remora_fabric::Service for Panics {
+        fn step(&mut self) -> remora_fabric::Progress {
+            panic!("a service that panics, as it should in this test")
+        }
+    }
+    let (server, address) = serve(ServerOptions::default());
+    let steps = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+    let panics = server.serve(Box::new(Panics));
+    let service = server.serve(Box::new(Busy(steps.clone())));
+    let fabric = tcp(&[&address], TcpOptions::default());
+    thread::sleep(Duration::from_millis(400)); // its naps have ended
+    let idle = steps.load(Ordering::SeqCst);
+    block_on(&fabric, ClientId(1), async |lane| {
+        for turn in 1..=5 {
+            let mut round = lane.round();
+            round.read(word(0, 0), 8);
+            lane.execute(round).await.expect("a healthy node");
+            lane.sleep(10_000_000).await;
+            let before = steps.load(Ordering::SeqCst);
+            let mut round = lane.round();
+            round.write_words(word(0, 0), &[turn]);
+            lane.execute(round).await.expect("a healthy node");
+            lane.sleep(10_000_000).await;
+            assert!(steps.load(Ordering::SeqCst) > before, "a WRITE wakes the services");
+        }
+    })
+    .unwrap();
+    thread::sleep(Duration::from_millis(400));
+    let woken = steps.load(Ordering::SeqCst);
+    assert!(woken - idle < 40, "{} steps for five WRITEs", woken - idle);
+    assert!(service.cpu_ns() >= 100_000 * woken && server.status().service_cpu_ns >= service.cpu_ns());
+    drop((service, panics));
+    server.wake();
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(steps.load(Ordering::SeqCst), woken);
+}

@@ -5,8 +5,12 @@ pub mod rig;
 
 use std::future::poll_fn;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora::floors::fabric::seeded::Seeded;
+use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
+use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
 use remora::floors::memory::{clients, node};
@@ -55,6 +59,30 @@ pub fn seeded(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) 
 
 pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
     Cluster::embedded(ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) }).unwrap()
+}
+
+/// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared between processes.
+pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
+    let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
+    let regions = vec![vec![options.node_bytes]; NODES.into()];
+    let tcp = Loopback::new(&regions, TcpOptions::default()).unwrap();
+    vec![
+        embedded(protocol, replicas),
+        seeded(protocol, replicas, 7).0,
+        Cluster::on(Arc::new(tcp), options).unwrap(),
+        Cluster::on(Arc::new(files(options.node_bytes)), options).unwrap(),
+    ]
+}
+
+/// Memory nodes in files that nobody finds by name any more.
+fn files(bytes: usize) -> ShmFiles {
+    static CLUSTERS: AtomicU64 = AtomicU64::new(0);
+    let cluster = format!("remora-test-{}-{}", std::process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed));
+    let paths: Vec<_> = (0..NODES).map(|node| std::env::temp_dir().join(format!("{cluster}-{node}"))).collect();
+    let nodes = paths.iter().map(|path| ShmNode::open(path, Some(bytes as u64)).unwrap()).collect();
+    let files = ShmFiles::new(&paths, nodes).unwrap();
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    files
 }
 
 /// A worker that plays so many clients, one coroutine each.

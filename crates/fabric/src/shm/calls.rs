@@ -217,7 +217,7 @@ impl ShmTransport {
         if !self.stalled.get() {
             self.advance(calls, calls.flights.len() - 1);
         }
-        self.set_in_flight(!calls.flights.is_empty());
+        self.in_flight.set(!calls.flights.is_empty());
         match calls.take(ticket) {
             Some(buffer) => {
                 calls.ready.pop(); // nobody has begun to wait
@@ -292,8 +292,7 @@ impl ShmTransport {
             let Some(buffer) = buffer else { break };
             reclaimed(buffer);
         }
-        let in_flight = !self.calls.borrow().flights.is_empty();
-        self.set_in_flight(in_flight);
+        self.in_flight.set(!self.calls.borrow().flights.is_empty());
     }
 
     fn progress_calls(&self, calls: &mut Calls) {
@@ -400,7 +399,6 @@ impl ShmTransport {
 
 impl Drop for ShmTransport {
     fn drop(&mut self) {
-        self.set_in_flight(false);
         let refused = || self.attachment.gate.refused();
         let calls = self.calls.borrow();
         for (node, (mailbox, control)) in calls.mailboxes.iter().zip(self.controls()).enumerate() {

@@ -66,15 +66,6 @@ impl Wake for Attachment {
     }
 }
 
-thread_local! {
-    /// Transports of this thread with rounds in flight.
-    static BUSY: Cell<u32> = const { Cell::new(0) };
-}
-
-/// A worker idles in its first endpoint. One that plays several clients has rounds in flight at others, which are then
-/// looked at as often as this.
-const TURN_NS: Nanos = 50_000;
-
 pub(super) struct ShmTransport {
     pub(super) shared: Arc<Shared>,
     pub(super) attachment: Arc<Attachment>,
@@ -84,7 +75,7 @@ pub(super) struct ShmTransport {
     /// A round waits in its middle for replies, and whatever is posted waits behind it.
     pub(super) stalled: Cell<bool>,
     /// Some rounds have not completed.
-    in_flight: Cell<bool>,
+    pub(super) in_flight: Cell<bool>,
     /// Rings of the endpoint's own bell that have ended an idling.
     pub(super) rings_seen: Cell<u64>,
     pub(super) calls: RefCell<Calls>,
@@ -107,11 +98,6 @@ impl ShmTransport {
             rings_seen: Cell::new(0),
             calls: RefCell::new(Calls::new(channels)),
         }
-    }
-
-    pub(super) fn set_in_flight(&self, in_flight: bool) {
-        let change = i32::from(in_flight) - i32::from(self.in_flight.replace(in_flight));
-        BUSY.set(BUSY.get().wrapping_add_signed(change));
     }
 
     /// Everything of a transport that changes memory runs in here, inside the gate. `body` gets the nodes refused.
@@ -200,9 +186,6 @@ impl Transport for ShmTransport {
     }
 
     fn idle(&self, until: Option<Nanos>) {
-        let others = BUSY.get() > u32::from(self.in_flight.get());
-        let turn = others.then(|| self.now() + TURN_NS);
-        let until = until.into_iter().chain(turn).min();
         if self.in_flight.get() {
             return self.wait_for_replies(until);
         }

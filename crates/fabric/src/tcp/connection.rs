@@ -96,15 +96,14 @@ impl Connection {
 
     /// Something can be read or written.
     pub(crate) fn turn(&mut self, node: &mut Node, receiver: &mut Receiver, spare: &mut Outbox) -> Turn {
-        // Most connections have nothing unsent between their turns, and need no memory for it.
-        let lent = self.out.is_empty();
-        if lent {
+        // Most connections have nothing unsent between their turns, and then keep no memory for it.
+        if self.out.is_empty() {
             std::mem::swap(&mut self.out, spare);
         }
         let turn = self.receive(node, receiver);
         let turn = if turn == Turn::Keep { self.send(node, false) } else { turn };
-        if lent && self.out.is_empty() {
-            std::mem::swap(&mut self.out, spare);
+        if self.out.is_empty() {
+            *spare = std::mem::take(&mut self.out);
         }
         turn
     }
@@ -135,7 +134,8 @@ impl Connection {
             }
             Err(malformed) => {
                 let peer = self.stream.peer_addr().ok();
-                tracing::warn!(?peer, client = ?self.client(), %malformed, "a connection is cut off: it does not keep to the protocol");
+                let client = self.client();
+                tracing::warn!(?peer, ?client, %malformed, "a connection is cut off: it breaks the protocol");
                 Turn::Close
             }
         }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -34,6 +35,8 @@ const STEP_GAP_NS: Nanos = 50_000;
 const NAP_MIN_NS: Nanos = 1_000_000;
 /// ... up to this; then it waits to be woken.
 const NAP_MAX_NS: Nanos = 64_000_000;
+/// A system that has no room for a connection is asked again after this time.
+const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 
 /// How a server is to be.
 #[derive(Clone, Debug)]
@@ -93,6 +96,13 @@ enum Order {
 struct Running {
     service: Box<dyn Service>,
     stop: Option<ServiceStop>,
+    panicked: bool,
+}
+
+impl Running {
+    fn is_over(&self) -> bool {
+        self.panicked || self.stop.as_ref().is_some_and(ServiceStop::requested)
+    }
 }
 
 /// The server of one memory node.
@@ -111,6 +121,8 @@ pub struct Server {
     /// Connections with answers that nobody waits for, and when these are sent all the same.
     deferred: Vec<usize>,
     deferred_until: Nanos,
+    /// When to try again to take connections, after the system had no room for one.
+    accept_at: Option<Nanos>,
     services: Vec<Running>,
     stepped_at: Nanos,
     step_at: Option<Nanos>,
@@ -162,6 +174,7 @@ impl Server {
             deadlines: VecDeque::new(),
             deferred: Vec::new(),
             deferred_until: 0,
+            accept_at: None,
             services: Vec::new(),
             stepped_at: 0,
             step_at: None,
@@ -182,7 +195,7 @@ impl Server {
 
     /// Runs a service in the server's loop for as long as the server runs.
     pub fn serve(&mut self, service: Box<dyn Service>) {
-        self.add_service(Running { service, stop: None });
+        self.add_service(Running { service, stop: None, panicked: false });
     }
 
     /// Has a handler serve the node's calls from now on.
@@ -214,6 +227,10 @@ impl Server {
             }
             self.obey();
             let now = monotonic_ns();
+            if self.accept_at.take_if(|at| *at <= now).is_some() {
+                // It fails only for a socket that the poller does not have.
+                let _ = self.poller.modify(&self.listener, LISTENER, Interest::IN);
+            }
             self.send_deferred(now);
             self.expire(now);
             self.step(now);
@@ -224,6 +241,7 @@ impl Server {
         let timers = [
             self.deadlines.front().map(|(at, ..)| *at),
             (!self.deferred.is_empty()).then_some(self.deferred_until),
+            self.accept_at,
             self.step_at,
         ];
         let limit = timers.into_iter().flatten().min().map(|at| match at {
@@ -301,8 +319,11 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    // Out of descriptors, most likely. Those that wait are taken later: the listener stays ready.
-                    tracing::warn!(%error, "no connection can be taken");
+                    // Out of descriptors, most likely. The listener would be reported as ready all the time.
+                    tracing::warn!(%error, "no connection can be taken for now");
+                    if self.poller.modify(&self.listener, LISTENER, Interest::empty()).is_ok() {
+                        self.accept_at = Some(monotonic_ns() + ACCEPT_PAUSE_NS);
+                    }
                     return;
                 }
             }
@@ -374,7 +395,7 @@ impl Server {
         if self.step_at.is_none_or(|at| at > now) {
             return;
         }
-        self.services.retain(|running| !running.stop.as_ref().is_some_and(ServiceStop::requested));
+        self.services.retain(|running| !running.is_over());
         if self.services.is_empty() {
             self.step_at = None;
             return;
@@ -382,9 +403,17 @@ impl Server {
         let mut before = thread_cpu_ns();
         let (mut behind, mut worked) = (false, false);
         for running in &mut self.services {
-            let progress = running.service.step();
-            behind |= progress == Progress::Behind;
-            worked |= progress == Progress::Worked;
+            // One that panics is not stepped again: nobody sees it half-way.
+            match catch_unwind(AssertUnwindSafe(|| running.service.step())) {
+                Ok(progress) => {
+                    behind |= progress == Progress::Behind;
+                    worked |= progress == Progress::Worked;
+                }
+                Err(_) => {
+                    tracing::error!("a memory node's service panicked, and is stepped no more");
+                    running.panicked = true;
+                }
+            }
             let after = thread_cpu_ns();
             count(&self.shared.counters.service_cpu_ns, after - before);
             if let Some(stop) = &running.stop {
@@ -393,7 +422,7 @@ impl Server {
             before = after;
         }
         self.stepped_at = now;
-        self.nap = if worked || behind { NAP_MIN_NS } else { self.nap.saturating_mul(2) };
+        self.nap = if worked || behind { NAP_MIN_NS } else { (self.nap * 2).min(2 * NAP_MAX_NS) };
         self.step_at = match behind {
             true => Some(0),
             false => (self.nap <= NAP_MAX_NS).then_some(now + self.nap),
@@ -433,7 +462,7 @@ impl ServerHandle {
     #[must_use = "the service ends when its handle is dropped"]
     pub fn serve(&self, service: Box<dyn Service>) -> ServiceHandle {
         let (handle, stop) = ServiceHandle::detached();
-        self.order(Order::Serve(Running { service, stop: Some(stop) }));
+        self.order(Order::Serve(Running { service, stop: Some(stop), panicked: false }));
         handle
     }
 
