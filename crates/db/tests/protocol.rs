@@ -51,6 +51,7 @@ suite! {
         a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished,
         a_node_that_fails_is_named,
         a_node_that_fails_at_any_step,
+        an_entry_in_doubt_is_kept,
         a_client_that_is_revoked_at_any_step,
         rings_are_reused_lap_after_lap,
     }
@@ -916,6 +917,57 @@ fn a_node_that_fails_at_any_step(protocol: Protocol) {
         crash(workers, &fabric);
     }
     assert!(committed > 0 && unavailable > 0 && unknown > 0, "{committed} {unavailable} {unknown}");
+}
+
+/// The answer to a log is lost. The client goes on with records of other nodes, but the entry stays in its ring, where
+/// recovery will need it: when there is no room left beside it, the client is told to connect again.
+fn an_entry_in_doubt_is_kept(protocol: Protocol) {
+    let mut in_doubt = 0;
+    for polls in 0..140 {
+        let (cluster, fabric) = seeded(protocol, 1, polls);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words::<64>::all(0));
+        let of_shard = |shard| (0..64).filter(|key| shard_of(&rows, *key) == shard).collect::<Vec<_>>();
+        let (at_first, at_second) = (of_shard(0), of_shard(1));
+        let mut workers = worker(&cluster, 1, polls);
+        let add = async |tx: &mut remora::Transaction<'_, '_>, keys: &[u64]| {
+            let slots: Vec<_> = keys.iter().map(|key| tx.want(&rows, *key)).collect();
+            tx.fetch().await?;
+            slots.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+        };
+        let id = workers.block_on(async |session| {
+            let write = session.transact(async |tx| add(tx, &[at_first[0], at_second[0]]).await);
+            let mut write = std::pin::pin!(write);
+            if cut_off(write.as_mut(), polls as usize).await.is_some() {
+                return None;
+            }
+            cluster.fabric().fail(NodeId(1));
+            match write.await {
+                Err(Error::Unknown(id)) => Some(id),
+                _ => None,
+            }
+        });
+        let Some(id) = id.filter(|id| is_logged(&fabric, NodeId(0), *id)) else {
+            crash(workers, &fabric);
+            continue;
+        };
+        in_doubt += 1;
+        let ended = workers.block_on(async |session| {
+            for turn in 1..1_000 {
+                let keys = [at_first[1 + turn % 5]];
+                if let Err(error) = session.transact(async |tx| add(tx, &keys).await).await {
+                    return Some(error);
+                }
+            }
+            None
+        });
+        assert!(matches!(ended, Some(Error::Limit(Limit::LogInDoubt))), "{ended:?}");
+        assert!(is_logged(&fabric, NodeId(0), id), "the entry in doubt was overwritten");
+        crash(workers, &fabric);
+        if in_doubt == 2 {
+            return;
+        }
+    }
+    panic!("no step leaves a transaction in doubt whose entry is at the other node: {in_doubt}");
 }
 
 /// A client loses its access after every step of a transaction. Committed means that all backups will have it; not

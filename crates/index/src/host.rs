@@ -199,13 +199,17 @@ impl Host {
 
     /// Takes back a prepared insert that did not commit, at the request of the transaction `me`, which has the record
     /// locked and keeps it locked until it has the answer. Returns whether it has been taken back: if not, it was not
-    /// prepared at that version, or not by a host that remembers it.
-    pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version, me: LockWord) -> bool {
+    /// prepared, or not by a host that remembers it.
+    ///
+    /// Whoever has the lock may: if the slot has been prepared anew since for somebody else, that one cannot have the lock
+    /// as well, fails its own lock or validation, and tries again. To refuse would leave the slot prepared for ever, when
+    /// that other one gives up meanwhile and finds the lock taken.
+    pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, me: LockWord) -> bool {
         let allocator = self.shards.entry(shard.id).or_default();
         let view = shard.view(region);
         let mine = shard.geometry.is_slot(slot)
             && !me.is_free()
-            && view.header(slot).is_some_and(|header| header.lock == me && header.version == version)
+            && view.header(slot).is_some_and(|header| header.lock == me)
             && matches!(view.life(slot), Some(Life::Prepared { .. }));
         let Some(Before { pair, image }) = mine.then(|| allocator.remembered.remove(&slot)).flatten() else {
             return false;
@@ -259,7 +263,9 @@ impl Allocator {
     /// A record slot: one that was freed, else one that was never used, else a tombstone that nobody has freed, because
     /// its deleter or the free list is gone.
     fn take(&mut self, view: &View<'_>) -> Option<u64> {
-        if let Some(slot) = self.free.pop_first() {
+        // One that is locked is about to be let go by whoever has undone an insert there.
+        if let Some(slot) = self.free.iter().copied().find(|slot| view.is_unlocked(*slot)) {
+            self.free.remove(&slot);
             return Some(slot);
         }
         let Geometry { slots, .. } = view.shard.geometry;
@@ -395,7 +401,11 @@ impl View<'_> {
         let key: Vec<u64> = self.key(slot).collect();
         let linked =
             self.pairs(&self.chain(KeyHash::of(&key))).any(|pair| is_entry(pair.entry) && offset(pair.entry) == slot);
-        !linked && self.header(slot).is_some_and(|header| header.lock.is_free())
+        !linked && self.is_unlocked(slot)
+    }
+
+    fn is_unlocked(&self, slot: u64) -> bool {
+        self.header(slot).is_some_and(|header| header.lock.is_free())
     }
 
     /// Raises the floor of versions, and says where it is.

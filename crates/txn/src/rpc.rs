@@ -11,7 +11,7 @@
 //! COMMIT   pointer, me, patches (3 each), image                        installs and unlocks; frees a deleted slot
 //! PREPARE  shard, key         0, or: 1 | 2, place, entry, version,     a slot for a key to be inserted: 1 = the index
 //!                             links (2 each), record if 1              had it already, 2 = newly linked
-//! UNDO     pointer, version, me                                        takes a PREPARE back
+//! UNDO     pointer, me                                                 takes a PREPARE back
 //! FREE     pointer, version                                            the slot of a committed delete
 //! ```
 //!
@@ -279,15 +279,14 @@ impl RpcHandler {
     }
 
     fn undo(&mut self, arguments: &[u64]) -> Option<()> {
-        let &[pointer, version, me] = arguments else { return None };
+        let &[pointer, me] = arguments else { return None };
         let (shard, discipline, at) = self.record(pointer)?;
         let words = self.region.words();
         if discipline == Discipline::OCC_CALLS {
             let free = LockWord::FREE.to_bits();
             let _ = words[at].compare_exchange(free, me, Ordering::SeqCst, Ordering::SeqCst);
         }
-        let (offset, version) = (Pointer::from_bits(pointer).offset(), Version::from_bits(version).0);
-        self.host.undo(words, &shard, offset, version, LockWord::from_bits(me));
+        self.host.undo(words, &shard, Pointer::from_bits(pointer).offset(), LockWord::from_bits(me));
         if discipline == Discipline::OCC_CALLS { self.unlock(pointer, me) } else { Some(()) }
     }
 }

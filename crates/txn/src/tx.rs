@@ -225,7 +225,7 @@ impl<'s> Tx<'s> {
             }
             item.lock = Lock::No;
             let item = *item;
-            let undo = [Code::Undo.word(0), item.location.pointer.to_bits(), item.version.to_bits(), me];
+            let undo = [Code::Undo.word(0), item.location.pointer.to_bits(), me];
             let mut round = self.lane.round();
             if sets.locks(&item) == Primitive::Call {
                 round.call(item.address.node, &undo, None, 0);

@@ -154,9 +154,8 @@ impl Primary {
 
     fn undo(&mut self, insert: &Insert, me: LockWord) -> bool {
         let slot = insert.location.pointer.offset();
-        let version = self.version(slot);
         self.word(slot).store(me.to_bits(), Ordering::Relaxed);
-        let undone = self.host.undo(&self.region, &self.shard, slot, version, me);
+        let undone = self.host.undo(&self.region, &self.shard, slot, me);
         self.word(slot).store(0, Ordering::Relaxed);
         undone
     }
@@ -240,13 +239,12 @@ fn what_is_not_ones_own_is_not_undone_or_freed() {
     let version = primary.version(slot);
     let Primary { region, shard, host } = &mut primary;
     let lock = |word: LockWord| region[((BASE + slot) / 8) as usize].store(word.to_bits(), Ordering::Relaxed);
-    assert!(!host.undo(region, shard, slot, version, me), "not locked");
-    assert!(!host.undo(region, shard, slot, version, LockWord::FREE), "nobody's");
+    assert!(!host.undo(region, shard, slot, me), "not locked");
+    assert!(!host.undo(region, shard, slot, LockWord::FREE), "nobody's");
     lock(transaction(2));
-    assert!(!host.undo(region, shard, slot, version, me), "locked by another");
+    assert!(!host.undo(region, shard, slot, me), "locked by another");
     lock(me);
-    assert!(!host.undo(region, shard, slot, version.committed_over(), me), "another version");
-    assert!(!Host::new().undo(region, shard, slot, version, me), "of a host that has forgotten");
+    assert!(!Host::new().undo(region, shard, slot, me), "of a host that has forgotten");
     assert!(!host.free(region, shard, slot, version), "no tombstone");
     lock(LockWord::FREE);
     primary.commit(&insert, 1);
@@ -417,7 +415,7 @@ proptest! {
         let (version, _) = Version::from_bits(version);
         let Primary { region, shard, host } = &mut primary;
         let before = words(region);
-        prop_assert!(!host.undo(region, shard, slot, version, LockWord::from_bits(lock)));
+        prop_assert!(!host.undo(region, shard, slot, LockWord::from_bits(lock)));
         prop_assert!(!host.free(region, shard, slot, version));
         let short = Key::new(b"short").unwrap();
         prop_assert_eq!(host.prepare(region, shard, &short), Err(Refused::KeySize));
@@ -433,7 +431,7 @@ proptest! {
             let _ = host.prepare(region, shard, &key(number));
         }
         for slot in [slot, insert.location.pointer.offset()] {
-            host.undo(region, shard, slot, version, LockWord::from_bits(lock));
+            host.undo(region, shard, slot, LockWord::from_bits(lock));
             host.free(region, shard, slot, version);
         }
     }
