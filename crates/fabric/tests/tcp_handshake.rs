@@ -37,6 +37,7 @@ fn ends_talk_if_both_have_the_same_key_or_none() {
     assert_eq!(refusal(&open, Some(&key)), Some(Fault::Refused(Refusal::NoKey)));
     // A client that does not check whom it talks to gets nowhere either.
     let mut stream = TcpStream::connect(&locked).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     stream.write_all(&client_hello(1)).unwrap();
     stream.read_exact(&mut [0; 152]).unwrap();
     stream.write_all(&[0; 32]).unwrap();
@@ -76,6 +77,7 @@ fn a_replayed_proof_is_refused() {
     assert_eq!(refusal(&relay, Some(&key)), None, "the relay changes nothing");
     let heard = heard.lock().unwrap().clone();
     let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     stream.write_all(&heard).unwrap();
     stream.read_exact(&mut [0; 152]).unwrap();
     let mut verdict = [0; 8];
