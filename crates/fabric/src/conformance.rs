@@ -98,6 +98,7 @@ macro_rules! conformance_suite {
             stores_precede_loads_in_one_round
             stores_precede_loads_of_the_next_round
             atomics_precede_loads_in_one_round
+            what_is_fenced_precedes_later_rounds
             words_are_atomic
             a_write_becomes_visible_in_ascending_order
             a_record_of_one_line_is_read_whole

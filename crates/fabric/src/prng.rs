@@ -8,10 +8,11 @@ pub struct Prng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: spreads a counter or a small seed over all 64 bits.
+/// One step of splitmix64: spreads a counter or a small seed over all 64 bits; every input bit reaches every output bit.
+/// It never changes: tables place their keys by it.
 #[inline]
 #[must_use]
-pub(crate) fn splitmix(seed: u64) -> u64 {
+pub fn splitmix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

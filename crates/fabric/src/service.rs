@@ -104,8 +104,9 @@ impl Drop for ServiceHandle {
     }
 }
 
-/// CPU time of the calling thread.
-pub(crate) fn thread_cpu_ns() -> u64 {
+/// CPU time of the calling thread, in nanoseconds.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

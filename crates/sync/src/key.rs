@@ -1,6 +1,6 @@
 //! Keys: fixed-width byte strings in an order-preserving encoding (an integer is big-endian).
 
-use remora_fabric::WORD_BYTES;
+use remora_fabric::{WORD_BYTES, splitmix};
 use remora_memory::limits::KEY_BYTES_MAX;
 use zerocopy::IntoBytes;
 
@@ -61,9 +61,9 @@ impl KeyHash {
     pub fn of(words: &[u64]) -> KeyHash {
         let word = match words {
             [word] => *word,
-            _ => words.iter().fold(words.len() as u64, |hash, word| mix(hash ^ word)),
+            _ => words.iter().fold(words.len() as u64, |hash, word| splitmix(hash ^ word)),
         };
-        KeyHash { word, scatter: mix(word) }
+        KeyHash { word, scatter: splitmix(word) }
     }
 }
 
@@ -71,13 +71,4 @@ impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
-}
-
-/// The finalizer of splitmix64: every input bit reaches every output bit. Part of the table format: it places keys.
-#[inline]
-fn mix(word: u64) -> u64 {
-    let mut z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

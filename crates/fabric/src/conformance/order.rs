@@ -4,7 +4,7 @@
 //! the second `base + 1` into `base + 2`, so what they find and leave tells in which order they took effect. WRITEs and
 //! READs cover a piece that begins and ends in the middle of lines; atomics act on its last word, the last to be written.
 
-use super::{Bed, Clients, Lane, client, peek, play, poke, run, word};
+use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, word};
 use crate::executor::Worker;
 use crate::round::{AddHandle, Completed, ReadHandle, Round, SwapHandle};
 use crate::transport::ClientId;
@@ -443,4 +443,30 @@ pub fn stores_precede_loads_of_the_next_round<B: Bed>(bed: &B) {
 /// FETCH_ADD one's own word, READ the other's, in one round.
 pub fn atomics_precede_loads_in_one_round<B: Bed>(bed: &B) {
     store_then_load(bed, Store::FetchAddThenRead);
+}
+
+/// What stands behind a fence comes before what is posted later: a WRITE of a background round precedes the READ and the
+/// CAS of the next ones, although it waits for an answer first.
+pub fn what_is_fenced_precedes_later_rounds<B: Bed>(bed: &B) {
+    for seed in 0..bed.runs() {
+        let fabric = bed.fabric(&[vec![4096], vec![4096]], seed);
+        let stage = Stage::new(&fabric, 1, seed);
+        stage.on(1, async |lane| {
+            for turn in 1..bed.turns().min(30) {
+                let mut round = lane.round();
+                round.read(word(turn as u16 % 2, 5), 8);
+                round.after_completion();
+                round.write_words(word(0, 1), &[turn]);
+                round.after_completion();
+                round.compare_swap(word(0, 2), turn - 1, turn);
+                lane.post(round);
+                let mut round = lane.round();
+                let written = round.read(word(0, 1), 8);
+                let swapped = round.compare_swap(word(0, 2), turn, turn);
+                let done = run(lane, round).await;
+                assert_eq!(done.words(written), [turn], "seed {seed}");
+                assert!(done.swapped(swapped), "seed {seed}");
+            }
+        });
+    }
 }

@@ -3,7 +3,8 @@
 //! A posted round becomes a frame for each of its nodes, in what that connection sends next; a worker polls after all its
 //! coroutines have run, and so what they posted leaves in one system call for each node. Answers of a node come in the
 //! order of its frames, so a queue says whose they are. Between fences a round is a *stage*: the next one is sent when all
-//! answers of the former are there, and none was an error.
+//! answers of the former are there, and none was an error. Rounds that are posted meanwhile are held back, as rule 1 of the
+//! contract orders them behind all stages.
 //!
 //! A node that has closed the connection, or broken the protocol, or left a frame unanswered for longer than the client's
 //! patience, is lost to this transport for good: it never connects again and never sends anything twice, as it could not
@@ -77,6 +78,9 @@ struct State {
     free: Vec<u32>,
     hints: [u32; HINTS],
     news: VecDeque<News>,
+    /// The round whose last stage has not been sent, and those that were posted since.
+    fenced: Option<u32>,
+    held: VecDeque<u32>,
     /// Rounds under way, and links with something to send: without either there is nothing to poll for.
     under_way: usize,
     /// Nodes known to be down.
@@ -102,6 +106,8 @@ impl TcpTransport {
             free: Vec::new(),
             hints: [0; HINTS],
             news: VecDeque::new(),
+            fenced: None,
+            held: VecDeque::new(),
             under_way: 0,
             down: 0,
             patience,
@@ -131,7 +137,9 @@ impl Transport for TcpTransport {
         }
         let ticket = round.ticket();
         let slot = state.admit(round);
-        if state.advance(slot) {
+        if state.fenced.is_some() {
+            state.held.push_back(slot);
+        } else if state.begin(slot) {
             return Posted::Done(state.release(slot));
         }
         Posted::Pending(ticket)
@@ -257,6 +265,30 @@ impl State {
         self.flights.iter().position(here).map(|slot| slot as u32)
     }
 
+    /// Posts the first stage of a round. True if it is complete with that.
+    fn begin(&mut self, slot: u32) -> bool {
+        let complete = self.advance(slot);
+        self.fenced = (!complete && self.has_more(slot)).then_some(slot);
+        complete
+    }
+
+    /// Whether a round has a stage that has not been sent.
+    fn has_more(&self, slot: u32) -> bool {
+        let flight = &self.flights[slot as usize];
+        flight.outcome.is_ok() && flight.round.as_ref().is_some_and(|round| flight.next < round.verbs().len())
+    }
+
+    /// Posts what was held back, up to the next fence.
+    fn let_go(&mut self) {
+        self.fenced = None;
+        while self.fenced.is_none() {
+            let Some(slot) = self.held.pop_front() else { return };
+            if self.begin(slot) {
+                self.complete(slot);
+            }
+        }
+    }
+
     /// Posts the next stage of a round. True if there is none, or it cannot be sent: the round is complete.
     fn advance(&mut self, slot: u32) -> bool {
         let flight = &mut self.flights[slot as usize];
@@ -308,14 +340,25 @@ impl State {
         if flight.outcome.is_ok() {
             flight.outcome = outcome;
         }
-        if flight.parts > 0 || (flight.outcome.is_ok() && !self.advance(part.slot)) {
+        if flight.parts > 0 {
             return;
         }
-        let flight = &mut self.flights[part.slot as usize];
+        let complete = flight.outcome.is_err() || self.advance(part.slot);
+        if complete {
+            self.complete(part.slot);
+        }
+        if self.fenced == Some(part.slot) && (complete || !self.has_more(part.slot)) {
+            self.let_go();
+        }
+    }
+
+    /// All of a round has been answered, or never will be.
+    fn complete(&mut self, slot: u32) {
+        let flight = &mut self.flights[slot as usize];
         flight.complete = true;
         let news = match &flight.round {
             Some(round) if !flight.orphan => News::Ready(round.lane()),
-            _ => News::Reclaimed(self.release(part.slot)),
+            _ => News::Reclaimed(self.release(slot)),
         };
         self.news.push_back(news);
     }
