@@ -363,6 +363,21 @@ impl Cluster {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Memory nodes that are other processes outlive this cluster, and would keep its own client.
+        if self.remote.is_none() || std::thread::panicking() {
+            return;
+        }
+        let own = ClientId(self.admin.incarnation);
+        let left =
+            remora_fabric::block_on(&*self.fabric, own, async |lane: &Lane| self.admin.clone().disconnect(lane).await);
+        if let Err(error) = left.map_err(MemoryError::from).and_then(|left| left) {
+            tracing::warn!(%error, "the client slot stays");
+        }
+    }
+}
+
 fn check(options: &ClusterOptions) -> Result<(), MemoryError> {
     let (nodes, replicas) = (usize::from(options.memory_nodes), usize::from(options.replicas));
     if nodes == 0 || replicas == 0 {

@@ -40,6 +40,39 @@
 //! - [`Db`]: `Clone + Send + Sync`. A closure travels to a pool of workers; the future that comes back wakes under any
 //!   executor, and there is a blocking form. For programs that have an executor of their own.
 //!
+//! Memory nodes can also be processes of their own, on this host or anywhere: [`MemoryNode`] is one (`remora memnode` runs
+//! it), and [`Cluster::connect`] finds them.
+//!
+//! # Inserts and deletes
+//!
+//! ```
+//! # use remora::{Cluster, Error, Intent, TableOptions};
+//! # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+//! # #[repr(C)]
+//! # struct Ticket { seat: u64 }
+//! # impl remora::Record for Ticket { const SCHEMA: &'static str = "ticket: seat u64"; }
+//! # let cluster = Cluster::embedded(Default::default())?;
+//! let tickets = cluster.create_table::<u64, Ticket>("tickets", TableOptions::for_rows(100))?;
+//! let mut worker = cluster.worker(Default::default())?;
+//! worker.block_on(async |session| {
+//!     session.transact(async |tx| tx.insert(&tickets, 7, Ticket { seat: 1 }).await).await?;
+//!     // One round trip for both keys, instead of one for each.
+//!     session
+//!         .transact(async |tx| {
+//!             let (old, new) = (tx.want_for(&tickets, 7, Intent::Delete), tx.want_for(&tickets, 8, Intent::Insert));
+//!             tx.fetch().await?;
+//!             let ticket = *tx.get(old)?;
+//!             tx.remove(old)?;
+//!             tx.put(new, ticket)
+//!         })
+//!         .await?;
+//!     let again = session.transact(async |tx| tx.insert(&tickets, 8, Ticket { seat: 2 }).await).await;
+//!     assert!(matches!(again, Err(Error::Exists)));
+//!     Ok::<(), Error>(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What a closure must know
 //!
 //! It is an optimistic transaction's: it **may run several times**, and **may see a combination of records that will not

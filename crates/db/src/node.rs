@@ -65,6 +65,10 @@ impl MemoryNode {
     /// Serves a file of this host, or a memory device, with what it holds; makes it if it is new. Without a size, what is
     /// there is taken as it is.
     pub fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, NodeError> {
+        if let Some(bytes) = bytes.filter(|bytes| *bytes < node::BYTES_MIN) {
+            // Before there is a file of that size.
+            return Err(MemoryError::TooSmall { wanted: node::BYTES_MIN, bytes }.into());
+        }
         let file = ShmNode::open(path, bytes)?;
         let (region, found) = (file.region().clone(), file.found());
         let mut line = [0; 8];

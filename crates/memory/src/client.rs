@@ -154,6 +154,13 @@ pub struct ClientSlot {
 }
 
 impl ClientSlot {
+    /// From the words of a slot; `None` if nobody has it.
+    fn of(word: impl Fn(usize) -> u64) -> Option<ClientSlot> {
+        let incarnation = word(0);
+        let connected = incarnation != 0 && incarnation & CHANGING == 0;
+        connected.then(|| ClientSlot { incarnation: incarnation as u32, lanes: word(1) as usize, rings: word(2) })
+    }
+
     /// Offset of the ring of a lane.
     #[must_use]
     pub fn ring(&self, lane: usize) -> u64 {
@@ -170,13 +177,15 @@ pub fn changes(region: &[AtomicU64]) -> u64 {
 /// The clients connected to a node. By its own CPU.
 pub fn clients(region: &[AtomicU64]) -> impl Iterator<Item = ClientSlot> + '_ {
     let first = AT_CLIENTS as usize / WORD_BYTES;
-    region[first..first + CLIENTS_MAX * SLOT_WORDS].chunks_exact(SLOT_WORDS).filter_map(|slot| {
-        let incarnation = slot[0].load(Ordering::Acquire);
-        let connected = incarnation != 0 && incarnation & CHANGING == 0;
-        connected.then(|| ClientSlot {
-            incarnation: incarnation as u32,
-            lanes: slot[1].load(Ordering::Acquire) as usize,
-            rings: slot[2].load(Ordering::Acquire),
-        })
-    })
+    region[first..first + CLIENTS_MAX * SLOT_WORDS]
+        .chunks_exact(SLOT_WORDS)
+        .filter_map(|slot| ClientSlot::of(|word| slot[word].load(Ordering::Acquire)))
+}
+
+/// The same, read by a client.
+pub async fn connected(lane: &Lane, node: NodeId) -> Result<Vec<ClientSlot>, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(slot_at(node, 0), CLIENTS_MAX * CLIENT_SLOT_BYTES as usize);
+    let done = lane.execute(round).await?;
+    Ok(done.words(read).chunks_exact(SLOT_WORDS).filter_map(|slot| ClientSlot::of(|word| slot[word])).collect())
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora_fabric::{Lane, NodeId, WORD_BYTES};
 
 use crate::error::MemoryError;
+use crate::metadata;
 use crate::node;
 
 const AT_IDENTITY: u64 = 64;
@@ -51,6 +52,13 @@ pub fn local(region: &[AtomicU64]) -> Option<Identity> {
     Identity::from_bits(region.get(AT_IDENTITY as usize / WORD_BYTES)?.load(Ordering::Acquire))
 }
 
+/// The identity of one node; `None` if nobody has founded a cluster with it.
+pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(node::at(at, AT_IDENTITY), WORD_BYTES);
+    Ok(Identity::from_bits(lane.execute(round).await?.words(read)[0]))
+}
+
 /// The identity of each node, in the order in which this fabric names them; founds the cluster if nobody has. An error if
 /// they are not exactly the nodes of one cluster.
 pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError> {
@@ -70,6 +78,11 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
         let missing: Vec<NodeId> = (0..nodes).map(NodeId).filter(|at| known[usize::from(at.0)].is_none()).collect();
         if missing.is_empty() {
             return Ok(known.into_iter().flatten().collect());
+        }
+        // Nodes are founded before there are tables: one without an identity beside one with tables has lost its memory.
+        let founded = (0..nodes).map(NodeId).find(|at| known[usize::from(at.0)].is_some()).unwrap_or_default();
+        if !metadata::read(lane, founded).await?.tables.is_empty() {
+            return Err(MemoryError::LostMemory(missing[0]));
         }
         for (at, number) in missing.into_iter().zip(&mut free) {
             give(lane, at, Identity { number, ..one }).await?;
