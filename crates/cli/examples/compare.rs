@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use remora::{Cluster, ClusterOptions, Observer, Protocol};
 use remora_check::HistoryFile;
+use remora_workload::Setting;
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 
@@ -31,7 +32,8 @@ struct Rates {
 
 fn run(protocol: Protocol, replicas: u8, recorded: bool, seconds: f64, threads: usize) -> Rates {
     let accounts = Customers::ACCOUNTS_PER_THREAD * threads as u64;
-    let node_bytes = SmallBank::node_bytes(accounts, 3, replicas, threads as u64, 8) as usize;
+    let setting = Setting { memory_nodes: 3, replicas, workers: threads as u64, coroutines: 8 };
+    let node_bytes = SmallBank::node_bytes(accounts, &setting) as usize;
     let options = ClusterOptions { replicas, protocol, node_bytes, ..ClusterOptions::default() };
     let cluster = Cluster::embedded(options).expect("memory for three nodes");
     let bank = SmallBank::load(&cluster, Customers::standard(accounts)).expect("room for the accounts");

@@ -1,4 +1,5 @@
-//! `remora bench smallbank`, and what all benchmarks of transactions have in common.
+//! What all benchmarks of transactions have in common: their options, and one run of a workload. Each has a file of its
+//! own for its options and what it loads.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,39 +10,51 @@ use indicatif::{ProgressBar, ProgressStyle};
 use remora::floors::memory::MemoryError;
 use remora::floors::memory::limits::{CLIENTS_MAX, REPLICAS_MAX};
 use remora::floors::{fabric, index};
-use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol};
+use remora::{Cluster, ClusterOptions, Nodes, Observer, OpenError, Protocol};
 use remora_check::HistoryFile;
-use remora_workload::driver::{self, Length, Progress, RunOptions};
-use remora_workload::smallbank::{Customers, SmallBank};
-use remora_workload::{RunError, Workload, available_bytes};
+use remora_workload::driver::{Length, Progress, RunOptions};
+use remora_workload::{Setting, Workload, available_bytes};
 use serde::Serialize;
 
+use crate::connected::Opened;
 use crate::output::{OutputFile, ReportTo};
 use crate::{Failure, Verdict, output, value};
 
 const SECONDS: f64 = 10.0;
+const MEMORY_NODES: u16 = 3;
+const REPLICAS: u8 = 3;
 
 /// Options of every workload that runs transactions.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct RunArgs {
-    /// Backend: shm, everything in this process.
-    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = value::fabric)]
+    /// Backend: shm, everything in this process; others are named with --connect.
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = value::fabric, conflicts_with = "connect")]
     #[serde(skip)] // a field of the report already, as is the protocol
-    fabric: String,
-    /// How transactions are run: drtm-r, or unsynchronized, the bound without transactions.
+    pub(crate) fabric: String,
+    /// Use running memory nodes: host:port of each, or shm: and the path of each. Who comes first loads the tables.
+    #[arg(long, value_name = "ADDR,...")]
+    #[serde(serialize_with = "value::serialize_nodes")]
+    pub(crate) connect: Option<Nodes>,
+    /// The key that these memory nodes ask for.
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Run no transactions: check what must hold of these memory nodes' tables.
+    #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
+    pub(crate) check: bool,
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h; or unsynchronized, the bound without transactions.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,
-    /// Memory nodes.
-    #[arg(long, value_name = "N", default_value_t = 3,
+    /// Memory nodes [default: 3].
+    #[arg(long, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
-    memory_nodes: u16,
-    /// Copies of each record.
-    #[arg(long, value_name = "R", default_value_t = 3,
+    memory_nodes: Option<u16>,
+    /// Copies of each record [default: 3].
+    #[arg(long, value_name = "R",
           value_parser = clap::value_parser!(u8).range(1..=REPLICAS_MAX as i64))]
-    replicas: u8,
+    pub(crate) replicas: Option<u8>,
     /// Bytes of each memory node, such as 512MiB [default: what the workload needs].
-    #[arg(long, value_name = "SIZE", value_parser = value::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = value::bytes, conflicts_with = "connect")]
     node_size: Option<u64>,
     /// Workers, each a thread [default: all cores].
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..CLIENTS_MAX as u64))]
@@ -61,57 +74,69 @@ pub(crate) struct RunArgs {
     transactions: Option<u64>,
     /// Of all randomness.
     #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// Write the report as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
     /// Record every attempt, as JSON lines for `remora check`.
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
+    /// With --history, also note what is about to commit: not offered yet.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    history_durable: bool,
+    /// Keep the client's own deltas in a table: not offered yet.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    ledger: bool,
 }
 
 impl RunArgs {
     /// With what nobody said filled in.
-    fn settled(&self) -> Result<RunArgs, Failure> {
-        if u16::from(self.replicas) > self.memory_nodes {
-            let why = format!("needs as many memory nodes, and --memory-nodes is {}", self.memory_nodes);
-            return Err(Failure::new(format!("--replicas {}", self.replicas), why));
+    pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
+        let unoffered = [("--ledger", self.ledger), ("--history-durable", self.history_durable)];
+        if let Some((option, _)) = unoffered.iter().find(|(_, wanted)| *wanted) {
+            return Err(Failure::new(option, "not offered yet"));
+        }
+        let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
+        let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);
+        // Where there are running nodes, it is known when they have been asked.
+        let replicas = self.replicas.or(if connected.is_some() { None } else { Some(REPLICAS) });
+        if let Some(replicas) = replicas.filter(|replicas| u16::from(*replicas) > memory_nodes) {
+            let option = if connected.is_some() { "--connect names" } else { "--memory-nodes is" };
+            let why = format!("needs as many memory nodes, and {option} {memory_nodes}");
+            return Err(Failure::new(format!("--replicas {replicas}"), why));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(CLIENTS_MAX);
         let seconds = if self.transactions.is_some() { None } else { self.seconds.or(Some(SECONDS)) };
-        Ok(RunArgs { threads: self.threads.or(Some(cores as u64)), seconds, ..self.clone() })
+        let (threads, memory_nodes) = (self.threads.or(Some(cores as u64)), Some(memory_nodes));
+        Ok(RunArgs { threads, seconds, memory_nodes, replicas, ..self.clone() })
     }
 
-    fn threads(&self) -> u64 {
+    pub(crate) fn threads(&self) -> u64 {
         self.threads.unwrap_or(1)
     }
 
-    fn cluster(&self, node_bytes: u64, sized_by: &str) -> Result<Cluster, Failure> {
-        let all = node_bytes.saturating_mul(self.memory_nodes.into());
-        if let Some(available) = available_bytes().filter(|available| all > *available) {
-            let (all, available) = (value::show_bytes(all), value::show_bytes(available));
-            let nodes = self.memory_nodes;
-            let why = format!("{nodes} memory nodes need {all} together, and this machine has {available} to give");
-            return Err(Failure::new(sized_by, why));
-        }
-        let options = ClusterOptions {
-            memory_nodes: self.memory_nodes,
-            replicas: self.replicas,
-            node_bytes: usize::try_from(node_bytes).unwrap_or(usize::MAX),
-            protocol: Protocol::named(&self.protocol).unwrap_or_default(),
-        };
-        Cluster::embedded(options).map_err(|error| self.blame(&error, sized_by))
+    pub(crate) fn protocol(&self) -> Protocol {
+        Protocol::named(&self.protocol).unwrap_or_default()
     }
 
-    /// Which option to change, when memory cannot be laid out.
-    fn blame(&self, error: &OpenError, sized_by: &str) -> Failure {
-        let option = match error {
-            index::IndexError::Memory(MemoryError::OutOfMemory { .. } | MemoryError::Region(_)) => sized_by,
-            index::IndexError::Memory(MemoryError::TooManyReplicas { .. }) => "--replicas",
-            index::IndexError::Memory(MemoryError::Limit { what: "connected clients", .. }) => "--threads",
-            _ => return Failure(error.to_string()),
-        };
-        Failure::new(option, error)
+    fn memory_nodes(&self) -> u16 {
+        self.memory_nodes.unwrap_or(MEMORY_NODES)
+    }
+
+    fn replicas(&self) -> u8 {
+        self.replicas.unwrap_or(REPLICAS)
+    }
+
+    /// What the size of a memory node depends on.
+    pub(crate) fn setting(&self) -> Setting {
+        Setting {
+            memory_nodes: self.memory_nodes(),
+            replicas: self.replicas(),
+            workers: self.threads(),
+            coroutines: self.coroutines,
+        }
     }
 
     fn length(&self) -> Length {
@@ -120,18 +145,68 @@ impl RunArgs {
             None => Length::Time(Duration::from_secs_f64(self.seconds.unwrap_or(SECONDS))),
         }
     }
+}
 
-    /// Runs a workload that has been loaded, and reports.
-    fn run<W: Workload>(
-        &self,
-        cluster: &Cluster,
-        workload: &W,
-        config: &impl Serialize,
-        sized_by: &str,
-    ) -> Result<Verdict, Failure> {
+/// A benchmark whose size is known: from here on, its options are all settled.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    /// Every option in force.
+    pub(crate) run: RunArgs,
+    node_bytes: u64,
+    /// The option that has said how large memory nodes are.
+    sized_by: String,
+    /// Where the memory nodes are, in the order of their numbers, once they have been connected to.
+    pub(crate) nodes: Option<Nodes>,
+}
+
+impl Bench {
+    /// With memory nodes of so many bytes, needed because of an option of the workload's, unless another says otherwise.
+    pub(crate) fn sized(run: RunArgs, needed: u64, because_of: String) -> Bench {
+        let sized_by = run.node_size.map_or(because_of, |bytes| format!("--node-size {bytes}"));
+        let node_bytes = run.node_size.unwrap_or(needed);
+        let node_size = if run.connect.is_some() { None } else { Some(node_bytes) };
+        Bench { run: RunArgs { node_size, ..run }, node_bytes, sized_by, nodes: None }
+    }
+
+    /// A cluster of this process.
+    pub(crate) fn embedded(&self) -> Result<Cluster, Failure> {
+        let run = &self.run;
+        let nodes = run.memory_nodes();
+        let all = self.node_bytes.saturating_mul(nodes.into());
+        if let Some(available) = available_bytes().filter(|available| all > *available) {
+            let (all, available) = (value::show_bytes(all), value::show_bytes(available));
+            let why = format!("{nodes} memory nodes need {all} together, and this machine has {available} to give");
+            return Err(Failure::new(&self.sized_by, why));
+        }
+        let options = ClusterOptions {
+            memory_nodes: nodes,
+            replicas: run.replicas(),
+            node_bytes: usize::try_from(self.node_bytes).unwrap_or(usize::MAX),
+            protocol: run.protocol(),
+        };
+        Cluster::embedded(options).map_err(|error| self.blame(&error))
+    }
+
+    /// Which option to change, when memory cannot be laid out.
+    pub(crate) fn blame(&self, error: &OpenError) -> Failure {
+        let option = match error {
+            index::IndexError::Memory(
+                MemoryError::OutOfMemory { .. } | MemoryError::TooSmall { .. } | MemoryError::Region(_),
+            ) => &self.sized_by,
+            index::IndexError::Memory(MemoryError::TooManyReplicas { .. }) => "--replicas",
+            index::IndexError::Memory(MemoryError::Limit { what: "connected clients", .. }) => "--threads",
+            index::IndexError::Memory(MemoryError::Fabric(error)) => return self.lost(error),
+            _ => return Failure(error.to_string()),
+        };
+        Failure::new(option, error)
+    }
+
+    /// Runs a workload, and reports.
+    pub(crate) fn run<W: Workload>(&self, opened: &Opened<W>, config: &impl Serialize) -> Result<Verdict, Failure> {
+        let (run, cluster) = (&self.run, &opened.cluster);
         // Both are there before either is touched; the history is emptied when every worker is ready.
-        let report_to = ReportTo::open(self.report.as_deref())?;
-        let history_to = self.history.as_deref().map(|path| OutputFile::open("--history", path)).transpose()?;
+        let report_to = ReportTo::open(run.report.as_deref())?;
+        let history_to = run.history.as_deref().map(|path| OutputFile::open("--history", path)).transpose()?;
         let history = OnceLock::new();
         let observer = || {
             let history_to = history_to.as_ref()?;
@@ -139,33 +214,29 @@ impl RunArgs {
             Some(Box::new(history.recorder()) as Box<dyn Observer>)
         };
         let options = RunOptions {
-            threads: self.threads() as usize,
-            coroutines: self.coroutines as usize,
-            length: self.length(),
-            seed: self.seed,
-            yield_after_rounds: self.yield_after_rounds,
+            threads: run.threads() as usize,
+            coroutines: run.coroutines as usize,
+            length: run.length(),
+            seed: run.seed,
+            yield_after_rounds: run.yield_after_rounds,
         };
         let bar = progress_bar(options.length);
-        let measured =
-            driver::run(cluster, workload, &options, &observer, |progress| advance(&bar, &options, progress));
+        let measured = self.measure(opened, &options, &observer, |progress| advance(&bar, &options, progress));
         bar.finish_and_clear();
-        let measured = measured.map_err(|error| match error {
-            RunError::Open(error) => self.blame(&error, sized_by),
-            RunError::Thread(_) => Failure::new("--threads", error),
-            error => Failure(error.to_string()),
-        })?;
+        let measured = measured?;
         if let (Some(history), Some(output)) = (history.into_inner(), &history_to) {
             history?.finish().map_err(|error| output.failure(&error))?;
         }
         let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
-        let report = measured.report::<W>(cluster, &self.fabric, config);
+        let report = measured.report::<W>(cluster, self.fabric(), config);
         let setting = format!(
-            "{} memory nodes, {} copies, {} threads x {} coroutines, seed {}",
-            self.memory_nodes,
-            self.replicas,
-            self.threads(),
-            self.coroutines,
-            self.seed
+            "{} memory nodes{}, {} copies, {} threads x {} coroutines, seed {}",
+            run.memory_nodes(),
+            self.nodes.as_ref().map(|nodes| format!(" ({nodes})")).unwrap_or_default(),
+            run.replicas(),
+            run.threads(),
+            run.coroutines,
+            run.seed
         );
         report_to.write(&report, || output::table(&report, &setting))?;
         let broken: Vec<&str> = report
@@ -203,48 +274,4 @@ fn advance(bar: &ProgressBar, options: &RunOptions, progress: Progress) {
     });
     let rate = progress.ended as f64 / progress.elapsed.as_secs_f64().max(1e-3);
     bar.set_message(format!("{} transactions/s", output::grouped(rate as u64)));
-}
-
-#[derive(Clone, Debug, Args, Serialize)]
-#[command(allow_negative_numbers = true)] // to be refused with the option's name
-#[command(after_help = "Examples:
-  remora bench smallbank
-  remora bench smallbank --threads 2 --replicas 1 --seconds 5 --report -
-  remora bench smallbank --transactions 100000 --history run.jsonl && remora check run.jsonl
-
-Exit status: 0 done, 1 an invariant does not hold, 2 bad input.")]
-pub(crate) struct SmallBankOptions {
-    #[command(flatten)]
-    #[serde(flatten)]
-    run: RunArgs,
-    /// Customers, each with a savings and a checking account [default: 100,000 for each thread].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..))]
-    accounts: Option<u64>,
-    /// The share of the customers that is hot.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.04, value_parser = value::share)]
-    hot_fraction: f64,
-    /// How probable it is that a transaction is about a hot customer.
-    #[arg(long, value_name = "P", default_value_t = 0.9, value_parser = value::share)]
-    hot_probability: f64,
-}
-
-pub(crate) fn smallbank(options: &SmallBankOptions) -> Result<Verdict, Failure> {
-    let run = options.run.settled()?;
-    let threads = run.threads();
-    let accounts = options.accounts.unwrap_or(threads * Customers::ACCOUNTS_PER_THREAD);
-    let needed = SmallBank::node_bytes(accounts, run.memory_nodes, run.replicas, threads, run.coroutines);
-    let node_bytes = run.node_size.unwrap_or(needed);
-    let sized_by = match run.node_size {
-        Some(bytes) => format!("--node-size {bytes}"),
-        None => format!("--accounts {accounts}"),
-    };
-    let cluster = run.cluster(node_bytes, &sized_by)?;
-    let customers = Customers::new(accounts, options.hot_fraction, options.hot_probability);
-    let workload = SmallBank::load(&cluster, customers).map_err(|error| run.blame(&error, &sized_by))?;
-    let config = SmallBankOptions {
-        accounts: Some(accounts),
-        run: RunArgs { node_size: Some(node_bytes), ..run.clone() },
-        ..options.clone()
-    };
-    run.run(&cluster, &workload, &config, &sized_by)
 }

@@ -6,13 +6,20 @@
 
 mod bench;
 mod check;
+mod connected;
+mod keygen;
+mod memnode;
 mod micro;
 mod output;
+mod smallbank;
+mod status;
+mod tatp;
 mod value;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
 
 /// Strictly serializable, replicated transactions over remote memory.
 #[derive(Debug, Parser)]
@@ -30,6 +37,12 @@ enum Command {
         #[command(subcommand)]
         workload: Workload,
     },
+    /// Serves memory to clients, over TCP or to processes of this host, until it is stopped.
+    Memnode(memnode::MemnodeOptions),
+    /// Makes the key that memory nodes and clients prove to each other.
+    Keygen(keygen::KeygenOptions),
+    /// Shows what memory nodes hold, and whether they answer.
+    Status(status::StatusOptions),
     /// Checks recorded histories, together, for strict serializability.
     Check(check::CheckOptions),
 }
@@ -37,7 +50,9 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum Workload {
     /// Six short banking transactions on two tables, most of them on a few hot accounts.
-    Smallbank(bench::SmallBankOptions),
+    Smallbank(smallbank::SmallBankOptions),
+    /// Seven short transactions on a telephone network's subscribers: most only read, some insert and delete.
+    Tatp(tatp::TatpOptions),
     /// Bare rounds of one-sided verbs, next to the same work without rounds.
     Micro(micro::MicroOptions),
 }
@@ -70,9 +85,16 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    // What a failing benchmark has to say is its one line; a memory node has nobody else to tell.
+    let serves = matches!(cli.command, Command::Memnode(_));
+    output::log(if serves { LevelFilter::WARN } else { LevelFilter::ERROR });
     let result = match cli.command {
-        Command::Bench { workload: Workload::Smallbank(options) } => bench::smallbank(&options),
+        Command::Bench { workload: Workload::Smallbank(options) } => smallbank::smallbank(&options),
+        Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
+        Command::Memnode(options) => memnode::memnode(&options),
+        Command::Keygen(options) => keygen::keygen(&options),
+        Command::Status(options) => status::status(&options),
         Command::Check(options) => check::check(&options),
     };
     match result {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use remora_workload::{LatencyUs, Report};
 use serde::Serialize;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::Failure;
 
@@ -18,6 +19,11 @@ pub(crate) fn show(text: &str) {
 /// One line on standard error.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "error: {line}");
+}
+
+/// Lets what the library logs go to standard error, in plain lines.
+pub(crate) fn log(least: LevelFilter) {
+    tracing_subscriber::fmt().with_max_level(least).with_writer(io::stderr).with_ansi(false).with_target(false).init();
 }
 
 /// A file that an option names, opened before the long run that will fill it, and left as it is until then.
@@ -119,6 +125,7 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
         .map(|(cause, count)| format!("{cause} {}", grouped(*count)))
         .collect();
     let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
+    writeln!(text, "progress       at least one transaction ended every {:.1} ms", report.max_gap_ms)?;
     writeln!(text, "aborted        {:.3} % of all attempts{causes}", 100.0 * report.abort_rate)?;
     if report.given_up + report.unknown > 0 {
         writeln!(text, "without end    {} given up, {} of unknown outcome", report.given_up, report.unknown)?;
@@ -136,26 +143,27 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
         "each           {:.3} round trips, {:.2} READ, {:.2} WRITE, {:.2} atomics, {:.0} B out, {:.0} B in\n",
         each.round_trips, each.reads, each.writes, each.atomics, each.bytes_out, each.bytes_in
     )?;
-    let heads = ["committed", "aborted", "round trips", "mean us", "p50", "p90", "p99", "p99.9", "max"];
-    write!(text, "{:<18}", "transaction")?;
-    write!(text, "{:>13}{:>10}{:>13}", heads[0], heads[1], heads[2])?;
-    heads[3..].iter().try_for_each(|head| write!(text, "{head:>9}"))?;
+    let heads = ["committed", "aborted", "by user", "round trips", "mean us", "p50", "p90", "p99", "p99.9", "max"];
+    write!(text, "{:<24}", "transaction")?;
+    write!(text, "{:>13}{:>10}{:>10}{:>13}", heads[0], heads[1], heads[2], heads[3])?;
+    heads[4..].iter().try_for_each(|head| write!(text, "{head:>9}"))?;
     text.push('\n');
     for (name, one) in &report.by_type {
-        let (committed, aborted) = (grouped(one.committed), grouped(one.aborted));
-        write!(text, "{name:<18}{committed:>13}{aborted:>10}{:>13.3}", one.round_trips)?;
+        let (committed, aborted, user) = (grouped(one.committed), grouped(one.aborted), grouped(one.user));
+        write!(text, "{name:<24}{committed:>13}{aborted:>10}{user:>10}{:>13.3}", one.round_trips)?;
         write_latency(text, &one.latency_us)?;
     }
     let aborted: u64 = report.aborted.values().sum();
-    let (committed, aborted) = (grouped(report.committed), grouped(aborted));
-    write!(text, "{:<18}{committed:>13}{aborted:>10}{:>13.3}", "all", each.round_trips)?;
+    let user: u64 = report.by_type.values().map(|one| one.user).sum();
+    let (committed, aborted, user) = (grouped(report.committed), grouped(aborted), grouped(user));
+    write!(text, "{:<24}{committed:>13}{aborted:>10}{user:>10}{:>13.3}", "all", each.round_trips)?;
     write_latency(text, &report.latency_us)?;
     text.push('\n');
     let phases = &report.phases_us;
     let phases =
         [("execute", phases.execute), ("validate", phases.validate), ("log", phases.log), ("commit", phases.commit)];
     for (name, latency) in phases.iter().filter(|(_, latency)| latency.max > 0.0) {
-        write!(text, "{:<54}", format!("phase {name}"))?;
+        write!(text, "{:<70}", format!("phase {name}"))?;
         write_latency(text, latency)?;
     }
     text.push('\n');
@@ -165,7 +173,7 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
             Some(false) => '✗',
             None => '?',
         };
-        writeln!(text, "{mark} {:<28} {}", invariant.name, invariant.detail)?;
+        writeln!(text, "{mark} {:<38} {}", invariant.name, invariant.detail)?;
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use remora::Protocol;
+use remora::{Nodes, Protocol};
+use serde::{Serialize, Serializer};
 
 /// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -57,9 +58,17 @@ pub(crate) fn protocol(text: &str) -> Result<String, String> {
 pub(crate) fn fabric(text: &str) -> Result<String, String> {
     match text {
         "shm" => Ok(text.to_owned()),
-        "tcp" | "verbs" | "sim" => Err("this build does not have it yet: use shm".to_owned()),
+        "tcp" => Err("its memory nodes are processes of their own: start them with remora memnode, and name them \
+             with --connect"
+            .to_owned()),
+        "verbs" | "sim" => Err("this build does not have it yet: use shm".to_owned()),
         _ => Err("no such fabric; there is shm".to_owned()),
     }
+}
+
+/// Memory nodes, as they are written on the command line.
+pub(crate) fn serialize_nodes<S: Serializer>(nodes: &Option<Nodes>, serializer: S) -> Result<S::Ok, S::Error> {
+    nodes.as_ref().map(Nodes::to_string).serialize(serializer)
 }
 
 #[cfg(test)]

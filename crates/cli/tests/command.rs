@@ -54,7 +54,7 @@ fn a_run_reports_as_json() {
         for option in ["accounts", "hot_fraction", "hot_probability", "transactions", "node_size"] {
             assert!(report["config"][option].is_number(), "{option}");
         }
-        for number in ["seconds", "throughput_tps", "abort_rate", "per_cpu_second_tps"] {
+        for number in ["seconds", "max_gap_ms", "throughput_tps", "abort_rate", "per_cpu_second_tps"] {
             assert!(report[number].is_f64(), "{number}");
         }
         let committed = report["committed"].as_u64().unwrap();
@@ -79,7 +79,12 @@ fn a_run_reports_as_json() {
         );
         assert_eq!(types.values().map(|one| one["committed"].as_u64().unwrap()).sum::<u64>(), committed);
         for one in types.values() {
-            assert!(one["aborted"].is_u64() && one["round_trips"].is_f64() && one["latency_us"]["p99"].is_f64());
+            assert!(
+                one["aborted"].is_u64()
+                    && one["user"].is_u64()
+                    && one["round_trips"].is_f64()
+                    && one["latency_us"]["p99"].is_f64()
+            );
         }
         let invariants = report["invariants"].as_array().unwrap();
         assert_eq!(invariants.len(), 4);
@@ -92,6 +97,47 @@ fn a_run_reports_as_json() {
         assert!(report["cpu_seconds"]["appliers"].is_f64());
         assert!(report["machine"]["cores"].is_u64() && report["machine"]["pages"].is_string());
     }
+}
+
+#[test]
+fn tatp_reports_for_every_protocol() {
+    for protocol in ["farm", "fasst", "drtm-r", "drtm-h", "unsynchronized"] {
+        let line = "bench tatp --threads 2 --coroutines 4 --subscribers 500 --transactions 3000 --report -";
+        let output = remora(&[&words(line)[..], &["--protocol", protocol]].concat());
+        assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["workload"], &report["protocol"]), (&Value::from("tatp"), &Value::from(protocol)));
+        assert_eq!(report["config"]["subscribers"], 500);
+        let types = report["by_type"].as_object().unwrap();
+        assert_eq!(types.len(), 7);
+        let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("user"), report["aborted"]["user"].as_u64().unwrap(), "given up, by type");
+        assert_eq!(sum("committed") + sum("user"), 3_000);
+        assert!(types["get_access_data"]["user"].as_u64().unwrap() > 0, "not everybody has every access information");
+        assert_eq!(types["update_location"]["user"], 0, "everybody has a number");
+        let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
+        let invariants = report["invariants"].as_array().unwrap();
+        assert_eq!(invariants.len(), 6);
+        assert!(invariants.iter().all(|one| one["holds"] == expected), "{protocol}: {invariants:?}");
+    }
+}
+
+#[test]
+fn a_recorded_run_with_inserts_and_deletes_is_found_serializable() {
+    let history = scratch("tatp.jsonl");
+    let history = history.to_str().unwrap();
+    let line = "bench tatp --threads 2 --yield-after-rounds --subscribers 3 --transactions 20000";
+    let output = remora(&[&words(line)[..], &["--history", history]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for part in ["insert_call_forwarding", "by user", "✓ call forwarding adds up", "✓ every call forwarding has its"]
+    {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let lines = fs::read_to_string(history).unwrap();
+    assert!(["\"insert\"", "\"delete\"", "\"absent\""].iter().all(|kind| lines.contains(kind)));
+    let output = remora(&["check", history]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
 #[test]
@@ -171,6 +217,11 @@ fn bad_options_are_refused_by_name() {
         ("bench smallbank --accounts 1", "--accounts"),
         ("bench smallbank --accounts 100000000000", "--accounts"),
         ("bench smallbank --accounts 18446744073709551615", "--accounts"),
+        ("bench tatp --subscribers 0", "--subscribers"),
+        ("bench tatp --subscribers 4294967295", "--subscribers"),
+        ("bench tatp --subscribers 4294967296", "--subscribers"),
+        ("bench tatp --subscribers 100 --node-size 1MiB", "--node-size"),
+        ("bench tatp --accounts 100", "--accounts"),
         ("bench pinball", "pinball"),
         ("bench micro --size 12", "--size"),
         ("bench micro --size 1MiB", "--size"),
@@ -245,7 +296,8 @@ fn bare_rounds_are_measured() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in ["", "bench", "bench smallbank", "bench micro", "check"] {
+    let benches = ["bench", "bench smallbank", "bench tatp", "bench micro"];
+    for command in ["", "memnode", "keygen", "status", "check"].iter().chain(&benches) {
         let output = remora(&[&words(command)[..], &["--help"]].concat());
         assert_eq!(output.status.code(), Some(0), "{command}");
         assert!(text(&output.stdout).contains("Example"), "{command}");

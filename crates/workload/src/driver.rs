@@ -5,18 +5,24 @@
 //! look on.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Error, Observer, Session, TransactionEvent, Worker, WorkerOptions};
+use remora::{Cluster, Error, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
+use remora_fabric::Fault;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::gaps::Pauses;
 use crate::machine::Machine;
 use crate::report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport, ratio};
-use crate::statistics::Statistics;
+use crate::statistics::{Statistics, TypeStatistics};
 use crate::{After, Prng, RunError, Workload};
 
 /// How long to run.
@@ -64,6 +70,8 @@ pub struct Measured {
     pub given_up: u64,
     /// From the first transaction's begin to the last one's end.
     pub elapsed: Duration,
+    /// The longest time in between in which none ended, in this process; a millisecond or less is told as one.
+    pub longest_gap: Duration,
     /// CPU time.
     pub cpu: CpuSeconds,
     /// What must hold, looked at when all was still.
@@ -73,7 +81,7 @@ pub struct Measured {
 /// How often whoever looks on is told.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs a workload; `look` is called now and then, on this thread.
+/// Runs a workload, and looks at what must hold; `look` is called now and then, on this thread.
 pub fn run<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -81,8 +89,26 @@ pub fn run<W: Workload>(
     observers: Observers<'_>,
     mut look: impl FnMut(Progress),
 ) -> Result<Measured, RunError> {
+    let look = |progress| {
+        look(progress);
+        ControlFlow::Continue(())
+    };
+    run_then(cluster, workload, options, observers, look, |after| Ok(workload.invariants(cluster, after)?))
+}
+
+/// The same, but who looks on may end it early, and what must hold is the caller's to find out, when all threads have
+/// ended.
+pub fn run_then<W: Workload>(
+    cluster: &Cluster,
+    workload: &W,
+    options: &RunOptions,
+    observers: Observers<'_>,
+    mut look: impl FnMut(Progress) -> ControlFlow<()>,
+    conclude: impl FnOnce(After<'_, W::Ledger>) -> Result<Vec<Invariant>, RunError>,
+) -> Result<Measured, RunError> {
     let shared = Shared {
         stop: AtomicBool::new(false),
+        failed: AtomicBool::new(false),
         ready: Barrier::new(options.threads + 1),
         ended: (0..options.threads).map(|_| Ended::default()).collect(),
     };
@@ -107,12 +133,13 @@ pub fn run<W: Workload>(
         let (began, appliers_began) = (Instant::now(), cluster.applier_cpu_ns());
         loop {
             let elapsed = began.elapsed();
-            look(Progress { elapsed, ended: shared.ended.iter().map(|one| one.0.load(Ordering::Relaxed)).sum() });
+            let ended = shared.ended.iter().map(|one| one.0.load(Ordering::Relaxed)).sum();
+            let looked = look(Progress { elapsed, ended });
             let left = match options.length {
                 Length::Time(length) => length.saturating_sub(elapsed),
                 Length::Transactions(_) => LOOK,
             };
-            if left.is_zero() || threads.iter().all(|thread| thread.is_finished()) {
+            if looked.is_break() || left.is_zero() || threads.iter().all(|thread| thread.is_finished()) {
                 break;
             }
             thread::sleep(left.min(LOOK));
@@ -133,9 +160,10 @@ pub fn run<W: Workload>(
         let elapsed = sum.ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(began));
         let appliers = (cluster.applier_cpu_ns() - appliers_began) as f64 / 1e9;
         let after = After { ledgers: &sum.ledgers, settled: sum.settled, unknown: sum.statistics.unknown };
-        let invariants = workload.invariants(cluster, after)?;
+        let invariants = conclude(after)?;
         let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };
-        Ok(Measured { statistics: sum.statistics, given_up: sum.given_up, elapsed, cpu, invariants })
+        let longest_gap = Duration::from_nanos(sum.pauses.map_or(0, |pauses| pauses.longest()));
+        Ok(Measured { statistics: sum.statistics, given_up: sum.given_up, elapsed, longest_gap, cpu, invariants })
     })
 }
 
@@ -149,7 +177,8 @@ pub fn run_here<W: Workload>(
     seed: u64,
 ) -> Result<(Statistics, Vec<Invariant>), RunError> {
     let mut random: Vec<Prng> = (0..worker.sessions().len() as u64).map(|lane| Prng::derive(seed, lane)).collect();
-    let thread = Thread { workload, stop: &AtomicBool::new(false), limit: &|_| transactions };
+    let never = AtomicBool::new(false);
+    let thread = Thread { workload, stop: &never, failed: &AtomicBool::new(false), limit: &|_| transactions };
     let ran = thread.run(worker, &mut random, None, &Ended::default())?;
     let after = After { ledgers: &ran.ledgers, settled: ran.settled, unknown: ran.statistics.unknown };
     let invariants = workload.invariants(cluster, after)?;
@@ -158,7 +187,10 @@ pub fn run_here<W: Workload>(
 
 /// What threads share.
 struct Shared {
+    /// No more transactions are begun.
     stop: AtomicBool,
+    /// Also those under way are given up: a memory node is lost, and they may wait for what it held.
+    failed: AtomicBool,
     ready: Barrier,
     ended: Vec<Ended>,
 }
@@ -179,12 +211,14 @@ struct Ran<Ledger> {
     settled: bool,
     cpu_seconds: f64,
     ended: Option<Instant>,
+    pauses: Option<Pauses>,
 }
 
 impl<Ledger> Ran<Ledger> {
     fn new(types: usize) -> Ran<Ledger> {
         let statistics = Statistics::new(types);
-        Ran { statistics, ledgers: Vec::new(), given_up: 0, settled: true, cpu_seconds: 0.0, ended: None }
+        let ledgers = Vec::new();
+        Ran { statistics, ledgers, given_up: 0, settled: true, cpu_seconds: 0.0, ended: None, pauses: None }
     }
 
     fn add(&mut self, other: Ran<Ledger>) {
@@ -194,6 +228,10 @@ impl<Ledger> Ran<Ledger> {
         self.settled &= other.settled;
         self.cpu_seconds += other.cpu_seconds;
         self.ended = self.ended.max(other.ended);
+        self.pauses = match (self.pauses.take(), other.pauses) {
+            (Some(ours), Some(theirs)) => Some(ours.and(theirs)),
+            (ours, theirs) => ours.or(theirs),
+        };
     }
 }
 
@@ -229,10 +267,17 @@ fn client<W: Workload>(
         Length::Time(_) => u64::MAX,
         Length::Transactions(all) => share(all, options.threads as u64 * coroutines, first + coroutine),
     };
-    let thread = Thread { workload, stop: &shared.stop, limit: &limit };
+    let thread = Thread { workload, stop: &shared.stop, failed: &shared.failed, limit: &limit };
     // If another thread could not prepare, there is no run, and nothing to be told of it.
     let also = if shared.stop.load(Ordering::Relaxed) { None } else { observers() };
-    thread.run(&mut worker, &mut random, also, &shared.ended[index])
+    let ran = thread.run(&mut worker, &mut random, also, &shared.ended[index]);
+    if let Err(RunError::Transaction(Error::Unavailable(lost))) = &ran
+        && lost.fault == Fault::Unreachable
+    {
+        // Nobody of this process need find out once more, by waiting.
+        cluster.fabric().fail(lost.node);
+    }
+    ran
 }
 
 /// The part of so many transactions that is one coroutine's.
@@ -243,6 +288,7 @@ fn share(all: u64, parts: u64, part: u64) -> u64 {
 struct Thread<'a, W> {
     workload: &'a W,
     stop: &'a AtomicBool,
+    failed: &'a AtomicBool,
     /// Transactions for each coroutine.
     limit: &'a dyn Fn(u64) -> u64,
 }
@@ -255,7 +301,9 @@ impl<W: Workload> Thread<'_, W> {
         also: Option<Box<dyn Observer>>,
         published: &Ended,
     ) -> Result<Ran<W::Ledger>, RunError> {
-        let watched = Rc::new(RefCell::new(Watched { statistics: Statistics::new(W::TYPES.len()), also }));
+        let now = worker.sessions().first().map_or(0, |session| session.lane().now());
+        let (statistics, pauses) = (Statistics::new(W::TYPES.len()), Pauses::new(now));
+        let watched = Rc::new(RefCell::new(Watched { statistics, pauses, also }));
         for session in worker.sessions() {
             session.observe(Some(Box::new(Watch(watched.clone()))));
         }
@@ -269,9 +317,11 @@ impl<W: Workload> Thread<'_, W> {
                 if self.stop.load(Ordering::Relaxed) {
                     break;
                 }
-                match self.transact(session, &mut random, &mut ledger).await {
-                    Ok(gave_up) => given_up.set(given_up.get() + u64::from(gave_up)),
-                    Err(error) => {
+                match self.unless_failed(self.transact(session, &mut random, &mut ledger)).await {
+                    None => break,
+                    Some(Ok(gave_up)) => given_up.set(given_up.get() + u64::from(gave_up)),
+                    Some(Err(error)) => {
+                        self.failed.store(true, Ordering::Relaxed);
                         self.stop.store(true, Ordering::Relaxed);
                         return Err(error);
                     }
@@ -289,11 +339,24 @@ impl<W: Workload> Thread<'_, W> {
         published.0.store(ended_count.get(), Ordering::Relaxed);
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
         let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
-        let statistics = watched.into_inner().statistics;
+        let Watched { statistics, pauses, .. } = watched.into_inner();
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
         let settled = worker.drain()?;
         let cpu_seconds = thread_cpu_seconds() - cpu_began;
-        Ok(Ran { statistics, ledgers, given_up: given_up.get(), settled, cpu_seconds, ended })
+        let pauses = Some(pauses);
+        Ok(Ran { statistics, ledgers, given_up: given_up.get(), settled, cpu_seconds, ended, pauses })
+    }
+
+    /// What comes of something, unless the run fails meanwhile.
+    async fn unless_failed<T>(&self, something: impl Future<Output = T>) -> Option<T> {
+        let mut something = pin!(something);
+        let polled = poll_fn(|context| {
+            if self.failed.load(Ordering::Relaxed) {
+                return Poll::Ready(None);
+            }
+            something.as_mut().poll(context).map(Some)
+        });
+        polled.await
     }
 
     /// One transaction; whether it was given up. An error is one that ends the run.
@@ -309,6 +372,7 @@ impl<W: Workload> Thread<'_, W> {
 /// The observers of a thread's sessions: its counters, and whoever else wants to know.
 struct Watched {
     statistics: Statistics,
+    pauses: Pauses,
     also: Option<Box<dyn Observer>>,
 }
 
@@ -318,6 +382,9 @@ impl Observer for Watch {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {
         let watched = &mut *self.0.borrow_mut();
         watched.statistics.transaction(event);
+        if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
+            watched.pauses.ended(event.ended);
+        }
         if let Some(also) = &mut watched.also {
             also.transaction(event);
         }
@@ -331,6 +398,14 @@ fn thread_cpu_seconds() -> f64 {
 }
 
 impl Measured {
+    /// No run at all: what must hold was looked at, and nothing else.
+    #[must_use]
+    pub fn nothing<W: Workload>(invariants: Vec<Invariant>) -> Measured {
+        let none = Duration::ZERO;
+        let (statistics, cpu) = (Statistics::new(W::TYPES.len()), CpuSeconds::default());
+        Measured { statistics, given_up: 0, elapsed: none, longest_gap: none, cpu, invariants }
+    }
+
     /// The report of the run. The fabric's name and the options in force are the caller's to tell.
     #[must_use]
     pub fn report<W: Workload>(&self, cluster: &Cluster, fabric: &str, config: serde_json::Value) -> Report {
@@ -340,7 +415,8 @@ impl Measured {
         let by_type = W::TYPES.iter().zip(&statistics.types).map(|(name, one)| {
             let round_trips = PerTransaction::of(&one.cost, one.committed).round_trips;
             let latency_us = LatencyUs::of(&one.latency);
-            (*name, TypeReport { committed: one.committed, aborted: one.aborted, latency_us, round_trips })
+            let TypeStatistics { committed, aborted, by_user: user, .. } = *one;
+            (*name, TypeReport { committed, aborted, user, latency_us, round_trips })
         });
         let phases = &statistics.phases;
         Report {
@@ -355,6 +431,7 @@ impl Measured {
             abort_rate: ratio(aborted as f64, (committed + aborted) as f64),
             given_up: self.given_up,
             unknown: statistics.unknown,
+            max_gap_ms: self.longest_gap.as_micros() as f64 / 1e3,
             latency_us: LatencyUs::of(&statistics.latency()),
             per_transaction: PerTransaction::of(&statistics.cost(), committed),
             by_type: by_type.collect(),

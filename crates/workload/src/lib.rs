@@ -1,38 +1,55 @@
 //! Workloads, and what drives and measures them.
 //!
 //! A [`Workload`] is what transactions to run and what must hold after them; the [`driver`] runs one on threads and
-//! coroutines and measures; a [`Report`] says what came out. [`smallbank`] is the first workload; [`micro`] runs bare
-//! rounds, to tell what the fabric itself costs.
+//! coroutines and measures; a [`Report`] says what came out. [`smallbank`] and [`tatp`] are workloads; [`micro`] runs
+//! bare rounds, to tell what the fabric itself costs. Where several processes run one workload, a [`guestbook::GuestBook`]
+//! is what they know of each other.
 //!
 //! Nothing here prints, and nothing knows the command line: that is the `remora` binary's.
 #![forbid(unsafe_code)]
 
 pub mod driver;
+mod gaps;
+pub mod guestbook;
+mod invariants;
 mod machine;
 pub mod micro;
 mod report;
+mod sizing;
 pub mod smallbank;
 mod statistics;
+pub mod tatp;
 
 use std::future::Future;
 
-use remora::{Cluster, Error, OpenError, Session};
+use guestbook::{GuestError, Ledger, Parameters};
+use remora::{Cluster, Error, OpenError, Session, Transaction, TransactionOptions};
 pub use remora_fabric::Prng;
 
 pub use machine::{Machine, available_bytes};
 pub use report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport};
+pub use sizing::Setting;
 pub use statistics::{Statistics, TypeStatistics};
 
 /// A mix of transactions over tables that are there.
-pub trait Workload: Sync {
+pub trait Workload: Sync + Sized {
     /// What a coroutine must remember of its own transactions for the invariants to be checked.
-    type Ledger: Default + Send;
+    type Ledger: Ledger;
 
     /// Its name in reports.
     const NAME: &'static str;
 
     /// The names of its types of transactions; the type's place here is the label of its transactions.
     const TYPES: &'static [&'static str];
+
+    /// The names of its invariants, in the order of [`Workload::invariants`].
+    const INVARIANTS: &'static [&'static str];
+
+    /// The tables as another client has loaded them.
+    fn open(cluster: &Cluster, parameters: &Parameters) -> Result<Self, OpenError>;
+
+    /// What other clients need to open the tables.
+    fn parameters(&self) -> Parameters;
 
     /// Reads one of so many parts of the tables once, so that the locations of its records are cached.
     fn warm(&self, session: &mut Session, part: u64, parts: u64) -> impl Future<Output = Result<(), Error>>;
@@ -69,7 +86,34 @@ pub enum RunError {
     /// A transaction failed for a reason that is not the workload's.
     #[error(transparent)]
     Transaction(#[from] Error),
+    /// What the clients of a cluster know of each other could not be read or written.
+    #[error(transparent)]
+    Guests(#[from] GuestError),
     /// The system gives no more threads.
     #[error("the system gives no thread: {0}")]
     Thread(std::io::Error),
+}
+
+/// Reads records for their locations' sake: it does not matter whether they are locked, by a client that is gone perhaps.
+pub(crate) async fn glance(
+    session: &mut Session,
+    body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let once = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+    match session.transact_with(once, body).await {
+        Err(Error::Aborted(_)) => Ok(()),
+        read => read,
+    }
+}
+
+/// One of several, drawn by its share in percent.
+pub(crate) fn draw_from<T: Copy>(mix: &[(T, u64)], random: &mut Prng) -> T {
+    let mut drawn = random.below(100);
+    for (one, percent) in mix {
+        if drawn < *percent {
+            return *one;
+        }
+        drawn -= percent;
+    }
+    unreachable!("the shares add up to 100")
 }

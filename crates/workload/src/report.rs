@@ -34,6 +34,9 @@ pub struct Report {
     pub given_up: u64,
     /// Transactions whose outcome nobody knows.
     pub unknown: u64,
+    /// The longest time in which no transaction of this process ended, committed or aborted by the workload; a
+    /// millisecond or less is told as one.
+    pub max_gap_ms: f64,
     /// From the first attempt's begin to the commit, retries included; committed transactions only.
     pub latency_us: LatencyUs,
     /// Means over committed transactions, of the attempt that committed.
@@ -142,6 +145,8 @@ pub struct TypeReport {
     pub committed: u64,
     /// Attempts that did not.
     pub aborted: u64,
+    /// Of these, the ones that the workload itself gave up.
+    pub user: u64,
     /// See [`Report::latency_us`].
     pub latency_us: LatencyUs,
     /// Rounds on the critical path of those that committed, on average.
@@ -166,7 +171,8 @@ pub struct PhasesUs {
 pub struct CpuSeconds {
     /// By the threads that run transactions.
     pub workers: f64,
-    /// By the memory nodes that apply logs.
+    /// By the memory nodes, to apply logs: what they use to serve verbs over TCP is not in it, and of memory nodes in
+    /// files of other processes nothing is known.
     pub appliers: f64,
 }
 

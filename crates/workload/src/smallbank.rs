@@ -17,12 +17,17 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use remora::floors::{index::cluster_hash::Geometry, memory::ring::RING_EXTENT_BYTES};
 use remora::{Cluster, Error, Inspection, OpenError, Session, Table, TableOptions, Transaction, TransactionOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::guestbook::{PARAMETERS, Parameters};
 use crate::report::Invariant;
-use crate::{After, Prng, Workload};
+use crate::sizing::{self, Setting, TableSize};
+use crate::{After, Prng, Workload, draw_from, glance, invariants};
+
+const SAVINGS: &str = "savings";
+const CHECKING: &str = "checking";
+const MONEY: &str = "money is conserved";
 
 /// What every account has at the beginning.
 pub const BALANCE_AT_FIRST: i64 = 1_000_000;
@@ -88,14 +93,7 @@ impl Kind {
     /// The next one of the mix.
     #[must_use]
     pub fn draw(random: &mut Prng) -> Kind {
-        let mut drawn = random.below(100);
-        for (kind, percent) in Kind::MIX {
-            if drawn < percent {
-                return kind;
-            }
-            drawn -= percent;
-        }
-        unreachable!("the shares add up to 100")
+        draw_from(&Kind::MIX, random)
     }
 
     fn has_two_customers(self) -> bool {
@@ -115,6 +113,8 @@ pub struct Customers {
 impl Customers {
     /// Accounts for each thread, unless somebody says otherwise.
     pub const ACCOUNTS_PER_THREAD: u64 = 100_000;
+    /// The standard hot set: which share of the customers it is, and how probable that a transaction is about it.
+    pub const HOT: (f64, f64) = (0.04, 0.9);
     /// A payment needs two, also among the hot ones.
     pub const ACCOUNTS_MIN: u64 = 2;
 
@@ -130,7 +130,26 @@ impl Customers {
     /// The standard hot set, of so many customers.
     #[must_use]
     pub fn standard(accounts: u64) -> Customers {
-        Customers::new(accounts, 0.04, 0.9)
+        let (fraction, probability) = Customers::HOT;
+        Customers::new(accounts, fraction, probability)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn accounts(&self) -> u64 {
+        self.accounts
+    }
+
+    /// The share of them that is hot.
+    #[must_use]
+    pub fn hot_fraction(&self) -> f64 {
+        self.hot as f64 / self.accounts as f64
+    }
+
+    /// How probable it is that a transaction is about one of these.
+    #[must_use]
+    pub fn hot_probability(&self) -> f64 {
+        self.hot_probability
     }
 
     /// A transaction's customer.
@@ -169,23 +188,26 @@ impl SmallBank {
             cluster.load(&table, (0..customers.accounts).map(|id| (id, Account { balance: BALANCE_AT_FIRST })))?;
             Ok::<_, OpenError>(table)
         };
-        Ok(SmallBank { savings: open("savings")?, checking: open("checking")?, customers })
+        Ok(SmallBank { savings: open(SAVINGS)?, checking: open(CHECKING)?, customers })
     }
 
-    /// Bytes that each memory node needs for so many accounts, a shard for each node, and so many workers.
+    /// Who the customers are.
     #[must_use]
-    pub fn node_bytes(accounts: u64, memory_nodes: u16, replicas: u8, workers: u64, coroutines: u64) -> u64 {
-        const LINE: u32 = 64;
-        /// Superblock, catalog, and rounding to pages.
-        const FIXED: u64 = 4 << 20;
-        // Keys scatter: a shard can get more than its share.
-        let share = accounts.div_ceil(memory_nodes.max(1).into());
-        // More records than there are addresses in a shard need more than any machine has, and must not overflow.
-        let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
-        let shard = Geometry::for_rows(rows, LINE).bytes();
-        let tables = shard.saturating_mul(2 * u64::from(replicas));
-        let rings = workers.saturating_mul(coroutines * RING_EXTENT_BYTES + 4096);
-        FIXED.saturating_add(tables).saturating_add(rings)
+    pub fn customers(&self) -> &Customers {
+        &self.customers
+    }
+
+    /// The same tables, with transactions about other customers of as many.
+    #[must_use]
+    pub fn with_customers(self, customers: Customers) -> SmallBank {
+        assert_eq!(customers.accounts, self.customers.accounts, "the tables have their size");
+        SmallBank { customers, ..self }
+    }
+
+    /// Bytes that each memory node needs for so many accounts.
+    #[must_use]
+    pub fn node_bytes(accounts: u64, setting: &Setting) -> u64 {
+        sizing::node_bytes(&[TableSize::of::<u64, Account>(accounts); 2], setting)
     }
 
     /// Moves all that `from` has to `to`'s checking account.
@@ -267,13 +289,28 @@ impl Workload for SmallBank {
     const TYPES: &'static [&'static str] =
         &["amalgamate", "balance", "deposit_checking", "send_payment", "transact_savings", "write_check"];
 
+    const INVARIANTS: &'static [&'static str] = &[MONEY, invariants::REPLICAS, invariants::LOCKS, invariants::LOG];
+
+    fn open(cluster: &Cluster, parameters: &Parameters) -> Result<SmallBank, OpenError> {
+        let [accounts, hot, hot_probability, ..] = *parameters;
+        let customers = Customers { accounts, hot, hot_probability: f64::from_bits(hot_probability) };
+        Ok(SmallBank { savings: cluster.open_table(SAVINGS)?, checking: cluster.open_table(CHECKING)?, customers })
+    }
+
+    fn parameters(&self) -> Parameters {
+        let Customers { accounts, hot, hot_probability } = self.customers;
+        let mut parameters = [0; PARAMETERS];
+        parameters[..3].copy_from_slice(&[accounts, hot, hot_probability.to_bits()]);
+        parameters
+    }
+
     async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
         const BATCH: u64 = 64;
         let accounts = u128::from(self.customers.accounts);
         let bound = |part: u64| (accounts * u128::from(part) / u128::from(parts)) as u64;
         let (first, end) = (bound(part), bound(part + 1));
         for start in (first..end).step_by(BATCH as usize) {
-            let read = session.transact(async |tx| {
+            let read = glance(session, async |tx| {
                 for customer in start..end.min(start + BATCH) {
                     tx.want(&self.savings, customer);
                     tx.want(&self.checking, customer);
@@ -294,35 +331,16 @@ impl Workload for SmallBank {
         let mut sum = 0;
         let mut add = |account: &Account| sum += i128::from(account.balance);
         let tables = [cluster.inspect(&self.savings, &mut add)?, cluster.inspect(&self.checking, &mut add)?];
-        let invariants = vec![
-            self.money(sum, &tables, &after),
-            replicas(&tables),
-            locks(&tables),
-            Invariant {
-                name: "every log entry is settled",
-                holds: Some(after.settled),
-                detail: if after.settled {
-                    "every ring has been applied to its end".to_owned()
-                } else {
-                    "a memory node has not applied all that was logged".to_owned()
-                },
-            },
-        ];
-        if cluster.protocol().is_serializable() {
-            return Ok(invariants);
-        }
-        let reason = format!("{} runs no transactions", cluster.protocol().name());
-        let unchecked = |invariant: Invariant| Invariant { holds: None, detail: reason.clone(), ..invariant };
-        Ok(invariants.into_iter().map(unchecked).collect())
+        let mut all = vec![self.money(sum, &tables, &after)];
+        all.extend(invariants::of_tables(&tables, after.settled));
+        Ok(invariants::claimed_by(cluster.protocol(), all))
     }
 }
 
 impl SmallBank {
     fn money(&self, sum: i128, tables: &[Inspection], after: &After<'_, i64>) -> Invariant {
-        let name = "money is conserved";
         if after.unknown > 0 {
-            let detail = format!("the outcome of {} transactions is unknown", after.unknown);
-            return Invariant { name, holds: None, detail };
+            return invariants::unknown(MONEY, after.unknown);
         }
         let first = i128::from(BALANCE_AT_FIRST) * 2 * i128::from(self.customers.accounts);
         let delta: i128 = after.ledgers.iter().copied().map(i128::from).sum();
@@ -334,7 +352,7 @@ impl SmallBank {
             money(first),
             money(delta)
         );
-        Invariant { name, holds: Some(holds), detail }
+        Invariant { name: MONEY, holds: Some(holds), detail }
     }
 }
 
@@ -343,24 +361,6 @@ fn money(cents: i128) -> String {
     let sign = if cents < 0 { "-" } else { "" };
     let cents = cents.unsigned_abs();
     format!("{sign}{}.{:02}", cents / 100, cents % 100)
-}
-
-fn replicas(tables: &[Inspection]) -> Invariant {
-    let differing: u64 = tables.iter().map(|table| table.differing_lines).sum();
-    let torn: u64 = tables.iter().map(|table| table.torn).sum();
-    let detail = format!("{differing} lines differ between a primary and a backup, {torn} records are torn");
-    Invariant { name: "replicas are identical", holds: Some(differing == 0 && torn == 0), detail }
-}
-
-fn locks(tables: &[Inspection]) -> Invariant {
-    let locked: u64 = tables.iter().map(|table| table.locked).sum();
-    let holder = tables.iter().find_map(|table| table.holder);
-    let holder = holder.map(|holder| format!(", the first by transaction {holder}")).unwrap_or_default();
-    Invariant {
-        name: "no lock is held",
-        holds: Some(locked == 0),
-        detail: format!("{locked} records are locked{holder}"),
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ pub struct TypeStatistics {
     pub committed: u64,
     /// Attempts that did not.
     pub aborted: u64,
+    /// Of these, the ones that the workload itself gave up.
+    pub by_user: u64,
     /// Of committed transactions, retries included, in nanoseconds.
     pub latency: Histogram<u64>,
     /// Sum over the attempts that committed.
@@ -52,7 +54,7 @@ impl Statistics {
     /// Nothing yet, of so many types.
     #[must_use]
     pub fn new(types: usize) -> Statistics {
-        let one = || TypeStatistics { committed: 0, aborted: 0, latency: times(), cost: Cost::default() };
+        let one = || TypeStatistics { committed: 0, aborted: 0, by_user: 0, latency: times(), cost: Cost::default() };
         Statistics {
             types: (0..types).map(|_| one()).collect(),
             aborted: CAUSES.map(|cause| (cause, 0)).into(),
@@ -66,6 +68,7 @@ impl Statistics {
         for (ours, theirs) in self.types.iter_mut().zip(&other.types) {
             ours.committed += theirs.committed;
             ours.aborted += theirs.aborted;
+            ours.by_user += theirs.by_user;
             ours.cost.add(&theirs.cost);
             merge(&mut ours.latency, &theirs.latency);
         }
@@ -131,6 +134,7 @@ impl Observer for Statistics {
             }
         };
         one.aborted += 1;
+        one.by_user += u64::from(event.outcome == Outcome::UserAbort);
         *self.cause(cause) += 1;
     }
 }

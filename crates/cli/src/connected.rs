@@ -1,0 +1,194 @@
+//! Benchmarks on memory nodes that are running: connecting, loading or finding the tables, coming and leaving.
+
+use std::fmt::Display;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use remora::floors::fabric::FabricError;
+use remora::floors::index::IndexError;
+use remora::floors::memory::MemoryError;
+use remora::{Cluster, ConnectError, ConnectOptions, Error, Nodes, OpenError, Protocol};
+use remora_workload::driver::{self, Measured, Observers, Progress, RunOptions};
+use remora_workload::guestbook::{Farewell, GuestBook, GuestError};
+use remora_workload::{RunError, Workload};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::Failure;
+use crate::bench::Bench;
+use crate::memnode::read_key;
+
+/// A workload whose tables are there.
+#[derive(Debug)]
+pub(crate) struct Opened<W> {
+    pub(crate) cluster: Cluster,
+    pub(crate) workload: W,
+    /// Where there can be other clients.
+    guests: Option<GuestBook>,
+}
+
+impl<W> Opened<W> {
+    pub(crate) fn map(self, change: impl FnOnce(W) -> W) -> Opened<W> {
+        Opened { workload: change(self.workload), ..self }
+    }
+}
+
+/// Refuses an option that contradicts what memory nodes hold.
+pub(crate) fn agrees<T: PartialEq + Display>(option: &str, given: Option<T>, found: T) -> Result<(), Failure> {
+    match given.filter(|given| *given != found) {
+        Some(given) => {
+            let why = format!("these memory nodes were loaded with {found}: leave the option out, or use other nodes");
+            Err(Failure::new(format!("{option} {given}"), why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Clients that come to new memory nodes at the same time get in each other's way for a moment.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Bench {
+    /// The workload: loaded into a cluster of this process; or into running memory nodes, unless another client has done
+    /// so, whose tables are then found.
+    pub(crate) fn open<W: Workload>(
+        &mut self,
+        load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
+    ) -> Result<Opened<W>, Failure> {
+        let Some(nodes) = self.run.connect.clone() else {
+            let cluster = self.embedded()?;
+            let workload = load(&cluster).map_err(|error| self.blame(&error))?;
+            return Ok(Opened { cluster, workload, guests: None });
+        };
+        self.nodes = Some(nodes.clone());
+        let mut cluster = self.connect(&nodes, self.run.protocol())?;
+        self.nodes = cluster.nodes().cloned();
+        let discipline = cluster.catalog().tables.first().map(|table| table.spec.discipline);
+        if let Some(discipline) = discipline.filter(|found| self.run.check && !self.run.protocol().accepts(*found)) {
+            // No transactions are to be run, so any protocol will do that may touch the tables.
+            let fitting = Protocol::ALL.into_iter().find(|protocol| protocol.accepts(discipline));
+            cluster = self.connect(&nodes, fitting.unwrap_or_default())?;
+        }
+        let serializable = cluster.protocol().is_serializable();
+        let books = if serializable { cluster.clone() } else { self.connect(&nodes, Protocol::default())? };
+        let (guests, workload) = if self.run.check {
+            let guests = GuestBook::find(books).map_err(|error| self.guest(error))?;
+            let nothing = || Failure::new("--check", "these memory nodes hold no workload");
+            let guests = guests.ok_or_else(nothing)?;
+            let workload = guests.wait(&cluster, |_| ()).map_err(|error| self.guest(error))?;
+            (guests, workload)
+        } else {
+            let waiting = ProgressBar::new_spinner().with_message("another client loads the tables");
+            let opened = GuestBook::open(books, &cluster, || load(&cluster), |_| waiting.tick());
+            waiting.finish_and_clear();
+            opened.map_err(|error| self.guest(error))?
+        };
+        cluster.refresh().map_err(|error| self.blame(&error))?;
+        let catalog = cluster.catalog();
+        // The clients' own table comes first, and has as many copies as the others.
+        if let Some(table) = catalog.tables.first() {
+            agrees("--replicas", self.run.replicas, table.spec.replicas)?;
+            self.run.replicas = Some(table.spec.replicas);
+        }
+        Ok(Opened { cluster, workload, guests: Some(guests) })
+    }
+
+    fn connect(&self, nodes: &Nodes, protocol: Protocol) -> Result<Cluster, Failure> {
+        let key = match (&self.run.key_file, nodes) {
+            (Some(_), Nodes::Shm(_)) => {
+                return Err(Failure::new("--key-file", "memory nodes in files (--connect shm:...) have no key"));
+            }
+            (path, _) => path.as_deref().map(read_key).transpose()?,
+        };
+        let options = ConnectOptions { protocol, replicas: self.run.replicas, key, ..ConnectOptions::default() };
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match Cluster::connect(nodes, &options) {
+                Err(ConnectError::Open(IndexError::Memory(MemoryError::Founding))) if attempts < ATTEMPTS => {
+                    thread::sleep(PAUSE);
+                }
+                Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
+                Err(error) => return Err(Failure::new("--connect", error)),
+                Ok(cluster) => return Ok(cluster),
+            }
+        }
+    }
+
+    /// The backend, for reports.
+    pub(crate) fn fabric(&self) -> &str {
+        self.nodes.as_ref().map_or(&self.run.fabric, |nodes| nodes.fabric())
+    }
+
+    /// Runs it between coming and leaving; or only looks at what must hold.
+    pub(crate) fn measure<W: Workload>(
+        &self,
+        opened: &Opened<W>,
+        options: &RunOptions,
+        observers: Observers<'_>,
+        mut look: impl FnMut(Progress),
+    ) -> Result<Measured, Failure> {
+        let Opened { cluster, workload, guests } = opened;
+        let Some(guests) = guests else {
+            return driver::run(cluster, workload, options, observers, look).map_err(|error| self.failure(error));
+        };
+        if self.run.check {
+            let invariants = guests.check(cluster, workload).map_err(|error| self.guest(error))?;
+            return Ok(Measured::nothing::<W>(invariants));
+        }
+        let stop = stop_on_signals()?;
+        guests.arrive(cluster).map_err(|error| self.guest(error))?;
+        let look = |progress| {
+            look(progress);
+            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let measured = driver::run_then(cluster, workload, options, observers, look, |after| {
+            guests.leave(&Farewell::of(&after))?;
+            Ok(guests.check(cluster, workload)?)
+        });
+        if let Err(RunError::Open(_) | RunError::Thread(_)) = measured {
+            // No transaction has run, so nobody need wonder what this client did. If that cannot be said, they will.
+            let _ = guests.leave(&Farewell { settled: true, ..Farewell::default() });
+        }
+        measured.map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: RunError) -> Failure {
+        match error {
+            RunError::Open(error) => self.blame(&error),
+            RunError::Thread(_) => Failure::new("--threads", error),
+            RunError::Transaction(Error::Unavailable(error)) => self.lost(&error),
+            RunError::Guests(error) => self.guest(error),
+            error => Failure(error.to_string()),
+        }
+    }
+
+    fn guest(&self, error: GuestError) -> Failure {
+        match error {
+            GuestError::Open(error) => self.blame(&error),
+            GuestError::Transaction(Error::Unavailable(error)) => self.lost(&error),
+            error => Failure(error.to_string()),
+        }
+    }
+
+    /// A memory node is lost, and which one.
+    pub(crate) fn lost(&self, error: &FabricError) -> Failure {
+        let name = self.nodes.as_ref().and_then(|nodes| nodes.name(error.node));
+        Failure(name.map_or_else(|| error.to_string(), |name| format!("memory node {name} {}", error.fault)))
+    }
+}
+
+/// A flag that the first signal sets, so that the client leaves as it should; the second one ends it.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    const INTERRUPTED: i32 = 2;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let second = signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, stop.clone());
+        let first = second.and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+        first.map_err(|error| Failure::new("signals", error))?;
+    }
+    Ok(stop)
+}

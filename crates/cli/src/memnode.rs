@@ -1,0 +1,126 @@
+//! `remora memnode`: serves memory until it is told to stop.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use remora::floors::fabric::shm::file::OpenError;
+use remora::floors::fabric::tcp::ServerError;
+use remora::floors::fabric::{LINE_BYTES, RegionError};
+use remora::floors::memory::MemoryError;
+use remora::{Found, MemoryNode, NodeError, NodeKey, ServerOptions};
+use remora_workload::available_bytes;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::{Failure, Verdict, output, value};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  remora memnode --listen 127.0.0.1:7000 --size 1GiB
+  remora memnode --listen 10.0.0.7:7000 --size 16GiB --key-file cluster.key
+  remora memnode --shm /dev/shm/n0 --size 1GiB
+
+Prints one line when it is ready; SIGTERM and SIGINT stop it. After the handshake, which proves the key, plain TCP is
+neither encrypted nor signed.
+
+Exit status: 0 stopped, 2 it cannot serve.")]
+pub(crate) struct MemnodeOptions {
+    /// Serve new memory over TCP, gone when the node stops; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", required_unless_present = "shm", conflicts_with = "shm")]
+    listen: Option<String>,
+    /// Serve a file of this host, or a memory device, with what it holds, to processes of this host.
+    #[arg(long, value_name = "PATH")]
+    shm: Option<PathBuf>,
+    /// Bytes to serve, such as 1GiB [default with --shm: what is there].
+    #[arg(long, value_name = "SIZE", value_parser = value::bytes, required_unless_present = "shm")]
+    size: Option<u64>,
+    /// The key that clients must have: see remora keygen.
+    #[arg(long, value_name = "FILE", conflicts_with = "shm")]
+    key_file: Option<PathBuf>,
+    /// Serve everybody who reaches the address, though there is no key.
+    #[arg(long, conflicts_with_all = ["shm", "key_file"])]
+    insecure: bool,
+    /// Connections of clients that it takes, each a worker of a client [default: 1024].
+    #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    max_connections: Option<u32>,
+}
+
+pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
+    // Before anything is served: from the ready line on, no signal may end it any other way.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::new("signals", error))?;
+    let (node, place) = match (&options.listen, &options.shm) {
+        (Some(address), _) => listen(address, options)?,
+        (None, Some(path)) => (map(path, options.size)?, format!("serving {}", path.display())),
+        (None, None) => unreachable!("the command line has one of them"),
+    };
+    let found = match node.found() {
+        Found::New => "new",
+        Found::Stopped => "reopened: the last server was stopped cleanly",
+        Found::Killed => "reopened: the last server was killed",
+    };
+    let size = value::show_bytes(node.region().bytes());
+    output::show(&format!("remora memory node ready: {place}, {size}, {found}\n"));
+    signals.forever().next();
+    drop(node);
+    Ok(Verdict::Sound)
+}
+
+fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String), Failure> {
+    let bytes = options.size.unwrap_or_default();
+    let size = || format!("--size {bytes}");
+    if let Some(available) = available_bytes().filter(|available| bytes > *available) {
+        let available = value::show_bytes(available);
+        return Err(Failure::new(size(), format!("this machine has {available} to give")));
+    }
+    let defaults = ServerOptions::default();
+    let server = ServerOptions {
+        key: options.key_file.as_deref().map(read_key).transpose()?,
+        insecure: options.insecure,
+        connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
+    };
+    let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {
+        NodeError::Region(_) | NodeError::Memory(MemoryError::TooSmall { .. }) => Failure::new(size(), error),
+        // It names the address itself.
+        NodeError::Server(ServerError::NoKey(_)) => Failure::new("--listen", error),
+        error => Failure::new(format!("--listen {address}"), error),
+    })?;
+    let place = node.address().map_or_else(|| address.to_owned(), |address| address.to_string());
+    Ok((node, format!("listening on {place}")))
+}
+
+fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, Failure> {
+    let size = bytes.map_or_else(|| "--size".to_owned(), |bytes| format!("--size {bytes}"));
+    let there = fs::metadata(path);
+    let new = there.as_ref().map_or(true, |there| there.is_file() && there.len() == 0);
+    if new && bytes.is_none() {
+        return Err(Failure::new("--size", format!("is needed, because {} is new", path.display())));
+    }
+    let bytes = bytes.map(|bytes| bytes.checked_next_multiple_of(LINE_BYTES as u64).unwrap_or(u64::MAX));
+    if let Some(free) = free_bytes(path).filter(|free| new && bytes > Some(*free)) {
+        // A file takes its room as it is used; running out of it then would kill node and clients.
+        return Err(Failure::new(size, format!("{} free where {} would be", value::show_bytes(free), path.display())));
+    }
+    MemoryNode::map(path, bytes).map_err(|error| match error {
+        NodeError::Memory(MemoryError::TooSmall { .. })
+        | NodeError::Region(_)
+        | NodeError::File(OpenError::Size { .. } | OpenError::Region { cause: RegionError::Size(_), .. }) => {
+            Failure::new(size, error)
+        }
+        // These name the path themselves.
+        NodeError::File(_) => Failure::new("--shm", error),
+        error => Failure::new(format!("--shm {}", path.display()), error),
+    })
+}
+
+/// Bytes that are free in the file system where a file would be.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let system = rustix::fs::statvfs(directory).ok()?;
+    system.f_bavail.checked_mul(system.f_frsize)
+}
+
+/// The key in the file that `--key-file` names.
+pub(crate) fn read_key(path: &Path) -> Result<NodeKey, Failure> {
+    NodeKey::read(path).map_err(|error| Failure::new(format!("--key-file {}", path.display()), error))
+}

@@ -1,0 +1,58 @@
+//! `remora bench smallbank`.
+
+use clap::Args;
+use remora_workload::smallbank::{Customers, SmallBank};
+use serde::Serialize;
+
+use crate::bench::{Bench, RunArgs};
+use crate::connected::agrees;
+use crate::{Failure, Verdict, value};
+
+#[derive(Clone, Debug, Args, Serialize)]
+#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(after_help = "Examples:
+  remora bench smallbank
+  remora bench smallbank --threads 2 --replicas 1 --seconds 5 --report -
+  remora bench smallbank --connect 127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002
+  remora bench smallbank --connect 127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002 --check
+  remora bench smallbank --transactions 100000 --history run.jsonl && remora check run.jsonl
+
+Exit status: 0 done, 1 an invariant does not hold, 2 bad input.")]
+pub(crate) struct SmallBankOptions {
+    #[command(flatten)]
+    #[serde(flatten)]
+    run: RunArgs,
+    /// Customers, each with a savings and a checking account [default: 100,000 for each thread].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..))]
+    accounts: Option<u64>,
+    /// The share of the customers that is hot [default: 0.04].
+    #[arg(long, value_name = "SHARE", value_parser = value::share)]
+    hot_fraction: Option<f64>,
+    /// How probable it is that a transaction is about a hot customer [default: 0.9].
+    #[arg(long, value_name = "P", value_parser = value::share)]
+    hot_probability: Option<f64>,
+}
+
+pub(crate) fn smallbank(options: &SmallBankOptions) -> Result<Verdict, Failure> {
+    let run = options.run.settled()?;
+    let accounts = options.accounts.unwrap_or(run.threads() * Customers::ACCOUNTS_PER_THREAD);
+    let needed = SmallBank::node_bytes(accounts, &run.setting());
+    let mut bench = Bench::sized(run, needed, format!("--accounts {accounts}"));
+    let hot = |(fraction, probability): (f64, f64)| {
+        (options.hot_fraction.unwrap_or(fraction), options.hot_probability.unwrap_or(probability))
+    };
+    let (fraction, probability) = hot(Customers::HOT);
+    let opened = bench.open(|cluster| SmallBank::load(cluster, Customers::new(accounts, fraction, probability)))?;
+    // The tables have the size that they were loaded with. Who is hot is each client's own affair.
+    let found = *opened.workload.customers();
+    agrees("--accounts", options.accounts, found.accounts())?;
+    let (fraction, probability) = hot((found.hot_fraction(), found.hot_probability()));
+    let opened = opened.map(|bank| bank.with_customers(Customers::new(found.accounts(), fraction, probability)));
+    let config = SmallBankOptions {
+        accounts: Some(found.accounts()),
+        hot_fraction: Some(fraction),
+        hot_probability: Some(probability),
+        run: bench.run.clone(),
+    };
+    bench.run(&opened, &config)
+}

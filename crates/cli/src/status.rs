@@ -1,0 +1,229 @@
+//! `remora status`: what memory nodes hold. It asks each of them by itself, so one that is down hides no other.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use remora::floors::fabric::shm::file::ShmFiles;
+use remora::floors::fabric::tcp::{Tcp, TcpOptions};
+use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, block_on};
+use remora::floors::memory::{MemoryError, Metadata, connected, identity, metadata, node};
+use remora::{NodeId, NodeKey, NodeStatus, Nodes};
+use serde::Serialize;
+
+use crate::memnode::read_key;
+use crate::output::{self, ReportTo};
+use crate::{Failure, Verdict, value};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  remora status --connect 127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002
+  remora status --connect shm:/dev/shm/n0,/dev/shm/n1 --report -
+
+Exit status: 0 all nodes answer, 1 one does not, 2 bad input.")]
+pub(crate) struct StatusOptions {
+    /// The memory nodes: host:port of each, or shm: and the path of each.
+    #[arg(long, value_name = "ADDR,...", required = true)]
+    connect: Nodes,
+    /// The key that they ask for.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Write it as JSON; - for standard output.
+    #[arg(long, value_name = "FILE|-")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Status {
+    nodes: Vec<Node>,
+    tables: Vec<Table>,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    address: String,
+    /// Why nothing else is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(flatten)]
+    state: Option<State>,
+}
+
+#[derive(Debug, Serialize)]
+struct State {
+    /// Its number in its cluster.
+    number: Option<u16>,
+    bytes: u64,
+    allocated: u64,
+    /// Workers of clients, and what clients keep for themselves; also of such that were killed.
+    clients: usize,
+    #[serde(flatten)]
+    server: Option<Server>,
+}
+
+#[derive(Debug, Serialize)]
+struct Server {
+    up_seconds: f64,
+    connections: u64,
+    revoked: u64,
+    frames: u64,
+    sends: u64,
+    service_cpu_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Table {
+    name: String,
+    /// Rows that fit.
+    rows: u64,
+    shards: u16,
+    replicas: u8,
+    discipline: String,
+    /// Of all copies.
+    bytes: u64,
+}
+
+pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
+    let key = options.key_file.as_deref().map(read_key).transpose()?;
+    let report_to = ReportTo::open(options.report.as_deref())?;
+    let mut catalog: Option<Metadata> = None;
+    let nodes = (0..options.connect.count() as u16).map(|at| {
+        let address = options.connect.name(NodeId(at)).unwrap_or_default();
+        match ask(&options.connect, at, key.clone()) {
+            Ok((state, metadata)) => {
+                // The newest one that a node knows.
+                if catalog.as_ref().is_none_or(|known| known.generation < metadata.generation) {
+                    catalog = Some(metadata);
+                }
+                Node { address, error: None, state: Some(state) }
+            }
+            Err(error) => Node { address, error: Some(error), state: None },
+        }
+    });
+    let nodes = nodes.collect();
+    let tables = catalog.into_iter().flat_map(|catalog| catalog.tables).map(|table| {
+        let spec = table.spec;
+        let (shards, replicas) = (u64::from(spec.shards), u64::from(spec.replicas));
+        Table {
+            rows: spec.slots * shards,
+            bytes: spec.shard_bytes * shards * replicas,
+            shards: spec.shards,
+            replicas: spec.replicas,
+            discipline: spec.discipline.to_string(),
+            name: spec.name,
+        }
+    });
+    let status = Status { nodes, tables: tables.collect() };
+    report_to.write(&status, || table(&status))?;
+    let down: Vec<&str> =
+        status.nodes.iter().filter(|node| node.error.is_some()).map(|node| node.address.as_str()).collect();
+    if down.is_empty() {
+        return Ok(Verdict::Sound);
+    }
+    output::complain(&format!("cannot be had: {}", down.join(", ")));
+    Ok(Verdict::Unsound)
+}
+
+/// Asks one node, as if there were no others.
+fn ask(nodes: &Nodes, at: u16, key: Option<NodeKey>) -> Result<(State, Metadata), String> {
+    const HERE: NodeId = NodeId(0);
+    let (fabric, server): (Arc<dyn Fabric>, Option<NodeStatus>) = match nodes {
+        Nodes::Tcp(addresses) => {
+            let address = addresses[usize::from(at)].clone();
+            let tcp = Tcp::new(vec![address], TcpOptions { key, ..TcpOptions::default() });
+            let server = tcp.status(HERE).map_err(|error| error.fault.to_string())?;
+            (Arc::new(tcp), Some(server))
+        }
+        Nodes::Shm(paths) => {
+            let files = ShmFiles::new(&paths[usize::from(at)..=usize::from(at)], Vec::new());
+            (Arc::new(files.map_err(|error| error.to_string())?), None)
+        }
+    };
+    let held = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+        let superblock = node::superblock(lane, HERE).await?;
+        let number = identity::of(lane, HERE).await?.map(|identity| identity.number.0);
+        let clients = connected(lane, HERE).await?.len();
+        let metadata = metadata::read(lane, HERE).await?;
+        let (bytes, allocated) = (superblock.bytes, superblock.allocated);
+        Ok::<_, MemoryError>((State { number, bytes, allocated, clients, server: server.map(Server::from) }, metadata))
+    });
+    let fault = |error: FabricError| error.fault.to_string();
+    held.map_err(fault)?.map_err(|error| match error {
+        MemoryError::Fabric(error) => fault(error),
+        error => error.to_string(),
+    })
+}
+
+impl From<NodeStatus> for Server {
+    fn from(status: NodeStatus) -> Server {
+        Server {
+            up_seconds: status.uptime_ns as f64 / 1e9,
+            connections: status.connections,
+            revoked: status.revoked,
+            frames: status.frames,
+            sends: status.sends,
+            service_cpu_seconds: status.service_cpu_ns as f64 / 1e9,
+        }
+    }
+}
+
+fn table(status: &Status) -> String {
+    let mut text = String::new();
+    let _ = write_table(&mut text, status); // a string takes everything
+    text
+}
+
+fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
+    let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0).max(16) + 2;
+    write!(text, "{:<width$}{:>6}{:>12}{:>12}{:>9}", "memory node", "number", "size", "allocated", "clients")?;
+    writeln!(text, "{:>12}{:>13}{:>13}{:>16}", "up", "connections", "frames", "service CPU s")?;
+    for node in &status.nodes {
+        write!(text, "{:<width$}", node.address)?;
+        let Some(state) = &node.state else {
+            writeln!(text, "{}", node.error.as_deref().unwrap_or_default())?;
+            continue;
+        };
+        let number = state.number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let (size, allocated) = (value::show_bytes(state.bytes), value::show_bytes(state.allocated));
+        write!(text, "{number:>6}{size:>12}{allocated:>12}{:>9}", state.clients)?;
+        if let Some(server) = &state.server {
+            let up = show_time(Duration::from_secs_f64(server.up_seconds));
+            let (connections, frames) = (server.connections, output::grouped(server.frames));
+            write!(text, "{up:>12}{connections:>13}{frames:>13}{:>16.2}", server.service_cpu_seconds)?;
+        }
+        text.push('\n');
+    }
+    if status.tables.is_empty() {
+        return writeln!(text, "\nno tables");
+    }
+    let width = status.tables.iter().map(|table| table.name.len()).max().unwrap_or(0).max(16) + 2;
+    write!(text, "\n{:<width$}{:>14}{:>8}{:>10}{:>12}  ", "table", "rows that fit", "shards", "replicas", "bytes")?;
+    writeln!(text, "discipline")?;
+    for table in &status.tables {
+        let (rows, bytes) = (output::grouped(table.rows), value::show_bytes(table.bytes));
+        let Table { name, shards, replicas, discipline, .. } = table;
+        writeln!(text, "{name:<width$}{rows:>14}{shards:>8}{replicas:>10}{bytes:>12}  {discipline}")?;
+    }
+    Ok(())
+}
+
+/// Hours, minutes and seconds.
+fn show_time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_in_hours() {
+        assert_eq!(
+            [0, 59, 3_600, 360_061].map(|s| show_time(Duration::from_secs(s))),
+            ["0:00:00", "0:00:59", "1:00:00", "100:01:01"]
+        );
+    }
+}

@@ -1,0 +1,317 @@
+//! Memory nodes and clients as processes of their own: what they do together, and what the others do when one is killed.
+
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Ended, Node, Process, listen, remora, scratch, words};
+
+/// A client's report.
+#[track_caller]
+fn report(ended: &Ended) -> Value {
+    assert_eq!(ended.code, Some(0), "{}", ended.errors);
+    serde_json::from_str(&ended.output).expect("a report")
+}
+
+/// Whether each invariant holds.
+fn holds(report: &Value) -> Vec<Option<bool>> {
+    report["invariants"].as_array().expect("invariants").iter().map(|one| one["holds"].as_bool()).collect()
+}
+
+#[track_caller]
+fn assert_refused(ended: &Ended, names: &[&str]) {
+    let complaint = &ended.errors;
+    assert_eq!(ended.code, Some(2), "{complaint}");
+    assert!(complaint.starts_with("error: ") && complaint.lines().count() == 1, "{complaint}");
+    assert!(names.iter().all(|name| complaint.contains(name)), "{names:?}: {complaint}");
+    assert_eq!(ended.output, "");
+}
+
+const BANK: &str = "bench smallbank --threads 1 --coroutines 4 --report -";
+
+fn bank<'a>(connect: &'a str, options: &'a str) -> Vec<&'a str> {
+    [&words(BANK)[..], &["--connect", connect], &words(options)[..]].concat()
+}
+
+#[test]
+fn two_clients_at_once_are_serializable_together() {
+    let (nodes, connect) = listen("two", 3);
+    let histories = ["two-a.jsonl", "two-b.jsonl"].map(scratch);
+    let mut clients: Vec<Process> = Vec::new();
+    for (index, history) in histories.iter().enumerate() {
+        let history = history.to_str().unwrap();
+        // Who is later takes the sizes of who was first; they meet on a few accounts.
+        let options =
+            format!("--accounts 40 --hot-fraction 0.1 --transactions 2000 --seed {index} --history {history}");
+        clients.push(Process::start(&format!("two-client{index}"), &bank(&connect, &options)));
+    }
+    let reports: Vec<Value> = clients.iter_mut().map(|client| report(&client.wait())).collect();
+    for report in &reports {
+        assert_eq!((&report["fabric"], &report["config"]["connect"]), (&"tcp".into(), &connect.as_str().into()));
+        assert_eq!((&report["config"]["memory_nodes"], &report["config"]["replicas"]), (&3.into(), &3.into()));
+        assert!(report["max_gap_ms"].as_f64().unwrap() >= 1.0);
+        let ended = report["committed"].as_u64().unwrap() + report["aborted"]["user"].as_u64().unwrap();
+        assert_eq!(ended + report["given_up"].as_u64().unwrap(), 2_000);
+    }
+    // The last one to leave checks; if both leave at once, both do.
+    let held: Vec<_> = reports.iter().map(holds).collect();
+    assert!(held.contains(&vec![Some(true); 4]), "{reports:#?}");
+    assert!(held.iter().flatten().all(|holds| *holds != Some(false)), "{reports:#?}");
+    let checked = remora("two-check", &["check", histories[0].to_str().unwrap(), histories[1].to_str().unwrap()]);
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+
+    let checked = report(&remora("two-invariants", &bank(&connect, "--check")));
+    assert_eq!(holds(&checked), [Some(true); 4], "{checked:#}");
+    assert_eq!(checked["committed"], 0);
+    let status = remora("two-status", &["status", "--connect", &connect, "--report", "-"]);
+    let status: Value = serde_json::from_str(&status.output).unwrap();
+    for (number, node) in status["nodes"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(
+            (&node["number"], &node["bytes"], &node["clients"]),
+            (&number.into(), &(64 << 20).into(), &0.into())
+        );
+    }
+    let tables: Vec<_> = status["tables"].as_array().unwrap().iter().map(|table| table["name"].clone()).collect();
+    assert_eq!(tables, ["remora.workload", "savings", "checking"]);
+    for node in nodes {
+        assert!(node.ready.ends_with(", 64.0 MiB, new\n"), "{}", node.ready);
+        let mut process = node.process;
+        process.signal(Signal::TERM);
+        let ended = process.wait();
+        assert_eq!((ended.code, ended.output, ended.errors), (Some(0), node.ready, String::new()));
+    }
+}
+
+#[test]
+fn options_that_contradict_what_is_there_are_refused() {
+    let (_nodes, connect) = listen("contradict", 2);
+    assert_refused(&remora("contradict-check", &bank(&connect, "--check")), &["--check", "no workload"]);
+    let loaded = report(&remora("contradict-load", &bank(&connect, "--accounts 100 --transactions 10")));
+    assert_eq!(holds(&loaded), [Some(true); 4]);
+    for (options, names) in [
+        ("--accounts 200", &["--accounts 200", "100"][..]),
+        ("--replicas 1", &["--replicas 1"]),
+        ("--replicas 3", &["--replicas 3", "--connect"]),
+        ("--memory-nodes 2", &["--memory-nodes", "--connect"]),
+        ("--node-size 1GiB", &["--node-size", "--connect"]),
+        ("--fabric shm", &["--fabric", "--connect"]),
+        ("--check --seconds 1", &["--check", "--seconds"]),
+        ("--protocol farm", &["farm", "discipline"]),
+        ("--key-file /nonexistent", &["--key-file /nonexistent"]),
+        ("--ledger", &["--ledger", "not offered yet"]),
+    ] {
+        assert_refused(&remora("contradict-options", &bank(&connect, options)), names);
+    }
+    let tatp = remora("contradict-tatp", &["bench", "tatp", "--connect", &connect]);
+    assert_refused(&tatp, &["smallbank", "tatp"]);
+    // One node of two, and one twice.
+    let (first, second) = connect.split_once(',').unwrap();
+    assert_refused(&remora("contradict-one", &bank(first, "")), &["name all"]);
+    assert_refused(&remora("contradict-twice", &bank(&format!("{first},{first}"), "")), &["named twice"]);
+    // In another order they are the same. Whoever was refused has not come.
+    let again = remora("contradict-order", &bank(&format!("{second},{first}"), "--accounts 100 --transactions 10"));
+    assert_eq!(holds(&report(&again)), [Some(true); 4]);
+    assert_refused(&remora("contradict-nobody", &bank("127.0.0.1:1", "")), &["127.0.0.1:1"]);
+    assert_refused(&remora("contradict-list", &bank("nonsense", "")), &["--connect", "nonsense"]);
+    assert_refused(&remora("contradict-alone", &words("bench smallbank --check")), &["--connect"]);
+    assert_refused(&remora("contradict-tcp", &words("bench smallbank --fabric tcp")), &["--fabric", "remora memnode"]);
+}
+
+#[test]
+fn tatp_and_the_bound_without_transactions_are_shared_too() {
+    let (_nodes, connect) = listen("tatp", 2);
+    let tatp = words("bench tatp --threads 1 --transactions 500 --report -");
+    for name in ["tatp-first", "tatp-second"] {
+        let ran = report(&remora(name, &[&tatp[..], &["--connect", &connect, "--subscribers", "50"]].concat()));
+        assert_eq!(holds(&ran), [Some(true); 6], "{ran:#}");
+    }
+    let bare = ["--connect", &connect, "--protocol", "unsynchronized"];
+    let ran = report(&remora("tatp-bare", &[&tatp[..], &bare].concat()));
+    assert_eq!(holds(&ran), [None; 6], "{ran:#}");
+    // What it has left behind is nobody's fault.
+    let ran = report(&remora("tatp-third", &[&tatp[..], &["--connect", &connect]].concat()));
+    assert_eq!(holds(&ran), [None; 6], "{ran:#}");
+    assert!(ran["invariants"][0]["detail"].as_str().unwrap().contains("without transactions"));
+}
+
+#[test]
+fn a_key_is_asked_for() {
+    let key = |name: &str| {
+        let path = scratch(name);
+        let _ = fs::remove_file(&path);
+        let made = remora("key-gen", &["keygen", path.to_str().unwrap()]);
+        assert_eq!((made.code, made.errors.as_str()), (Some(0), ""));
+        path
+    };
+    let (right, wrong) = (key("right.key"), key("wrong.key"));
+    assert_eq!(fs::metadata(&right).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = remora("key-again", &["keygen", right.to_str().unwrap()]);
+    assert_refused(&again, &["right.key", "never overwritten"]);
+
+    let node = Node::listen("key-node", &format!("--key-file {}", right.display()));
+    let client = |name: &str, key: Option<&PathBuf>| {
+        let options = key.map(|key| format!("--key-file {}", key.display())).unwrap_or_default();
+        remora(name, &bank(node.address(), &format!("--replicas 1 --accounts 10 --transactions 10 {options}")))
+    };
+    assert_eq!(holds(&report(&client("key-right", Some(&right)))), [Some(true); 4]);
+    assert_refused(&client("key-none", None), &[node.address(), "asks for a key", "--key-file"]);
+    assert_refused(&client("key-wrong", Some(&wrong)), &[node.address(), "key"]);
+    fs::set_permissions(&wrong, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_refused(&client("key-exposed", Some(&wrong)), &["--key-file", "wrong.key", "chmod 600"]);
+    let status = remora("key-status", &["status", "--connect", node.address()]);
+    assert_eq!(status.code, Some(1), "{}", status.errors);
+    assert!(status.output.contains("asks for a key") && status.errors.contains(node.address()), "{}", status.output);
+    let status = remora("key-status", &["status", "--connect", node.address(), "--key-file", right.to_str().unwrap()]);
+    assert_eq!(status.code, Some(0), "{}", status.errors);
+}
+
+#[test]
+fn a_memory_node_that_cannot_serve_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let text = scratch("foreign");
+    fs::write(&text, "x".repeat(1 << 20)).unwrap();
+    let new = scratch("serve-new");
+    let _ = fs::remove_file(&new);
+    let (text, new) = (text.to_str().unwrap(), new.to_str().unwrap());
+    for (line, names) in [
+        (format!("--listen {taken} --size 1MiB"), &["--listen", taken.as_str(), "address in use"][..]),
+        ("--listen 0.0.0.0:0 --size 1MiB".to_owned(), &["--listen", "--key-file", "--insecure"]),
+        ("--listen 127.0.0.1:0 --size 1MiB --key-file /nonexistent".to_owned(), &["--key-file /nonexistent"]),
+        ("--listen 127.0.0.1:0 --size 64KiB".to_owned(), &["--size"]),
+        ("--listen 127.0.0.1:0 --size 0".to_owned(), &["--size"]),
+        ("--listen 127.0.0.1:0 --size 900TiB".to_owned(), &["--size 989560464998400", "this machine has"]),
+        ("--listen 127.0.0.1:0".to_owned(), &["--size"]),
+        ("--listen nowhere --size 1MiB".to_owned(), &["--listen nowhere"]),
+        ("--size 1MiB".to_owned(), &["--listen"]),
+        (format!("--listen 127.0.0.1:0 --shm {new} --size 1MiB"), &["--listen", "--shm"]),
+        (format!("--shm {new}"), &["--size", "is new"]),
+        (format!("--shm {new} --size 64KiB"), &["--size"]),
+        (format!("--shm {new} --size 900TiB"), &["--size", "free"]),
+        (format!("--shm {text}"), &["--shm", text]),
+        ("--shm /nonexistent/node --size 1MiB".to_owned(), &["--shm", "/nonexistent/node"]),
+    ] {
+        let ended = remora("serve", &[&["memnode"], &words(&line)[..]].concat());
+        assert_refused(&ended, names);
+    }
+    assert_eq!(fs::read_to_string(text).unwrap().len(), 1 << 20, "what is another's is left alone");
+}
+
+/// Waits until a client has recorded transactions.
+#[track_caller]
+fn wait_for_history(client: &mut Process, history: &PathBuf) {
+    client.wait_until("a history", |_| fs::metadata(history).is_ok_and(|file| file.len() > 0));
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_the_others_in_doubt_but_at_work() {
+    let (_nodes, connect) = listen("killed", 3);
+    // Loaded, so that both find tables.
+    let loaded = report(&remora("killed-load", &bank(&connect, "--accounts 40 --hot-fraction 0.1 --transactions 10")));
+    assert_eq!(holds(&loaded), [Some(true); 4]);
+    let history = scratch("killed.jsonl");
+    let _ = fs::remove_file(&history);
+    let options = format!("--seconds 600 --history {}", history.display());
+    let mut killed = Process::start("killed-victim", &bank(&connect, &options));
+    wait_for_history(&mut killed, &history);
+    let mut other = Process::start("killed-other", &bank(&connect, "--seconds 2"));
+    killed.kill();
+    let other = report(&other.wait());
+    assert!(other["committed"].as_u64().unwrap() + other["given_up"].as_u64().unwrap() > 0);
+    for invariant in other["invariants"].as_array().unwrap() {
+        assert!(invariant["holds"].is_null(), "{invariant}");
+        assert!(invariant["detail"].as_str().unwrap().contains("not left"), "{invariant}");
+    }
+    let checked = report(&remora("killed-check", &bank(&connect, "--check")));
+    assert_eq!(holds(&checked), [None; 4], "{checked:#}");
+}
+
+#[test]
+fn a_client_that_is_interrupted_leaves_as_it_should() {
+    let (_nodes, connect) = listen("interrupted", 1);
+    let history = scratch("interrupted.jsonl");
+    let _ = fs::remove_file(&history);
+    let options = format!("--accounts 100 --seconds 600 --history {}", history.display());
+    let mut client = Process::start("interrupted-client", &bank(&connect, &options));
+    wait_for_history(&mut client, &history);
+    client.signal(Signal::INT);
+    let ran = report(&client.wait());
+    assert_eq!(holds(&ran), [Some(true); 4], "{ran:#}");
+    assert!(ran["seconds"].as_f64().unwrap() < 300.0);
+}
+
+#[test]
+fn a_memory_node_that_is_killed_is_named() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let (mut nodes, connect) = listen("node-killed", 3);
+        let history = scratch("node-killed.jsonl");
+        let _ = fs::remove_file(&history);
+        let options = format!("--threads 2 --accounts 1000 --seconds 600 --history {}", history.display());
+        let options = words(&options);
+        let bank = words("bench smallbank --coroutines 4 --report -");
+        let mut client =
+            Process::start("node-killed-client", &[&bank[..], &["--connect", &connect], &options].concat());
+        wait_for_history(&mut client, &history);
+        nodes[1].process.signal(signal);
+        let killed = Instant::now();
+        let ended = client.wait();
+        assert_refused(&ended, &[nodes[1].address(), "is down or cannot be reached"]);
+        assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
+        if signal == Signal::TERM {
+            assert_eq!(nodes[1].process.wait().code, Some(0), "also with clients connected");
+        }
+        // What is left of the cluster can still be looked at.
+        let status = remora("node-killed-status", &["status", "--connect", &connect]);
+        assert_eq!(status.code, Some(1));
+        assert!(status.errors.contains(nodes[1].address()) && !status.errors.contains(nodes[0].address()));
+        assert!(status.output.contains("does not answer") && status.output.contains("savings"), "{}", status.output);
+    }
+}
+
+#[test]
+fn memory_in_files_outlives_its_server() {
+    let paths = [0, 1, 2].map(|index| scratch(&format!("file-node{index}")));
+    for path in &paths {
+        let _ = fs::remove_file(path);
+    }
+    let start = |index: usize, options: &str| {
+        Node::start(&format!("file-node{index}"), &format!("--shm {} {options}", paths[index].display()))
+    };
+    let mut nodes: Vec<Node> = (0..3).map(|index| start(index, "--size 16MiB")).collect();
+    for (node, path) in nodes.iter().zip(&paths) {
+        assert_eq!(node.ready, format!("remora memory node ready: serving {}, 16.0 MiB, new\n", path.display()));
+    }
+    let second = remora("file-second", &["memnode", "--shm", paths[0].to_str().unwrap()]);
+    assert_refused(&second, &["--shm", "another process", "serves it"]);
+    let connect = format!("shm:{}", paths.each_ref().map(|path| path.display().to_string()).join(","));
+    let run = |name: &str| {
+        let ran = report(&remora(name, &bank(&connect, "--accounts 100 --transactions 1000")));
+        assert_eq!(holds(&ran), [Some(true); 4], "{ran:#}");
+        assert_eq!(ran["fabric"], "shm");
+    };
+    run("file-first");
+    // One is killed, one is stopped, one goes on.
+    nodes[0].process.kill();
+    nodes[1].process.signal(Signal::TERM);
+    assert_eq!(nodes[1].process.wait().code, Some(0));
+    let down = remora("file-down", &bank(&connect, ""));
+    assert_refused(&down, &["file-node"]);
+    for (index, found) in [(0, "killed"), (1, "stopped cleanly")] {
+        nodes[index] = start(index, "");
+        let ready = &nodes[index].ready;
+        assert!(ready.ends_with(&format!(", 16.0 MiB, reopened: the last server was {found}\n")), "{ready}");
+    }
+    run("file-again");
+    let status = remora("file-status", &["status", "--connect", &connect]);
+    assert_eq!(status.code, Some(0), "{}", status.errors);
+    assert!(status.output.contains("savings"), "{}", status.output);
+    for path in &paths {
+        fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,146 @@
+//! Processes of the command for tests: started, waited for until a deadline, and killed when their test ends, however it
+//! does.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Long enough for a machine that is busy with everything else; what takes longer hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A place for a test's file.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// A process of the command.
+pub(crate) struct Process {
+    child: Child,
+    output: PathBuf,
+    errors: PathBuf,
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) output: String,
+    pub(crate) errors: String,
+}
+
+impl Process {
+    /// Starts the command; a name of its own for what it says.
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> Process {
+        let (output, errors) = (scratch(&format!("{name}.out")), scratch(&format!("{name}.err")));
+        let file = |path: &Path| File::create(path).expect("a place for what it says");
+        let child = Command::new(env!("CARGO_BIN_EXE_remora"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(file(&output))
+            .stderr(file(&errors))
+            .spawn();
+        Process { child: child.expect("the command has been built"), output, errors }
+    }
+
+    /// What it has said so far.
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(&self.output).expect("what it says is text")
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(&self.errors).expect("what it says is text")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it has not been waited for");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+
+    /// Waits until it has ended.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> Ended {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                return Ended { code: status.code(), output: self.output(), errors: self.errors() };
+            }
+            assert!(began.elapsed() < PATIENCE, "it hangs: {} {}", self.output(), self.errors());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until it has said something, or a file has something in it.
+    #[track_caller]
+    pub(crate) fn wait_until(&mut self, what: &str, holds: impl Fn(&Process) -> bool) {
+        let began = Instant::now();
+        while !holds(self) {
+            let ended = self.child.try_wait().expect("it is our child");
+            assert!(ended.is_none() && began.elapsed() < PATIENCE, "{what}: {ended:?} {}", self.errors());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs the command to its end.
+#[track_caller]
+pub(crate) fn remora(name: &str, arguments: &[&str]) -> Ended {
+    Process::start(name, arguments).wait()
+}
+
+/// Words of a command line.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// A memory node that is ready.
+pub(crate) struct Node {
+    pub(crate) process: Process,
+    /// What it said when it was.
+    pub(crate) ready: String,
+}
+
+impl Node {
+    #[track_caller]
+    pub(crate) fn start(name: &str, options: &str) -> Node {
+        let mut process = Process::start(name, &[&["memnode"], &words(options)[..]].concat());
+        process.wait_until("ready", |process| process.output().ends_with('\n'));
+        let ready = process.output();
+        assert!(ready.starts_with("remora memory node ready: ") && ready.lines().count() == 1, "{ready}");
+        Node { process, ready }
+    }
+
+    /// One over TCP, at a free port.
+    #[track_caller]
+    pub(crate) fn listen(name: &str, options: &str) -> Node {
+        Node::start(name, &format!("--listen 127.0.0.1:0 --size 64MiB {options}"))
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        let (_, rest) = self.ready.split_once("listening on ").expect("it listens");
+        rest.split(',').next().expect("an address")
+    }
+}
+
+/// Several over TCP, and how a client names them.
+#[track_caller]
+pub(crate) fn listen(test: &str, count: usize) -> (Vec<Node>, String) {
+    let nodes: Vec<Node> = (0..count).map(|index| Node::listen(&format!("{test}-node{index}"), "")).collect();
+    let addresses: Vec<&str> = nodes.iter().map(Node::address).collect();
+    let connect = addresses.join(",");
+    (nodes, connect)
+}

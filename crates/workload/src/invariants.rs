@@ -1,0 +1,52 @@
+//! What must hold after a run of any workload, in the words of reports.
+
+use remora::{Inspection, Protocol};
+
+use crate::report::Invariant;
+
+pub(crate) const REPLICAS: &str = "replicas are identical";
+pub(crate) const LOCKS: &str = "no lock is held";
+pub(crate) const LOG: &str = "every log entry is settled";
+
+/// What tables look like from outside, and whether their logs have been applied: what every workload leaves behind.
+pub(crate) fn of_tables(tables: &[Inspection], settled: bool) -> [Invariant; 3] {
+    [replicas(tables), locks(tables), log(settled)]
+}
+
+/// The invariants as they are, or, of a protocol that claims none, unchecked.
+pub(crate) fn claimed_by(protocol: Protocol, invariants: Vec<Invariant>) -> Vec<Invariant> {
+    if protocol.is_serializable() {
+        return invariants;
+    }
+    let reason = format!("{} runs no transactions", protocol.name());
+    let unchecked = |invariant: Invariant| Invariant { holds: None, detail: reason.clone(), ..invariant };
+    invariants.into_iter().map(unchecked).collect()
+}
+
+/// An invariant that cannot be told, because nobody knows how so many transactions ended.
+pub(crate) fn unknown(name: &'static str, transactions: u64) -> Invariant {
+    Invariant { name, holds: None, detail: format!("the outcome of {transactions} transactions is unknown") }
+}
+
+fn replicas(tables: &[Inspection]) -> Invariant {
+    let differing: u64 = tables.iter().map(|table| table.differing_lines).sum();
+    let torn: u64 = tables.iter().map(|table| table.torn).sum();
+    let detail = format!("{differing} lines differ between a primary and a backup, {torn} records are torn");
+    Invariant { name: REPLICAS, holds: Some(differing == 0 && torn == 0), detail }
+}
+
+fn locks(tables: &[Inspection]) -> Invariant {
+    let locked: u64 = tables.iter().map(|table| table.locked).sum();
+    let holder = tables.iter().find_map(|table| table.holder);
+    let holder = holder.map(|holder| format!(", the first by transaction {holder}")).unwrap_or_default();
+    Invariant { name: LOCKS, holds: Some(locked == 0), detail: format!("{locked} records are locked{holder}") }
+}
+
+fn log(settled: bool) -> Invariant {
+    let detail = if settled {
+        "every ring has been applied to its end"
+    } else {
+        "a memory node has not applied all that was logged"
+    };
+    Invariant { name: LOG, holds: Some(settled), detail: detail.to_owned() }
+}

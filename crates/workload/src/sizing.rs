@@ -1,0 +1,51 @@
+//! How much memory a workload's tables need.
+
+use remora::floors::index::cluster_hash::Geometry;
+use remora::floors::memory::ring::RING_EXTENT_BYTES;
+use remora::floors::sync::layout;
+use remora::{Key, ReadScheme, Record};
+
+/// What the memory of a node depends on beside the tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Memory nodes; a table has a shard for each.
+    pub memory_nodes: u16,
+    /// Copies of each record.
+    pub replicas: u8,
+    /// Workers that run transactions.
+    pub workers: u64,
+    /// Transactions in flight for each of them.
+    pub coroutines: u64,
+}
+
+/// A table to be made room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TableSize {
+    rows: u64,
+    slot_bytes: u32,
+}
+
+impl TableSize {
+    /// A table of so many rows, whichever read scheme it will have.
+    pub(crate) fn of<K: Key, V: Record>(rows: u64) -> TableSize {
+        let schemes = [ReadScheme::SingleLine, ReadScheme::LineVersions, ReadScheme::Checksum];
+        let layouts = schemes.iter().filter_map(|scheme| layout(K::BYTES, size_of::<V>(), *scheme).ok());
+        TableSize { rows, slot_bytes: layouts.map(|layout| layout.slot_bytes).max().unwrap_or(0) }
+    }
+}
+
+/// Bytes that each memory node needs for these tables.
+pub(crate) fn node_bytes(tables: &[TableSize], setting: &Setting) -> u64 {
+    /// Superblock, catalog, and rounding to pages.
+    const FIXED: u64 = 4 << 20;
+    let shards = tables.iter().map(|table| {
+        // Keys scatter: a shard can get more than its share.
+        let share = table.rows.div_ceil(setting.memory_nodes.max(1).into());
+        // More records than there are addresses in a shard need more than any machine has, and must not overflow.
+        let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
+        Geometry::for_rows(rows, table.slot_bytes).bytes()
+    });
+    let tables = shards.fold(0, u64::saturating_add).saturating_mul(setting.replicas.into());
+    let rings = setting.workers.saturating_mul(setting.coroutines * RING_EXTENT_BYTES + 4096);
+    FIXED.saturating_add(tables).saturating_add(rings)
+}

@@ -1,0 +1,484 @@
+//! TATP, the Telecom Application Transaction Processing benchmark: seven short transactions over the subscribers of a
+//! telephone network, 80 % of them only read (Neuvonen et al., TATP benchmark description 1.0, IBM 2009).
+//!
+//! | transaction            | share | reads and writes                              | round trips (`drtm-r`) | succeeds |
+//! | ---------------------- | ----: | --------------------------------------------- | ---------------------: | -------: |
+//! | get_subscriber_data    |  35 % | 1 R                                           | 1                      | 100 %    |
+//! | get_new_destination    |  10 % | special_facility R, call_forwarding 1 to 3 R  | 2                      | 16 %     |
+//! | get_access_data        |  35 % | 1 R                                           | 1                      | 62.5 %   |
+//! | update_subscriber_data |   2 % | subscriber U, special_facility U              | 3                      | 62.5 %   |
+//! | update_location        |  14 % | sub_nbr R; subscriber U                       | 5                      | 100 %    |
+//! | insert_call_forwarding |   2 % | sub_nbr R; special_facility 4 R, 1 I          | 5                      | 31.25 %  |
+//! | delete_call_forwarding |   2 % | sub_nbr R; 1 D                                | 5                      | 31.25 %  |
+//!
+//! R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs what is before it, and everything else
+//! of a transaction is fetched in one round. What does not succeed has found no row, or one where it inserts: it gives up,
+//! which is an outcome like any other, counted as the workload's own abort. The shares follow from the population;
+//! get_new_destination comes to 20 % in the long run, because forwarding that is inserted ends later than what is loaded.
+//!
+//! Where TATP selects a range (all special facilities of a subscriber, all call forwarding that has begun) there are so
+//! few keys that each is asked for by name; those that are not there are validated like the others.
+
+mod audit;
+pub mod population;
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use remora::{
+    Cluster, Error, Intent, OpenError, Record, Session, Table, TableOptions, Transaction, TransactionOptions,
+};
+
+use crate::guestbook::{self, LEDGER_WORDS, Ledger, PARAMETERS};
+use crate::report::Invariant;
+use crate::sizing::{self, Setting};
+use crate::{After, Prng, Workload, draw_from, glance};
+use population::{
+    AccessInfo, CallForwarding, Capacity, Digits, ForwardingKey, Household, Number, START_TIMES, SpecialFacility,
+    Subscriber, TYPES, any_digits, digits, location,
+};
+
+/// The workload's own abort: a row is not there, or is there already. Of no size, so that giving up allocates nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoSuccess;
+
+impl fmt::Display for NoSuccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row is not there, or is there already, as TATP expects of a share of its transactions")
+    }
+}
+
+impl StdError for NoSuccess {}
+
+/// Turns the absence, or presence, of a row that TATP expects now and then into the workload's own abort. Of all other
+/// rows it is an error that ends the run.
+fn expected(error: Error) -> Error {
+    match error {
+        Error::NotFound | Error::Exists => Error::user(NoSuccess),
+        error => error,
+    }
+}
+
+/// The seven transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// All of a subscriber's row.
+    GetSubscriberData,
+    /// Where a call is forwarded to now.
+    GetNewDestination,
+    /// Access information of a subscriber.
+    GetAccessData,
+    /// Changes a bit of the subscriber and a byte of one of its special facilities.
+    UpdateSubscriberData,
+    /// The subscriber has moved.
+    UpdateLocation,
+    /// Has calls forwarded.
+    InsertCallForwarding,
+    /// Has calls forwarded no longer.
+    DeleteCallForwarding,
+}
+
+impl Kind {
+    /// All of them, with their share of the mix in percent.
+    pub const MIX: [(Kind, u64); 7] = [
+        (Kind::GetSubscriberData, 35),
+        (Kind::GetNewDestination, 10),
+        (Kind::GetAccessData, 35),
+        (Kind::UpdateSubscriberData, 2),
+        (Kind::UpdateLocation, 14),
+        (Kind::InsertCallForwarding, 2),
+        (Kind::DeleteCallForwarding, 2),
+    ];
+
+    /// The next one of the mix.
+    #[must_use]
+    pub fn draw(random: &mut Prng) -> Kind {
+        draw_from(&Kind::MIX, random)
+    }
+}
+
+/// Who the subscribers are: 1 to their number, some drawn more often than others, as the specification has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subscribers {
+    count: u32,
+    /// The specification's A: how uneven it is.
+    spread: u64,
+}
+
+impl Subscribers {
+    /// How many there are, unless somebody says otherwise.
+    pub const STANDARD: u32 = 100_000;
+
+    /// So many, at least one.
+    #[must_use]
+    pub fn new(count: u32) -> Subscribers {
+        assert!(count > 0, "transactions need a subscriber");
+        let spread = match count {
+            0..=1_000_000 => 65_535,
+            1_000_001..=10_000_000 => 1_048_575,
+            _ => 2_097_151,
+        };
+        Subscribers { count, spread }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// A transaction's subscriber: TATP's non-uniform distribution. The OR of two numbers sets more bits than either has.
+    #[must_use]
+    pub fn draw(&self, random: &mut Prng) -> u32 {
+        let (count, uneven) = (u64::from(self.count), random.below(self.spread + 1));
+        ((uneven | (1 + random.below(count))) % count) as u32 + 1
+    }
+}
+
+/// What a transaction is about; each kind uses its part. Drawn before the first attempt, and kept by all others.
+#[derive(Clone, Copy, Debug)]
+struct Parameters {
+    s_id: u32,
+    /// `ai_type` or `sf_type`.
+    kind: u8,
+    start_time: u8,
+    end_time: u8,
+    /// Bit 8 is the new `bit_1`, the rest is `data_a`.
+    data: u16,
+    location: u32,
+    numberx: Digits,
+}
+
+impl Parameters {
+    fn draw(kind: Kind, subscribers: &Subscribers, random: &mut Prng) -> Parameters {
+        Parameters {
+            s_id: subscribers.draw(random),
+            kind: 1 + random.below(TYPES.into()) as u8,
+            start_time: START_TIMES[random.below(START_TIMES.len() as u64) as usize],
+            end_time: 1 + random.below(24) as u8,
+            data: random.below(1 << 9) as u16,
+            location: location(random),
+            numberx: if kind == Kind::InsertCallForwarding { any_digits(random) } else { [b'0'; _] },
+        }
+    }
+}
+
+/// Rows of call forwarding that committed transactions have inserted and deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// Inserted.
+    pub inserted: u64,
+    /// Deleted.
+    pub deleted: u64,
+}
+
+impl Ledger for Changes {
+    fn to_words(&self) -> [i64; LEDGER_WORDS] {
+        [self.inserted as i64, self.deleted as i64, 0, 0]
+    }
+
+    fn from_words([inserted, deleted, ..]: [i64; LEDGER_WORDS]) -> Changes {
+        Changes { inserted: inserted as u64, deleted: deleted as u64 }
+    }
+}
+
+/// Rows that were loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rows {
+    /// Of subscriber, number, access_info, special_facility: tables whose rows neither come nor go.
+    unchanging: [u64; 4],
+    forwarding: u64,
+}
+
+const SUBSCRIBER: &str = "subscriber";
+const NUMBER: &str = "sub_nbr";
+const ACCESS_INFO: &str = "access_info";
+const SPECIAL_FACILITY: &str = "special_facility";
+const CALL_FORWARDING: &str = "call_forwarding";
+
+/// The network: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct Tatp {
+    subscriber: Table<u32, Subscriber>,
+    number: Table<Digits, Number>,
+    access_info: Table<(u32, u8), AccessInfo>,
+    special_facility: Table<(u32, u8), SpecialFacility>,
+    call_forwarding: Table<ForwardingKey, CallForwarding>,
+    subscribers: Subscribers,
+    at_first: Rows,
+}
+
+impl Tatp {
+    /// Creates the tables and loads the population of a seed.
+    pub fn load(cluster: &Cluster, subscribers: Subscribers, seed: u64) -> Result<Tatp, OpenError> {
+        let capacity = Capacity::of(subscribers.count);
+        let households = || (1..=subscribers.count).map(|s_id| Household::of(seed, s_id));
+        let subscriber = cluster.create_table(SUBSCRIBER, TableOptions::for_rows(capacity.subscribers))?;
+        let number = cluster.create_table(NUMBER, TableOptions::for_rows(capacity.subscribers))?;
+        let access_info = cluster.create_table(ACCESS_INFO, TableOptions::for_rows(capacity.facilities))?;
+        let special_facility = cluster.create_table(SPECIAL_FACILITY, TableOptions::for_rows(capacity.facilities))?;
+        let call_forwarding = cluster.create_table(CALL_FORWARDING, TableOptions::for_rows(capacity.forwarding))?;
+        let unchanging = [
+            cluster.load(&subscriber, households().map(|one| (one.subscriber.s_id, one.subscriber)))?,
+            cluster.load(&number, (1..=subscribers.count).map(|s_id| number_of(s_id, digits(s_id.into()))))?,
+            load(cluster, &access_info, households().flat_map(|one| one.access), |row| (row.s_id, row.ai_type))?,
+            load(cluster, &special_facility, households().flat_map(|one| one.facilities), |row| {
+                (row.s_id, row.sf_type)
+            })?,
+        ];
+        let forwarding = load(cluster, &call_forwarding, households().flat_map(|one| one.forwarding), |row| {
+            (row.s_id, row.sf_type, row.start_time)
+        })?;
+        let at_first = Rows { unchanging, forwarding };
+        Ok(Tatp { subscriber, number, access_info, special_facility, call_forwarding, subscribers, at_first })
+    }
+
+    /// Who the subscribers are.
+    #[must_use]
+    pub fn subscribers(&self) -> &Subscribers {
+        &self.subscribers
+    }
+
+    /// Bytes that each memory node needs for so many subscribers.
+    #[must_use]
+    pub fn node_bytes(subscribers: u32, setting: &Setting) -> u64 {
+        sizing::node_bytes(&Capacity::of(subscribers).tables(), setting)
+    }
+
+    /// All of a subscriber's row.
+    async fn get_subscriber_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let subscriber = tx.want(&self.subscriber, about.s_id);
+        tx.fetch().await?;
+        std::hint::black_box(tx.get(subscriber)?);
+        Ok(())
+    }
+
+    /// The number that calls are forwarded to at a time, the latest if there are several, by an active special facility.
+    async fn get_new_destination(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let facility = tx.want(&self.special_facility, (about.s_id, about.kind));
+        let begun = START_TIMES.map(|time| {
+            let has_begun = time <= about.start_time;
+            has_begun.then(|| tx.want(&self.call_forwarding, (about.s_id, about.kind, time)))
+        });
+        tx.fetch().await?;
+        let active = tx.find(facility).is_some_and(|facility| facility.is_active == 1);
+        let now = |row: &&CallForwarding| about.end_time < row.end_time;
+        let found = begun.iter().flatten().filter_map(|slot| tx.find(*slot)).filter(now);
+        let mut found = found.map(|row| row.numberx);
+        let destination = found.next_back().filter(|_| active);
+        std::hint::black_box(destination).map(|_| ()).ok_or_else(|| Error::user(NoSuccess))
+    }
+
+    /// Access information of a subscriber.
+    async fn get_access_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let access = tx.want(&self.access_info, (about.s_id, about.kind));
+        tx.fetch().await?;
+        std::hint::black_box(tx.get(access).map_err(expected)?);
+        Ok(())
+    }
+
+    /// Changes a bit of the subscriber and a byte of one of its special facilities.
+    async fn update_subscriber_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let subscriber = tx.want(&self.subscriber, about.s_id);
+        let facility = tx.want(&self.special_facility, (about.s_id, about.kind));
+        tx.fetch().await?;
+        tx.get_mut(facility).map_err(expected)?.data_a = about.data as u8;
+        let subscriber = tx.get_mut(subscriber)?;
+        subscriber.bits = subscriber.bits & !1 | about.data >> 8;
+        Ok(())
+    }
+
+    /// The subscriber of a number. All of TATP's numbers are somebody's.
+    async fn subscriber_of(&self, tx: &mut Transaction<'_, '_>, s_id: u32) -> Result<u32, Error> {
+        let found = tx.read(&self.number, digits(s_id.into())).await?;
+        Ok(found.ok_or(Error::NotFound)?.s_id)
+    }
+
+    /// The subscriber has moved.
+    async fn update_location(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let s_id = self.subscriber_of(tx, about.s_id).await?;
+        tx.read_for_update(&self.subscriber, s_id).await?.vlr_location = about.location;
+        Ok(())
+    }
+
+    /// Has calls forwarded by one of the subscriber's special facilities, of which all are selected.
+    async fn insert_call_forwarding(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let s_id = self.subscriber_of(tx, about.s_id).await?;
+        let facilities: [_; TYPES as usize] =
+            std::array::from_fn(|index| tx.want(&self.special_facility, (s_id, index as u8 + 1)));
+        let forwarding = tx.want_for(&self.call_forwarding, (s_id, about.kind, about.start_time), Intent::Insert);
+        tx.fetch().await?;
+        tx.get(facilities[usize::from(about.kind) - 1]).map_err(expected)?;
+        let &Parameters { kind: sf_type, start_time, end_time, numberx, .. } = about;
+        let row = CallForwarding { s_id, sf_type, start_time, end_time, numberx, spare: [0; 2] };
+        tx.put(forwarding, row).map_err(expected)
+    }
+
+    /// Has calls forwarded no longer.
+    async fn delete_call_forwarding(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
+        let s_id = self.subscriber_of(tx, about.s_id).await?;
+        let forwarding = tx.want_for(&self.call_forwarding, (s_id, about.kind, about.start_time), Intent::Delete);
+        tx.fetch().await?;
+        tx.remove(forwarding).map_err(expected)
+    }
+
+    /// Runs one transaction of a kind, and keeps the ledger.
+    pub async fn run(
+        &self,
+        session: &mut Session,
+        kind: Kind,
+        random: &mut Prng,
+        ledger: &mut Changes,
+    ) -> Result<(), Error> {
+        let about = &Parameters::draw(kind, &self.subscribers, random);
+        let options = TransactionOptions { label: kind as u16, ..TransactionOptions::default() };
+        let transaction = session.transact_with(options, async |tx| match kind {
+            Kind::GetSubscriberData => self.get_subscriber_data(tx, about).await,
+            Kind::GetNewDestination => self.get_new_destination(tx, about).await,
+            Kind::GetAccessData => self.get_access_data(tx, about).await,
+            Kind::UpdateSubscriberData => self.update_subscriber_data(tx, about).await,
+            Kind::UpdateLocation => self.update_location(tx, about).await,
+            Kind::InsertCallForwarding => self.insert_call_forwarding(tx, about).await,
+            Kind::DeleteCallForwarding => self.delete_call_forwarding(tx, about).await,
+        });
+        transaction.await?;
+        ledger.inserted += u64::from(kind == Kind::InsertCallForwarding);
+        ledger.deleted += u64::from(kind == Kind::DeleteCallForwarding);
+        Ok(())
+    }
+}
+
+fn number_of(s_id: u32, sub_nbr: Digits) -> (Digits, Number) {
+    (sub_nbr, Number { s_id, sub_nbr, spare: 0 })
+}
+
+fn load<K: remora::Key, V: Record>(
+    cluster: &Cluster,
+    table: &Table<K, V>,
+    rows: impl Iterator<Item = V>,
+    key: impl Fn(&V) -> K,
+) -> Result<u64, OpenError> {
+    cluster.load(table, rows.map(|row| (key(&row), row)))
+}
+
+impl Workload for Tatp {
+    type Ledger = Changes;
+
+    const NAME: &'static str = "tatp";
+
+    const TYPES: &'static [&'static str] = &[
+        "get_subscriber_data",
+        "get_new_destination",
+        "get_access_data",
+        "update_subscriber_data",
+        "update_location",
+        "insert_call_forwarding",
+        "delete_call_forwarding",
+    ];
+
+    const INVARIANTS: &'static [&'static str] = audit::NAMES;
+
+    fn open(cluster: &Cluster, parameters: &guestbook::Parameters) -> Result<Tatp, OpenError> {
+        let [count, forwarding, subscribers, numbers, access, facilities, ..] = *parameters;
+        Ok(Tatp {
+            subscriber: cluster.open_table(SUBSCRIBER)?,
+            number: cluster.open_table(NUMBER)?,
+            access_info: cluster.open_table(ACCESS_INFO)?,
+            special_facility: cluster.open_table(SPECIAL_FACILITY)?,
+            call_forwarding: cluster.open_table(CALL_FORWARDING)?,
+            subscribers: Subscribers::new(count as u32),
+            at_first: Rows { unchanging: [subscribers, numbers, access, facilities], forwarding },
+        })
+    }
+
+    fn parameters(&self) -> guestbook::Parameters {
+        let [subscribers, numbers, access, facilities] = self.at_first.unchanging;
+        let known = [self.subscribers.count.into(), self.at_first.forwarding, subscribers, numbers, access, facilities];
+        let mut parameters = [0; PARAMETERS];
+        parameters[..known.len()].copy_from_slice(&known);
+        parameters
+    }
+
+    async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
+        /// Subscribers of a transaction, each with 22 keys at most.
+        const BATCH: u64 = 8;
+        let count = u128::from(self.subscribers.count);
+        let bound = |part: u64| (count * u128::from(part) / u128::from(parts)) as u64 + 1;
+        let (first, end) = (bound(part), bound(part + 1));
+        for start in (first..end).step_by(BATCH as usize) {
+            let read = glance(session, async |tx| {
+                for s_id in (start..end.min(start + BATCH)).map(|s_id| s_id as u32) {
+                    tx.want(&self.subscriber, s_id);
+                    tx.want(&self.number, digits(s_id.into()));
+                    for kind in 1..=TYPES {
+                        tx.want(&self.access_info, (s_id, kind));
+                        tx.want(&self.special_facility, (s_id, kind));
+                        for time in START_TIMES {
+                            tx.want(&self.call_forwarding, (s_id, kind, time));
+                        }
+                    }
+                }
+                tx.fetch().await
+            });
+            read.await?;
+        }
+        Ok(())
+    }
+
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Changes) -> Result<(), Error> {
+        self.run(session, Kind::draw(random), random, ledger).await
+    }
+
+    fn invariants(&self, cluster: &Cluster, after: After<'_, Changes>) -> Result<Vec<Invariant>, Error> {
+        audit::audit(self, cluster, &after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAWS: u64 = 200_000;
+
+    #[test]
+    fn the_mix_has_its_shares() {
+        let mut random = Prng::new(1);
+        let mut counts = [0_u64; Kind::MIX.len()];
+        for _ in 0..DRAWS {
+            counts[Kind::draw(&mut random) as usize] += 1;
+        }
+        for (kind, percent) in Kind::MIX {
+            let share = counts[kind as usize] as f64 / DRAWS as f64;
+            assert!((share - percent as f64 / 100.0).abs() < 0.005, "{kind:?}: {counts:?}");
+        }
+        assert_eq!(Kind::MIX.iter().map(|(_, percent)| percent).sum::<u64>(), 100);
+    }
+
+    #[test]
+    fn labels_are_the_places_of_names() {
+        let places = Kind::MIX.iter().enumerate().all(|(place, (kind, _))| *kind as usize == place);
+        assert!(places && Tatp::TYPES.len() == Kind::MIX.len());
+    }
+
+    #[test]
+    fn subscribers_are_drawn_unevenly_and_all_of_them() {
+        let mut random = Prng::new(2);
+        for (count, spread) in [(1, 65_535), (1_000_000, 65_535), (1_000_001, 1_048_575), (10_000_001, 2_097_151)] {
+            let subscribers = Subscribers::new(count);
+            assert_eq!(subscribers.spread, spread);
+            assert!((0..1_000).all(|_| (1..=count).contains(&subscribers.draw(&mut random))));
+        }
+        let subscribers = Subscribers::new(100_000);
+        let mut drawn = vec![0_u32; 100_001];
+        (0..10 * DRAWS).for_each(|_| drawn[subscribers.draw(&mut random) as usize] += 1);
+        // Evenly, a twentieth of the subscribers would be a twentieth of the draws.
+        drawn.sort_unstable_by(|a, b| b.cmp(a));
+        let most: u32 = drawn[..5_000].iter().sum();
+        assert!(f64::from(most) > 0.2 * (10 * DRAWS) as f64, "the most popular twentieth has {most}");
+
+        let few = Subscribers::new(10);
+        let mut drawn = [0_u32; 11];
+        (0..DRAWS).for_each(|_| drawn[few.draw(&mut random) as usize] += 1);
+        assert!(drawn[1..].iter().all(|count| *count > 0), "{drawn:?}");
+    }
+}
