@@ -38,6 +38,9 @@ pub(crate) struct RunArgs {
     /// The key that these memory nodes ask for.
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) tls_ca: Option<PathBuf>,
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,

@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Failure;
 use crate::bench::Bench;
-use crate::memnode::read_key;
+use crate::memnode::{read_client_tls, read_key};
 
 /// A workload whose tables are there.
 #[derive(Debug)]
@@ -103,7 +103,13 @@ impl Bench {
             }
             (path, _) => path.as_deref().map(read_key).transpose()?,
         };
-        let options = ConnectOptions { protocol, replicas: self.run.replicas, key, ..ConnectOptions::default() };
+        let tls = match (&self.run.tls_ca, nodes) {
+            (Some(_), Nodes::Shm(_)) => {
+                return Err(Failure::new("--tls-ca", "memory nodes in files (--connect shm:...) need no TLS"));
+            }
+            (path, _) => path.as_deref().map(read_client_tls).transpose()?,
+        };
+        let options = ConnectOptions { protocol, replicas: self.run.replicas, key, tls, ..ConnectOptions::default() };
         let mut attempts = 0;
         loop {
             attempts += 1;

@@ -8,7 +8,7 @@ use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{LINE_BYTES, RegionError};
 use remora::floors::memory::MemoryError;
-use remora::{Found, MemoryNode, NodeError, NodeKey, ServerOptions};
+use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKey, ServerOptions, ServerTls, TlsError};
 use remora_workload::available_bytes;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -22,7 +22,7 @@ use crate::{Failure, Verdict, output, value};
   remora memnode --shm /dev/shm/n0 --size 1GiB
 
 Prints one line when it is ready; SIGTERM and SIGINT stop it. After the handshake, which proves the key, plain TCP is
-neither encrypted nor signed.
+neither encrypted nor signed; with --tls-cert it is both.
 
 Exit status: 0 stopped, 2 it cannot serve.")]
 pub(crate) struct MemnodeOptions {
@@ -38,6 +38,12 @@ pub(crate) struct MemnodeOptions {
     /// The key that clients must have: see remora keygen.
     #[arg(long, value_name = "FILE", conflicts_with = "shm")]
     key_file: Option<PathBuf>,
+    /// Talk TLS only, and show this certificate: PEM, followed by those that lead to one that clients trust.
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "shm")]
+    tls_cert: Option<PathBuf>,
+    /// The private key to that certificate: PEM, for nobody else to read.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Serve everybody who reaches the address, though there is no key.
     #[arg(long, conflicts_with_all = ["shm", "key_file"])]
     insecure: bool,
@@ -76,6 +82,7 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
     let defaults = ServerOptions::default();
     let server = ServerOptions {
         key: options.key_file.as_deref().map(read_key).transpose()?,
+        tls: options.tls_cert.as_deref().zip(options.tls_key.as_deref()).map(read_server_tls).transpose()?,
         insecure: options.insecure,
         connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
     };
@@ -123,4 +130,19 @@ fn free_bytes(path: &Path) -> Option<u64> {
 /// The key in the file that `--key-file` names.
 pub(crate) fn read_key(path: &Path) -> Result<NodeKey, Failure> {
     NodeKey::read(path).map_err(|error| Failure::new(format!("--key-file {}", path.display()), error))
+}
+
+/// What `--tls-cert` and `--tls-key` name.
+fn read_server_tls((certificates, key): (&Path, &Path)) -> Result<ServerTls, Failure> {
+    ServerTls::read(certificates, key).map_err(|error| match error {
+        TlsError::PrivateKey(_) | TlsError::NoPrivateKey | TlsError::Exposed { .. } => {
+            Failure::new(format!("--tls-key {}", key.display()), error)
+        }
+        error => Failure::new(format!("--tls-cert {}", certificates.display()), error),
+    })
+}
+
+/// What `--tls-ca` names.
+pub(crate) fn read_client_tls(trusted: &Path) -> Result<ClientTls, Failure> {
+    ClientTls::read(trusted).map_err(|error| Failure::new(format!("--tls-ca {}", trusted.display()), error))
 }

@@ -10,10 +10,10 @@ use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, block_on};
 use remora::floors::memory::{MemoryError, Metadata, connected, identity, metadata, node};
-use remora::{NodeId, NodeKey, NodeStatus, Nodes};
+use remora::{NodeId, NodeStatus, Nodes};
 use serde::Serialize;
 
-use crate::memnode::read_key;
+use crate::memnode::{read_client_tls, read_key};
 use crate::output::{self, ReportTo};
 use crate::{Failure, Verdict, value};
 
@@ -30,6 +30,9 @@ pub(crate) struct StatusOptions {
     /// The key that they ask for.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
     /// Write it as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
@@ -87,11 +90,13 @@ struct Table {
 
 pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let key = options.key_file.as_deref().map(read_key).transpose()?;
+    let tls = options.tls_ca.as_deref().map(read_client_tls).transpose()?;
+    let tcp = TcpOptions { key, tls, ..TcpOptions::default() };
     let report_to = ReportTo::open(options.report.as_deref())?;
     let mut catalog: Option<Metadata> = None;
     let nodes = (0..options.connect.count() as u16).map(|at| {
         let address = options.connect.name(NodeId(at)).unwrap_or_default();
-        match ask(&options.connect, at, key.clone()) {
+        match ask(&options.connect, at, &tcp) {
             Ok((state, metadata)) => {
                 // The newest one that a node knows.
                 if catalog.as_ref().is_none_or(|known| known.generation < metadata.generation) {
@@ -127,12 +132,12 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
 }
 
 /// Asks one node, as if there were no others.
-fn ask(nodes: &Nodes, at: u16, key: Option<NodeKey>) -> Result<(State, Metadata), String> {
+fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<(State, Metadata), String> {
     const HERE: NodeId = NodeId(0);
     let (fabric, server): (Arc<dyn Fabric>, Option<NodeStatus>) = match nodes {
         Nodes::Tcp(addresses) => {
             let address = addresses[usize::from(at)].clone();
-            let tcp = Tcp::new(vec![address], TcpOptions { key, ..TcpOptions::default() });
+            let tcp = Tcp::new(vec![address], tcp.clone());
             let server = tcp.status(HERE).map_err(|error| error.fault.to_string())?;
             (Arc::new(tcp), Some(server))
         }

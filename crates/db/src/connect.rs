@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora_fabric::shm::file::{self, ShmFiles};
+use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, block_on};
 use remora_memory::limits::REPLICAS_MAX;
@@ -111,7 +112,7 @@ impl fmt::Display for Nodes {
 }
 
 /// How to connect.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
     /// How transactions are run.
     pub protocol: Protocol,
@@ -119,14 +120,10 @@ pub struct ConnectOptions {
     pub replicas: Option<u8>,
     /// The key that nodes over TCP ask for.
     pub key: Option<Key>,
+    /// Whose certificates to trust: nodes over TCP must have TLS then.
+    pub tls: Option<ClientTls>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> ConnectOptions {
-        ConnectOptions { protocol: Protocol::default(), replicas: None, key: None, patience: None }
-    }
 }
 
 /// Why a cluster could not be connected to.
@@ -162,7 +159,7 @@ impl Remote {
             Nodes::Tcp(addresses) => {
                 let defaults = TcpOptions::default();
                 let patience = options.patience.unwrap_or(defaults.patience);
-                let tcp = TcpOptions { key: options.key.clone(), patience, ..defaults };
+                let tcp = TcpOptions { key: options.key.clone(), tls: options.tls.clone(), patience, ..defaults };
                 Remote::Tcp(Tcp::new(addresses.clone(), tcp))
             }
             Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),

@@ -103,6 +103,7 @@ pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 
 pub use remora_fabric::shm::file::Found;
+pub use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 pub use remora_fabric::tcp::{Key as NodeKey, KeyError, NodeStatus, ServerOptions};
 pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
 pub use remora_memory::ReadScheme;

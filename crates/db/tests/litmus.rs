@@ -9,11 +9,11 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use remora::floors::fabric::ClientId;
 use remora::floors::fabric::seeded::Seeded;
+use remora::floors::fabric::{ClientId, FabricError, Fault};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::floors::txn::{Stop, TransactOptions};
-use remora::{Abort, Cluster, ClusterOptions, Error, Protocol, ReadScheme, TableOptions, TransactionOptions};
+use remora::{Cluster, ClusterOptions, Error, Protocol, ReadScheme, TableOptions, TransactionOptions};
 
 use support::rig::{self, Rig};
 use support::{Words, at_one_node, crash, cut_off, is_logged, look, others_run, quiet, seeds, table, worker};
@@ -447,7 +447,7 @@ fn full_ring(seed: u64) -> Verdict {
             });
             match write.await {
                 Ok(_) => committed += 1,
-                Err(Stop::Abort(Abort::LogFull(_))) => break,
+                Err(Stop::Unavailable(FabricError { fault: Fault::Behind, .. })) => break,
                 Err(stop) => panic!("{stop}"),
             }
         }

@@ -1,31 +1,37 @@
-//! What the fabric adds to bare TCP: 64-byte READs at depth 1 and 64, each beside an echo of the same bytes in the same
-//! batches. `cargo run --release -p remora-fabric --example tcp_pingpong [repetitions]`
+//! What the fabric adds to bare TCP: 64-byte READs at depth 1 and 64, and READs of 4 KiB, each beside an echo of the same
+//! bytes in the same batches. With the feature `tls`, also what TLS adds to that.
+//! `cargo run --release -p remora-fabric --example tcp_pingpong [--features tls] [repetitions]`
+
+#[cfg(feature = "tls")]
+#[path = "../tests/tcp_support/certificates.rs"]
+mod certificates;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use remora_fabric::tcp::{Loopback, TcpOptions};
+use remora_fabric::tcp::{Loopback, ServerOptions, TcpOptions};
 use remora_fabric::{Address, ClientId, Lane, NodeId, RegionId, Worker};
 
-/// A READ of 64 bytes is a request of four words and a response of ten.
+/// A READ is a request of four words, and a response of two words and what is read.
 const REQUEST_BYTES: usize = 32;
-const RESPONSE_BYTES: usize = 80;
+const RESPONSE_HEAD_BYTES: usize = 16;
 const DEPTH: usize = 64;
 const SPAN: Duration = Duration::from_millis(300);
 
-/// Answers every request of the right size, in one write for each read.
-fn echo_server() -> std::net::SocketAddr {
+/// Answers every request with so many bytes, in one write for each read.
+fn echo_server(answer_bytes: usize) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound port");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
             stream.set_nodelay(true).expect("an option");
-            let (mut buffer, answer, mut left) = (vec![0; 128 << 10], vec![7; RESPONSE_BYTES * 4096], 0);
+            let (mut buffer, answer, mut left) =
+                (vec![0; 2 * REQUEST_BYTES * DEPTH], vec![7; answer_bytes * 2 * DEPTH], 0);
             while let Ok(count @ 1..) = stream.read(&mut buffer) {
                 left += count;
-                if stream.write_all(&answer[..left / REQUEST_BYTES * RESPONSE_BYTES]).is_err() {
+                if stream.write_all(&answer[..left / REQUEST_BYTES * answer_bytes]).is_err() {
                     break;
                 }
                 left %= REQUEST_BYTES;
@@ -36,8 +42,8 @@ fn echo_server() -> std::net::SocketAddr {
 }
 
 /// Requests a second, `depth` of them in one write, then all their answers.
-fn bare(stream: &mut TcpStream, depth: usize) -> f64 {
-    let (requests, mut answers) = (vec![1; REQUEST_BYTES * depth], vec![0; RESPONSE_BYTES * depth]);
+fn bare(stream: &mut TcpStream, depth: usize, answer_bytes: usize) -> f64 {
+    let (requests, mut answers) = (vec![1; REQUEST_BYTES * depth], vec![0; answer_bytes * depth]);
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < SPAN {
         stream.write_all(&requests).expect("an echo");
@@ -47,24 +53,55 @@ fn bare(stream: &mut TcpStream, depth: usize) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-/// The same by lanes of a worker.
-fn rounds(worker: &Worker, lanes: &[Lane]) -> f64 {
-    let began = Instant::now();
-    let counts = worker.run(lanes.iter().map(|lane| {
-        (lane.id(), async {
-            let mut count = 0u64;
-            while began.elapsed() < SPAN {
-                let mut round = lane.round();
-                let offset = lane.random() % (1 << 14) * 64;
-                let read = round.read(Address { node: NodeId(0), region: RegionId(0), offset }, 64);
-                let done = lane.execute(round).await.expect("a healthy node");
-                std::hint::black_box(done.words(read));
-                count += 1;
-            }
-            count
-        })
-    }));
-    counts.iter().sum::<u64>() as f64 / began.elapsed().as_secs_f64()
+/// A fabric, and lanes of a worker on it.
+struct Rounds {
+    name: &'static str,
+    worker: Worker,
+    lanes: Vec<Lane>,
+    _fabric: Loopback,
+}
+
+impl Rounds {
+    fn new(name: &'static str, servers: &ServerOptions, options: TcpOptions) -> Rounds {
+        let fabric = Loopback::with_servers(&[vec![1 << 20]], servers, options).expect("a server");
+        let worker = Worker::new();
+        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
+        let lanes = (0..DEPTH as u64).map(|seed| worker.lane(&endpoint, seed).expect("a lane")).collect();
+        Rounds { name, worker, lanes, _fabric: fabric }
+    }
+
+    /// READs a second by so many lanes.
+    fn rate(&self, depth: usize, bytes: usize) -> f64 {
+        let began = Instant::now();
+        let counts = self.worker.run(self.lanes[..depth].iter().map(|lane| {
+            (lane.id(), async {
+                let mut count = 0u64;
+                while began.elapsed() < SPAN {
+                    let mut round = lane.round();
+                    let offset = lane.random() % ((1 << 20) / bytes as u64) * bytes as u64;
+                    let read = round.read(Address { node: NodeId(0), region: RegionId(0), offset }, bytes);
+                    let done = lane.execute(round).await.expect("a healthy node");
+                    std::hint::black_box(done.words(read));
+                    count += 1;
+                }
+                count
+            })
+        }));
+        counts.iter().sum::<u64>() as f64 / began.elapsed().as_secs_f64()
+    }
+}
+
+/// With TLS, if it is built in.
+fn secret() -> Option<Rounds> {
+    #[cfg(feature = "tls")]
+    {
+        let issued = certificates::Issued::signed("127.0.0.1");
+        let servers = ServerOptions { tls: Some(issued.server()), ..ServerOptions::default() };
+        let options = TcpOptions { tls: Some(issued.client()), ..TcpOptions::default() };
+        Some(Rounds::new("tls", &servers, options))
+    }
+    #[cfg(not(feature = "tls"))]
+    None
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -74,24 +111,25 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn main() {
     let repetitions = std::env::args().nth(1).map_or(7, |count| count.parse().expect("a number of repetitions"));
-    let fabric = Loopback::new(&[vec![1 << 20]], TcpOptions::default()).expect("a server");
-    let mut stream = TcpStream::connect(echo_server()).expect("an echo server");
-    stream.set_nodelay(true).expect("an option");
-    let worker = Worker::new();
-    let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
-    let lanes: Vec<Lane> = (0..DEPTH as u64).map(|seed| worker.lane(&endpoint, seed).expect("a lane")).collect();
-    println!("depth  bare/s     rounds/s   bare us  round us  rate ratio  (medians of {repetitions})");
-    for depth in [1, DEPTH] {
-        let (mut bare_rates, mut round_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..repetitions {
-            let (bare, rounds) = (bare(&mut stream, depth), rounds(&worker, &lanes[..depth]));
-            bare_rates.push(bare);
-            round_rates.push(rounds);
-            ratios.push(rounds / bare);
+    let mut fabrics = vec![Rounds::new("tcp", &ServerOptions::default(), TcpOptions::default())];
+    fabrics.extend(secret());
+    println!("bytes  depth  over   a second    us        of bare  of tcp  (medians of {repetitions})");
+    for (bytes, depth) in [(64, 1), (64, DEPTH), (4096, 1), (4096, 16)] {
+        let answer_bytes = RESPONSE_HEAD_BYTES + bytes;
+        let mut stream = TcpStream::connect(echo_server(answer_bytes)).expect("an echo server");
+        stream.set_nodelay(true).expect("an option");
+        // One after the other, again and again: whatever else the machine does, it does to all of them.
+        let turns: Vec<Vec<f64>> = (0..repetitions)
+            .map(|_| {
+                let bare = bare(&mut stream, depth, answer_bytes);
+                [bare].into_iter().chain(fabrics.iter().map(|fabric| fabric.rate(depth, bytes))).collect()
+            })
+            .collect();
+        for (place, name) in ["bare"].into_iter().chain(fabrics.iter().map(|fabric| fabric.name)).enumerate() {
+            let of = |other: usize| median(turns.iter().map(|rates| rates[place] / rates[other]).collect());
+            let rate = median(turns.iter().map(|rates| rates[place]).collect());
+            let us = depth as f64 / rate * 1e6;
+            println!("{bytes:<6} {depth:<6} {name:<6} {rate:<11.0} {us:<9.2} {:<8.2} {:.2}", of(0), of(1));
         }
-        let (bare, rounds) = (median(bare_rates), median(round_rates));
-        let us = |rate: f64| depth as f64 / rate * 1e6;
-        let (bare_us, round_us, ratio) = (us(bare), us(rounds), median(ratios));
-        println!("{depth:<6} {bare:<10.0} {rounds:<10.0} {bare_us:<8.2} {round_us:<9.2} {ratio:.2}");
     }
 }

@@ -18,6 +18,9 @@ pub enum Fault {
     /// The node is down or cannot be reached.
     #[error("is down or cannot be reached")]
     Unreachable,
+    /// The node answers, but its CPU does not do what is its part: redo logs are not applied.
+    #[error("does not apply its redo logs: it hangs, or has far too much to do")]
+    Behind,
     /// The node has revoked this client's access: another believed it dead. It may come back as a new incarnation.
     #[error("has revoked this client's access")]
     Revoked,
@@ -82,6 +85,9 @@ pub enum Refusal {
     /// A key was given, and it has none to prove itself by.
     #[error("has no key, so it cannot prove that it is the right one: start it with --key-file, or connect without")]
     NoKey,
+    /// The ends do not agree on TLS.
+    #[error("{0}")]
+    Tls(TlsReason),
     /// It has another key.
     #[error("has another key")]
     WrongKey,
@@ -93,10 +99,33 @@ pub enum Refusal {
     NoRight,
 }
 
+/// Why there is no TLS with a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TlsReason {
+    /// It talks TLS only, and the client does not.
+    #[error("asks for TLS: say whose certificate to trust (--tls-ca)")]
+    Needed,
+    /// It does not talk TLS, and the client talks nothing else.
+    #[error("does not talk TLS: start it with --tls-cert and --tls-key, or connect without --tls-ca")]
+    NotOffered,
+    /// Its certificate is neither trusted by itself, nor signed by one that is.
+    #[error("has a certificate that is not to be trusted: it is not the one given (--tls-ca), nor signed by it")]
+    Untrusted,
+    /// Its certificate is for other names or addresses than the one it was called by.
+    #[error("has a certificate for another name: call it by a name or address that is in its certificate")]
+    Name,
+    /// Its certificate is not valid any more, or not yet.
+    #[error("has a certificate that has expired, or is not valid yet by this machine's clock")]
+    Expired,
+    /// Anything else: another version, damaged or foreign packets.
+    #[error("could not agree on TLS (1.3)")]
+    Failed,
+}
+
 impl Fault {
     /// Whether the node itself is lost to this client, rather than one request being wrong.
     #[must_use]
     pub fn lost(self) -> bool {
-        matches!(self, Fault::Unreachable | Fault::Revoked)
+        matches!(self, Fault::Unreachable | Fault::Behind | Fault::Revoked)
     }
 }

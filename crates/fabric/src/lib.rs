@@ -64,7 +64,7 @@ mod transport;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};
-pub use error::{FabricError, Fault, Refusal};
+pub use error::{FabricError, Fault, Refusal, TlsReason};
 pub use executor::{Worker, block_on, catch_panic};
 pub use lane::{Execute, Lane};
 pub use prng::{Prng, splitmix};

@@ -17,6 +17,10 @@
 //! the local host only, unless it is told that everybody is welcome. After the handshake plain TCP is neither encrypted nor
 //! signed: who can read or change the packets between the machines can read and change memory.
 //!
+//! With [`tls`] every packet is encrypted and signed, the handshake among them, and the server shows a certificate. The
+//! certificate says who the server is and the key who may come in, so a cluster across a network that others use wants
+//! both. An end with TLS and one without refuse each other.
+//!
 //! # Failure
 //!
 //! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer than
@@ -28,7 +32,7 @@ use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
@@ -50,6 +54,8 @@ mod loopback;
 mod node;
 mod poller;
 mod server;
+mod stream;
+pub mod tls;
 mod transport;
 
 pub use key::{Key, KeyError};
@@ -59,6 +65,7 @@ pub use server::{Server, ServerError, ServerHandle, ServerOptions};
 
 use handshake::Purpose;
 use poller::{Bell, Interest, Poller};
+use stream::Stream;
 use transport::TcpTransport;
 
 // Frames are words as the processor has them.
@@ -69,15 +76,22 @@ const _: () = assert!(cfg!(target_endian = "little"), "the tcp backend is for li
 pub struct TcpOptions {
     /// The servers must have it too.
     pub key: Option<Key>,
+    /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that stands in the address.
+    pub tls: Option<tls::ClientTls>,
     /// Time without an answer after which a node is down.
     pub patience: Duration,
-    /// Time for a connection to be made, the handshake not counted.
+    /// Time for a connection to be made, the handshakes not counted.
     pub connect_timeout: Duration,
 }
 
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
-        TcpOptions { key: None, patience: Duration::from_nanos(PATIENCE_NS), connect_timeout: Duration::from_secs(2) }
+        TcpOptions {
+            key: None,
+            tls: None,
+            patience: Duration::from_nanos(PATIENCE_NS),
+            connect_timeout: Duration::from_secs(2),
+        }
     }
 }
 
@@ -115,16 +129,20 @@ impl Cluster {
     }
 
     /// A blocking connection to a node that has been welcomed.
-    fn open(&self, node: NodeId, purpose: Purpose) -> Result<(TcpStream, handshake::ServerHello), Fault> {
+    fn open(&self, node: NodeId, purpose: Purpose) -> Result<(Stream, handshake::ServerHello), Fault> {
         let unreachable = |error: std::io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
         let address = self.addresses.get(usize::from(node.0)).ok_or(Fault::Unreachable)?;
+        // Of an address in brackets, these are not part.
+        let host = address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
         let mut last = std::io::ErrorKind::AddrNotAvailable.into();
         for address in address.to_socket_addrs().map_err(unreachable)? {
             match TcpStream::connect_timeout(&address, self.options.connect_timeout) {
-                Ok(stream) => {
-                    server::set_up(&stream, self.options.patience).map_err(unreachable)?;
-                    let time = Duration::from_nanos(HANDSHAKE_NS);
-                    let hello = handshake::greet(&stream, self.options.key.as_ref(), purpose, time)?;
+                Ok(socket) => {
+                    server::set_up(&socket, self.options.patience).map_err(unreachable)?;
+                    let stream = Stream::client(socket, self.options.tls.as_ref(), host);
+                    let mut stream = stream.map_err(|reason| Fault::Refused(Refusal::Tls(reason)))?;
+                    let deadline = Instant::now() + Duration::from_nanos(HANDSHAKE_NS);
+                    let hello = handshake::greet(&mut stream, self.options.key.as_ref(), purpose, deadline)?;
                     return Ok((stream, hello));
                 }
                 Err(error) => last = error,
@@ -134,12 +152,12 @@ impl Cluster {
     }
 
     /// A transport's connection to a node. `Ok(Err)` of one that is lost already.
-    fn connect(&self, node: NodeId, client: ClientId) -> Result<Result<TcpStream, Fault>, FabricError> {
+    fn connect(&self, node: NodeId, client: ClientId) -> Result<Result<Stream, Fault>, FabricError> {
         if self.is_down(node) {
             return Ok(Err(Fault::Unreachable));
         }
         match self.open(node, Purpose::Verbs(client)) {
-            Ok((stream, _)) => match stream.set_nonblocking(true) {
+            Ok((stream, _)) => match stream.socket().set_nonblocking(true) {
                 Ok(()) => Ok(Ok(stream)),
                 Err(error) => Err(FabricError { node, fault: Fault::Refused(Refusal::Unreachable(error.kind())) }),
             },
@@ -175,7 +193,7 @@ impl Fabric for Tcp {
         let poller = Poller::new(&bell).map_err(local)?;
         for (place, stream) in streams.iter().enumerate() {
             if let Ok(stream) = stream {
-                poller.add(stream, place as u64, Interest::IN).map_err(local)?;
+                poller.add(stream.socket(), place as u64, Interest::IN).map_err(local)?;
             }
         }
         let mut bells = cluster.bells.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not failures.
 
-use remora_fabric::{FabricError, NodeId};
+use remora_fabric::FabricError;
 use remora_sync::{LockWord, TransactionId};
 
 /// A transaction met another one. It has left no trace and can be tried again.
@@ -15,9 +15,6 @@ pub enum Abort {
     /// A record could not be read whole: it changed all the time.
     #[error("a record changed while it was read, again and again")]
     Torn,
-    /// The redo ring at a node is full: the node does not keep up with applying it.
-    #[error("the redo ring at {0} is full")]
-    LogFull(NodeId),
     /// Its program gave it up, or dropped it, before it was decided.
     #[error("the transaction was given up before it was decided")]
     Dropped,
@@ -31,7 +28,6 @@ impl Abort {
             Abort::Locked(_) => "lock_conflict",
             Abort::Changed => "validation",
             Abort::Torn => "torn_read",
-            Abort::LogFull(_) => "log_full",
             Abort::Dropped => "dropped",
         }
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use remora::{Cluster, Error, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
 use remora_fabric::Fault;
-use rustix::time::{ClockId, clock_gettime};
+use remora_fabric::thread_cpu_ns;
 
 use crate::gaps::Pauses;
 use crate::machine::Machine;
@@ -309,7 +309,7 @@ impl<W: Workload> Thread<'_, W> {
         }
         let (ended_count, given_up) = (Cell::new(0_u64), Cell::new(0_u64));
         let random: Vec<RefCell<&mut Prng>> = random.iter_mut().map(RefCell::new).collect();
-        let cpu_began = thread_cpu_seconds();
+        let cpu_began = thread_cpu_ns();
         let results = worker.run(async |coroutine, session| {
             let mut random = **random[coroutine].borrow();
             let mut ledger = W::Ledger::default();
@@ -342,7 +342,7 @@ impl<W: Workload> Thread<'_, W> {
         let Watched { statistics, pauses, .. } = watched.into_inner();
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
         let settled = worker.drain()?;
-        let cpu_seconds = thread_cpu_seconds() - cpu_began;
+        let cpu_seconds = (thread_cpu_ns() - cpu_began) as f64 / 1e9;
         let pauses = Some(pauses);
         Ok(Ran { statistics, ledgers, given_up: given_up.get(), settled, cpu_seconds, ended, pauses })
     }
@@ -389,12 +389,6 @@ impl Observer for Watch {
             also.transaction(event);
         }
     }
-}
-
-/// CPU time of the calling thread.
-fn thread_cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 impl Measured {

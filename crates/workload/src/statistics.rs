@@ -42,7 +42,7 @@ pub struct Statistics {
 /// The workload's own abort, in reports.
 pub(crate) const USER: &str = "user";
 /// Causes that a report always names; others are added as they come.
-const CAUSES: [&str; 4] = ["lock_conflict", "validation", "log_full", USER];
+const CAUSES: [&str; 3] = ["lock_conflict", "validation", USER];
 
 /// A histogram of times: from a nanosecond to a minute, to a thousandth.
 fn times() -> Histogram<u64> {

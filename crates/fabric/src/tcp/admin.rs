@@ -1,7 +1,6 @@
 //! Questions and orders to a server, each on a connection of its own: rare, and never in the way of rounds.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 use zerocopy::IntoBytes;
@@ -10,8 +9,9 @@ use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind};
-use crate::tcp::handshake::{Purpose, Timed};
+use crate::tcp::handshake::Purpose;
 use crate::tcp::node::NodeStatus;
+use crate::tcp::stream::{Stream, Timed};
 use crate::tcp::{Cluster, Tcp};
 use crate::transport::ClientId;
 
@@ -45,14 +45,14 @@ impl Cluster {
         contents: &[u64],
     ) -> Result<[u64; ANSWER], FabricError> {
         let error = |fault| FabricError { node, fault };
-        let (stream, _) = self.open(node, Purpose::Administration).map_err(error)?;
+        let (mut stream, _) = self.open(node, Purpose::Administration).map_err(error)?;
         // Whatever goes wrong now, the node has not confirmed what it was asked.
-        self.exchange(&stream, kind, contents).map_err(|_| error(Fault::Unreachable))
+        self.exchange(&mut stream, kind, contents).map_err(|_| error(Fault::Unreachable))
     }
 
     fn exchange<const ANSWER: usize>(
         &self,
-        stream: &TcpStream,
+        stream: &mut Stream,
         kind: Kind,
         contents: &[u64],
     ) -> io::Result<[u64; ANSWER]> {

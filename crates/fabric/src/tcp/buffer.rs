@@ -4,12 +4,12 @@
 //! frame: an idle connection holds next to no memory, and no frame is copied that came in one piece.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 
 use zerocopy::IntoBytes;
 
 use crate::address::WORD_BYTES;
 use crate::limits::RECEIVE_BYTES;
+use crate::tcp::stream::Stream;
 
 /// Words that are to be sent.
 #[derive(Debug, Default)]
@@ -90,10 +90,10 @@ impl Outbox {
         self.sent_bytes = 0;
     }
 
-    /// Sends as much as the socket takes. True if that was everything. Places of words are no longer valid.
-    pub(crate) fn send(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
+    /// Sends as much as the stream takes. True if that was everything. Places of words are no longer valid.
+    pub(crate) fn send(&mut self, stream: &mut Stream) -> io::Result<bool> {
         while self.bytes() > 0 {
-            match socket.write(self.unsent()) {
+            match stream.write(self.unsent()) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent_bytes += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -160,14 +160,14 @@ impl Receiver {
     }
 
     /// Reads once.
-    pub(crate) fn read(&mut self, mut socket: &TcpStream) -> io::Result<Received> {
+    pub(crate) fn read(&mut self, stream: &mut Stream) -> io::Result<Received> {
         let room = &mut self.words.as_mut_bytes()[self.bytes..];
         let bytes = room.len();
         if bytes == 0 {
             return Ok(Received::Some); // an empty read would look like the end
         }
         loop {
-            return match socket.read(room) {
+            return match stream.read(room) {
                 Ok(0) => Ok(Received::End),
                 Ok(count) => {
                     self.bytes += count;

@@ -1,6 +1,7 @@
 //! A connection as its server sees it: from the first byte of a handshake to the last words.
 
-use std::net::TcpStream;
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
 
 use zerocopy::IntoBytes;
 
@@ -10,6 +11,8 @@ use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{self, ClientHello, Greeting, Purpose, ServerHello, Verdict};
 use crate::tcp::node::Node;
 use crate::tcp::poller::Interest;
+use crate::tcp::stream::Stream;
+use crate::tcp::tls::{self, TlsReason};
 use crate::transport::ClientId;
 
 /// How far a connection has come.
@@ -35,7 +38,7 @@ pub(crate) enum Turn {
 /// A connection to a server.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     phase: Phase,
     rest: Rest,
     out: Outbox,
@@ -54,7 +57,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, serial: u64) -> Connection {
+    pub(crate) fn new(stream: Stream, serial: u64) -> Connection {
         Connection {
             stream,
             phase: Phase::Hello,
@@ -69,8 +72,8 @@ impl Connection {
         }
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+    pub(crate) fn socket(&self) -> &TcpStream {
+        self.stream.socket()
     }
 
     /// The client that it serves verbs of.
@@ -90,7 +93,7 @@ impl Connection {
     pub(crate) fn wanted(&self) -> Interest {
         let mut wanted = Interest::empty();
         wanted.set(Interest::IN, !self.stalled && !self.ended);
-        wanted.set(Interest::OUT, !self.out.is_empty() && !self.deferred);
+        wanted.set(Interest::OUT, (!self.out.is_empty() && !self.deferred) || self.stream.is_blocked());
         wanted
     }
 
@@ -121,10 +124,10 @@ impl Connection {
         // What was left when it stalled comes first; there may be no room for more yet.
         let resumed = std::mem::take(&mut self.stalled);
         if !resumed && !self.ended {
-            match receiver.read(&self.stream) {
+            match receiver.read(&mut self.stream) {
                 Ok(Received::End) => self.ended = true,
                 Ok(_) => {}
-                Err(_) => return Turn::Close,
+                Err(error) => return self.unreadable(&error),
             }
         }
         match self.consume(node, receiver.words()) {
@@ -133,12 +136,25 @@ impl Connection {
                 Turn::Keep
             }
             Err(malformed) => {
-                let peer = self.stream.peer_addr().ok();
+                let peer = self.socket().peer_addr().ok();
                 let client = self.client();
                 tracing::warn!(?peer, ?client, %malformed, "a connection is cut off: it breaks the protocol");
                 Turn::Close
             }
         }
+    }
+
+    /// Nothing can be read any more.
+    fn unreadable(&self, error: &io::Error) -> Turn {
+        if let Some(reason) = tls::reason(error) {
+            tracing::warn!(peer = ?self.socket().peer_addr().ok(), %error, "a connection is refused: no TLS");
+            if reason == TlsReason::Needed {
+                // The client talks plain TCP, and is told in its own language. It has said all it says by itself, so that
+                // closing does not cost it these words; and a socket that nothing was written to takes them.
+                let _ = self.socket().write_all(&handshake::prefix_bytes(true));
+            }
+        }
+        Turn::Close
     }
 
     /// Works through what has come; how many words of it.
@@ -180,7 +196,7 @@ impl Connection {
             Greeting::Incomplete => Ok(0),
             Greeting::Foreign => Err(Malformed::Hello),
             Greeting::OtherVersion => {
-                self.out.extend_bytes(&handshake::prefix_bytes());
+                self.out.extend_bytes(&handshake::prefix_bytes(false));
                 self.phase = Phase::Closing;
                 Ok(0)
             }
@@ -202,7 +218,7 @@ impl Connection {
             Verdict::WrongKey
         };
         if verdict != Verdict::Welcome {
-            tracing::warn!(peer = ?self.stream.peer_addr().ok(), ?purpose, ?verdict, "a connection is refused");
+            tracing::warn!(peer = ?self.socket().peer_addr().ok(), ?purpose, ?verdict, "a connection is refused");
         }
         self.out.push(verdict as u64);
         self.phase = if verdict == Verdict::Welcome { Phase::Open(purpose) } else { Phase::Closing };
@@ -232,14 +248,14 @@ impl Connection {
         if !self.out.is_empty() && (all || !self.deferred) {
             self.deferred = false;
             node.before_send();
-            if self.out.send(&self.stream).is_err() {
+            if self.out.send(&mut self.stream).is_err() {
                 return Turn::Close;
             }
         }
         match (self.out.is_empty() || self.deferred, self.ended, self.phase) {
             // What still comes in would be answered by a reset, and could cost the client the last words.
             (true, false, Phase::Closing) => {
-                let _ = self.stream.shutdown(std::net::Shutdown::Write);
+                let _ = self.socket().shutdown(Shutdown::Write);
                 Turn::Keep
             }
             (true, true, _) if !self.stalled => {

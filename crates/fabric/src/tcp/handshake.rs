@@ -17,7 +17,8 @@
 //! difference.
 //!
 //! After the handshake plain TCP is neither encrypted nor signed: the key keeps out strangers and mistakes, but not who
-//! can read or forge the packets of an open connection.
+//! can read or forge the packets of an open connection. TLS does; all this is said inside of it. Who speaks plain TCP to
+//! an end with TLS, or the other way round, is answered with a prefix that tells him so.
 //!
 //! ```text
 //! Prefix       | magic : 8 bytes | version : u32 | features : u32 |
@@ -28,8 +29,7 @@
 //! ```
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hmac::Mac;
 use zerocopy::little_endian::{U32, U64};
@@ -38,6 +38,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::{Fault, Refusal};
 use crate::limits::REGIONS_PER_NODE_MAX;
 use crate::tcp::key::{self, Key};
+use crate::tcp::stream::{Stream, Timed};
+use crate::tcp::tls::{self, TlsReason};
 use crate::transport::ClientId;
 
 /// What both hellos begin with.
@@ -48,6 +50,12 @@ pub(crate) const VERSION: u32 = 1;
 
 /// Extensions that this program knows; both ends use what both know. None yet.
 const FEATURES: u32 = 0;
+
+/// Among the features of a server that answers in plain TCP: it talks TLS only.
+const TLS_ONLY: u32 = 1 << 31;
+
+/// What TLS begins with.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// The end has a key.
 const HAS_KEY: u32 = 1;
@@ -125,7 +133,7 @@ pub(crate) enum Greeting {
     Incomplete,
     /// It is not of this protocol.
     Foreign,
-    /// It is of another version: it gets ours, and nothing more.
+    /// It is of another version, or TLS that this end does not talk: it gets our prefix, and nothing more.
     OtherVersion,
     /// Whole.
     Hello(ClientHello),
@@ -134,6 +142,9 @@ pub(crate) enum Greeting {
 /// Parses what a client begins with.
 pub(crate) fn greeting(bytes: &[u8]) -> Greeting {
     // What is wrong is told as soon as it is seen: a stranger may never send a whole hello.
+    if bytes.first() == Some(&TLS_HANDSHAKE) {
+        return Greeting::OtherVersion;
+    }
     let seen = bytes.len().min(MAGIC.len());
     if bytes[..seen] != MAGIC[..seen] {
         return Greeting::Foreign;
@@ -185,9 +196,10 @@ impl ServerHello {
     }
 }
 
-/// All that a server sends to a hello of another version.
-pub(crate) fn prefix_bytes() -> [u8; PREFIX_BYTES] {
-    zerocopy::transmute!(PREFIX)
+/// All that a server sends to a hello that it does not take.
+pub(crate) fn prefix_bytes(tls_only: bool) -> [u8; PREFIX_BYTES] {
+    let features = U32::new(if tls_only { FEATURES | TLS_ONLY } else { FEATURES });
+    zerocopy::transmute!(Prefix { features, ..PREFIX })
 }
 
 fn mac(key: &Key, role: &[u8], client: &ClientHello, server: &ServerHello) -> hmac::Hmac<sha2::Sha256> {
@@ -225,16 +237,17 @@ fn check_server(key: Option<&Key>, client: &ClientHello, server: &ServerHello, p
     }
 }
 
-/// The client's side, on a blocking socket that is fresh: returns the server's hello once it is welcome. Ends within the
-/// handshake's time, however slowly the other end speaks.
+/// The client's side, on a blocking stream that is fresh: returns the server's hello once it is welcome. Ends at the
+/// deadline, however slowly the other end speaks.
 pub(crate) fn greet(
-    stream: &TcpStream,
+    stream: &mut Stream,
     key: Option<&Key>,
     purpose: Purpose,
-    limit: Duration,
+    deadline: Instant,
 ) -> Result<ServerHello, Fault> {
-    let mut socket = Timed { stream, deadline: Instant::now() + limit };
-    let lost = |error: io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
+    let is_tls = stream.is_tls();
+    let mut socket = Timed { stream, deadline };
+    socket.secure().map_err(lost)?;
     let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Unreachable(ErrorKind::Other)))?;
     let ours = ClientHello::new(purpose, key.is_some(), nonce);
     socket.write_all(ours.as_bytes()).map_err(lost)?;
@@ -245,6 +258,9 @@ pub(crate) fn greet(
     let theirs = Prefix::read_from_bytes(prefix).expect("a prefix has the length of a prefix");
     if theirs.magic != MAGIC {
         return Err(Fault::Refused(Refusal::Foreign));
+    }
+    if !is_tls && theirs.features.get() & TLS_ONLY != 0 {
+        return Err(Fault::Refused(Refusal::Tls(TlsReason::Needed)));
     }
     if theirs.version != VERSION {
         return Err(Fault::Refused(Refusal::Version { found: theirs.version.get(), known: VERSION }));
@@ -267,42 +283,15 @@ pub(crate) fn greet(
     }
 }
 
-/// A blocking socket all of whose operations together have one deadline.
-pub(crate) struct Timed<'s> {
-    pub(crate) stream: &'s TcpStream,
-    pub(crate) deadline: Instant,
-}
-
-impl Timed<'_> {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        match self.deadline.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(ErrorKind::TimedOut.into()),
-            left => Ok(Some(left)),
+/// The connection has ended before the server has said all.
+fn lost(error: io::Error) -> Fault {
+    Fault::Refused(match tls::reason(&error) {
+        Some(reason) => {
+            tracing::warn!(%error, "no TLS with a memory node");
+            Refusal::Tls(reason)
         }
-    }
-}
-
-/// A socket's time limit shows as "would block".
-fn timed_out(error: io::Error) -> io::Error {
-    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(into).map_err(timed_out)
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(from).map_err(timed_out)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+        None => Refusal::Unreachable(error.kind()),
+    })
 }
 
 #[cfg(test)]

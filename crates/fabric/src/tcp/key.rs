@@ -14,7 +14,7 @@ const KEY_BYTES: usize = 32;
 const FILE_TAG: &str = "remora-key-1 ";
 const FILE_BYTES: usize = FILE_TAG.len() + 2 * KEY_BYTES + 1;
 /// Permission bits of others than the owner.
-const OTHERS: u32 = 0o077;
+pub(crate) const OTHERS: u32 = 0o077;
 
 /// A key that clients and memory nodes of a cluster share.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait for an answer.
 
 use std::collections::VecDeque;
-use std::net::TcpStream;
 
 use crate::address::NodeId;
 use crate::error::Fault;
@@ -9,6 +8,7 @@ use crate::limits::FRAME_WORDS_MAX;
 use crate::round::Verb;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind};
+use crate::tcp::stream::Stream;
 use crate::transport::Nanos;
 
 /// What of a round is in one frame: its verbs for this node from `first` to `end`.
@@ -35,7 +35,7 @@ struct Open {
 pub(crate) struct Link {
     pub(crate) node: NodeId,
     /// `Err` for good once the node is lost.
-    pub(crate) stream: Result<TcpStream, Fault>,
+    pub(crate) stream: Result<Stream, Fault>,
     pub(crate) out: Outbox,
     pub(crate) rest: Rest,
     open: Option<Open>,
@@ -50,7 +50,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(node: NodeId, stream: Result<TcpStream, Fault>) -> Link {
+    pub(crate) fn new(node: NodeId, stream: Result<Stream, Fault>) -> Link {
         Link {
             node,
             stream,
@@ -95,7 +95,7 @@ impl Link {
 
     /// Sends what there is. False if the connection is broken: what the node said last may still be read.
     pub(crate) fn send(&mut self, now: Nanos) -> bool {
-        let Ok(stream) = &self.stream else { return true };
+        let Ok(stream) = &mut self.stream else { return true };
         // Their time begins now: they may have waited for a coroutine that had much to do.
         for part in self.waiting.iter_mut().rev().take(std::mem::take(&mut self.unsent)) {
             part.since = now;
@@ -115,7 +115,7 @@ impl Link {
     /// Reads once. `None` if the connection is broken.
     pub(crate) fn read(&mut self, receiver: &mut Receiver) -> Option<Received> {
         receiver.resume(&mut self.rest);
-        match &self.stream {
+        match &mut self.stream {
             Ok(stream) => receiver.read(stream).ok(),
             Err(_) => None,
         }

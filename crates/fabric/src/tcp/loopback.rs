@@ -9,7 +9,7 @@ use crate::error::FabricError;
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
 use crate::shm::Memory;
-use crate::tcp::{Key, Server, ServerError, ServerHandle, ServerOptions, Tcp, TcpOptions};
+use crate::tcp::{Server, ServerError, ServerHandle, ServerOptions, Tcp, TcpOptions};
 use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport};
 
 /// A cluster of servers could not be started.
@@ -41,11 +41,21 @@ struct LocalNode {
 impl Loopback {
     /// Starts a server for each node, with regions of the given sizes in bytes; all with the clients' key.
     pub fn new(nodes: &[Vec<usize>], options: TcpOptions) -> Result<Loopback, LoopbackError> {
+        let servers = ServerOptions { key: options.key.clone(), ..ServerOptions::default() };
+        Loopback::with_servers(nodes, &servers, options)
+    }
+
+    /// The same, with the servers' options.
+    pub fn with_servers(
+        nodes: &[Vec<usize>],
+        servers: &ServerOptions,
+        options: TcpOptions,
+    ) -> Result<Loopback, LoopbackError> {
         let mut addresses = Vec::with_capacity(nodes.len());
         let mut started = Vec::with_capacity(nodes.len());
         for sizes in nodes {
             let memory = Arc::new(Memory::map(std::slice::from_ref(sizes))?);
-            let (node, address) = LocalNode::start(memory, options.key.clone())?;
+            let (node, address) = LocalNode::start(memory, servers.clone())?;
             addresses.push(address);
             started.push(node);
         }
@@ -77,8 +87,7 @@ impl Loopback {
 }
 
 impl LocalNode {
-    fn start(memory: Arc<Memory>, key: Option<Key>) -> Result<(LocalNode, String), LoopbackError> {
-        let options = ServerOptions { key, ..ServerOptions::default() };
+    fn start(memory: Arc<Memory>, options: ServerOptions) -> Result<(LocalNode, String), LoopbackError> {
         let server = Server::bind(("127.0.0.1", 0), options, memory.clone())?;
         let (handle, address) = (server.handle(), server.local_addr()?);
         let thread = thread::Builder::new()

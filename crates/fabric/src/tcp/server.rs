@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -25,6 +25,8 @@ use crate::tcp::connection::{Connection, Turn};
 use crate::tcp::key::Key;
 use crate::tcp::node::{Counters, Node, NodeStatus, count};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
+use crate::tcp::stream::Stream;
+use crate::tcp::tls::ServerTls;
 use crate::transport::{ClientId, Handler, Nanos};
 
 /// Token of the listener; connections have their places.
@@ -43,6 +45,8 @@ const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 pub struct ServerOptions {
     /// Clients must have it too.
     pub key: Option<Key>,
+    /// What it proves by who it is: with it, it talks TLS only.
+    pub tls: Option<ServerTls>,
     /// Serve everybody who reaches the address, though there is no key.
     pub insecure: bool,
     /// Connections of clients that it takes.
@@ -51,7 +55,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { key: None, insecure: false, connections_max: CONNECTIONS_MAX }
+        ServerOptions { key: None, tls: None, insecure: false, connections_max: CONNECTIONS_MAX }
     }
 }
 
@@ -110,6 +114,7 @@ pub struct Server {
     shared: Arc<Shared>,
     listener: TcpListener,
     poller: Poller,
+    tls: Option<ServerTls>,
     node: Node,
     receiver: Receiver,
     spare: Outbox,
@@ -165,6 +170,7 @@ impl Server {
             shared: Arc::new(shared),
             listener,
             poller,
+            tls: options.tls,
             node: Node::new(memory, options.key, options.connections_max, counters),
             receiver: Receiver::new(),
             spare: Outbox::default(),
@@ -274,7 +280,7 @@ impl Server {
     fn put_back(&mut self, place: usize, mut connection: Box<Connection>, turn: Turn, was_timed: bool) {
         let wanted = connection.wanted();
         let kept = turn == Turn::Keep
-            && (wanted == connection.interest || self.poller.modify(connection.stream(), place as u64, wanted).is_ok());
+            && (wanted == connection.interest || self.poller.modify(connection.socket(), place as u64, wanted).is_ok());
         if !kept {
             if connection.client().is_some() {
                 self.node.leave();
@@ -330,15 +336,16 @@ impl Server {
         }
     }
 
-    fn welcome(&mut self, stream: std::net::TcpStream) -> io::Result<()> {
-        stream.set_nonblocking(true)?;
-        set_up(&stream, Duration::from_secs(30))?;
+    fn welcome(&mut self, socket: TcpStream) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        set_up(&socket, Duration::from_secs(30))?;
+        let stream = Stream::server(socket, self.tls.as_ref())?;
         self.serials += 1;
         let place = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
         });
-        if let Err(error) = self.poller.add(&stream, place as u64, Interest::IN) {
+        if let Err(error) = self.poller.add(stream.socket(), place as u64, Interest::IN) {
             self.free.push(place);
             return Err(error);
         }
@@ -431,7 +438,7 @@ impl Server {
 }
 
 /// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone is noticed.
-pub(crate) fn set_up(stream: &std::net::TcpStream, patience: Duration) -> io::Result<()> {
+pub(crate) fn set_up(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
     sockopt::set_socket_keepalive(stream, true)?;

@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -28,9 +28,9 @@ use crate::shm::{CAPABILITIES, monotonic_ns};
 use crate::tcp::Cluster;
 use crate::tcp::buffer::{Received, Receiver};
 use crate::tcp::frame::{self, Malformed};
-use crate::tcp::handshake::Timed;
 use crate::tcp::link::{Link, Part};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
+use crate::tcp::stream::{Stream, Timed};
 use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
 
 /// Where a ticket probably is: checked, and searched for otherwise.
@@ -92,7 +92,7 @@ impl TcpTransport {
     /// A transport over these connections, one for each node; an error is of a node that is lost from the start.
     pub(crate) fn new(
         cluster: Arc<Cluster>,
-        streams: Vec<Result<TcpStream, Fault>>,
+        streams: Vec<Result<Stream, Fault>>,
         bell: Arc<Bell>,
         poller: Poller,
     ) -> TcpTransport {
@@ -493,7 +493,7 @@ impl State {
         for link in self.links.iter().filter(|link| link.blocked) {
             if let Ok(stream) = &link.stream {
                 // It fails only for a socket that the poller does not have.
-                let _ = self.poller.modify(stream, u64::from(link.node.0), interest);
+                let _ = self.poller.modify(stream.socket(), u64::from(link.node.0), interest);
             }
         }
     }
@@ -504,16 +504,16 @@ impl Drop for TcpTransport {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let deadline = Instant::now() + Duration::from_nanos(state.patience).min(CLOSE_TIME_MAX);
-        let busy = |link: &&Link| !link.waiting.is_empty();
-        for link in state.links.iter().filter(busy) {
-            if let Ok(stream) = &link.stream {
-                let _ = stream.set_nonblocking(false);
+        let busy = |link: &&mut Link| !link.waiting.is_empty();
+        for link in state.links.iter_mut().filter(busy) {
+            if let Ok(stream) = &mut link.stream {
+                let _ = stream.socket().set_nonblocking(false);
                 let _ = Timed { stream, deadline }.write_all(link.out.unsent());
-                let _ = stream.shutdown(Shutdown::Write);
+                let _ = stream.socket().shutdown(Shutdown::Write);
             }
         }
-        for link in state.links.iter().filter(busy) {
-            if let Ok(stream) = &link.stream {
+        for link in state.links.iter_mut().filter(busy) {
+            if let Ok(stream) = &mut link.stream {
                 while matches!(Timed { stream, deadline }.read(&mut [0; 4096]), Ok(1..)) {}
             }
         }

@@ -48,7 +48,7 @@
 //!    when it is free, and a read-only transaction's validation fails on a lock as well: its holder may have committed,
 //!    been reported, and been followed by a transaction that this one has seen.
 
-use remora_fabric::{CallHandle, Completed, NodeId, ReadHandle, Round};
+use remora_fabric::{CallHandle, Completed, FabricError, Fault, NodeId, ReadHandle, Round};
 use remora_index::BucketRef;
 use remora_index::cluster_hash::still_absent;
 use remora_memory::limits::FRAME_BYTES_MAX;
@@ -124,7 +124,7 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
             return Err(Limit::LogInDoubt.into());
         }
         if attempts == LOG_ATTEMPTS {
-            return Err(Abort::LogFull(full).into());
+            return Err(Stop::Unavailable(FabricError { node: full, fault: Fault::Behind }));
         }
         if attempts > 1 {
             tx.lane.sleep(LOG_PAUSE_NS).await;
@@ -248,17 +248,15 @@ pub(crate) enum Check {
 /// what it meant to write.
 async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     let only_read = |item: &Item| !(writes && item.is_written());
-    let ignore_locks = mutant!(ValidateVersionOnly) && writes || mutant!(ValidateReadOnlyVersionOnly) && !writes;
+    let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
     let primitive = tx.state.protocol.validate();
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let mut round = tx.lane.round();
         let state = &mut *tx.state;
         state.checks.clear();
-        for index in next..state.sets.items.len() {
-            if only_read(&state.sets.items[index])
-                && !look_again(&state.sets, index, primitive, &mut round, &mut state.checks)
-            {
+        while let Some(item) = state.sets.items.get(next) {
+            if only_read(item) && !look_again(&state.sets, next, primitive, &mut round, &mut state.checks) {
                 break;
             }
             next += 1;

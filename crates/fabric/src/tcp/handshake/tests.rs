@@ -43,6 +43,7 @@ fn a_greeting_is_judged_as_soon_as_it_can_be() {
     assert_eq!(greeting(bytes), Greeting::Hello(client));
     assert_eq!(greeting(b"GET / HTTP/1.1"), Greeting::Foreign);
     assert_eq!(greeting(b"G"), Greeting::Foreign);
+    assert_eq!(greeting(&[TLS_HANDSHAKE, 3, 1]), Greeting::OtherVersion);
     let mut newer = bytes.to_vec();
     newer[8] = 2;
     assert_eq!(greeting(&newer[..16]), Greeting::OtherVersion);

@@ -1,0 +1,131 @@
+//! The same keys in a cluster of memory nodes, and transactions on them.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::{Cluster, ConnectOptions, Error, Nodes, Session, Table, TableOptions, WorkerOptions};
+use remora_workload::Prng;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::processes::{MemoryNodeProcess, own_cpu_seconds};
+use crate::{IN_FLIGHT, KEYS, Sample, VALUE_BYTES};
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Value([u64; VALUE_BYTES / 8]);
+
+impl remora::Record for Value {
+    const SCHEMA: &'static str = "value: 64 bytes";
+}
+
+/// Fifty threads and a memory node on few processors: who waits long for his turn is not dead.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A table on some memory nodes, with as many copies.
+pub(crate) struct Store<'a> {
+    nodes: &'a [MemoryNodeProcess],
+    cluster: Cluster,
+    table: Table<u64, Value>,
+}
+
+/// Who runs how many of which transactions.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    /// Each with a connection to each memory node.
+    pub(crate) threads: usize,
+    /// Reads and writes two records; otherwise reads one.
+    pub(crate) write: bool,
+}
+
+impl<'a> Store<'a> {
+    /// Loads all keys, and reads each once, so that its location is cached.
+    pub(crate) fn load(nodes: &'a [MemoryNodeProcess]) -> Store<'a> {
+        let addresses = nodes.iter().map(|node| node.address.clone()).collect();
+        let (replicas, patience) = (Some(nodes.len() as u8), Some(PATIENCE));
+        let options = ConnectOptions { replicas, patience, ..ConnectOptions::default() };
+        let cluster = Cluster::connect(&Nodes::Tcp(addresses), &options).expect("memory nodes that were just started");
+        let table = cluster.create_table("values", TableOptions::for_rows(KEYS)).expect("room for a table");
+        let rows = (0..KEYS).map(|key| (key, Value([key; VALUE_BYTES / 8])));
+        cluster.load(&table, rows).expect("room for all rows");
+        let mut worker = cluster.worker(WorkerOptions { coroutines: IN_FLIGHT, ..WorkerOptions::default() });
+        let read = worker.as_mut().expect("a worker").run(async |coroutine, session: &mut Session| {
+            for key in (coroutine as u64..KEYS).step_by(IN_FLIGHT) {
+                session.transact(async |tx| tx.read(&table, key).await).await?;
+            }
+            Ok::<_, Error>(())
+        });
+        read.into_iter().collect::<Result<(), _>>().expect("records that were just loaded");
+        drop(worker);
+        Store { nodes, cluster, table }
+    }
+
+    pub(crate) fn measure(&self, load: Load, time: Duration) -> Sample {
+        let (barrier, stop) = (Barrier::new(load.threads + 1), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let (barrier, stop) = (&barrier, &stop);
+            let threads: Vec<_> =
+                (0..load.threads).map(|number| scope.spawn(move || self.work(load, number, barrier, stop))).collect();
+            barrier.wait();
+            let (before, started) = ((own_cpu_seconds(), self.server_cpu_seconds()), Instant::now());
+            thread::sleep(time);
+            stop.store(true, Ordering::Relaxed);
+            let seconds = started.elapsed().as_secs_f64();
+            let client_cpu = own_cpu_seconds() - before.0;
+            let server_cpu = self.server_cpu_seconds() - before.1;
+            let (mut operations, mut round_trips) = (0, 0);
+            for thread in threads {
+                let (done, trips) = thread.join().expect("a worker without failures");
+                operations += done;
+                round_trips += trips;
+            }
+            let (operations, round_trips) = (operations as f64, Some(round_trips as f64));
+            Sample { operations, seconds, round_trips, client_cpu, server_cpu }
+        })
+    }
+
+    fn server_cpu_seconds(&self) -> f64 {
+        self.nodes.iter().map(MemoryNodeProcess::cpu_seconds).sum()
+    }
+
+    /// One thread's transactions until it is stopped: how many, and their round trips.
+    fn work(&self, load: Load, number: usize, barrier: &Barrier, stop: &AtomicBool) -> (u64, u64) {
+        let worker = self.cluster.worker(WorkerOptions { coroutines: IN_FLIGHT, ..WorkerOptions::default() });
+        // All come here, also who has no worker: the others would wait for ever.
+        barrier.wait();
+        let run = worker.expect("room for a worker").run(async |coroutine, session: &mut Session| {
+            let mut random = Prng::derive(number as u64, coroutine as u64);
+            let (mut done, before) = (0, session.lane().cost().round_trips);
+            while !stop.load(Ordering::Relaxed) {
+                let (one, other) = (random.below(KEYS), random.below(KEYS));
+                if load.write {
+                    self.change(session, one, other).await?
+                } else {
+                    self.get(session, one).await?
+                }
+                done += 1;
+            }
+            Ok::<_, Error>((done, session.lane().cost().round_trips - before))
+        });
+        let run: Vec<_> = run.into_iter().collect::<Result<_, _>>().expect("memory nodes that answer");
+        run.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    async fn get(&self, session: &mut Session, key: u64) -> Result<(), Error> {
+        let value = session.transact(async |tx| tx.read(&self.table, key).await).await?;
+        assert!(value.is_some(), "every key was loaded");
+        Ok(())
+    }
+
+    async fn change(&self, session: &mut Session, one: u64, other: u64) -> Result<(), Error> {
+        let changed = session.transact(async |tx| {
+            let (one, other) = (tx.want(&self.table, one), tx.want(&self.table, other));
+            tx.fetch().await?;
+            tx.get_mut(one)?.0[0] += 1;
+            tx.get_mut(other)?.0[0] += 1;
+            Ok(())
+        });
+        changed.await
+    }
+}

@@ -1,0 +1,40 @@
+//! The contract of a round, over TCP with TLS: no test knows the difference.
+
+#[path = "tcp_support/certificates.rs"]
+mod certificates;
+
+use certificates::Issued;
+use remora_fabric::conformance::{Bed, Clients};
+use remora_fabric::tcp::{Key, Loopback, ServerOptions, TcpOptions};
+
+struct TlsBed;
+
+impl Bed for TlsBed {
+    type Fabric = Loopback;
+
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
+        let issued = Issued::self_signed("127.0.0.1");
+        let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
+        let servers = ServerOptions { key: key.clone(), tls: Some(issued.server()), ..ServerOptions::default() };
+        let options = TcpOptions { key, tls: Some(issued.client()), ..TcpOptions::default() };
+        Loopback::with_servers(nodes, &servers, options).expect("a test's servers")
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::Threads
+    }
+
+    fn runs(&self) -> u64 {
+        2
+    }
+
+    fn turns(&self) -> u64 {
+        1_000
+    }
+
+    fn reorders(&self) -> bool {
+        false
+    }
+}
+
+remora_fabric::conformance_suite!(TlsBed);
