@@ -171,12 +171,18 @@ impl Worker {
 
     /// Nothing is ready: spin a bounded time, then park until the next timer, completion or wake.
     fn wait(&self) {
+        // Where an answer comes from another thread or process, it may need this core.
+        let awaits_others = self.ready.remote.idle.get().is_some();
         for _ in 0..IDLE_SPINS {
             self.progress();
             if !self.ready.is_empty() {
                 return;
             }
-            std::hint::spin_loop();
+            if awaits_others {
+                thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
         }
         let endpoints = self.endpoints.borrow();
         let Some(first) = endpoints.first() else {

@@ -1,5 +1,5 @@
 //! Shared memory: memory nodes are mappings of this process, and the one-sided verbs of a round are executed by the thread
-//! that posts it. [`Shm`] has all nodes in one process; [`file`] has them in files that many processes map.
+//! that posts it. [`Shm`] has all nodes in one process; [`file`](mod@file) has them in files that many processes map.
 //!
 //! A round completes when it is posted, unless it has calls. Its verbs run in the order added, which is more order than
 //! the contract gives; nothing above may rely on it, and the [`seeded`](crate::seeded) backend sees to that.

@@ -25,7 +25,7 @@
 //!
 //! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer than
 //! [`TcpOptions::patience`] is lost to that transport for good: rounds to it fail with
-//! [`Fault::Unreachable`](crate::Fault::Unreachable) from then on. Nothing is ever sent twice, and nothing reconnects in
+//! [`Fault::Unreachable`] from then on. Nothing is ever sent twice, and nothing reconnects in
 //! secret: whether the verbs of a lost round have run is unknown, and only the layers above can find out.
 
 use std::fmt;

@@ -17,6 +17,8 @@ use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 use remora_fabric::tcp::{Key, Loopback, Server, ServerOptions, TcpOptions};
 use remora_fabric::{ClientId, Fabric, Fault, Lane, NodeId, Refusal, TlsReason, Worker, block_on};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use tcp_support::*;
 
 const HOST: &str = "127.0.0.1";
@@ -314,6 +316,45 @@ fn the_largest_rounds_of_many_lanes_arrive_whole() {
             }
         })
     }));
+}
+
+/// Answers that nobody fetches stop in the middle of a record, and go on from there.
+#[test]
+fn a_client_that_does_not_listen_stalls_only_itself() {
+    const READS: usize = 1_000; // of 60 KiB: far more than what sockets buffer
+    const WORDS: u64 = 7_680;
+    let issued = Issued::signed(HOST);
+    let (_, address) = serve(served_by(&issued));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(issued.trusted()).unwrap()).unwrap();
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let session = rustls::ClientConnection::new(Arc::new(config), HOST.try_into().unwrap()).unwrap();
+    let socket = TcpStream::connect(&address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut deaf = rustls::StreamOwned::new(session, socket);
+    deaf.write_all(&client_hello(7)).unwrap();
+    deaf.read_exact(&mut [0; 152]).unwrap();
+    deaf.write_all(&[0; 32]).unwrap();
+    let mut verdict = [0; 8];
+    deaf.read_exact(&mut verdict).unwrap();
+    assert_eq!(u64::from_le_bytes(verdict), WELCOME);
+    for ticket in 0..READS as u64 {
+        deaf.write_all(&bytes(&[1 << 32 | 4, ticket, WORDS << 32 | 1, 0])).unwrap();
+    }
+    thread::sleep(Duration::from_millis(200));
+    let fabric = tcp(&[&address], trusting(&issued));
+    block_on(&fabric, ClientId(1), async |lane: &Lane| {
+        for _ in 0..1_000 {
+            touch(lane, &[0]).await.expect("a healthy node");
+        }
+    })
+    .unwrap();
+    for ticket in 0..READS as u64 {
+        let mut answer = vec![0; 16 + 8 * WORDS as usize];
+        deaf.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..16], bytes(&[2 + WORDS, ticket]));
+        assert!(answer[24..].iter().all(|byte| *byte == 0), "one word has been touched");
+    }
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn golden_metadata() {
     assert_eq!(table[12], 64 << 32 | 24, "slot and value bytes");
     assert_eq!(table[13], 32 << 48 | 8 << 32 | 2 << 16, "value at, key bytes, shards, first shard");
     assert_eq!(table[14], 1 << 32 | 1 << 24 | 2 << 16, "read scheme, index, replicas");
-    assert_eq!(table[15], 0x0101_0101, "discipline");
+    assert_eq!(table[15], 0x0201_0101, "discipline");
     let space = 340 << 10;
     assert_eq!(shards[..6], [2 << 16, 8192, 0, space, 1, space]);
     assert_eq!(shards[16..22], [2 << 16, 8192, 1, space + 8192, 0, space + 8192]);
