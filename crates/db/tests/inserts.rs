@@ -5,6 +5,7 @@ mod support;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{
@@ -146,7 +147,10 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
 
 /// Keeps the cost and the versions of every attempt that commits.
 #[derive(Clone, Default)]
-struct Seen(std::rc::Rc<RefCell<Vec<(Cost, Vec<(WriteKind, u64)>)>>>);
+struct Seen(Rc<RefCell<Vec<Committed>>>);
+
+/// What an attempt cost, and the versions it installed.
+type Committed = (Cost, Vec<(WriteKind, u64)>);
 
 impl Observer for Seen {
     fn transaction(&mut self, event: &TransactionEvent<'_>) {

@@ -288,11 +288,7 @@ impl HistoryReader {
         scanner.open_array()?;
         let mut first = true;
         while scanner.next_element(&mut first)? {
-            scanner.open_array()?;
-            let table = self.parse_table(scanner)?;
-            scanner.comma()?;
-            let key = self.parse_key(scanner, table)?;
-            scanner.comma()?;
+            let key = self.parse_keyed(scanner)?;
             let column = scanner.next_column();
             let version = scanner.unsigned_or_null("a version (unsigned integer) or null")?;
             let absent = scanner.peek() == Some(b',');
@@ -322,11 +318,7 @@ impl HistoryReader {
         scanner.open_array()?;
         let mut first = true;
         while scanner.next_element(&mut first)? {
-            scanner.open_array()?;
-            let table = self.parse_table(scanner)?;
-            scanner.comma()?;
-            let key = self.parse_key(scanner, table)?;
-            scanner.comma()?;
+            let key = self.parse_keyed(scanner)?;
             let version = scanner.unsigned_or_null("a version (unsigned integer)")?;
             scanner.comma()?;
             let column = scanner.next_column();
@@ -394,11 +386,7 @@ impl HistoryReader {
         let mut first = true;
         while scanner.next_element(&mut first)? {
             let column = scanner.next_column();
-            scanner.open_array()?;
-            let table = self.parse_table(scanner)?;
-            scanner.comma()?;
-            let key = self.parse_key(scanner, table)?;
-            scanner.comma()?;
+            let key = self.parse_keyed(scanner)?;
             let installed = scanner.unsigned("a version (unsigned integer)")?;
             scanner.comma()?;
             let restored = scanner.unsigned("a version (unsigned integer)")?;
@@ -409,6 +397,16 @@ impl HistoryReader {
             self.history.rollbacks.push(RollbackRow { installed, restored, key });
         }
         Ok(())
+    }
+
+    /// The opening of an element about one key: `[table, key,`.
+    fn parse_keyed(&mut self, scanner: &mut Scanner<'_>) -> Result<u32, LineError> {
+        scanner.open_array()?;
+        let table = self.parse_table(scanner)?;
+        scanner.comma()?;
+        let key = self.parse_key(scanner, table)?;
+        scanner.comma()?;
+        Ok(key)
     }
 
     fn parse_table(&mut self, scanner: &mut Scanner<'_>) -> Result<u32, LineError> {
