@@ -469,9 +469,10 @@ fn deadlines(protocol: Protocol) {
         lock_for_ever(&cluster, &rows, 0);
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
-            let within = |time| TransactionOptions { deadline: Some(time), ..TransactionOptions::default() };
+            let within =
+                |time| TransactionOptions { deadline: Some(time), attempts: u32::MAX, ..TransactionOptions::default() };
             let runs = Cell::new(0);
-            let blocked = session.transact_with(within(Duration::from_millis(30)), async |tx| {
+            let blocked = session.transact_with(within(Duration::from_millis(300)), async |tx| {
                 runs.set(runs.get() + 1);
                 add(tx, &rows, 0..1, 1).await
             });

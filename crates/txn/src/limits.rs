@@ -12,9 +12,9 @@ pub const READ_PAUSE_NS: u64 = 400;
 pub const LOOKUP_ATTEMPTS: u32 = 8;
 /// Buckets and records that are read to find one key: more than any chain has.
 pub const HOPS_MAX: u32 = 4096;
-/// How often a full log ring is asked how far it has been applied, before any lock is taken: for about a second, then its
-/// node is given up.
-pub const LOG_ATTEMPTS: u32 = 15_000;
+/// How long a full log ring is asked how far it has been applied, before any lock is taken, until its node is given up; in
+/// nanoseconds. A node that is alive applies a ring in far less.
+pub const LOG_PATIENCE_NS: u64 = 800_000_000;
 /// Pause in between, in nanoseconds.
 pub const LOG_PAUSE_NS: u64 = 50_000;
 /// How often a transaction is tried, unless its options say otherwise.

@@ -272,7 +272,7 @@ fn client<W: Workload>(
     let also = if shared.stop.load(Ordering::Relaxed) { None } else { observers() };
     let ran = thread.run(&mut worker, &mut random, also, &shared.ended[index]);
     if let Err(RunError::Transaction(Error::Unavailable(lost))) = &ran
-        && lost.fault == Fault::Unreachable
+        && matches!(lost.fault, Fault::Unreachable | Fault::Behind)
     {
         // Nobody of this process need find out once more, by waiting.
         cluster.fabric().fail(lost.node);

@@ -56,7 +56,7 @@ use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
 use remora_sync::{LockWord, RecordHeader, VALIDATED_BYTES};
 
 use crate::error::{Abort, Limit, Stop};
-use crate::limits::{LOG_ATTEMPTS, LOG_NODES_MAX, LOG_PAUSE_NS};
+use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
 use crate::protocol::Primitive;
 use crate::rpc::{self, Code};
@@ -117,16 +117,17 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     if participants.count_ones() as usize > LOG_NODES_MAX {
         return Err(Limit::LogNodes.into());
     }
-    let mut attempts = 0;
+    let mut waiting_since = None;
     while let Err(full) = reserve(tx, participants, words) {
-        attempts += 1;
         if tx.lane.background() == 0 && tx.state.is_in_doubt(tx.lane) {
             return Err(Limit::LogInDoubt.into());
         }
-        if attempts == LOG_ATTEMPTS {
+        // The first time it is asked at once: it may have gone on since we last looked.
+        let now = tx.lane.now();
+        if now - *waiting_since.get_or_insert(now) > LOG_PATIENCE_NS {
             return Err(Stop::Unavailable(FabricError { node: full, fault: Fault::Behind }));
         }
-        if attempts > 1 {
+        if waiting_since != Some(now) {
             tx.lane.sleep(LOG_PAUSE_NS).await;
         }
         let mut round = tx.lane.round();
