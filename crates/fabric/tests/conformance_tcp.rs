@@ -1,5 +1,7 @@
 //! The contract of a round, over TCP: memory nodes are servers on threads of this process, clients are threads.
 
+use std::time::Duration;
+
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::tcp::{Key, Loopback, TcpOptions};
 
@@ -11,7 +13,9 @@ impl Bed for TcpBed {
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
         // With and without a key.
         let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
-        Loopback::new(nodes, TcpOptions { key, ..TcpOptions::default() }).expect("a test's servers")
+        // A busy machine is not a dead node.
+        let options = TcpOptions { key, patience: Duration::from_secs(30), ..TcpOptions::default() };
+        Loopback::new(nodes, options).expect("a test's servers")
     }
 
     fn clients(&self) -> Clients {

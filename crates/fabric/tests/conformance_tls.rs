@@ -3,6 +3,8 @@
 #[path = "tcp_support/certificates.rs"]
 mod certificates;
 
+use std::time::Duration;
+
 use certificates::Issued;
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::tcp::{Key, Loopback, ServerOptions, TcpOptions};
@@ -16,7 +18,8 @@ impl Bed for TlsBed {
         let issued = Issued::self_signed("127.0.0.1");
         let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
         let servers = ServerOptions { key: key.clone(), tls: Some(issued.server()), ..ServerOptions::default() };
-        let options = TcpOptions { key, tls: Some(issued.client()), ..TcpOptions::default() };
+        let options =
+            TcpOptions { key, tls: Some(issued.client()), patience: Duration::from_secs(30), ..TcpOptions::default() };
         Loopback::with_servers(nodes, &servers, options).expect("a test's servers")
     }
 

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
@@ -65,7 +66,9 @@ pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
 pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
     let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
     let regions = vec![vec![options.node_bytes]; NODES.into()];
-    let tcp = Loopback::new(&regions, TcpOptions::default()).unwrap();
+    // A busy machine is not a dead node.
+    let patient = TcpOptions { patience: Duration::from_secs(30), ..TcpOptions::default() };
+    let tcp = Loopback::new(&regions, patient).unwrap();
     vec![
         embedded(protocol, replicas),
         seeded(protocol, replicas, 7).0,
