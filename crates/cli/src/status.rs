@@ -73,7 +73,7 @@ struct Server {
     revoked: u64,
     frames: u64,
     sends: u64,
-    service_cpu_seconds: f64,
+    cpu_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,7 +169,7 @@ impl From<NodeStatus> for Server {
             revoked: status.revoked,
             frames: status.frames,
             sends: status.sends,
-            service_cpu_seconds: status.service_cpu_ns as f64 / 1e9,
+            cpu_seconds: status.cpu_ns as f64 / 1e9,
         }
     }
 }
@@ -183,7 +183,7 @@ fn table(status: &Status) -> String {
 fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0).max(16) + 2;
     write!(text, "{:<width$}{:>6}{:>12}{:>12}{:>9}", "memory node", "number", "size", "allocated", "clients")?;
-    writeln!(text, "{:>12}{:>13}{:>13}{:>16}", "up", "connections", "frames", "service CPU s")?;
+    writeln!(text, "{:>12}{:>13}{:>13}{:>16}", "up", "connections", "frames", "CPU s")?;
     for node in &status.nodes {
         write!(text, "{:<width$}", node.address)?;
         let Some(state) = &node.state else {
@@ -196,7 +196,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
         if let Some(server) = &state.server {
             let up = show_time(Duration::from_secs_f64(server.up_seconds));
             let (connections, frames) = (server.connections, output::grouped(server.frames));
-            write!(text, "{up:>12}{connections:>13}{frames:>13}{:>16.2}", server.service_cpu_seconds)?;
+            write!(text, "{up:>12}{connections:>13}{frames:>13}{:>16.2}", server.cpu_seconds)?;
         }
         text.push('\n');
     }

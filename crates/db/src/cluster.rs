@@ -325,12 +325,16 @@ impl Cluster {
         Db::new(self, threads, options)
     }
 
-    /// CPU time that the memory nodes have used to apply redo logs, in nanoseconds.
+    /// CPU time that the memory nodes have used, in nanoseconds: of those in this process to apply redo logs, of others all.
     #[must_use]
-    pub fn applier_cpu_ns(&self) -> u64 {
+    pub fn memory_node_cpu_ns(&self) -> u64 {
         let here: u64 = self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum();
-        let elsewhere = (0..self.memory_nodes()).filter_map(|node| self.node_status(NodeId(node)));
-        here + elsewhere.map(|status| status.service_cpu_ns).sum::<u64>()
+        let elsewhere = self
+            .inner
+            .remote
+            .iter()
+            .flat_map(|(_, remote)| (0..self.memory_nodes()).map(|node| remote.cpu_ns(NodeId(node))));
+        here + elsewhere.sum::<u64>()
     }
 
     /// Which pages back the memory nodes; `None` for seeded ones.

@@ -173,6 +173,14 @@ impl Remote {
         }
     }
 
+    /// CPU time that the process of a node has used so far, in nanoseconds; 0 if nobody tells.
+    pub(crate) fn cpu_ns(&self, node: NodeId) -> u64 {
+        match self {
+            Remote::Tcp(tcp) => tcp.status(node).map_or(0, |status| status.cpu_ns),
+            Remote::Shm(files) => files.server_cpu_ns(node).unwrap_or(0),
+        }
+    }
+
     /// How the server of a node is, if that can be asked.
     pub(crate) fn status(&self, node: NodeId) -> Option<NodeStatus> {
         match self {

@@ -130,7 +130,7 @@ pub fn run_then<W: Workload>(
             }
         }
         shared.ready.wait();
-        let (began, appliers_began) = (Instant::now(), cluster.applier_cpu_ns());
+        let (began, appliers_began) = (Instant::now(), cluster.memory_node_cpu_ns());
         loop {
             let elapsed = began.elapsed();
             let ended = shared.ended.iter().map(|one| one.0.load(Ordering::Relaxed)).sum();
@@ -158,7 +158,7 @@ pub fn run_then<W: Workload>(
             return Err(error);
         }
         let elapsed = sum.ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(began));
-        let appliers = (cluster.applier_cpu_ns() - appliers_began) as f64 / 1e9;
+        let appliers = cluster.memory_node_cpu_ns().saturating_sub(appliers_began) as f64 / 1e9;
         let after = After { ledgers: &sum.ledgers, settled: sum.settled, unknown: sum.statistics.unknown };
         let invariants = conclude(after)?;
         let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };

@@ -171,8 +171,7 @@ pub struct PhasesUs {
 pub struct CpuSeconds {
     /// By the threads that run transactions.
     pub workers: f64,
-    /// By the memory nodes, to apply logs: what they use to serve verbs over TCP is not in it, and of memory nodes in
-    /// files of other processes nothing is known.
+    /// By the memory nodes: of those in this process to apply logs, of those that are processes of their own all.
     pub appliers: f64,
 }
 

@@ -101,6 +101,15 @@ impl ShmFiles {
     }
 }
 
+impl ShmFiles {
+    /// CPU time that the process which serves a node has used so far, in nanoseconds, to a hundredth of a second; `None` if
+    /// the system does not tell.
+    #[must_use]
+    pub fn server_cpu_ns(&self, node: NodeId) -> Option<u64> {
+        self.inner.nodes.get(usize::from(node.0))?.server().cpu_ns()
+    }
+}
+
 impl Shared {
     /// Takes nodes from the endpoints that were connected to servers which are no more.
     fn look_at_servers(&self) {

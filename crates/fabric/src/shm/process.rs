@@ -26,6 +26,13 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// CPU time that it has used so far; `None` of one that is no more.
+    pub(super) fn cpu_ns(self) -> Option<u64> {
+        let [user, system] = [14, 15].map(|number| field_of(self.pid, number).ok());
+        let ticks = user?.checked_add(system?).filter(|_| self.lives())?;
+        ticks.checked_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
+    }
+
     /// The calling one.
     pub(super) fn current() -> io::Result<Process> {
         let pid = std::process::id();
@@ -88,12 +95,17 @@ fn has_ended(handle: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)) != Ok(0)
 }
 
-/// When a process began: the 22nd field of its `stat`, counted behind the name, which may hold anything.
+/// When a process began: the 22nd field of its `stat`.
 fn start_of(pid: u32) -> io::Result<u64> {
+    field_of(pid, 22)
+}
+
+/// A number of a process's `stat`, its fields counted from 1: behind the name, the second, which may hold anything.
+fn field_of(pid: u32, number: usize) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
-    let start = fields.and_then(|fields| fields.split_ascii_whitespace().nth(19)).and_then(|start| start.parse().ok());
-    start.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let field = fields.and_then(|fields| fields.split_ascii_whitespace().nth(number - 3));
+    field.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Says when processes have ended. One thread, which sleeps in between.

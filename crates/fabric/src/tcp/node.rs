@@ -9,6 +9,7 @@ use crate::address::{NodeId, RegionId};
 use crate::error::FabricError;
 use crate::limits::{REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
 use crate::round::Verb;
+use crate::service::process_cpu_ns;
 use crate::shm::{Memory, execute_verb, monotonic_ns};
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind, Malformed, Request};
@@ -34,19 +35,21 @@ pub struct NodeStatus {
     pub sends: u64,
     /// CPU time of the node's services.
     pub service_cpu_ns: u64,
+    /// CPU time of the server's whole process.
+    pub cpu_ns: u64,
 }
 
 impl NodeStatus {
-    pub(crate) const WORDS: usize = 6;
+    pub(crate) const WORDS: usize = 7;
 
     pub(crate) fn to_words(self) -> [u64; NodeStatus::WORDS] {
-        let NodeStatus { uptime_ns, connections, revoked, frames, sends, service_cpu_ns } = self;
-        [uptime_ns, connections, revoked, frames, sends, service_cpu_ns]
+        let NodeStatus { uptime_ns, connections, revoked, frames, sends, service_cpu_ns, cpu_ns } = self;
+        [uptime_ns, connections, revoked, frames, sends, service_cpu_ns, cpu_ns]
     }
 
     pub(crate) fn from_words(words: [u64; NodeStatus::WORDS]) -> NodeStatus {
-        let [uptime_ns, connections, revoked, frames, sends, service_cpu_ns] = words;
-        NodeStatus { uptime_ns, connections, revoked, frames, sends, service_cpu_ns }
+        let [uptime_ns, connections, revoked, frames, sends, service_cpu_ns, cpu_ns] = words;
+        NodeStatus { uptime_ns, connections, revoked, frames, sends, service_cpu_ns, cpu_ns }
     }
 }
 
@@ -75,6 +78,7 @@ impl Counters {
             frames: load(&self.frames),
             sends: load(&self.sends),
             service_cpu_ns: load(&self.service_cpu_ns),
+            cpu_ns: process_cpu_ns(),
         }
     }
 }
