@@ -14,6 +14,9 @@ pub const ROUND_WORDS_MAX: usize = ROUND_BYTES_MAX / WORD_BYTES;
 /// Coroutines of one worker: its ready bits are one word.
 pub const LANES_MAX: usize = 64;
 
+/// Bits of a client's number: it stands in lock words, which have room for so many.
+pub const CLIENT_BITS: u32 = 24;
+
 /// Memory nodes of a cluster.
 pub const NODES_MAX: usize = 64;
 

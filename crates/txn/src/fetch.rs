@@ -12,7 +12,7 @@
 
 use remora_fabric::Round;
 use remora_index::{BucketRef, Location, Probe};
-use remora_sync::{FetchedRecord, Unstable, Version};
+use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
@@ -228,8 +228,7 @@ impl Tx<'_> {
             item.prepared = matches!(seen, Seen::Kept) && !item.existed;
             return Ok(seen);
         }
-        let was = item.fetched_before();
-        if was.is_some_and(|existed| existed) {
+        if item.fetched_before() == Some(true) {
             return Err(Abort::Changed.into());
         }
         item.fetch = Fetch::Here;
@@ -245,41 +244,39 @@ impl Tx<'_> {
     fn kept_from_call(&mut self, index: usize, location: Location, record: &[u64]) -> Result<Seen, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
-        let before = (item.fetched_before(), item.version, item.location);
+        let before = *item;
         let table = registered(&sets.tables, item.table);
         table.learn(item.home, item.hash, location);
-        let (intent_place, own) = (item.fetch, *item);
         item.location = location;
         item.address = table.primary(location.pointer);
-        if let (Some(existed), version, was_at) = before {
+        if before.fetched_before() == Some(true) {
             // Named before, to be read: what was read then must hold still, and values changed since are kept.
-            let header = remora_sync::RecordHeader::parse(record);
-            let same = header.is_some_and(|header| header.version == version) && was_at == location;
-            if existed && !same {
+            let header = RecordHeader::parse(record);
+            if header.is_none_or(|header| header.version != before.version) || before.location != location {
                 return Err(Abort::Changed.into());
             }
-            if existed {
-                *item = own;
-                item.fetch = Fetch::Here;
-                return Ok(Seen::Kept);
-            }
+            *item = before;
+            item.fetch = Fetch::Here;
+            return Ok(Seen::Kept);
         }
         match self.examine(index, record) {
             Seen::Another => {
                 // Unlinked in between.
                 let item = &mut self.state.sets.items[index];
-                item.fetch = intent_place;
+                item.fetch = before.fetch;
                 item.lookups += 1;
                 if item.lookups > LOOKUP_ATTEMPTS {
                     return Err(Abort::Changed.into());
                 }
                 Ok(Seen::Unstable(Abort::Changed))
             }
-            Seen::Kept if before.0 == Some(false) && self.state.sets.items[index].existed => Err(Abort::Changed.into()),
+            Seen::Kept if before.fetched_before() == Some(false) && self.state.sets.items[index].existed => {
+                Err(Abort::Changed.into())
+            }
             Seen::Unstable(why) => {
                 // Where it is, is known now, and its holder is about to let go.
                 let hybrid = self.state.protocol.execute() == Execute::Hybrid;
-                if let (Fetch::Ask, true) = (intent_place, hybrid) {
+                if let (Fetch::Ask, true) = (before.fetch, hybrid) {
                     self.state.sets.items[index].fetch = Fetch::Record(Found::Cached);
                 }
                 Ok(Seen::Unstable(why))

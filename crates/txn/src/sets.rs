@@ -199,6 +199,12 @@ pub(crate) fn registered(tables: &[Option<Arc<Table>>], id: TableId) -> &Table {
     tables[usize::from(id.0)].as_ref().expect("items are made for registered tables only")
 }
 
+/// Who changes the lock of a record: its table's discipline says so.
+#[inline]
+pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
+    registered(tables, item.table).entry().spec.discipline.into()
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
@@ -401,7 +407,7 @@ impl Sets {
     /// Who changes the lock of a record.
     #[inline]
     pub(crate) fn locks(&self, item: &Item) -> Primitive {
-        self.table(item.table).entry().spec.discipline.into()
+        locks(&self.tables, item)
     }
 
     /// The memory node of a key's primary.

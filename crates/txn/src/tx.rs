@@ -15,7 +15,7 @@ use crate::log::PATCH_WORDS;
 use crate::protocol::Primitive;
 use crate::rpc::Code;
 use crate::session::State;
-use crate::sets::{Change, Fetch, Intent, Lock, Slot, registered};
+use crate::sets::{Change, Fetch, Intent, Lock, Slot, locks};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -194,10 +194,9 @@ impl<'s> Tx<'s> {
             if !round.has_room(1, 4 * 8) {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
-            let locks: Primitive = registered(&self.state.sets.tables, item.table).entry().spec.discipline.into();
             if release_all {
                 round.write_words(item.address, &[LockWord::FREE.to_bits()]);
-            } else if locks == Primitive::Call {
+            } else if locks(&self.state.sets.tables, item) == Primitive::Call {
                 let request = [Code::Release.word(0), item.location.pointer.to_bits(), me];
                 round.call(item.address.node, &request, None, 0);
             } else {

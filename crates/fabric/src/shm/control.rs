@@ -41,7 +41,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::gate::wait_outside;
-use crate::limits::CHANNELS_MAX;
+use crate::limits::{CHANNELS_MAX, CLIENT_BITS};
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, futex_wake};
 use crate::transport::ClientId;
 
@@ -53,9 +53,6 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RemoraSM");
 pub(super) const VERSION: u64 = 1;
 /// Bits of what a reader must know to use the file; none yet.
 pub(super) const FEATURES: u64 = 0;
-
-/// Client ids stand in lock words, which give them so many bits.
-const CLIENT_BITS: u32 = 24;
 
 const STATES_AT: usize = 4096;
 const REVOKED_AT: usize = STATES_AT + CHANNELS_MAX * 8;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::address::{NodeId, RegionId};
 use crate::error::FabricError;
-use crate::limits::{REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
+use crate::limits::{CLIENT_BITS, REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
 use crate::round::Verb;
 use crate::service::process_cpu_ns;
 use crate::shm::{Memory, execute_verb, monotonic_ns};
@@ -16,9 +16,6 @@ use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
 use crate::tcp::key::{self, Key};
 use crate::transport::{ClientId, Nanos};
-
-/// Client numbers have so many bits: they stand in lock words.
-const CLIENT_BITS: u32 = 24;
 
 /// How a server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

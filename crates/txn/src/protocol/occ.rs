@@ -60,7 +60,7 @@ use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
 use crate::protocol::Primitive;
 use crate::rpc::{self, Code};
-use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets};
+use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks};
 use crate::tx::Tx;
 use zerocopy::IntoBytes;
 
@@ -220,11 +220,6 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
         }
     }
     Ok(())
-}
-
-#[inline]
-fn locks(tables: &[Option<std::sync::Arc<remora_index::Table>>], item: &Item) -> Primitive {
-    crate::sets::registered(tables, item.table).entry().spec.discipline.into()
 }
 
 #[inline]
