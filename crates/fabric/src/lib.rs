@@ -12,8 +12,9 @@
 //! - [`Lane`] is one coroutine's view of its endpoint; everything it awaits is counted there.
 //!
 //! A [`Worker`] is one thread that runs several coroutines over its endpoints, so that a round trip of one is work time
-//! for the others. Backends: [`shm`], memory nodes as mappings of this process or, in [`shm::file`], of several, and
-//! [`seeded`], the same memory under a scheduler that does everything the contract allows, from a seed.
+//! for the others. Backends: [`shm`], memory nodes as mappings of this process or, in [`shm::file`], of several; [`tcp`],
+//! memory nodes anywhere; and [`seeded`], the same memory under a scheduler that does everything the contract allows, from
+//! a seed.
 //!
 //! # The contract of a round
 //!
