@@ -136,6 +136,19 @@ impl Worker {
         self.worker.run(tasks)
     }
 
+    /// Begins a body on every coroutine, for whoever drives the worker turn by turn: a simulator.
+    pub fn start<'w, T, B: AsyncFn(usize, &mut Session) -> T>(
+        &'w mut self,
+        body: &'w B,
+    ) -> remora_fabric::Run<'w, impl Future<Output = T> + use<'w, T, B>> {
+        let Worker { worker, sessions, .. } = self;
+        let tasks = sessions.iter_mut().enumerate().map(|(index, session)| {
+            let lane = session.inner.lane().id();
+            (lane, async move { body(index, session).await })
+        });
+        worker.start(tasks)
+    }
+
     /// Runs one body on the first coroutine.
     pub fn block_on<T>(&mut self, body: impl AsyncFnOnce(&mut Session) -> T) -> T {
         let Some(session) = self.sessions.first_mut() else { unreachable!("a worker has a coroutine") };

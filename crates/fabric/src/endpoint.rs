@@ -45,11 +45,13 @@ pub struct Endpoint {
     unreported: Cell<u64>,
     next_serial: Cell<u64>,
     yields: Cell<bool>,
+    probes: bool,
 }
 
 impl Endpoint {
     pub(crate) fn new(transport: Box<dyn Transport>, ready: Rc<ReadySet>) -> Endpoint {
         Endpoint {
+            probes: transport.probes(),
             transport,
             ready,
             spare: Cell::new(None),
@@ -87,6 +89,19 @@ impl Endpoint {
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.transport.now()
+    }
+
+    /// The coroutine that runs has used so much CPU time that is not seen otherwise: what a simulated core pays for.
+    #[inline]
+    pub fn charge(&self, time: Nanos) {
+        self.transport.charge(time);
+    }
+
+    #[inline]
+    pub(crate) fn probe(&self, lane: LaneId, name: &'static str) {
+        if self.probes {
+            self.transport.probe(lane, name);
+        }
     }
 
     /// Background rounds that have failed since the last call.

@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::lane::Lane;
 use crate::limits::{IDLE_SLICE_NS, IDLE_SPINS, LANES_MAX};
-use crate::transport::{ClientId, Fabric, LaneId};
+use crate::transport::{ClientId, Fabric, LaneId, Nanos};
 
 /// The ready bits of a worker's lanes.
 pub(crate) struct ReadySet {
@@ -122,13 +122,20 @@ impl Worker {
     /// Runs one coroutine for each named lane until all have finished; their results in the order given. A panic of one
     /// ends the run.
     pub fn run<F: Future>(&self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
-        struct Task<F: Future> {
-            future: Option<Pin<Box<F>>>,
-            waker: Waker,
-            output: Option<F::Output>,
+        let mut run = self.start(tasks);
+        loop {
+            match run.turn() {
+                Turned::Finished => return run.finish(),
+                Turned::Ready => {}
+                Turned::Waiting(_) => self.wait(),
+            }
         }
+    }
+
+    /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one thread.
+    pub fn start<F: Future>(&self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Run<'_, F> {
         let mut by_lane = [usize::MAX; LANES_MAX];
-        let mut tasks: Vec<Task<F>> = tasks
+        let tasks: Vec<Task<F>> = tasks
             .into_iter()
             .enumerate()
             .map(|(index, (lane, future))| {
@@ -139,27 +146,7 @@ impl Worker {
                 Task { future: Some(Box::pin(future)), waker: Arc::new(waker).into(), output: None }
             })
             .collect();
-        let mut running = tasks.len();
-        while running > 0 {
-            let mut bits = self.ready.take();
-            if bits == 0 {
-                self.wait();
-                continue;
-            }
-            while bits != 0 {
-                let lane = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let Some(task) = tasks.get_mut(by_lane[lane]) else { continue };
-                let Some(future) = &mut task.future else { continue };
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
-                    task.future = None;
-                    task.output = Some(output);
-                    running -= 1;
-                }
-            }
-            self.progress();
-        }
-        tasks.into_iter().filter_map(|task| task.output).collect()
+        Run { worker: self, running: tasks.len(), tasks, by_lane }
     }
 
     /// Lets every endpoint make progress once, also outside of [`Worker::run`].
@@ -167,6 +154,10 @@ impl Worker {
         for endpoint in &*self.endpoints.borrow() {
             endpoint.progress();
         }
+    }
+
+    fn next_timer(&self) -> Option<Nanos> {
+        self.endpoints.borrow().iter().filter_map(|endpoint| endpoint.next_timer()).min()
     }
 
     /// Nothing is ready: spin a bounded time, then park until the next timer, completion or wake.
@@ -184,15 +175,93 @@ impl Worker {
                 std::hint::spin_loop();
             }
         }
+        let timer = self.next_timer();
         let endpoints = self.endpoints.borrow();
         let Some(first) = endpoints.first() else {
             thread::park();
             return;
         };
-        let timer = endpoints.iter().filter_map(|endpoint| endpoint.next_timer()).min();
         // Only the first endpoint is waited in. Where that is a real wait, the others are looked at again soon.
         let soon = (endpoints.len() > 1 && self.ready.remote.idle.get().is_some()).then(|| first.now() + IDLE_SLICE_NS);
         first.idle(timer.into_iter().chain(soon).min());
+    }
+}
+
+struct Task<F: Future> {
+    future: Option<Pin<Box<F>>>,
+    waker: Waker,
+    output: Option<F::Output>,
+}
+
+/// Coroutines of a worker that have begun. Made by [`Worker::start`].
+pub struct Run<'w, F: Future> {
+    worker: &'w Worker,
+    tasks: Vec<Task<F>>,
+    by_lane: [usize; LANES_MAX],
+    running: usize,
+}
+
+/// What a turn of a worker has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turned {
+    /// Every coroutine has finished.
+    Finished,
+    /// Some can go on at once.
+    Ready,
+    /// All wait, for a completion or until this time.
+    Waiting(Option<Nanos>),
+}
+
+/// A worker's run, whatever its coroutines are.
+pub trait Turn {
+    /// Every coroutine that is ready goes on to where it waits next.
+    fn turn(&mut self) -> Turned;
+}
+
+impl<F: Future> Turn for Run<'_, F> {
+    #[inline]
+    fn turn(&mut self) -> Turned {
+        if self.running == 0 {
+            return Turned::Finished;
+        }
+        let mut bits = self.worker.ready.take();
+        if bits == 0 {
+            self.worker.progress();
+            bits = self.worker.ready.take();
+        }
+        while bits != 0 {
+            let lane = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let Some(task) = self.tasks.get_mut(self.by_lane[lane]) else { continue };
+            let Some(future) = &mut task.future else { continue };
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
+                task.future = None;
+                task.output = Some(output);
+                self.running -= 1;
+            }
+        }
+        self.worker.progress();
+        if self.running == 0 {
+            Turned::Finished
+        } else if self.worker.ready.is_empty() {
+            Turned::Waiting(self.worker.next_timer())
+        } else {
+            Turned::Ready
+        }
+    }
+}
+
+impl<F: Future> Run<'_, F> {
+    /// What the coroutines have returned, in the order in which they were given: of those that have finished.
+    #[must_use]
+    pub fn finish(self) -> Vec<F::Output> {
+        self.tasks.into_iter().filter_map(|task| task.output).collect()
+    }
+}
+
+impl<F: Future> fmt::Debug for Run<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("running", &self.running).finish_non_exhaustive()
     }
 }
 

@@ -60,13 +60,14 @@ mod round;
 pub mod seeded;
 mod service;
 pub mod shm;
+pub mod sim;
 pub mod tcp;
 mod transport;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};
 pub use error::{FabricError, Fault, Refusal, TlsReason};
-pub use executor::{Worker, block_on, catch_panic};
+pub use executor::{Run, Turn, Turned, Worker, block_on, catch_panic};
 pub use lane::{Execute, Lane};
 pub use prng::{Prng, splitmix};
 pub use region::{Pages, Region, RegionError};

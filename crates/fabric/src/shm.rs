@@ -36,7 +36,7 @@ use server::Server;
 use transport::{Attachment, ShmTransport};
 
 pub use memory::Memory;
-pub(crate) use memory::{CAPABILITIES, execute_verb, monotonic_ns};
+pub(crate) use memory::{CAPABILITIES, execute_verb, monotonic_ns, no_such_node};
 
 /// The shared-memory backend of one process. Clones share the memory.
 #[derive(Clone, Debug)]

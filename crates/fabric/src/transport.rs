@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::address::{NodeId, RegionId};
+use crate::address::{Address, NodeId, RegionId};
 use crate::error::FabricError;
 use crate::region::Region;
 use crate::round::RoundBuffer;
@@ -86,6 +86,21 @@ pub trait Transport {
 
     /// What this backend promises.
     fn capabilities(&self) -> Capabilities;
+
+    /// The coroutine that runs has used so much CPU time that is not seen otherwise. Means something in a simulation only.
+    fn charge(&self, time: Nanos) {
+        let _ = time;
+    }
+
+    /// Whether anybody wants to know of [`Transport::probe`].
+    fn probes(&self) -> bool {
+        false
+    }
+
+    /// A coroutine has come to a place with a name. Means something in a simulation only, which has faults happen there.
+    fn probe(&self, lane: LaneId, name: &'static str) {
+        let _ = (lane, name);
+    }
 }
 
 /// A cluster's memory as one backend gives it: a factory of transports, and the memory nodes' own side.
@@ -109,6 +124,11 @@ pub trait Fabric: Send + Sync {
 
     /// What this backend promises.
     fn capabilities(&self) -> Capabilities;
+
+    /// Says that these bytes are lines of records (contract, rule 2), for a backend that tears whatever else may tear.
+    fn lines_of_records(&self, at: Address, bytes: u64) {
+        let _ = (at, bytes);
+    }
 }
 
 /// Serves calls ([`Round::call`](crate::Round::call)) on a memory node's own CPU, one after the other. It may be handed any

@@ -15,6 +15,7 @@ mod invariants;
 mod machine;
 pub mod micro;
 mod report;
+pub mod simulated;
 mod sizing;
 pub mod smallbank;
 mod statistics;

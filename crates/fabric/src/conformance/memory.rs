@@ -136,6 +136,7 @@ fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
             eprintln!("skipped: this backend does not promise lines (Capabilities::atomic_line)");
             return;
         }
+        crate::Fabric::lines_of_records(&fabric, word(0, 0), (lines * LINE_BYTES) as u64);
         // Some of what can go wrong takes a writer from lock to unlock within one READ: rare where steps are drawn.
         let turns = bed.turns() * if bed.clients() == Clients::Interleaved { 5 } else { 1 };
         let writing = |number: u64| {

@@ -198,7 +198,7 @@ impl fmt::Debug for Memory {
 }
 
 /// The error of a verb for a node that does not exist.
-pub(super) fn no_such_node(node: NodeId) -> FabricError {
+pub(crate) fn no_such_node(node: NodeId) -> FabricError {
     FabricError { node, fault: Fault::NoSuchRegion(Address { node, region: RegionId(0), offset: 0 }) }
 }
 

@@ -1,0 +1,192 @@
+//! A profile in the simulator's own unit, and the parts of a machine that can be occupied.
+
+use super::profile::{Medium, Profile};
+use super::queue::{NS, Picos};
+
+/// Picoseconds of so many nanoseconds.
+pub(super) fn picos(ns: f64) -> Picos {
+    (ns * NS as f64).round() as Picos
+}
+
+/// Picoseconds a byte takes at so many gigabytes per second.
+fn per_byte(gb_s: f64) -> f64 {
+    NS as f64 / gb_s
+}
+
+/// What everything costs: see [`Profile`] for what each is.
+#[derive(Clone, Debug)]
+pub(super) struct Costs {
+    link_per_byte: f64,
+    pcie_per_byte: f64,
+    pub(super) wire: Picos,
+    pub(super) send: Picos,
+    pub(super) fetch: Picos,
+    pub(super) inline_bytes: u64,
+    pub(super) receive: Picos,
+    pub(super) dma_read: Picos,
+    pub(super) dma_write: Picos,
+    pub(super) completion: Picos,
+    pub(super) flush: Picos,
+    pub(super) request: Picos,
+    pub(super) connection: Picos,
+    pub(super) read: Picos,
+    pub(super) write: Picos,
+    pub(super) atomic: Picos,
+    header_bytes: u64,
+    packet_bytes: u64,
+    slot_mask: u64,
+    slot_shift: u32,
+    pub(super) slot: Picos,
+    cached_connections: f64,
+    miss: f64,
+    pub(super) doorbell: Picos,
+    pub(super) post: Picos,
+    pub(super) poll: Picos,
+    pub(super) switch: Picos,
+    pub(super) message: Picos,
+    pub(super) call_post: Picos,
+    pub(super) call_next: Picos,
+    pub(super) call_poll: Picos,
+    pub(super) serve: Picos,
+    pub(super) serve_word: Picos,
+    pub(super) resend: Picos,
+}
+
+impl Costs {
+    pub(super) fn of(profile: &Profile) -> Costs {
+        let Profile { nic, cpu, calls, .. } = profile;
+        Costs {
+            link_per_byte: per_byte(nic.link_gb_s),
+            pcie_per_byte: per_byte(nic.pcie_gb_s),
+            wire: picos(nic.wire_ns),
+            send: picos(nic.send_ns),
+            fetch: picos(nic.fetch_ns),
+            inline_bytes: nic.inline_bytes.into(),
+            receive: picos(nic.receive_ns),
+            dma_read: picos(nic.dma_read_ns),
+            dma_write: picos(nic.dma_write_ns),
+            completion: picos(nic.completion_ns),
+            flush: picos(nic.flush_ns),
+            request: picos(nic.request_ns),
+            connection: picos(nic.connection_ns),
+            read: picos(nic.read_ns),
+            write: picos(nic.write_ns),
+            atomic: picos(nic.atomic_ns),
+            header_bytes: nic.header_bytes.into(),
+            packet_bytes: u64::from(nic.packet_bytes).max(1),
+            slot_mask: u64::from(nic.atomic_slots.max(1)) - 1,
+            slot_shift: nic.atomic_slot_shift,
+            slot: picos(nic.atomic_slot_ns),
+            cached_connections: nic.cached_connections.into(),
+            miss: nic.miss_ns * NS as f64,
+            doorbell: picos(cpu.doorbell_ns),
+            post: picos(cpu.post_ns),
+            poll: picos(cpu.poll_ns),
+            switch: picos(cpu.switch_ns),
+            message: picos(calls.message_ns),
+            call_post: picos(calls.post_ns),
+            call_next: picos(calls.next_ns),
+            call_poll: picos(calls.poll_ns),
+            serve: picos(calls.serve_ns),
+            serve_word: picos(calls.word_ns),
+            resend: picos(calls.resend_ns),
+        }
+    }
+
+    /// Time on the link of a message with so much payload, headers included.
+    pub(super) fn link(&self, payload: u64) -> Picos {
+        let packets = payload.div_ceil(self.packet_bytes).max(1);
+        ((payload + packets * self.header_bytes) as f64 * self.link_per_byte) as Picos
+    }
+
+    /// Time of so many bytes between NIC and memory.
+    pub(super) fn pcie(&self, bytes: u64) -> Picos {
+        (bytes as f64 * self.pcie_per_byte) as Picos
+    }
+
+    /// The slot of the NIC's table that an atomic at this offset takes.
+    pub(super) fn slot_of(&self, offset: u64) -> usize {
+        (offset >> self.slot_shift & self.slot_mask) as usize
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slot_mask as usize + 1
+    }
+
+    /// What a verb costs a NIC that has so many connections in use: those that are not cached are fetched.
+    pub(super) fn miss(&self, connections: u32) -> Picos {
+        let connections = f64::from(connections);
+        if self.cached_connections == 0.0 || connections <= self.cached_connections {
+            return 0;
+        }
+        (self.miss * (1.0 - self.cached_connections / connections)) as Picos
+    }
+}
+
+/// One NIC: until when its parts are occupied.
+#[derive(Clone, Debug)]
+pub(super) struct NicState {
+    /// The engine for what others ask of this machine's memory.
+    pub(super) serving: Picos,
+    /// The engine for what this machine's clients ask.
+    pub(super) asking: Picos,
+    /// The link, both ways.
+    pub(super) sending: Picos,
+    pub(super) receiving: Picos,
+    pub(super) slots: Box<[Picos]>,
+    /// Connections of this machine's clients that go through it, and have been used.
+    pub(super) connections: u32,
+}
+
+impl NicState {
+    pub(super) fn new(costs: &Costs) -> NicState {
+        let slots = vec![0; costs.slots()].into();
+        NicState { serving: 0, asking: 0, sending: 0, receiving: 0, slots, connections: 0 }
+    }
+}
+
+/// Occupies something from `from` on, for so long; when that is over.
+pub(super) fn occupy(until: &mut Picos, from: Picos, time: Picos) -> Picos {
+    *until = from.max(*until) + time;
+    *until
+}
+
+/// A node's memory.
+#[derive(Clone, Debug)]
+pub(super) struct MediumState {
+    pub(super) medium: Medium,
+    pub(super) busy: Picos,
+    /// Applies to all that is written and read: the NIC's socket is another one.
+    factor: f64,
+    amplification: f64,
+}
+
+impl MediumState {
+    pub(super) fn new(medium: Medium, ddio: bool, cross_socket: bool) -> MediumState {
+        let factor = if cross_socket { medium.cross_socket } else { 1.0 };
+        let amplification = if ddio { medium.ddio_amplification } else { 1.0 };
+        MediumState { medium, busy: 0, factor, amplification }
+    }
+
+    /// Occupies it for a write; when that is over.
+    pub(super) fn write(&mut self, from: Picos, offset: u64, bytes: u64) -> Picos {
+        let Medium { line_bytes, unit_bytes, line_write_ns, write_ns, partial_ns, .. } = self.medium;
+        let end = offset.saturating_add(bytes);
+        let spanned = |size: u64| end.div_ceil(size) - offset / size;
+        let lines = spanned(line_bytes.into());
+        let unit = u64::from(unit_bytes);
+        let whole = (end / unit).saturating_sub(offset.div_ceil(unit));
+        let partial = spanned(unit) - whole;
+        let amplification = if lines > 1 { self.amplification } else { 1.0 };
+        let ns = write_ns + lines as f64 * line_write_ns * amplification + partial as f64 * partial_ns;
+        occupy(&mut self.busy, from, picos(ns * self.factor))
+    }
+
+    /// Occupies it for a read; when that is over.
+    pub(super) fn read(&mut self, from: Picos, offset: u64, bytes: u64) -> Picos {
+        let Medium { line_bytes, line_read_ns, read_ns, .. } = self.medium;
+        let line = u64::from(line_bytes);
+        let lines = offset.saturating_add(bytes).div_ceil(line) - offset / line;
+        occupy(&mut self.busy, from, picos(lines as f64 * line_read_ns * self.factor)) + picos(read_ns)
+    }
+}

@@ -1,0 +1,237 @@
+//! What goes wrong, from a plan: clients that die or stand still, nodes that fail, messages that are late.
+//!
+//! A fault happens when somebody has reached a *probe* (a place in a protocol, such as "a lock may have been taken") for
+//! the n-th time, or at a time. Probes are what makes faults hit where they hurt.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::queue::{NS, Picos};
+use super::world::{Event, World};
+use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
+use crate::shm::Memory;
+use crate::transport::{ClientId, Nanos};
+
+/// A kind of fault.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FaultKind {
+    /// A client dies for ever. What it had posted has left up to some packet; the rest never does.
+    Crash,
+    /// A client stands still for so long, and goes on as if nothing had happened (a zombie).
+    Pause(Nanos),
+    /// What a client posts next to some node is that much longer on its way: a WRITE that flies. What it posts to that
+    /// node later comes behind.
+    Delay(Nanos),
+    /// A client's machine and a memory node cannot reach each other for so long.
+    Partition(Nanos),
+    /// A memory node's CPU does not apply redo logs for so long: its rings fill.
+    Stall(Nanos),
+    /// A memory node fails, and restarts after so long. What it held is gone, but for what its medium kept.
+    Restart(Nanos),
+    /// A client's clock steps by so much.
+    ClockStep(i64),
+}
+
+impl FaultKind {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Crash => "crash",
+            FaultKind::Pause(_) => "pause",
+            FaultKind::Delay(_) => "delay",
+            FaultKind::Partition(_) => "partition",
+            FaultKind::Stall(_) => "stall",
+            FaultKind::Restart(_) => "restart",
+            FaultKind::ClockStep(_) => "clock-step",
+        }
+    }
+}
+
+/// A fault of a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Planned {
+    /// The probe that sets it off; whoever reaches it is the client concerned.
+    pub probe: &'static str,
+    /// How often it must have been reached, by anyone.
+    pub nth: u64,
+    /// How long after that.
+    pub after: Nanos,
+    /// What happens.
+    pub kind: FaultKind,
+}
+
+/// A fault that has happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Injected {
+    /// What.
+    pub kind: FaultKind,
+    /// When.
+    pub at: Nanos,
+    /// The client concerned, if it is about one.
+    pub client: Option<ClientId>,
+    /// Whether a transaction of that client was between its first lock and its release.
+    pub holding: bool,
+}
+
+/// A fault, with whom it concerns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Happening {
+    kind: FaultKind,
+    connection: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    planned: Vec<Planned>,
+    due: Vec<Option<Happening>>,
+    /// Machine and node that cannot reach each other until then.
+    partitions: Vec<(usize, usize, Picos)>,
+    /// Lines that are not kept yet: what is, and the connections whose writes it lacks.
+    dirty: HashMap<Address, ([u64; LINE_WORDS], Vec<usize>)>,
+    /// How often each probe was reached.
+    pub(super) reached: BTreeMap<&'static str, u64>,
+    pub(super) injected: Vec<Injected>,
+    /// Transactions of a connection that hold locks, by lane.
+    holding: HashMap<usize, u64>,
+}
+
+/// A transaction may hold locks from now on.
+pub const PROBE_LOCKS: &str = "locks";
+/// Its release has been posted.
+pub const PROBE_RELEASED: &str = "released";
+
+impl Faults {
+    pub(super) fn plan(&mut self, planned: Planned) {
+        self.planned.push(planned);
+    }
+
+    pub(super) fn due(&mut self, index: usize) -> Option<Happening> {
+        self.due.get_mut(index)?.take()
+    }
+
+    /// Until when a machine and a node cannot reach each other.
+    pub(super) fn cut_off(&self, machine: usize, node: usize, now: Picos) -> Option<Picos> {
+        let mut all = self.partitions.iter();
+        all.find(|(one, other, until)| (*one, *other) == (machine, node) && *until > now).map(|(.., until)| *until)
+    }
+
+    /// Words at `at` are about to be written by a connection.
+    pub(super) fn dirty(&mut self, memory: &Memory, at: Address, words: Range<usize>, connection: usize) {
+        let first = at.offset / WORD_BYTES as u64 + words.start as u64;
+        let end = at.offset / WORD_BYTES as u64 + words.end as u64;
+        for line in first / LINE_WORDS as u64..end.div_ceil(LINE_WORDS as u64) {
+            let line = Address { offset: line * LINE_BYTES as u64, ..at };
+            let Ok((region, start)) = memory.words(line, LINE_WORDS as u32) else { continue };
+            let kept = || {
+                let mut kept = [0; LINE_WORDS];
+                kept.iter_mut().zip(&region[start..]).for_each(|(kept, word)| *kept = word.load(Ordering::Relaxed));
+                (kept, Vec::new())
+            };
+            let (_, writers) = self.dirty.entry(line).or_insert_with(kept);
+            if !writers.contains(&connection) {
+                writers.push(connection);
+            }
+        }
+    }
+
+    /// What a connection has written to a node is kept from now on.
+    pub(super) fn flushed(&mut self, node: NodeId, connection: usize) {
+        self.dirty.retain(|line, (_, writers)| {
+            if line.node == node {
+                writers.retain(|writer| *writer != connection);
+            }
+            !writers.is_empty()
+        });
+    }
+}
+
+/// A client has reached a probe.
+pub(super) fn probe(world: &mut World, connection: usize, lane: u8, name: &'static str) {
+    let faults = &mut world.faults;
+    let reached = faults.reached.entry(name).or_default();
+    *reached += 1;
+    let reached = *reached;
+    let holding = faults.holding.entry(connection).or_default();
+    match name {
+        PROBE_LOCKS => *holding |= 1 << lane,
+        PROBE_RELEASED => *holding &= !(1 << lane),
+        _ => {}
+    }
+    let mut set_off = Vec::new();
+    faults.planned.retain(|planned| {
+        let now = planned.probe == name && planned.nth <= reached;
+        if now {
+            set_off.push((planned.kind, planned.after));
+        }
+        !now
+    });
+    let now = world.now_of(connection);
+    for (kind, after) in set_off {
+        let index = world.faults.due.len() as u32;
+        world.faults.due.push(Some(Happening { kind, connection }));
+        world.at(now + after * NS, Event::Fault { index });
+    }
+}
+
+pub(super) fn happen(world: &mut World, Happening { kind, connection }: Happening) {
+    let now = world.now;
+    let machine = world.connections[connection].machine;
+    let node = world.prng.below(world.nodes.len() as u64) as usize;
+    let mut client = Some(world.connections[connection].client);
+    match kind {
+        FaultKind::Crash => world.kill(connection),
+        FaultKind::Pause(time) => {
+            if let Some(core) = world.connections[connection].core {
+                world.cores[core].paused_until = now + time * NS;
+            }
+        }
+        FaultKind::Delay(time) => world.connections[connection].floors[node].delay = time * NS,
+        FaultKind::Partition(time) => world.faults.partitions.push((machine, node, now + time * NS)),
+        FaultKind::Stall(time) => {
+            world.nodes[node].stalled_until = now + time * NS;
+            client = None;
+        }
+        FaultKind::Restart(_) => {
+            // It comes back empty-handed where nobody is connected any more: see `Sim::restart`.
+            fail(world, node);
+            client = None;
+        }
+        FaultKind::ClockStep(_) => {}
+    }
+    let holding = world.faults.holding.get(&connection).is_some_and(|lanes| *lanes != 0);
+    world.faults.injected.push(Injected { kind, at: now / NS, client, holding });
+}
+
+/// A memory node fails.
+pub(super) fn fail(world: &mut World, node: usize) {
+    if let Some(state) = world.nodes.get_mut(node) {
+        state.down = true;
+    }
+}
+
+/// It restarts: with what its medium has kept, or with nothing.
+pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
+    let number = NodeId(node as u16);
+    if persistent {
+        let lines: Vec<Address> = world.faults.dirty.keys().filter(|line| line.node == number).copied().collect();
+        for line in lines {
+            let Some((kept, _)) = world.faults.dirty.remove(&line) else { continue };
+            // What was not flushed may have been kept all the same.
+            if world.prng.below(2) == 0
+                && let Ok((region, start)) = world.memory.words(line, LINE_WORDS as u32)
+            {
+                region[start..].iter().zip(kept).for_each(|(word, kept)| word.store(kept, Ordering::Relaxed));
+            }
+        }
+    } else {
+        for region in 0..crate::limits::REGIONS_PER_NODE_MAX as u16 {
+            if let Some(region) = world.memory.region(number, crate::address::RegionId(region)) {
+                region.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            }
+        }
+    }
+    world.nodes[node].down = false;
+    world.nodes[node].life += 1;
+}

@@ -1,0 +1,205 @@
+//! Hardware as numbers: what a simulated cluster's machines, NICs and memory cost.
+//!
+//! A profile is data. The ones that come with the simulator are `profiles/*.toml`, where every number has its source;
+//! [`hardware`](super::hardware) is the model that uses them. Times are nanoseconds, bandwidths gigabytes (10^9) per
+//! second, both ways of a link separately.
+
+use std::collections::BTreeMap;
+
+/// A kind of cluster.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// The machines it stands for.
+    pub about: String,
+    /// Who executes a verb.
+    pub path: Path,
+    /// Whether the machines' CPUs may change words that verbs CAS.
+    pub coherent_atomics: bool,
+    /// Machines.
+    pub machine: Machine,
+    /// Network interface.
+    pub nic: Nic,
+    /// What a client's CPU pays.
+    pub cpu: Cpu,
+    /// Calls.
+    pub calls: Calls,
+    /// Clocks of machines against each other.
+    pub clock: Clock,
+    /// Kinds of memory, by name; `dram` must be among them.
+    pub media: BTreeMap<String, Medium>,
+}
+
+/// Who executes a verb at the memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum Path {
+    /// Its NIC.
+    Nic,
+    /// Its CPU: a round is one message to each node, and the verbs are done in software. What protocols take for atomics
+    /// of a NIC is emulated.
+    Messages,
+    /// The client's own CPU, by loads, stores and atomic instructions that reach the memory (CXL).
+    Loads,
+}
+
+/// A machine.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Machine {
+    /// NICs; its memory is spread over them in pieces of 4 KiB, each served by one.
+    pub nics: u32,
+    /// Worker threads of a client machine, unless a run says otherwise.
+    pub threads: u32,
+    /// Threads of a memory node's own CPU that serve calls and messages, where it has workers of its own no more.
+    pub server_threads: u32,
+}
+
+/// One NIC. *Latencies* delay a verb; *occupancies* are times in which the NIC's engine can take no other.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Nic {
+    /// Usable bandwidth of the link.
+    pub link_gb_s: f64,
+    /// Usable bandwidth between NIC and memory.
+    pub pcie_gb_s: f64,
+    /// Latency from one NIC to another: cables and switch.
+    pub wire_ns: f64,
+    /// Latency from a doorbell to the first bit on the wire.
+    pub send_ns: f64,
+    /// Further latency of a WRITE or call whose payload must be fetched because it is not inline.
+    pub fetch_ns: f64,
+    /// Longest payload that travels with the doorbell.
+    pub inline_bytes: u32,
+    /// Latency from the wire to the start of the memory access.
+    pub receive_ns: f64,
+    /// Latency of reading host memory.
+    pub dma_read_ns: f64,
+    /// Latency of writing host memory.
+    pub dma_write_ns: f64,
+    /// Latency from the response's arrival until the client's CPU can see the completion.
+    pub completion_ns: f64,
+    /// Further latency of a flush: a READ must push earlier WRITEs out of NIC and PCIe.
+    pub flush_ns: f64,
+    /// Occupancy of the sending NIC for each verb or message.
+    pub request_ns: f64,
+    /// Occupancy of one connection for each verb or message: what one processing unit of the NIC can do.
+    pub connection_ns: f64,
+    /// Occupancy of the memory node's NIC for a READ.
+    pub read_ns: f64,
+    /// For a WRITE.
+    pub write_ns: f64,
+    /// For a CAS or FETCH_ADD.
+    pub atomic_ns: f64,
+    /// Bytes of headers with each message and each packet.
+    pub header_bytes: u32,
+    /// Largest payload of a packet.
+    pub packet_bytes: u32,
+    /// Slots of the table in which the NIC locks the words of atomics: a power of two. One atomic at a time in each.
+    pub atomic_slots: u32,
+    /// The lowest address bit that selects the slot.
+    pub atomic_slot_shift: u32,
+    /// Time that an atomic holds its slot.
+    pub atomic_slot_ns: f64,
+    /// Connections whose state the NIC caches. 0: any number.
+    pub cached_connections: u32,
+    /// Further occupancy of a verb whose connection is not cached.
+    pub miss_ns: f64,
+}
+
+/// What a client's CPU pays.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Cpu {
+    /// Ringing a doorbell: once for each destination of a round.
+    pub doorbell_ns: f64,
+    /// Posting a verb, and its share of polling.
+    pub post_ns: f64,
+    /// Taking a completion: once for each destination of a round.
+    pub poll_ns: f64,
+    /// Switching to a coroutine.
+    pub switch_ns: f64,
+    /// What software does for a transaction attempt beside its verbs.
+    pub transaction_ns: f64,
+}
+
+/// Calls: messages to a CPU and back.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Calls {
+    /// Occupancy of a NIC, at either end, for each message.
+    pub message_ns: f64,
+    /// The client's CPU for posting a call: the first of a round.
+    pub post_ns: f64,
+    /// For each further one: they share the doorbell (one queue pair reaches everybody).
+    pub next_ns: f64,
+    /// The client's CPU for taking an answer.
+    pub poll_ns: f64,
+    /// The serving CPU: receiving, dispatching and answering.
+    pub serve_ns: f64,
+    /// The serving CPU for each word of request and answer.
+    pub word_ns: f64,
+    /// Time after which a client that has no answer sends the call again.
+    pub resend_ns: f64,
+}
+
+/// How far the clocks of machines may differ.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Clock {
+    /// Greatest offset from true time.
+    pub offset_ns: f64,
+    /// Greatest drift, in millionths.
+    pub drift_ppm: f64,
+}
+
+/// A kind of memory, beside what the NIC's path to it costs.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Medium {
+    /// Whether it keeps what has reached it when power is lost.
+    pub persistent: bool,
+    /// Whether the processor's caches are within what is kept (eADR), so that what has reached them is.
+    pub caches_persistent: bool,
+    /// Further latency of a read.
+    pub read_ns: f64,
+    /// Bytes of a line of the medium: it is written as a whole.
+    pub line_bytes: u32,
+    /// Bytes of a unit of its controller: writing part of one reads it first.
+    pub unit_bytes: u32,
+    /// Occupancy for each line written.
+    pub line_write_ns: f64,
+    /// Occupancy for each line read.
+    pub line_read_ns: f64,
+    /// Occupancy for each write, whatever its length.
+    pub write_ns: f64,
+    /// Occupancy for each unit that is written in part.
+    pub partial_ns: f64,
+    /// Lines written for each line of a long WRITE where the NIC writes to the processor's cache (DDIO), which evicts
+    /// them in no order.
+    pub ddio_amplification: f64,
+    /// Factor on all occupancies where NIC and memory belong to different sockets.
+    pub cross_socket: f64,
+}
+
+impl Medium {
+    /// Plain memory, which costs nothing beside the way to it.
+    #[must_use]
+    pub fn plain() -> Medium {
+        Medium {
+            persistent: false,
+            caches_persistent: false,
+            read_ns: 0.0,
+            line_bytes: 64,
+            unit_bytes: 64,
+            line_write_ns: 0.0,
+            line_read_ns: 0.0,
+            write_ns: 0.0,
+            partial_ns: 0.0,
+            ddio_amplification: 1.0,
+            cross_socket: 1.0,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A simulated cluster with a workload's tables, and a measurement on it.
+
+use std::time::{Duration, Instant};
+
+use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol};
+use remora_fabric::sim::{Deployment, Sim, SimError, SimOptions};
+use remora_workload::simulated::{Simulated, Simulation, simulate};
+use remora_workload::{RunError, Workload};
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The cluster cannot be simulated.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    /// Memory nodes or tables cannot be laid out.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// A simulated cluster to be measured.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// Hardware, deployment, chance.
+    pub sim: SimOptions,
+    /// Memory nodes.
+    pub memory_nodes: u16,
+    /// Bytes of each.
+    pub node_bytes: usize,
+    /// Copies of each record.
+    pub replicas: u8,
+    /// How transactions are run.
+    pub protocol: Protocol,
+    /// Client machines. With [`Deployment::Symmetric`] they are the memory nodes.
+    pub machines: usize,
+    /// Workers of each.
+    pub threads: usize,
+    /// Transactions in flight for each worker.
+    pub coroutines: usize,
+    /// Virtual time before anything is counted.
+    pub warmup: Duration,
+    /// Virtual time that is counted.
+    pub measure: Duration,
+}
+
+impl Bench {
+    /// A symmetric cluster of so many machines, each with all its threads, as the profile has them.
+    #[must_use]
+    pub fn symmetric(sim: SimOptions, nodes: u16) -> Bench {
+        let threads = sim.profile.machine.threads as usize;
+        Bench {
+            sim: SimOptions { deployment: Deployment::Symmetric, ..sim },
+            memory_nodes: nodes,
+            node_bytes: 256 << 20,
+            replicas: 3,
+            protocol: Protocol::default(),
+            machines: nodes.into(),
+            threads,
+            coroutines: 8,
+            warmup: Duration::from_millis(1),
+            measure: Duration::from_millis(5),
+        }
+    }
+
+    /// Builds the cluster and loads a workload's tables, in no virtual time; how long that took.
+    pub fn load<W>(
+        &self,
+        load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
+    ) -> Result<(Sim, Cluster, W, Duration), LabError> {
+        let began = Instant::now();
+        let regions = vec![vec![self.node_bytes.next_multiple_of(64)]; self.memory_nodes.into()];
+        let sim = Sim::new(&regions, &self.sim)?;
+        sim.instant(true);
+        let options = ClusterOptions {
+            memory_nodes: self.memory_nodes,
+            replicas: self.replicas,
+            node_bytes: self.node_bytes,
+            protocol: self.protocol,
+        };
+        let cluster = Cluster::on(std::sync::Arc::new(sim.clone()), options)?;
+        let workload = load(&cluster)?;
+        Ok((sim, cluster, workload, began.elapsed()))
+    }
+
+    /// Who runs, and for how long.
+    #[must_use]
+    pub fn simulation(&self) -> Simulation {
+        Simulation {
+            machines: self.machines,
+            threads: self.threads,
+            coroutines: self.coroutines,
+            warmup: self.warmup.as_nanos() as u64,
+            measure: self.measure.as_nanos() as u64,
+            transaction: self.sim.profile.cpu.transaction_ns as u64,
+            seed: self.sim.seed,
+        }
+    }
+
+    /// Runs a workload that has been loaded.
+    pub fn run<W: Workload>(
+        &self,
+        sim: &Sim,
+        cluster: &Cluster,
+        workload: &W,
+        observers: &dyn Fn() -> Option<Box<dyn Observer>>,
+    ) -> Result<Simulated, LabError> {
+        Ok(simulate(cluster, sim, workload, &self.simulation(), observers)?)
+    }
+}

@@ -1,0 +1,185 @@
+//! Runs a workload on a simulated cluster: many machines and workers on one thread, in virtual time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use remora::{Cluster, Error, Observer, Outcome, TransactionEvent, Worker, WorkerOptions};
+use remora_fabric::sim::{Driven, Ended, Sim, SimStatistics};
+use remora_fabric::{ClientId, Nanos};
+
+use crate::driver::Measured;
+use crate::gaps::Pauses;
+use crate::report::CpuSeconds;
+use crate::statistics::Statistics;
+use crate::{After, Prng, RunError, Workload};
+
+/// Who runs, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulation {
+    /// Client machines.
+    pub machines: usize,
+    /// Workers of each.
+    pub threads: usize,
+    /// Transactions in flight for each worker.
+    pub coroutines: usize,
+    /// Virtual time before anything is counted, in nanoseconds.
+    pub warmup: Nanos,
+    /// Virtual time that is counted.
+    pub measure: Nanos,
+    /// CPU time that a transaction takes beside its verbs.
+    pub transaction: Nanos,
+    /// Of all randomness.
+    pub seed: u64,
+}
+
+/// What a simulation has come to.
+#[derive(Debug)]
+pub struct Simulated {
+    /// What was measured, in virtual time.
+    pub measured: Measured,
+    /// How it ended.
+    pub ended: Ended,
+    /// Real time for connecting and warming.
+    pub prepared_in: Duration,
+    /// Real time of the simulation itself.
+    pub simulated_in: Duration,
+    /// What the simulator did meanwhile.
+    pub statistics: SimStatistics,
+}
+
+/// Counts what ends within the measured time.
+struct Watched {
+    statistics: Statistics,
+    pauses: Pauses,
+    from: Nanos,
+    until: Nanos,
+    /// Transactions that have ended, ever.
+    ended: u64,
+}
+
+struct Watch(Rc<RefCell<Watched>>, Option<Box<dyn Observer>>);
+
+impl Observer for Watch {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let watched = &mut *self.0.borrow_mut();
+        if (watched.from..watched.until).contains(&event.ended) {
+            watched.statistics.transaction(event);
+            if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
+                watched.pauses.ended(event.ended);
+            }
+        }
+        watched.ended += 1;
+        if let Some(also) = &mut self.1 {
+            also.transaction(event);
+        }
+    }
+}
+
+/// Runs a workload on a cluster that lives in `sim`; tables are loaded. Looks at what must hold when all is still.
+pub fn simulate<W: Workload>(
+    cluster: &Cluster,
+    sim: &Sim,
+    workload: &W,
+    options: &Simulation,
+    observers: &dyn Fn() -> Option<Box<dyn Observer>>,
+) -> Result<Simulated, RunError> {
+    let preparing = Instant::now();
+    sim.instant(true);
+    let mut workers = connect(cluster, sim, options)?;
+    if let Some(worker) = workers.first_mut() {
+        // Machines of one process share a location cache: it is as if each had found all records before.
+        worker.block_on(async |session| workload.warm(session, 0, 1).await)?;
+    }
+    sim.instant(false);
+    let from = sim.now() + options.warmup;
+    let until = from + options.measure;
+    let statistics = Statistics::new(W::TYPES.len());
+    let watched = Watched { statistics, pauses: Pauses::new(from), from, until, ended: 0 };
+    let watched = Rc::new(RefCell::new(watched));
+    for session in workers.iter_mut().flat_map(|worker| worker.sessions()) {
+        session.observe(Some(Box::new(Watch(watched.clone(), observers()))));
+    }
+    let prepared_in = preparing.elapsed();
+    let before = sim.statistics();
+    let simulating = Instant::now();
+    let bodies: Vec<_> = (0..workers.len())
+        .map(|worker| {
+            let first = (worker * options.coroutines) as u64;
+            async move |coroutine: usize, session: &mut remora::Session| {
+                let mut random = Prng::derive(options.seed, first + coroutine as u64);
+                let mut ledger = W::Ledger::default();
+                let mut given_up = 0u64;
+                while session.lane().now() < until {
+                    session.lane().endpoint().charge(options.transaction);
+                    match workload.transact(session, &mut random, &mut ledger).await {
+                        Ok(()) | Err(Error::User(_) | Error::Unknown(_)) => {}
+                        Err(Error::Aborted(_)) => given_up += 1,
+                        Err(error) => return Err(error),
+                    }
+                    // A transaction without any round gives nobody else a turn.
+                    session.lane().yield_now().await;
+                }
+                Ok((ledger, given_up))
+            }
+        })
+        .collect();
+    let clients: Vec<Vec<ClientId>> =
+        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
+    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let mut driven: Vec<Driven<'_>> =
+        runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
+    // What is under way when the time is over may end.
+    let ended = sim.run(&mut driven, Some(until + GRACE));
+    let simulated_in = simulating.elapsed();
+    drop(driven);
+    let results = runs.into_iter().flat_map(remora_fabric::Run::finish).collect::<Result<Vec<_>, Error>>()?;
+    sim.instant(true);
+    let mut settled = true;
+    for worker in &mut workers {
+        worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+        settled &= worker.drain()?;
+    }
+    let given_up = results.iter().map(|(_, given_up)| given_up).sum();
+    let ledgers: Vec<_> = results.into_iter().map(|(ledger, _)| ledger).collect();
+    let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
+    let Watched { statistics, pauses, .. } = watched.into_inner();
+    let unknown = statistics.unknown;
+    let invariants = workload.invariants(cluster, After { ledgers: &ledgers, settled, unknown })?;
+    let seconds = options.measure as f64 / 1e9;
+    let cpu = CpuSeconds { workers: seconds * (options.machines * options.threads) as f64, appliers: 0.0 };
+    let measured = Measured {
+        statistics,
+        given_up,
+        elapsed: Duration::from_nanos(options.measure),
+        longest_gap: Duration::from_nanos(pauses.longest()),
+        cpu,
+        invariants,
+    };
+    let now = sim.statistics();
+    let statistics = SimStatistics {
+        events: now.events - before.events,
+        verbs: now.verbs - before.verbs,
+        pieces: now.pieces - before.pieces,
+        lost_groups: now.lost_groups - before.lost_groups,
+        resent_groups: now.resent_groups - before.resent_groups,
+    };
+    Ok(Simulated { measured, ended, prepared_in, simulated_in, statistics })
+}
+
+/// Virtual time in which what is under way at the end must end.
+const GRACE: Nanos = 1_000_000_000;
+
+/// One worker for each thread of each machine.
+pub fn connect(cluster: &Cluster, sim: &Sim, options: &Simulation) -> Result<Vec<Worker>, RunError> {
+    let mut workers = Vec::with_capacity(options.machines * options.threads);
+    for machine in 0..options.machines {
+        sim.place(machine);
+        for _ in 0..options.threads {
+            let seed = Prng::derive(options.seed, 1 << 32 | workers.len() as u64).next_u64();
+            let coroutines = options.coroutines;
+            workers.push(cluster.worker(WorkerOptions { coroutines, seed, ..WorkerOptions::default() })?);
+        }
+    }
+    Ok(workers)
+}
