@@ -218,8 +218,6 @@ impl Sim {
     }
 
     fn drive(&self, workers: &mut [Driven<'_>], until: Option<Nanos>) -> Ended {
-        let mut running = workers.len();
-        let mut finished = vec![false; workers.len()];
         {
             let mut world = self.world();
             world.driven = true;
@@ -233,10 +231,13 @@ impl Sim {
         }
         let until = until.map_or(u64::MAX, |until| until.saturating_mul(NS));
         let mut idle_events = 0u32;
-        while running > 0 {
+        loop {
             let core = {
                 let mut world = self.world();
                 loop {
+                    if world.running_cores == 0 {
+                        return Ended::Finished;
+                    }
                     match world.next_at() {
                         None => return Ended::Deadlock,
                         Some(at) if at > until => return Ended::OutOfTime,
@@ -250,33 +251,18 @@ impl Sim {
                     if idle_events > IDLE_EVENTS_MAX {
                         return Ended::Deadlock;
                     }
-                    for (core, finished) in finished.iter_mut().enumerate() {
-                        if !*finished && world.cores[core].stopped {
-                            *finished = true;
-                            running -= 1;
-                        }
-                    }
-                    if running == 0 {
-                        return Ended::Finished;
-                    }
                 }
             };
             let turned = workers[core].run.turn();
             let mut world = self.world();
             let clock = world.cores[core].clock;
             match turned {
-                Turned::Finished if finished[core] => {}
-                Turned::Finished => {
-                    finished[core] = true;
-                    running -= 1;
-                    world.cores[core].stopped = true;
-                }
+                Turned::Finished => world.stop_core(core),
                 Turned::Ready => world.wake(core, clock),
                 Turned::Waiting(Some(timer)) => world.wake(core, timer.saturating_mul(NS)),
                 Turned::Waiting(None) => {}
             }
         }
-        Ended::Finished
     }
 
     /// Steps the memory nodes' services until none finds work; takes no time.

@@ -14,12 +14,12 @@ fn main() {
     println!("{:>6} {:>8} {:>12} {:>12} {:>10} {:>12} {:>12}", "nodes", "workers", "verbs/s", "events/s", "ns/event", "tx/s (sim)", "load s");
     for nodes in nodes {
         let profile = Profile::named("connectx4").expect("it comes with the simulator");
-        let threads = (128 / usize::from(nodes)).clamp(1, 24);
+        let threads = std::env::var("THREADS").map_or((128 / usize::from(nodes)).clamp(1, 24), |value| value.parse().expect("a number"));
         let bench = Bench {
             threads,
             replicas: nodes.min(3) as u8,
             warmup: Duration::from_millis(1),
-            measure: Duration::from_millis(2),
+            measure: Duration::from_millis(if nodes > 8 { 5 } else { 20 }),
             ..Bench::symmetric(SimOptions::new(profile, 1), nodes)
         };
         let accounts = 10_000 * nodes as u64;
@@ -30,7 +30,7 @@ fn main() {
         let statistics = done.statistics;
         let committed = done.measured.statistics.types.iter().map(|one| one.committed).sum::<u64>();
         println!(
-            "{:>6} {:>8} {:>12.0} {:>12.0} {:>10.0} {:>12.0} {:>12.2}   {:?} {:?}",
+            "{:>6} {:>8} {:>12.0} {:>12.0} {:>10.0} {:>12.0} {:>12.2}   {:?} {:?} {:?} {:?}",
             nodes,
             threads * usize::from(nodes),
             statistics.verbs as f64 / seconds,
@@ -39,6 +39,8 @@ fn main() {
             committed as f64 / done.measured.elapsed.as_secs_f64(),
             loading.as_secs_f64(),
             done.ended,
+            (committed, statistics),
+            &done.measured.statistics.aborted,
             done.measured.invariants.iter().map(|invariant| invariant.holds).collect::<Vec<_>>(),
         );
     }

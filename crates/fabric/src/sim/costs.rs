@@ -126,10 +126,8 @@ impl Costs {
 /// One NIC: until when its parts are occupied.
 #[derive(Clone, Debug)]
 pub(super) struct NicState {
-    /// The engine for what others ask of this machine's memory.
-    pub(super) serving: Picos,
-    /// The engine for what this machine's clients ask.
-    pub(super) asking: Picos,
+    /// The engine: what this machine's clients ask, and what others ask of its memory.
+    pub(super) engine: Picos,
     /// The link, both ways.
     pub(super) sending: Picos,
     pub(super) receiving: Picos,
@@ -141,14 +139,17 @@ pub(super) struct NicState {
 impl NicState {
     pub(super) fn new(costs: &Costs) -> NicState {
         let slots = vec![0; costs.slots()].into();
-        NicState { serving: 0, asking: 0, sending: 0, receiving: 0, slots, connections: 0 }
+        NicState { engine: 0, sending: 0, receiving: 0, slots, connections: 0 }
     }
 }
 
-/// Occupies something from `from` on, for so long; when that is over.
-pub(super) fn occupy(until: &mut Picos, from: Picos, time: Picos) -> Picos {
-    *until = from.max(*until) + time;
-    *until
+/// Occupies something for so long, for something that is there at `from`; when that is over.
+///
+/// What is there later than now leaves the time in between to others: so a part is never idle while it has work, though
+/// work is not always given to it in the order in which it is there.
+pub(super) fn occupy(until: &mut Picos, now: Picos, from: Picos, time: Picos) -> Picos {
+    *until = now.max(*until) + time;
+    (*until).max(from + time)
 }
 
 /// A node's memory.
@@ -169,7 +170,7 @@ impl MediumState {
     }
 
     /// Occupies it for a write; when that is over.
-    pub(super) fn write(&mut self, from: Picos, offset: u64, bytes: u64) -> Picos {
+    pub(super) fn write(&mut self, now: Picos, from: Picos, offset: u64, bytes: u64) -> Picos {
         let Medium { line_bytes, unit_bytes, line_write_ns, write_ns, partial_ns, .. } = self.medium;
         let end = offset.saturating_add(bytes);
         let spanned = |size: u64| end.div_ceil(size) - offset / size;
@@ -179,14 +180,14 @@ impl MediumState {
         let partial = spanned(unit) - whole;
         let amplification = if lines > 1 { self.amplification } else { 1.0 };
         let ns = write_ns + lines as f64 * line_write_ns * amplification + partial as f64 * partial_ns;
-        occupy(&mut self.busy, from, picos(ns * self.factor))
+        occupy(&mut self.busy, now, from, picos(ns * self.factor))
     }
 
     /// Occupies it for a read; when that is over.
-    pub(super) fn read(&mut self, from: Picos, offset: u64, bytes: u64) -> Picos {
+    pub(super) fn read(&mut self, now: Picos, from: Picos, offset: u64, bytes: u64) -> Picos {
         let Medium { line_bytes, line_read_ns, read_ns, .. } = self.medium;
         let line = u64::from(line_bytes);
         let lines = offset.saturating_add(bytes).div_ceil(line) - offset / line;
-        occupy(&mut self.busy, from, picos(lines as f64 * line_read_ns * self.factor)) + picos(read_ns)
+        occupy(&mut self.busy, now, from, picos(lines as f64 * line_read_ns * self.factor)) + picos(read_ns)
     }
 }

@@ -174,9 +174,11 @@ pub(super) struct World {
     pub(super) connections: Vec<Connection>,
     /// Where the next connection's client is.
     pub(super) place: usize,
-    flights: Vec<Option<Flight>>,
+    /// Boxed, because every event takes one out and puts it back.
+    flights: Vec<Option<Box<Flight>>>,
     free_flights: Vec<u32>,
     pub(super) cores: Vec<Core>,
+    pub(super) running_cores: usize,
     services: Vec<Option<RunningService>>,
     /// Rounds complete at once and take no time.
     pub(super) instant: bool,
@@ -222,6 +224,7 @@ impl World {
             flights: Vec::new(),
             free_flights: Vec::new(),
             cores: Vec::new(),
+            running_cores: 0,
             services: Vec::new(),
             instant: false,
             driven: false,
@@ -281,6 +284,7 @@ impl World {
     pub(super) fn add_core(&mut self, clients: &[ClientId]) -> usize {
         let core = self.cores.len();
         self.cores.push(Core { clock: self.now, turn_at: None, paused_until: 0, stopped: false });
+        self.running_cores += 1;
         let mut machine = None;
         for connection in &mut self.connections {
             if clients.contains(&connection.client) {
@@ -300,6 +304,7 @@ impl World {
             self.now = self.now.max(core.clock.min(self.now + 1_000_000 * NS));
         }
         self.cores.clear();
+        self.running_cores = 0;
         self.machines.iter_mut().for_each(|machine| machine.cores.clear());
         self.connections.iter_mut().for_each(|connection| connection.core = None);
     }
@@ -405,7 +410,7 @@ impl World {
             return Posted::Done(buffer);
         }
         let ticket = buffer.ticket();
-        let flight = Flight {
+        let flight = Box::new(Flight {
             buffer,
             connection: connection as u32,
             ticket,
@@ -416,7 +421,7 @@ impl World {
             groups_left: 0,
             polls: 0,
             calls: 0,
-        };
+        });
         let index = match self.free_flights.pop() {
             Some(index) => {
                 self.flights[index as usize] = Some(flight);
@@ -553,7 +558,8 @@ impl World {
             self.charge(connection, latency + time);
         }
         self.statistics.verbs += count + calls;
-        let World { costs, machines, connections, nodes, .. } = self;
+        let World { costs, machines, connections, nodes, now, .. } = self;
+        let now = *now;
         let client = &mut connections[connection];
         let Some(floor) = client.floors.get_mut(usize::from(node.0)) else {
             // There is no such node: the NIC says so at once.
@@ -570,19 +576,19 @@ impl World {
             Path::Loads => posted,
             Path::Messages => {
                 let bytes = verbs.map(bytes_out).sum();
-                let asked = occupy(&mut nic.asking, posted, costs.request + miss);
-                let asked = occupy(&mut floor.sending, asked, costs.connection);
-                occupy(&mut nic.sending, asked, costs.link(bytes)) + costs.send + costs.pcie(bytes) + away
+                let asked = occupy(&mut nic.engine, now, posted, costs.request + miss);
+                let asked = occupy(&mut floor.sending, now, asked, costs.connection);
+                occupy(&mut nic.sending, now, asked, costs.link(bytes)) + costs.send + costs.pcie(bytes) + away
             }
             Path::Nic => {
                 let mut left = posted;
                 for verb in verbs {
                     let bytes = bytes_out(verb);
                     let engine = if let Verb::Call { .. } = verb { costs.message } else { costs.request + miss };
-                    let asked = occupy(&mut nic.asking, posted, engine);
-                    let asked = occupy(&mut floor.sending, asked, costs.connection);
+                    let asked = occupy(&mut nic.engine, now, posted, engine);
+                    let asked = occupy(&mut floor.sending, now, asked, costs.connection);
                     let fetched = if bytes > costs.inline_bytes { costs.fetch + costs.pcie(bytes) } else { 0 };
-                    left = left.max(occupy(&mut nic.sending, asked, costs.link(bytes)) + fetched);
+                    left = left.max(occupy(&mut nic.sending, now, asked, costs.link(bytes)) + fetched);
                 }
                 left + costs.send + away
             }
@@ -647,7 +653,7 @@ impl World {
         let arrived = match self.path {
             Path::Loads => self.now,
             // It was as long on the sender's link: here it only waits for others.
-            Path::Nic | Path::Messages => occupy(link, self.now, costs.link(bytes_in)) - costs.link(bytes_in),
+            Path::Nic | Path::Messages => occupy(link, self.now, self.now, costs.link(bytes_in)) - costs.link(bytes_in),
         };
         let received = arrived + if self.path == Path::Loads { 0 } else { costs.receive };
         // In software: one message, served by one thread.
@@ -708,10 +714,10 @@ impl World {
         let machine = &mut self.machines[node];
         if self.symmetric && !machine.cores.is_empty() {
             let core = machine.cores[connection % machine.cores.len()];
-            return occupy(&mut self.cores[core].clock, from, time);
+            return occupy(&mut self.cores[core].clock, self.now, from, time);
         }
         let thread = connection % machine.servers.len();
-        occupy(&mut machine.servers[thread], from, time)
+        occupy(&mut machine.servers[thread], self.now, from, time)
     }
 
     /// A NIC takes a verb: when its access to memory begins.
@@ -731,12 +737,13 @@ impl World {
             Some(offset) => (offset >> 12) as usize % nics,
             None => connection % nics,
         };
-        let taken = occupy(&mut machine.nics[nic].serving, received, occupied);
+        let now = self.now;
+        let taken = occupy(&mut machine.nics[nic].engine, now, received, occupied);
         match verb {
             Verb::CompareSwap { at, .. } | Verb::FetchAdd { at, .. } => {
                 let slot = self.costs.slot_of(at.offset);
                 // Others may have it when this one is over; its own access to memory begins when it has it.
-                occupy(&mut machine.nics[nic].slots[slot], taken, self.costs.slot) - self.costs.slot
+                occupy(&mut machine.nics[nic].slots[slot], now, taken, self.costs.slot) - self.costs.slot
             }
             Verb::Call { head_words, body_words, .. } => {
                 let time = self.costs.serve + u64::from(head_words + body_words) * self.costs.serve_word;
@@ -754,20 +761,20 @@ impl World {
             Path::Nic | Path::Loads => (self.costs.dma_read, self.costs.dma_write),
         };
         let (read_time, write_time) = (self.spread(dma_read), self.spread(dma_write));
-        let World { costs, nodes, connections, .. } = self;
+        let World { costs, nodes, connections, now, .. } = self;
         let floor = &mut connections[connection].floors[node];
         let medium = &mut nodes[node].medium;
         match *verb {
             Verb::Read { at, words, .. } => {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
                 let begin = taken.max(floor.write).max(floor.atomic);
-                let stored = medium.read(begin, at.offset, bytes);
+                let stored = medium.read(*now, begin, at.offset, bytes);
                 (begin + read_time / 2, stored.max(begin) + read_time + costs.pcie(bytes))
             }
             Verb::Write { at, words, .. } => {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
                 let begin = taken.max(floor.write);
-                let stored = medium.write(begin, at.offset, bytes);
+                let stored = medium.write(*now, begin, at.offset, bytes);
                 floor.write = (stored.max(begin) + write_time + costs.pcie(bytes)).max(floor.write + 1);
                 (begin.max(floor.write.saturating_sub(write_time / 2)), floor.write)
             }
@@ -893,7 +900,7 @@ impl World {
         let machine = &mut machines[node];
         let nics = machine.nics.len();
         let left = *now + reply_words * costs.serve_word;
-        let sent = occupy(&mut machine.nics[client.nic % nics].sending, left, costs.link(bytes));
+        let sent = occupy(&mut machine.nics[client.nic % nics].sending, *now, left, costs.link(bytes));
         let away = if client.machine == node { 0 } else { costs.wire };
         sent + away + costs.pcie(bytes) + costs.completion
     }
@@ -1138,7 +1145,14 @@ impl World {
         }
         self.connections[connection].dead = true;
         if let Some(core) = self.connections[connection].core {
-            self.cores[core].stopped = true;
+            self.stop_core(core);
+        }
+    }
+
+    /// A core does nothing any more.
+    pub(super) fn stop_core(&mut self, core: usize) {
+        if !std::mem::replace(&mut self.cores[core].stopped, true) {
+            self.running_cores -= 1;
         }
     }
 }
