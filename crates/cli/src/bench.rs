@@ -13,7 +13,8 @@ use remora::floors::{fabric, index};
 use remora::{Cluster, ClusterOptions, Nodes, Observer, OpenError, Protocol};
 use remora_check::HistoryFile;
 use remora_workload::driver::{Length, Progress, RunOptions};
-use remora_workload::{Setting, Workload, available_bytes};
+use crate::simulated::SimArgs;
+use remora_workload::{Report, Setting, Workload, available_bytes};
 use serde::Serialize;
 
 use crate::connected::Opened;
@@ -27,7 +28,7 @@ const REPLICAS: u8 = 3;
 /// Options of every workload that runs transactions.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct RunArgs {
-    /// Backend: shm, everything in this process; others are named with --connect.
+    /// Backend: shm, everything in this process; sim, a simulated cluster; others are named with --connect.
     #[arg(long, value_name = "NAME", default_value = "shm", value_parser = value::fabric, conflicts_with = "connect")]
     #[serde(skip)] // a field of the report already, as is the protocol
     pub(crate) fabric: String,
@@ -65,7 +66,7 @@ pub(crate) struct RunArgs {
     /// Transactions in flight for each worker.
     #[arg(long, value_name = "C", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(1..fabric::limits::LANES_MAX as u64))]
-    coroutines: u64,
+    pub(crate) coroutines: u64,
     /// Let other coroutines run after every round, also where it completes at once.
     #[arg(long)]
     yield_after_rounds: bool,
@@ -92,6 +93,9 @@ pub(crate) struct RunArgs {
     #[arg(long, hide = true)]
     #[serde(skip)]
     ledger: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) sim: SimArgs,
 }
 
 impl RunArgs {
@@ -111,24 +115,57 @@ impl RunArgs {
             return Err(Failure::new(format!("--replicas {replicas}"), why));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(CLIENTS_MAX);
-        let seconds = if self.transactions.is_some() { None } else { self.seconds.or(Some(SECONDS)) };
-        let (threads, memory_nodes) = (self.threads.or(Some(cores as u64)), Some(memory_nodes));
-        Ok(RunArgs { threads, seconds, memory_nodes, replicas, ..self.clone() })
+        let simulated = self.is_simulated();
+        let seconds = if self.transactions.is_some() || simulated { None } else { self.seconds.or(Some(SECONDS)) };
+        let sim = match self.sim.given() {
+            _ if simulated => {
+                if self.seconds.is_some() || self.transactions.is_some() {
+                    let why = "a simulation's time is virtual: use --measure-ms";
+                    return Err(Failure::new("--seconds and --transactions", why));
+                }
+                self.sim.settled(memory_nodes)?
+            }
+            Some(option) => return Err(Failure::new(option, "is for simulated clusters only: add --fabric sim")),
+            None => self.sim.clone(),
+        };
+        let threads = match self.threads {
+            Some(threads) => threads,
+            None if simulated => sim.threads()?,
+            None => cores as u64,
+        };
+        let all = threads * sim.machines();
+        if all > CLIENTS_MAX as u64 {
+            let why = format!("{all} workers in all are more than the {CLIENTS_MAX} clients of a cluster");
+            return Err(Failure::new(format!("--threads {threads}"), why));
+        }
+        let (threads, memory_nodes) = (Some(threads), Some(memory_nodes));
+        Ok(RunArgs { threads, seconds, memory_nodes, replicas, sim, ..self.clone() })
     }
 
-    pub(crate) fn threads(&self) -> u64 {
+    /// Whether the cluster is a simulated one.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.fabric == "sim"
+    }
+
+    /// Workers of each client machine.
+    pub(crate) fn threads_each(&self) -> u64 {
         self.threads.unwrap_or(1)
+    }
+
+    /// Workers of all machines.
+    pub(crate) fn threads(&self) -> u64 {
+        self.threads_each() * self.sim.machines()
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
         Protocol::named(&self.protocol).unwrap_or_default()
     }
 
-    fn memory_nodes(&self) -> u16 {
+    pub(crate) fn memory_nodes(&self) -> u16 {
         self.memory_nodes.unwrap_or(MEMORY_NODES)
     }
 
-    fn replicas(&self) -> u8 {
+    pub(crate) fn replicas(&self) -> u8 {
         self.replicas.unwrap_or(REPLICAS)
     }
 
@@ -171,8 +208,8 @@ impl Bench {
         Bench { run: RunArgs { node_size, ..run }, node_bytes, sized_by, nodes: None }
     }
 
-    /// A cluster of this process.
-    pub(crate) fn embedded(&self) -> Result<Cluster, Failure> {
+    /// Bytes of a memory node of this process, if there is memory for all of them.
+    pub(crate) fn node_bytes(&self) -> Result<usize, Failure> {
         let run = &self.run;
         let nodes = run.memory_nodes();
         let all = self.node_bytes.saturating_mul(nodes.into());
@@ -181,10 +218,16 @@ impl Bench {
             let why = format!("{nodes} memory nodes need {all} together, and this machine has {available} to give");
             return Err(Failure::new(&self.sized_by, why));
         }
+        Ok(usize::try_from(self.node_bytes).unwrap_or(usize::MAX))
+    }
+
+    /// A cluster of this process.
+    pub(crate) fn embedded(&self) -> Result<Cluster, Failure> {
+        let run = &self.run;
         let options = ClusterOptions {
-            memory_nodes: nodes,
+            memory_nodes: run.memory_nodes(),
             replicas: run.replicas(),
-            node_bytes: usize::try_from(self.node_bytes).unwrap_or(usize::MAX),
+            node_bytes: self.node_bytes()?,
             protocol: run.protocol(),
         };
         Cluster::embedded(options).map_err(|error| self.blame(&error))
@@ -223,17 +266,33 @@ impl Bench {
             seed: run.seed,
             yield_after_rounds: run.yield_after_rounds,
         };
-        let bar = progress_bar(options.length);
-        let measured = self.measure(opened, &options, &observer, |progress| advance(&bar, &options, progress));
-        bar.finish_and_clear();
-        let measured = measured?;
+        let (measured, simulated) = match &opened.sim {
+            Some(sim) => {
+                let bar = ProgressBar::new_spinner().with_message("simulating");
+                bar.enable_steady_tick(Duration::from_millis(100));
+                let done = self.simulate(opened, sim, &observer);
+                bar.finish_and_clear();
+                let (measured, simulated) = done?;
+                (measured, Some(simulated))
+            }
+            None => {
+                let bar = progress_bar(options.length);
+                let measured = self.measure(opened, &options, &observer, |progress| advance(&bar, &options, progress));
+                bar.finish_and_clear();
+                (measured?, None)
+            }
+        };
         if let (Some(history), Some(output)) = (history.into_inner(), &history_to) {
             history?.finish().map_err(|error| output.failure(&error))?;
         }
         let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
-        let report = measured.report::<W>(cluster, self.fabric(), config);
+        let report = Report { simulated, ..measured.report::<W>(cluster, self.fabric(), config) };
+        let hardware = match &run.sim.profile {
+            Some(profile) => format!("{profile}, {} client machines, ", run.sim.machines()),
+            None => String::new(),
+        };
         let setting = format!(
-            "{} memory nodes{}, {} copies, {} threads x {} coroutines, seed {}",
+            "{hardware}{} memory nodes{}, {} copies, {} threads x {} coroutines, seed {}",
             run.memory_nodes(),
             self.nodes.as_ref().map(|nodes| format!(" ({nodes})")).unwrap_or_default(),
             run.replicas(),

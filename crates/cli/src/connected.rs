@@ -5,12 +5,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use remora::floors::fabric::FabricError;
 use remora::floors::index::IndexError;
 use remora::floors::memory::MemoryError;
+use remora_fabric::sim::Sim;
 use remora::{Cluster, ConnectError, ConnectOptions, Error, Nodes, OpenError, Protocol};
 use remora_workload::driver::{self, Measured, Observers, Progress, RunOptions};
 use remora_workload::guestbook::{Farewell, GuestBook, GuestError};
@@ -28,6 +29,10 @@ pub(crate) struct Opened<W> {
     pub(crate) workload: W,
     /// Where there can be other clients.
     guests: Option<GuestBook>,
+    /// Where nothing of it is real.
+    pub(crate) sim: Option<Sim>,
+    /// How long loading took.
+    pub(crate) loaded_in: Duration,
 }
 
 impl<W> Opened<W> {
@@ -59,9 +64,15 @@ impl Bench {
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
         let Some(nodes) = self.run.connect.clone() else {
-            let cluster = self.embedded()?;
+            let began = Instant::now();
+            let (cluster, sim) = if self.run.is_simulated() {
+                let (cluster, sim) = self.simulated()?;
+                (cluster, Some(sim))
+            } else {
+                (self.embedded()?, None)
+            };
             let workload = load(&cluster).map_err(|error| self.blame(&error))?;
-            return Ok(Opened { cluster, workload, guests: None });
+            return Ok(Opened { cluster, workload, guests: None, sim, loaded_in: began.elapsed() });
         };
         self.nodes = Some(nodes.clone());
         let mut cluster = self.connect(&nodes, self.run.protocol())?;
@@ -93,7 +104,7 @@ impl Bench {
             agrees("--replicas", self.run.replicas, table.spec.replicas)?;
             self.run.replicas = Some(table.spec.replicas);
         }
-        Ok(Opened { cluster, workload, guests: Some(guests) })
+        Ok(Opened { cluster, workload, guests: Some(guests), sim: None, loaded_in: Duration::ZERO })
     }
 
     fn connect(&self, nodes: &Nodes, protocol: Protocol) -> Result<Cluster, Failure> {
@@ -137,7 +148,7 @@ impl Bench {
         observers: Observers<'_>,
         mut look: impl FnMut(Progress),
     ) -> Result<Measured, Failure> {
-        let Opened { cluster, workload, guests } = opened;
+        let Opened { cluster, workload, guests, .. } = opened;
         let Some(guests) = guests else {
             return driver::run(cluster, workload, options, observers, look).map_err(|error| self.failure(error));
         };
@@ -162,7 +173,7 @@ impl Bench {
         measured.map_err(|error| self.failure(error))
     }
 
-    fn failure(&self, error: RunError) -> Failure {
+    pub(crate) fn failure(&self, error: RunError) -> Failure {
         match error {
             RunError::Open(error) => self.blame(&error),
             RunError::Thread(_) => Failure::new("--threads", error),

@@ -11,6 +11,7 @@ mod keygen;
 mod memnode;
 mod micro;
 mod output;
+mod simulated;
 mod smallbank;
 mod status;
 mod tatp;

@@ -137,6 +137,16 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
         text,
         "CPU            {workers:.2} s workers, {appliers:.2} s memory nodes: {for_cpu} transactions/CPU s"
     )?;
+    if let Some(simulated) = &report.simulated {
+        let (events, rate) = (grouped(simulated.events), grouped(simulated.verbs_per_second as u64));
+        let memory = simulated.peak_bytes as f64 / f64::from(1 << 30);
+        writeln!(
+            text,
+            "simulated      in {:.1} s ({events} events, {rate} verbs/s; loaded in {:.1} s, peak memory {memory:.1} GiB)",
+            simulated.seconds,
+            simulated.load_seconds + simulated.prepare_seconds
+        )?;
+    }
     let each = &report.per_transaction;
     writeln!(
         text,

@@ -191,9 +191,11 @@ const _: () = assert!(ROUND_VERBS_MAX < 1 << Tally::BITS);
 const _: () = assert!((ROUND_VERBS_MAX as u64 * ROUND_BYTES_MAX as u64) < 1 << 32);
 
 /// The buffer of a round: what a transport gets and gives back.
+///
+/// In this order, so that what a small round touches lies together.
 #[derive(Debug)]
+#[repr(C)]
 pub struct RoundBuffer {
-    verbs: [Verb; ROUND_VERBS_MAX],
     verb_count: usize,
     words: Box<[u64; ROUND_WORDS_MAX]>,
     words_used: usize,
@@ -206,6 +208,7 @@ pub struct RoundBuffer {
     pub(crate) sent: bool,
     /// Tells rounds apart: handles in debug builds, continuations always.
     pub(crate) serial: u64,
+    verbs: [Verb; ROUND_VERBS_MAX],
 }
 
 impl RoundBuffer {

@@ -24,6 +24,7 @@ mod queue;
 mod transport;
 mod world;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -313,6 +314,18 @@ impl Sim {
         }
     }
 
+    /// Looks out for WRITEs of a word from now on, as a CPU that polls it would: see [`Sim::written_at`]. One word at a time.
+    pub fn watch(&self, at: Address) {
+        self.world().watched = Some((at, None));
+    }
+
+    /// When the watched word was last written, if it was.
+    #[must_use]
+    pub fn written_at(&self) -> Option<Nanos> {
+        let (_, when) = self.world().watched?;
+        when.map(|when| when / NS)
+    }
+
     /// Takes a client's access away when so many more parts of verbs have taken effect.
     pub fn revoke_after(&self, client: ClientId, steps: u64) {
         let mut world = self.world();
@@ -337,7 +350,7 @@ impl Fabric for Sim {
 
     fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
         let connection = self.world().connect(client);
-        Ok(Box::new(SimTransport { sim: self.clone(), connection }))
+        Ok(Box::new(SimTransport { sim: self.clone(), connection, news: RefCell::default() }))
     }
 
     fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>> {

@@ -439,6 +439,7 @@ impl Measured {
             per_cpu_second_tps: ratio(committed as f64, self.cpu.workers + self.cpu.appliers),
             invariants: self.invariants.clone(),
             machine: Machine::this(cluster.pages()),
+            simulated: None,
         }
     }
 }

@@ -28,7 +28,7 @@ use remora::{Cluster, Error, OpenError, Session, Transaction, TransactionOptions
 pub use remora_fabric::Prng;
 
 pub use machine::{Machine, available_bytes};
-pub use report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, TypeReport};
+pub use report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, SimulatedIn, TypeReport};
 pub use sizing::Setting;
 pub use statistics::{Statistics, TypeStatistics};
 

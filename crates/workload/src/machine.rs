@@ -33,8 +33,17 @@ fn cpu() -> String {
 /// Memory that this machine can give without swapping; `None` where nothing tells.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
-    let kilobytes = field("/proc/meminfo", "MemAvailable")?;
-    kilobytes.strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    kilobytes("/proc/meminfo", "MemAvailable")
+}
+
+/// Most memory that this process has had so far.
+pub(crate) fn peak_bytes() -> Option<u64> {
+    kilobytes("/proc/self/status", "VmHWM")
+}
+
+/// Bytes of what a file counts in kilobytes.
+fn kilobytes(path: &str, name: &str) -> Option<u64> {
+    field(path, name)?.strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The value of the first line `name : value` of a file.

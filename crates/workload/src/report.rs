@@ -1,13 +1,15 @@
 //! The report of a run: what `--report` writes as JSON. Names and meanings are relied on by scripts: extend, don't rename.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use remora::Cost;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::machine::Machine;
+use crate::machine::{Machine, peak_bytes};
+use crate::simulated::Simulated;
 
 /// What came out of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -53,6 +55,45 @@ pub struct Report {
     pub invariants: Vec<Invariant>,
     /// What it ran on.
     pub machine: Machine,
+    /// If the cluster is a simulated one: what that took. The rest of the report is in virtual time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<SimulatedIn>,
+}
+
+/// What a simulation took, in real time and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SimulatedIn {
+    /// Real seconds for loading the tables.
+    pub load_seconds: f64,
+    /// Real seconds for connecting and warming.
+    pub prepare_seconds: f64,
+    /// Real seconds for the simulation itself.
+    pub seconds: f64,
+    /// Events in it.
+    pub events: u64,
+    /// Verbs posted in it.
+    pub verbs: u64,
+    /// The same for each second of real time.
+    pub verbs_per_second: f64,
+    /// Most memory that the process had, in bytes; 0 where that is not known.
+    pub peak_bytes: u64,
+}
+
+impl SimulatedIn {
+    /// Of a simulation whose tables took so long to load.
+    #[must_use]
+    pub fn of(done: &Simulated, loading: Duration) -> SimulatedIn {
+        let seconds = done.simulated_in.as_secs_f64();
+        SimulatedIn {
+            load_seconds: loading.as_secs_f64(),
+            prepare_seconds: done.prepared_in.as_secs_f64(),
+            seconds,
+            events: done.statistics.events,
+            verbs: done.statistics.verbs,
+            verbs_per_second: ratio(done.statistics.verbs as f64, seconds),
+            peak_bytes: peak_bytes().unwrap_or(0),
+        }
+    }
 }
 
 impl Report {

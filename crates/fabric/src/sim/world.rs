@@ -35,6 +35,8 @@ use crate::transport::{ClientId, LaneId, Posted, Ticket};
 
 /// In how many parts a READ or WRITE takes effect at most.
 const PARTS_MAX: u64 = 4;
+/// The same where it tears at words: two instants show every way in which a reader can meet a writer.
+const WORD_PARTS_MAX: u64 = 2;
 /// How long an RC connection sends again before it gives a node up.
 pub(super) const RETRY: Picos = 1_000_000 * NS;
 /// How much longer than usual a stretched access to memory takes, at most.
@@ -179,12 +181,16 @@ pub(super) struct World {
     free_flights: Vec<u32>,
     pub(super) cores: Vec<Core>,
     pub(super) running_cores: usize,
+    /// A core whose turn has come with the event that is being handled.
+    turning: Option<usize>,
     services: Vec<Option<RunningService>>,
     /// Rounds complete at once and take no time.
     pub(super) instant: bool,
     /// Somebody drives it, so that endpoints that poll do not.
     pub(super) driven: bool,
     pub(super) faults: Faults,
+    /// A word that somebody polls, and when it was written.
+    pub(super) watched: Option<(Address, Option<Picos>)>,
     /// Clients that lose their access when so many pieces have taken effect.
     pub(super) revocations: Vec<(u64, ClientId)>,
     pub(super) statistics: SimStatistics,
@@ -225,10 +231,12 @@ impl World {
             free_flights: Vec::new(),
             cores: Vec::new(),
             running_cores: 0,
+            turning: None,
             services: Vec::new(),
             instant: false,
             driven: false,
             faults: Faults::default(),
+            watched: None,
             revocations: Vec::new(),
             statistics: SimStatistics::default(),
             spare_groups: Vec::new(),
@@ -346,6 +354,19 @@ impl World {
         }
     }
 
+    /// Has a core look at once, without an event, if it is idle.
+    fn wake_now(&mut self, core: usize) {
+        let now = self.now;
+        let Core { clock, turn_at, paused_until, stopped } = &mut self.cores[core];
+        let idle = *clock <= now && *paused_until <= now && !*stopped;
+        if !idle || self.turning.is_some() {
+            return self.wake(core, now);
+        }
+        *turn_at = None;
+        *clock = now;
+        self.turning = Some(core);
+    }
+
     /// Whether a core's turn has come; if it was busy meanwhile, it comes later.
     fn turn(&mut self, index: usize) -> bool {
         let now = self.now;
@@ -384,7 +405,10 @@ impl World {
             Event::Piece { flight, group, verb, part, parts } => {
                 self.piece(flight, group.into(), verb.into(), part.into(), parts.into());
             }
-            Event::Done { flight, group } => self.done(flight, group.into()),
+            Event::Done { flight, group } => {
+                self.done(flight, group.into());
+                return self.turning.take();
+            }
             Event::Turn { core } => {
                 if self.turn(core as usize) {
                     return Some(core as usize);
@@ -650,11 +674,8 @@ impl World {
         let client = &connections[connection];
         let nics = machines[number].nics.len();
         let link = &mut machines[number].nics[client.nic % nics].receiving;
-        let arrived = match self.path {
-            Path::Loads => self.now,
-            // It was as long on the sender's link: here it only waits for others.
-            Path::Nic | Path::Messages => occupy(link, self.now, self.now, costs.link(bytes_in)) - costs.link(bytes_in),
-        };
+        // It was as long on the sender's link: here it only waits for others.
+        let arrived = occupy(link, self.now, self.now, costs.link(bytes_in)) - costs.link(bytes_in);
         let received = arrived + if self.path == Path::Loads { 0 } else { costs.receive };
         // In software: one message, served by one thread.
         let words = bytes_in / WORD_BYTES as u64 + (end - first) as u64;
@@ -830,12 +851,11 @@ impl World {
         }
         let first = at.offset / WORD_BYTES as u64;
         let words = u64::from(*words);
-        let units = if self.is_record_line(*at) {
-            (first + words).div_ceil(LINE_WORDS as u64) - first / LINE_WORDS as u64
+        if self.is_record_line(*at) {
+            ((first + words).div_ceil(LINE_WORDS as u64) - first / LINE_WORDS as u64).clamp(1, PARTS_MAX)
         } else {
-            words
-        };
-        units.clamp(1, PARTS_MAX)
+            words.clamp(1, WORD_PARTS_MAX)
+        }
     }
 
     fn piece(&mut self, index: u32, group: usize, at: usize, part: u64, parts: u64) {
@@ -892,17 +912,27 @@ impl World {
                     Verb::Write { .. } | Verb::Flush { .. } | Verb::AfterCompletion => 0,
                 };
         }
-        let World { costs, machines, connections, now, .. } = self;
-        if self.path == Path::Loads {
-            return *now;
-        }
+        let World { costs, machines, connections, now, path, .. } = self;
         let client = &connections[flight.connection as usize];
         let machine = &mut machines[node];
         let nics = machine.nics.len();
-        let left = *now + reply_words * costs.serve_word;
-        let sent = occupy(&mut machine.nics[client.nic % nics].sending, *now, left, costs.link(bytes));
-        let away = if client.machine == node { 0 } else { costs.wire };
-        sent + away + costs.pcie(bytes) + costs.completion
+        let nic = &mut machine.nics[client.nic % nics];
+        let link = costs.link(bytes);
+        let mut left = *now + reply_words * costs.serve_word;
+        match path {
+            // The core that loads has waited for its own bytes: here it only waits for others.
+            Path::Loads => return occupy(&mut nic.sending, *now, left, link) - link,
+            Path::Messages => left = occupy(&mut nic.engine, *now, left, costs.request),
+            Path::Nic => {}
+        }
+        let sent = occupy(&mut nic.sending, *now, left, link);
+        if client.machine == node {
+            return sent + costs.pcie(bytes) + costs.completion;
+        }
+        // It was as long on the node's link: on the client's it only waits for others.
+        let receiving = &mut machines[client.machine].nics[client.nic].receiving;
+        let received = occupy(receiving, *now, sent + costs.wire - link, link);
+        received + costs.pcie(bytes) + costs.completion
     }
 
     fn revoke_due(&mut self) {
@@ -965,6 +995,12 @@ impl World {
                 let range = cut(part)..cut(part + 1);
                 if self.nodes[usize::from(at.node.0)].medium.medium.persistent {
                     self.faults.dirty(&self.memory, at, range.clone(), connection);
+                }
+                if let Some((watched, when)) = &mut self.watched
+                    && (watched.node, watched.region) == (at.node, at.region)
+                    && range.contains(&((watched.offset.wrapping_sub(at.offset) / WORD_BYTES as u64) as usize))
+                {
+                    *when = Some(self.now);
                 }
                 let from = &buffer[from as usize..][..words];
                 for (word, value) in region[start..][range.clone()].iter().zip(&from[range]) {
@@ -1029,7 +1065,7 @@ impl World {
             client.completed.push((flight.ticket, flight.buffer, taking));
         }
         if let (Some(core), false) = (client.core, client.dead) {
-            self.wake(core, self.now);
+            self.wake_now(core);
         }
         if still_fenced {
             self.unfence(connection);
@@ -1055,10 +1091,11 @@ impl World {
         None
     }
 
-    /// What an endpoint is told when it polls.
-    pub(super) fn news(&mut self, connection: usize) -> (Vec<LaneId>, Vec<Box<RoundBuffer>>) {
+    /// What an endpoint is told when it polls: goes into vectors that are empty.
+    pub(super) fn news(&mut self, connection: usize, ready: &mut Vec<LaneId>, reclaimed: &mut Vec<Box<RoundBuffer>>) {
         let client = &mut self.connections[connection];
-        (std::mem::take(&mut client.ready), std::mem::take(&mut client.reclaimed))
+        std::mem::swap(&mut client.ready, ready);
+        std::mem::swap(&mut client.reclaimed, reclaimed);
     }
 
     // --- Services of memory nodes
