@@ -1,4 +1,7 @@
 //! Records the history of a run: an observer for each thread, one file for all of them.
+//!
+//! What a killed client has not written down, nobody knows: its transactions would show as versions that nobody wrote. A
+//! durable history has a transaction's writes before they can be seen.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,6 +18,7 @@ const FLUSH_BYTES: usize = 256 << 10;
 /// A history file, or whatever else takes lines, that several threads record to.
 pub struct HistoryFile {
     shared: Mutex<Shared>,
+    durable: bool,
 }
 
 struct Shared {
@@ -27,7 +31,21 @@ impl HistoryFile {
     /// Records to this file from its current position on.
     #[must_use]
     pub fn new(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
-        Arc::new(HistoryFile { shared: Mutex::new(Shared { file: Box::new(file), failure: None }) })
+        HistoryFile::recording(Box::new(file), false)
+    }
+
+    /// The same for a client that may be killed, whose history is then still good for a check.
+    ///
+    /// Before the first verb that could make a transaction commit, a line of unknown outcome has been written with its
+    /// reads, its writes and the versions that it will install. Its final line replaces that one. Every line goes to the
+    /// file at once, in one write, so only the last one can be truncated.
+    #[must_use]
+    pub fn durable(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
+        HistoryFile::recording(Box::new(file), true)
+    }
+
+    fn recording(file: Box<dyn Write + Send>, durable: bool) -> Arc<HistoryFile> {
+        Arc::new(HistoryFile { shared: Mutex::new(Shared { file, failure: None }), durable })
     }
 
     /// A recorder for the sessions of one thread.
@@ -56,12 +74,15 @@ impl HistoryFile {
 
 impl fmt::Debug for HistoryFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HistoryFile").field("failure", &self.lock().failure).finish_non_exhaustive()
+        f.debug_struct("HistoryFile")
+            .field("durable", &self.durable)
+            .field("failure", &self.lock().failure)
+            .finish_non_exhaustive()
     }
 }
 
 /// An observer that records every attempt as a line of its own: what committed with its reads and writes, what did not
-/// with its reads. The rest of its lines goes to the file when it is dropped.
+/// with its reads. Unless the history is durable, the rest of its lines goes to the file when it is dropped.
 #[derive(Debug)]
 pub struct Recorder {
     lines: LineBuffer,
@@ -75,10 +96,8 @@ impl Recorder {
             self.lines.clear();
         }
     }
-}
 
-impl Observer for Recorder {
-    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+    fn record(&mut self, event: &TransactionEvent<'_>) {
         let end_ns = event.ended;
         let outcome = match event.outcome {
             Ended::Committed => Outcome::Committed { end_ns },
@@ -106,9 +125,25 @@ impl Observer for Recorder {
             }
         }
         line.end();
-        if self.lines.bytes().len() >= FLUSH_BYTES {
+    }
+}
+
+impl Observer for Recorder {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        self.record(event);
+        // The program is about to be told, and what it was told must be known also when it is dead.
+        if self.file.durable || self.lines.bytes().len() >= FLUSH_BYTES {
             self.flush();
         }
+    }
+
+    fn wants_committing(&self) -> bool {
+        self.file.durable
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        self.record(event);
+        self.flush();
     }
 }
 

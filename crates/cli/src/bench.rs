@@ -85,9 +85,8 @@ pub(crate) struct RunArgs {
     /// Record every attempt, as JSON lines for `remora check`.
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// With --history, also note what is about to commit: not offered yet.
-    #[arg(long, hide = true)]
-    #[serde(skip)]
+    /// Record also what is about to commit, before it does: for clients that may be killed, and `remora check --crashed`.
+    #[arg(long, requires = "history")]
     history_durable: bool,
     /// Keep the client's own deltas in a table: not offered yet.
     #[arg(long, hide = true)]
@@ -101,9 +100,8 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// With what nobody said filled in.
     pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
-        let unoffered = [("--ledger", self.ledger), ("--history-durable", self.history_durable)];
-        if let Some((option, _)) = unoffered.iter().find(|(_, wanted)| *wanted) {
-            return Err(Failure::new(option, "not offered yet"));
+        if self.ledger {
+            return Err(Failure::new("--ledger", "not offered yet"));
         }
         let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
         let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);
@@ -256,7 +254,8 @@ impl Bench {
         let history = OnceLock::new();
         let observer = || {
             let history_to = history_to.as_ref()?;
-            let history = history.get_or_init(|| history_to.begin().map(HistoryFile::new)).as_ref().ok()?;
+            let begin = |file| if run.history_durable { HistoryFile::durable(file) } else { HistoryFile::new(file) };
+            let history = history.get_or_init(|| history_to.begin().map(begin)).as_ref().ok()?;
             Some(Box::new(history.recorder()) as Box<dyn Observer>)
         };
         let options = RunOptions {

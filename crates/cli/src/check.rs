@@ -12,6 +12,8 @@ use crate::{Failure, Verdict, output};
 #[derive(Debug, Args)]
 #[command(after_help = "Example: remora bench smallbank --seconds 1 --history run.jsonl && remora check run.jsonl
 
+The history of a client that was killed can be checked if it was recorded with --history-durable.
+
 Exit status: 0 strictly serializable, 1 an anomaly was found, 2 a history cannot be read.")]
 pub(crate) struct CheckOptions {
     /// Histories of one run, as `remora bench --history` writes them.

@@ -188,7 +188,7 @@ fn bad_options_are_refused_by_name() {
     let small = "bench smallbank --accounts 100 --transactions 10";
     for (options, names) in [
         ("--threads 0", "--threads"),
-        ("--threads 257", "--threads"),
+        ("--threads 1025", "--threads"),
         ("--coroutines 0", "--coroutines"),
         ("--coroutines 64", "--coroutines"),
         ("--memory-nodes 0", "--memory-nodes"),

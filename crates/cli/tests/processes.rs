@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -105,6 +107,7 @@ fn options_that_contradict_what_is_there_are_refused() {
         ("--protocol farm", &["farm", "discipline"]),
         ("--key-file /nonexistent", &["--key-file /nonexistent"]),
         ("--ledger", &["--ledger", "not offered yet"]),
+        ("--history-durable", &["--history"]),
     ] {
         assert_refused(&remora("contradict-options", &bank(&connect, options)), names);
     }
@@ -230,6 +233,47 @@ fn a_client_that_is_killed_leaves_the_others_in_doubt_but_at_work() {
     }
     let checked = report(&remora("killed-check", &bank(&connect, "--check")));
     assert_eq!(holds(&checked), [None; 4], "{checked:#}");
+}
+
+/// What a killed client has done stands in its history, so what the others have seen of it can be checked.
+#[test]
+fn histories_beside_a_killed_client_can_be_checked() {
+    let (_nodes, connect) = listen("durable", 3);
+    let loaded =
+        report(&remora("durable-load", &bank(&connect, "--accounts 200 --hot-fraction 0.5 --transactions 10")));
+    assert_eq!(holds(&loaded), [Some(true); 4]);
+    let histories = ["durable-killed.jsonl", "durable-other.jsonl"].map(scratch);
+    let [killed_history, other_history] = histories.each_ref().map(|path| path.to_str().unwrap());
+    histories.iter().for_each(|path| drop(fs::remove_file(path)));
+    let durable = format!("--seconds 600 --history-durable --history {killed_history}");
+    let mut killed = Process::start("durable-victim", &bank(&connect, &durable));
+    let plain = format!("--seconds 3 --history {other_history}");
+    let mut other = Process::start("durable-other", &bank(&connect, &plain));
+    wait_for_history(&mut killed, &histories[0]);
+    wait_for_history(&mut other, &histories[1]);
+    killed.kill();
+    assert!(report(&other.wait())["committed"].as_u64().unwrap() > 0);
+
+    // Nothing has committed that was not announced.
+    let mut announced = HashSet::new();
+    for line in fs::read_to_string(killed_history).unwrap().lines() {
+        let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+        let writes = line["writes"].as_array().unwrap().len();
+        match line["status"].as_str().unwrap() {
+            "unknown" => assert!(announced.insert(line["id"].clone()) && writes > 0),
+            "committed" => assert_eq!(announced.remove(&line["id"]), writes > 0),
+            _ => _ = announced.remove(&line["id"]),
+        }
+    }
+    assert!(announced.len() <= 4, "one for each coroutine: {announced:?}");
+
+    // As if it had been killed in the middle of a line.
+    let mut file = fs::OpenOptions::new().append(true).open(&histories[0]).unwrap();
+    file.write_all(b"{\"id\":1,\"worker\":1,\"sta").unwrap();
+    assert_refused(&remora("durable-whole", &["check", killed_history, other_history]), &[killed_history, "truncated"]);
+    let checked = remora("durable-check", &["check", "--crashed", killed_history, other_history]);
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    assert_eq!(checked.errors, format!("error: {killed_history}: the last line is truncated, and was left out\n"));
 }
 
 #[test]

@@ -27,6 +27,12 @@ fn none_in_a_committed_transaction() {
                 if number == TRANSACTIONS {
                     before = allocations();
                 }
+                if number % 64 == 0 {
+                    // One that names many records, and has no wish to compete for them.
+                    let mut large = session.begin().unwrap();
+                    (0..ROWS).for_each(|row| _ = large.transaction().want(&rows, row));
+                    large.abort().await;
+                }
                 let random = session.lane().random();
                 let (one, two) = (random % ROWS, (random >> 8) % ROWS);
                 let run = session.transact(async |tx| {

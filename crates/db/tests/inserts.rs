@@ -7,12 +7,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use remora::floors::fabric::Worker;
+use remora::floors::fabric::shm::Shm;
+use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::txn::mutant::{self, Mutant};
+use remora::floors::txn::{self, Stop, TransactOptions};
 use remora::{
-    Cluster, Cost, Error, Intent, Observer, Outcome, Protocol, Session, Table, TableOptions, TransactionEvent,
-    TransactionOptions, WriteKind,
+    Cluster, Cost, Error, Intent, Observer, Outcome, Protocol, ReadScheme, Session, Table, TableOptions,
+    TransactionEvent, TransactionOptions, WriteKind,
 };
 
+use support::rig::{self, Rig};
 use support::{
     Words, at_one_node, cut_off, embedded, look, on_every_fabric, others_run, rest, seeded, seeds, table, worker,
 };
@@ -406,6 +411,41 @@ fn a_full_table_says_so(protocol: Protocol) {
         session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await.unwrap();
     });
     assert_eq!(settled(&cluster, &mut worker, &rows), [0, 1, 2, 4, 5]);
+}
+
+/// A bulk load makes chains of any length. What is in such a chain is found, and no key is added to it.
+#[test]
+fn a_chain_that_is_too_long_is_a_full_table() {
+    const ROWS: u64 = 200;
+    let rig = Rig::new(Shm::new(&[vec![4 << 20]]).unwrap());
+    let values: Vec<Vec<u8>> = (0..ROWS).map(|row| row.to_le_bytes().to_vec()).collect();
+    let one_chain = |geometry: &mut Geometry| {
+        (geometry.buckets, geometry.indirect, geometry.slots) = (1, 60, 2 * ROWS);
+    };
+    let table = rig.table_with("rows", ReadScheme::SingleLine, 1, 8, &values, one_chain);
+    let change = async |session: &mut txn::Session, number, intent| {
+        let changed = session.transact(TransactOptions::default(), async |tx| {
+            tx.register(&table);
+            let slot = tx.want_for(table.id(), &rig::key(number), intent)?;
+            tx.fetch().await?;
+            match intent {
+                Intent::Insert => tx.insert(slot, &number.to_le_bytes())?,
+                _ => tx.delete(slot)?,
+            }
+            Ok(Ok::<_, ()>(()))
+        });
+        changed.await.map(|done| done.unwrap())
+    };
+    let worker = Worker::new();
+    rig::run(&worker, &mut rig.sessions(&worker, Protocol::DrtmR, 1), async |_, session| {
+        let full = Err(Stop::Limit(remora::Limit::TableFull));
+        assert_eq!(change(session, ROWS, Intent::Insert).await, full);
+        assert_eq!(change(session, ROWS - 1, Intent::Insert).await, Err(Stop::Exists), "at the end of the chain");
+        change(session, ROWS - 1, Intent::Delete).await.unwrap();
+        assert_eq!(change(session, ROWS - 1, Intent::Insert).await, full, "where it was, it cannot come back");
+        change(session, 0, Intent::Delete).await.unwrap();
+        change(session, ROWS - 1, Intent::Insert).await.unwrap();
+    });
 }
 
 /// Presets of one discipline run on the same rows at the same time; of another, they are refused by name.

@@ -237,6 +237,46 @@ fn loads_that_are_refused() {
     assert_eq!(load("c", &[1; 8], &[]), Ok(1));
 }
 
+/// A transaction of many records, which has them looked up by more than a glance at each.
+#[test]
+fn many_records_in_one_transaction() {
+    const ROWS: u64 = 100;
+    let cluster = embedded(PROTOCOL, 3);
+    let [debit, credit] =
+        ["debit", "credit"].map(|name| table(&cluster, name, TableOptions::for_rows(ROWS), Words([0; 1])));
+    let mut worker = worker(&cluster, 1, 1);
+    worker.block_on(async |session| {
+        // A small one in between leaves nothing of the large one behind, nor before.
+        for rows in [ROWS, 3, ROWS, 8, 9, ROWS / 2, ROWS] {
+            let added = session.transact(async |tx| {
+                let first: Vec<_> = (0..rows).map(|row| [&debit, &credit].map(|table| tx.want(table, row))).collect();
+                tx.fetch().await?;
+                for (row, slots) in first.iter().enumerate().rev() {
+                    for (slot, (table, each)) in slots.iter().zip([(&debit, 0), (&credit, 1_000)]) {
+                        tx.get_mut(*slot)?.0[0] += row as u64;
+                        // Two records of one key would be in each other's way.
+                        let again = tx.want(table, row as u64);
+                        tx.fetch().await?;
+                        tx.get_mut(again)?.0[0] += each;
+                    }
+                }
+                Ok(())
+            });
+            added.await.unwrap();
+        }
+    });
+    assert!(worker.drain().unwrap());
+    // Row n is in the runs of more than n rows.
+    let turns = |row: u64| [ROWS, 3, ROWS, 8, 9, ROWS / 2, ROWS].iter().filter(|rows| row < **rows).count() as u64;
+    for (table, each) in [(&debit, 0), (&credit, 1_000)] {
+        let mut expected: Vec<u64> = (0..ROWS).map(|row| turns(row) * (each + row)).collect();
+        let mut found: Vec<u64> = look(&cluster, table).0.iter().map(|row| row.0[0]).collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected);
+    }
+}
+
 // --- Opening.
 
 #[test]

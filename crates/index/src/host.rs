@@ -19,6 +19,19 @@ use crate::cluster_hash::{
     link_word, linked_bucket, linked_over, location, offset,
 };
 
+/// Links on the way to a pair that is taken for an insert: an answer, and a log entry, has room for so many. Pairs further
+/// down a chain, which a bulk load may have made, are found like all others.
+pub const LINKS_MAX: usize = 16;
+
+#[cfg(feature = "mutants")]
+use crate::mutant::is_insert_beside_locked as insert_beside_locked;
+
+/// Whether a published error has been put back. Always false without the feature `mutants`.
+#[cfg(not(feature = "mutants"))]
+const fn insert_beside_locked() -> bool {
+    false
+}
+
 /// What is remembered of prepared inserts, before those that have committed are forgotten.
 const REMEMBERED_MAX: usize = 4096;
 
@@ -100,7 +113,7 @@ pub enum Prepared {
         entry: u64,
         /// Where its record is.
         location: Location,
-        /// The links on the way to the pair, (offset, word): for the log.
+        /// The links on the way to the pair, (offset, word): for the log. None if there are more than [`LINKS_MAX`].
         links: Vec<(u64, u64)>,
     },
     /// It has been linked now.
@@ -126,6 +139,9 @@ pub enum Refused {
     /// All record slots are taken.
     #[error("all record slots of the shard are taken; create the table with a larger capacity")]
     SlotsFull,
+    /// The key's chain is full, and is as long as it may get.
+    #[error("a chain of the shard's index is full and too long to grow; create the table with a larger capacity")]
+    ChainFull,
     /// The key's chain is full and cannot grow.
     #[error("all indirect buckets of the shard's index are taken; create the table with a larger capacity")]
     BucketsFull,
@@ -158,18 +174,27 @@ impl Host {
         let mut chain = view.chain(hash);
         // One look at the chain, for everything: a deleter may unlink meanwhile, but nobody else links.
         let pairs: Vec<Pair> = view.pairs(&chain).collect();
-        if let Some(pair) = pairs.iter().find(|pair| view.links(pair, key)) {
+        let passed_over = |pair: &Pair| insert_beside_locked() && !view.is_unlocked(offset(pair.entry));
+        if let Some(pair) = pairs.iter().find(|pair| view.links(pair, key) && !passed_over(pair)) {
             let location = location(shard.id, pair.entry);
             let slot = location.pointer.offset();
             if matches!(view.life(slot), Some(Life::Present { .. })) {
                 allocator.remembered.remove(&slot);
             }
-            let links = view.way_to(&chain, pair);
+            let mut links = view.way_to(&chain, pair);
+            if links.len() > LINKS_MAX {
+                // A bulk load has taken this pair: its record is no insert's, and its links are at every replica.
+                links.clear();
+            }
             return Ok(Prepared::Linked { bucket_slot: pair.at, entry: pair.entry, location, links });
         }
 
         let retains_key = |pair: &&Pair| is_empty(pair.entry) && pair.key_word == hash.word;
-        let empty = pairs.iter().find(retains_key).or_else(|| pairs.iter().find(|pair| is_empty(pair.entry)));
+        let near = &pairs[..pairs.len().min((LINKS_MAX + 1) * BUCKET_SLOTS)];
+        let empty = near.iter().find(retains_key).or_else(|| near.iter().find(|pair| is_empty(pair.entry)));
+        if empty.is_none() && chain.len() > LINKS_MAX {
+            return Err(Refused::ChainFull);
+        }
         let grown = if empty.is_none() { Some(view.next_indirect().ok_or(Refused::BucketsFull)?) } else { None };
         let slot = allocator.take(&view).ok_or(Refused::SlotsFull)?;
         if let Some(bucket) = grown {

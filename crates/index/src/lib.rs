@@ -12,6 +12,8 @@ pub mod cluster_hash;
 mod error;
 pub mod host;
 mod load;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod patch;
 mod table;
 

@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+pub mod hardware;
 
 pub use cluster::{Bench, LabError};

@@ -1,6 +1,6 @@
 //! Clients: who is connected, as which incarnation, and where its redo rings lie.
 //!
-//! A client takes one of 256 slots, the same number at every node, and an incarnation that is never given again. Node 0
+//! A client takes one of 1024 slots, the same number at every node, and an incarnation that is never given again. Node 0
 //! decides who has a slot; at the other nodes the word follows it.
 //!
 //! ```text
@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_fabric::limits::ROUND_BYTES_MAX;
 use remora_fabric::{Lane, NodeId, WORD_BYTES};
 
 use crate::error::MemoryError;
@@ -22,6 +23,10 @@ use crate::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingWriter};
 
 const CHANGING: u64 = 1 << 63;
 const SLOT_WORDS: usize = CLIENT_SLOT_BYTES as usize / WORD_BYTES;
+const SLOTS_BYTES: usize = CLIENTS_MAX * CLIENT_SLOT_BYTES as usize;
+
+// All slots are read in one round.
+const _: () = assert!(SLOTS_BYTES <= ROUND_BYTES_MAX);
 
 /// A client that is connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +90,7 @@ async fn next_incarnation(lane: &Lane) -> Result<u32, MemoryError> {
 async fn take_slot(lane: &Lane, incarnation: u64, bytes: u64) -> Result<u64, MemoryError> {
     loop {
         let mut round = lane.round();
-        let read = round.read(slot_at(NodeId(0), 0), CLIENTS_MAX * CLIENT_SLOT_BYTES as usize);
+        let read = round.read(slot_at(NodeId(0), 0), SLOTS_BYTES);
         let done = lane.execute(round).await?;
         let slots = done.words(read).chunks_exact(SLOT_WORDS);
         let free = slots.enumerate().filter(|(_, slot)| slot[0] == 0);
@@ -185,7 +190,7 @@ pub fn clients(region: &[AtomicU64]) -> impl Iterator<Item = ClientSlot> + '_ {
 /// The same, read by a client.
 pub async fn connected(lane: &Lane, node: NodeId) -> Result<Vec<ClientSlot>, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(slot_at(node, 0), CLIENTS_MAX * CLIENT_SLOT_BYTES as usize);
+    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
     let done = lane.execute(round).await?;
     Ok(done.words(read).chunks_exact(SLOT_WORDS).filter_map(|slot| ClientSlot::of(|word| slot[word])).collect())
 }

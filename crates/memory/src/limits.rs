@@ -13,7 +13,7 @@ pub const KEY_BYTES_MAX: usize = 64;
 /// Bytes of a value: its length has 16 bits in a record's header.
 pub const VALUE_BYTES_MAX: usize = (1 << 16) - 8;
 /// Client incarnations connected to a cluster at one time.
-pub const CLIENTS_MAX: usize = 256;
+pub const CLIENTS_MAX: usize = 1024;
 /// Incarnations a cluster ever gives: 24 bits of a lock word.
 pub const INCARNATIONS_MAX: u64 = (1 << 24) - 1;
 /// Bytes of a redo ring, one for each lane of a client and each memory node.

@@ -3,10 +3,10 @@
 //! ```text
 //! region 0
 //! +0        superblock      4 KiB
-//! +4 KiB    client slots    256 of 64 bytes
-//! +20 KiB   metadata A      160 KiB     the newer valid copy counts, so that a crash in the middle
-//! +180 KiB  metadata B      160 KiB     of writing one leaves the other
-//! +340 KiB  space           rings and shards, allocated upwards, never freed
+//! +4 KiB    client slots    1024 of 64 bytes
+//! +68 KiB   metadata A      160 KiB     the newer valid copy counts, so that a crash in the middle
+//! +228 KiB  metadata B      160 KiB     of writing one leaves the other
+//! +388 KiB  space           rings and shards, allocated upwards, never freed
 //!
 //! superblock
 //! +0   magic        u64   "REMORA" and the byte order
@@ -36,7 +36,8 @@ use crate::limits::CLIENTS_MAX;
 ///
 /// 1. The first.
 /// 2. Nodes have an identity; index buckets have seven pairs and a link; log entries have index patches.
-pub const FORMAT: u32 = 2;
+/// 3. 1024 client slots instead of 256.
+pub const FORMAT: u32 = 3;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.

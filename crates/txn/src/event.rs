@@ -88,9 +88,22 @@ impl<'a> TransactionEvent<'a> {
     }
 }
 
-/// Whoever wants to know of every attempt. Called on the worker's thread, outside of the critical path of the attempt but
-/// before its caller has its answer: be quick.
+/// Whoever wants to know of every attempt. Called on the worker's thread, when an attempt has ended but before its caller
+/// has its answer: be quick.
 pub trait Observer {
     /// An attempt has ended.
     fn transaction(&mut self, event: &TransactionEvent<'_>);
+
+    /// Whether it wants [`Observer::committing`]. Asked once, when a session is given the observer.
+    fn wants_committing(&self) -> bool {
+        false
+    }
+
+    /// An attempt that writes is about to commit: the first verb that could make it commit is sent when this has returned.
+    /// For whoever must know of it also if the client dies before it has ended.
+    ///
+    /// The event is what can be said by then: its outcome is [`Outcome::Unknown`], its accesses have the versions that will
+    /// be installed. How the attempt ends is told by [`Observer::transaction`], as of every attempt. This one is in the
+    /// critical path, and the locks are held.
+    fn committing(&mut self, _event: &TransactionEvent<'_>) {}
 }

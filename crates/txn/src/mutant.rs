@@ -36,6 +36,11 @@ pub enum Mutant {
     AbsentWithoutValidation,
     /// With one copy, nothing is logged: a crash of the client tears its transaction.
     NoLogForOneCopy,
+    /// A slot that an insert under way has locked is passed over, so that a second insert of the key takes the next one.
+    /// Litmus L10; in `remora_index::host`.
+    InsertBesideLocked,
+    /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
+    CpuLocksForNics,
 }
 
 thread_local! {
@@ -45,6 +50,7 @@ thread_local! {
 /// Turns an error on for this thread, or all off.
 pub fn set(mutant: Option<Mutant>) {
     ON.set(mutant);
+    remora_index::mutant::insert_beside_locked(mutant == Some(Mutant::InsertBesideLocked));
 }
 
 pub(crate) fn is_on(mutant: Mutant) -> bool {

@@ -3,6 +3,8 @@
 mod bare;
 mod occ;
 
+use std::fmt;
+
 use remora_memory::Discipline;
 
 pub(crate) use occ::Check;
@@ -12,9 +14,9 @@ use crate::tx::Tx;
 
 /// How transactions are made serializable and durable.
 ///
-/// The first four are one family: optimistic concurrency control with primary-backup replication, `protocol/occ.rs`. They
-/// differ in which phase is done by one-sided verbs and which by calls, as Wei's thesis compares them (section 4.4.3, and
-/// table in its notes, section 6); its errors are corrected in all of them.
+/// All but the last are one family: optimistic concurrency control with primary-backup replication, `protocol/occ.rs`. They
+/// differ in which phase is done by one-sided verbs and which by calls: see [`Primitives`]. Four are what Wei's thesis
+/// compares (section 4.4.3); its errors are corrected in all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Protocol {
     /// FaRM, as the thesis emulates it: one-sided reads without location cache, locks and commit by calls.
@@ -27,14 +29,32 @@ pub enum Protocol {
     /// DrTM+H: the better primitive for each phase. Reads are one-sided where the location is cached, else a call brings
     /// record and location at once; logs are one-sided; locks as the table's discipline says.
     DrtmH,
+    /// Any choice of primitives: for measurements that change one phase at a time.
+    Study(Primitives),
     /// The workload's reads and writes as bare rounds, without locks, validation or logs: **no transactions**. The bound
     /// that the protocols are measured against.
     Unsynchronized,
 }
 
+/// Which primitive does each phase of optimistic concurrency control. The presets are constants of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Primitives {
+    /// How a record is read the first time.
+    pub execute: Execute,
+    /// Who takes and frees the locks of the records to be written. Of the tables that the protocol creates: on others,
+    /// their discipline says it.
+    pub locks: Locks,
+    /// How what was only read is looked at again.
+    pub validate: Primitive,
+    /// How log entries get to the rings of the backups.
+    pub log: Primitive,
+    /// Passive ACK: nobody waits for the acknowledgement of a commit, which is then off the critical path.
+    pub passive: bool,
+}
+
 /// How a record is read the first time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Execute {
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Execute {
     /// READs of index buckets and of the record; of the record alone if its location is cached.
     OneSided {
         /// Whether locations are.
@@ -48,10 +68,78 @@ pub(crate) enum Execute {
 
 /// Who does the work of a phase: this client, by verbs that the memory node's CPU does not notice; or that CPU, at this
 /// client's call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Primitive {
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Primitive {
+    /// This client.
     OneSided,
+    /// The memory node's CPU.
     Call,
+}
+
+/// Who changes lock words. Where NICs do, no CPU may, so that locking decides how a commit is installed; a lock that the
+/// CPU takes can be freed in two ways.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Locks {
+    /// NICs: by CAS. The record is written and its lock freed by verbs.
+    Nic,
+    /// The CPU of the record's primary, at calls.
+    Cpu {
+        /// How records are installed and their locks freed. [`Primitive::OneSided`]: by WRITEs of the record and then of
+        /// the lock word, which only its holder does, and only when it knows that it is the holder. A CPU's CAS is atomic
+        /// against a store that comes over PCIe, as a NIC's CAS is not against a CPU's. The contract of a round does not
+        /// promise that much (rule 3), so no preset does it; what inserts or deletes is installed by calls.
+        install: Primitive,
+    },
+}
+
+impl Primitives {
+    /// [`Protocol::Farm`].
+    pub const FARM: Primitives = Primitives {
+        execute: Execute::OneSided { cached: false },
+        locks: Locks::Cpu { install: Primitive::Call },
+        validate: Primitive::OneSided,
+        log: Primitive::OneSided,
+        passive: true,
+    };
+    /// [`Protocol::Fasst`].
+    pub const FASST: Primitives = Primitives {
+        execute: Execute::Call,
+        locks: Locks::Cpu { install: Primitive::Call },
+        validate: Primitive::Call,
+        log: Primitive::Call,
+        passive: true,
+    };
+    /// [`Protocol::DrtmR`].
+    pub const DRTM_R: Primitives = Primitives {
+        execute: Execute::OneSided { cached: true },
+        locks: Locks::Nic,
+        validate: Primitive::OneSided,
+        log: Primitive::OneSided,
+        passive: true,
+    };
+    /// [`Protocol::DrtmH`].
+    pub const DRTM_H: Primitives = Primitives { execute: Execute::Hybrid, ..Primitives::DRTM_R };
+}
+
+impl fmt::Display for Primitives {
+    /// As in `e=read,v=cas,l=write,c=write,pa`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let execute = match self.execute {
+            Execute::OneSided { cached: true } => "read",
+            Execute::OneSided { cached: false } => "uncached",
+            Execute::Call => "call",
+            Execute::Hybrid => "hybrid",
+        };
+        let (lock, install) = match self.locks {
+            Locks::Nic => ("cas", "write"),
+            Locks::Cpu { install: Primitive::OneSided } => ("call", "write"),
+            Locks::Cpu { install: Primitive::Call } => ("call", "call"),
+        };
+        let validate = if self.validate == Primitive::OneSided { "read" } else { "call" };
+        let log = if self.log == Primitive::OneSided { "write" } else { "call" };
+        let passive = if self.passive { ",pa" } else { "" };
+        write!(f, "e={execute},v={lock}+{validate},l={log},c={install}{passive}")
+    }
 }
 
 impl From<Discipline> for Primitive {
@@ -62,7 +150,7 @@ impl From<Discipline> for Primitive {
 }
 
 impl Protocol {
-    /// All of them.
+    /// All that have a name of their own: all but studies.
     pub const ALL: [Protocol; 5] =
         [Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH, Protocol::Unsynchronized];
 
@@ -74,6 +162,7 @@ impl Protocol {
             Protocol::Fasst => "fasst",
             Protocol::DrtmR => "drtm-r",
             Protocol::DrtmH => "drtm-h",
+            Protocol::Study(_) => "study",
             Protocol::Unsynchronized => "unsynchronized",
         }
     }
@@ -90,12 +179,24 @@ impl Protocol {
         self != Protocol::Unsynchronized
     }
 
+    /// What does its phases. [`Protocol::Unsynchronized`] executes as `drtm-r` does, and has no other phase.
+    #[must_use]
+    pub fn primitives(self) -> Primitives {
+        match self {
+            Protocol::Farm => Primitives::FARM,
+            Protocol::Fasst => Primitives::FASST,
+            Protocol::DrtmR | Protocol::Unsynchronized => Primitives::DRTM_R,
+            Protocol::DrtmH => Primitives::DRTM_H,
+            Protocol::Study(primitives) => primitives,
+        }
+    }
+
     /// The discipline of the tables that it creates.
     #[must_use]
     pub fn discipline(self) -> Discipline {
-        match self {
-            Protocol::Farm | Protocol::Fasst => Discipline::OCC_CALLS,
-            Protocol::DrtmR | Protocol::DrtmH | Protocol::Unsynchronized => Discipline::OCC_ONE_SIDED,
+        match self.primitives().locks {
+            Locks::Nic => Discipline::OCC_ONE_SIDED,
+            Locks::Cpu { .. } => Discipline::OCC_CALLS,
         }
     }
 
@@ -106,20 +207,7 @@ impl Protocol {
     }
 
     pub(crate) fn execute(self) -> Execute {
-        match self {
-            Protocol::Farm => Execute::OneSided { cached: false },
-            Protocol::Fasst => Execute::Call,
-            Protocol::DrtmR | Protocol::Unsynchronized => Execute::OneSided { cached: true },
-            Protocol::DrtmH => Execute::Hybrid,
-        }
-    }
-
-    pub(crate) fn validate(self) -> Primitive {
-        if self == Protocol::Fasst { Primitive::Call } else { Primitive::OneSided }
-    }
-
-    pub(crate) fn log(self) -> Primitive {
-        if self == Protocol::Fasst { Primitive::Call } else { Primitive::OneSided }
+        self.primitives().execute
     }
 
     pub(crate) async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {

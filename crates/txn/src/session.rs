@@ -64,6 +64,8 @@ pub(crate) struct State {
     /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of them is settled any more.
     in_doubt: bool,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    /// Whether the observer is also told of what is about to commit.
+    pub(crate) tell_committing: bool,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
     owner: u32,
@@ -131,6 +133,7 @@ impl Session {
             loose: Vec::new(),
             in_doubt: false,
             observer: None,
+            tell_committing: false,
             sample_phases: false,
             owner: client.incarnation,
             sequence: config.sequence,
@@ -145,6 +148,7 @@ impl Session {
 
     /// Whoever is told of every attempt from now on; the former one back.
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.state.tell_committing = observer.as_ref().is_some_and(|observer| observer.wants_committing());
         std::mem::replace(&mut self.state.observer, observer)
     }
 

@@ -205,11 +205,26 @@ pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
     registered(tables, item.table).entry().spec.discipline.into()
 }
 
+/// As long as there are at most so many items, a key's is found by looking at all of them: there is nothing to set up for a
+/// transaction that names few.
+const LINEAR_MAX: usize = 16;
+
+/// The slots of an index in which a key's item is looked for, one after the other.
+#[inline]
+fn index_slots(index: &[u32], table: TableId, hash: KeyHash) -> impl Iterator<Item = usize> + use<> {
+    let mask = index.len() - 1; // of a power of two
+    // The same key in several tables is common.
+    let home = (hash.scatter ^ u64::from(table.0) << 4) as usize & mask;
+    (home..).map(move |slot| slot & mask)
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     pub(crate) tables: Vec<Option<Arc<Table>>>,
     pub(crate) items: Vec<Item>,
+    /// Beyond [`LINEAR_MAX`] items: hash table of them, open addressing with linear probing. An item's number + 1; 0 = free.
+    index: Vec<u32>,
     /// Keys and values.
     pub(crate) arena: Vec<u64>,
     /// What is to be installed, once it has been encoded.
@@ -222,6 +237,7 @@ pub(crate) struct Sets {
 impl Sets {
     pub(crate) fn clear(&mut self) {
         self.items.clear();
+        self.index.clear();
         self.arena.clear();
         self.fetched = 0;
         self.written = 0;
@@ -245,6 +261,36 @@ impl Sets {
         registered(&self.tables, id)
     }
 
+    /// The number of a key's item, if it has one.
+    #[inline]
+    fn find(&self, table: TableId, key: &Key, hash: KeyHash) -> Option<usize> {
+        let matches =
+            |item: &Item| item.hash.word == hash.word && item.table == table && item.key.of(&self.arena) == key.words();
+        if self.items.len() <= LINEAR_MAX {
+            return self.items.iter().position(matches);
+        }
+        // A free slot ends the search, and at least half of them are.
+        let taken = index_slots(&self.index, table, hash).map_while(|slot| self.index[slot].checked_sub(1));
+        taken.map(|number| number as usize).find(|number| matches(&self.items[*number]))
+    }
+
+    /// Adds the newest item to the index, which is made anew for the first of them, and when half of it is taken.
+    fn add_to_index(&mut self) {
+        let count = self.items.len();
+        let mut first = count - 1;
+        if self.index.len() < 2 * count {
+            self.index.clear();
+            self.index.resize(4 * count.next_power_of_two(), 0);
+            first = 0;
+        }
+        for (number, item) in self.items.iter().enumerate().skip(first) {
+            let mut slots = index_slots(&self.index, item.table, item.hash);
+            if let Some(free) = slots.find(|slot| self.index[*slot] == 0) {
+                self.index[free] = number as u32 + 1;
+            }
+        }
+    }
+
     /// The item of a key, made if there is none yet.
     #[inline]
     pub(crate) fn want(&mut self, table: TableId, key: &Key, intent: Intent, execute: Execute) -> Result<Slot, Stop> {
@@ -256,10 +302,7 @@ impl Sets {
             return Err(Limit::Key { found: key.bytes().len(), expected }.into());
         }
         let hash = key.hash();
-        let known = self.items.iter().position(|item| {
-            item.hash.word == hash.word && item.table == table && item.key.of(&self.arena) == key.words()
-        });
-        if let Some(index) = known {
+        if let Some(index) = self.find(table, key, hash) {
             let item = &mut self.items[index];
             if intent != Intent::Read && item.place.is_none() && !matches!(item.fetch, Fetch::Place(_)) {
                 item.fetch = Fetch::Place(intent);
@@ -313,6 +356,9 @@ impl Sets {
             hops: 0,
             asked: false,
         });
+        if self.items.len() > LINEAR_MAX {
+            self.add_to_index();
+        }
         Ok(Slot(self.items.len() as u32 - 1))
     }
 

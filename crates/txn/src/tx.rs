@@ -10,7 +10,7 @@ use remora_sync::{IMAGE_AT, Key, LockWord, TransactionId};
 use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};
-use crate::event::{Outcome, Phases, TransactionEvent};
+use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::log::PATCH_WORDS;
 use crate::protocol::Primitive;
 use crate::rpc::Code;
@@ -348,11 +348,23 @@ impl Tx<'_> {
         }
     }
 
+    /// The next round can make it commit: told to whoever must know of it also if the client dies.
+    #[inline]
+    pub(crate) fn committing(&mut self) {
+        if self.state.tell_committing {
+            self.show(Outcome::Unknown, |observer, event| observer.committing(event));
+        }
+    }
+
     /// The one place where an attempt's end is told.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
+        self.show(outcome, |observer, event| observer.transaction(event));
+    }
+
+    fn show(&mut self, outcome: Outcome, told: impl FnOnce(&mut dyn Observer, &TransactionEvent<'_>)) {
         let Some(mut observer) = self.state.observer.take() else { return };
-        observer.transaction(&TransactionEvent {
+        let event = TransactionEvent {
             id: self.id,
             label: self.attempt.label,
             attempt: self.attempt.number,
@@ -363,7 +375,8 @@ impl Tx<'_> {
             cost: self.lane.cost().since(&self.cost_before),
             phases: if self.state.sample_phases { self.phases } else { Phases::default() },
             sets: &self.state.sets,
-        });
+        };
+        told(&mut *observer, &event);
         self.state.observer = Some(observer);
     }
 }

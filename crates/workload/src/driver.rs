@@ -389,6 +389,16 @@ impl Observer for Watch {
             also.transaction(event);
         }
     }
+
+    fn wants_committing(&self) -> bool {
+        self.0.borrow().also.as_ref().is_some_and(|also| also.wants_committing())
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        if let Some(also) = &mut self.0.borrow_mut().also {
+            also.committing(event);
+        }
+    }
 }
 
 impl Measured {

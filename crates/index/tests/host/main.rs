@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 use remora_fabric::{NodeId, copy};
 use remora_index::cluster_hash::{
-    BUCKET_SLOTS, Geometry, HEADER_BYTES, entry_word, is_entry, linked_bucket, offset, unlinked,
+    BUCKET_SLOTS, Geometry, HEADER_BYTES, entry_word, is_entry, link_word, linked_bucket, offset, unlinked,
 };
+use remora_index::host::LINKS_MAX;
 use remora_index::{Found, Host, HostShard, Location, Patch, Prepared, Refused, apply_patch};
 use remora_memory::{
     Discipline, Fingerprint, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec,
@@ -285,6 +286,34 @@ fn a_chain_grows_at_its_end_and_nothing_moves() {
     assert_eq!(primary.prepare(&key(8)).unwrap().links.len(), 1);
     primary.delete(&lives[2]);
     assert!(primary.prepare(&key(90)).unwrap().links.is_empty());
+}
+
+/// An answer to a client, and its log entry, have room for so many links.
+#[test]
+fn a_chain_that_is_long_enough_grows_no_more() {
+    let geometry = Geometry { buckets: 1, indirect: 20, slots: 200, slot_bytes: 64 };
+    let mut primary = Primary::new(geometry, ReadScheme::SingleLine);
+    let full = (LINKS_MAX + 1) * BUCKET_SLOTS;
+    let lives: Vec<Insert> = (0..full).map(|number| primary.prepare(&key(number as u8)).unwrap()).collect();
+    assert_eq!(lives[full - 1].links.len(), LINKS_MAX);
+    let before = words(&primary.region);
+    assert_eq!(primary.prepare(&key(200)).err(), Some(Refused::ChainFull));
+    assert_eq!(words(&primary.region), before);
+
+    // A bulk load has no such limit. What it has linked further down is found, and when it goes its pair is not taken.
+    let (near, last) = (&lives[0], full as u64 / BUCKET_SLOTS as u64);
+    primary.word(geometry.link_at(last - 1)).store(link_word(geometry.bucket_at(last)), Ordering::Relaxed);
+    let far = Insert { bucket_slot: geometry.pair_at(last, 3), ..near.clone() };
+    for word in [0, 8] {
+        primary.word(far.bucket_slot + word).store(primary.load(near.bucket_slot + word), Ordering::Relaxed);
+    }
+    primary.word(near.bucket_slot).store(unlinked(primary.load(near.bucket_slot)), Ordering::Relaxed);
+    let found = primary.prepare(&near.key).unwrap();
+    assert_eq!((found.bucket_slot, found.new, found.links.len()), (far.bucket_slot, false, 0));
+    let taken = primary.prepare(&key(200)).unwrap();
+    assert_eq!((taken.bucket_slot, taken.new), (near.bucket_slot, true));
+    primary.delete(&far);
+    assert_eq!(primary.prepare(&far.key).err(), Some(Refused::ChainFull));
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
         return Ok(());
     }
     tx.state.sets.encode_images();
+    tx.committing();
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let sets = &tx.state.sets;

@@ -30,6 +30,8 @@
 //! for a location that is not cached. All have outstanding requests (one round for everything that does not depend on an
 //! answer), one doorbell a node, coroutines, and commit by passive ACK.
 //!
+//! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for a measurement.
+//!
 //! Keys that are inserted have a slot linked for them in execution (`fetch.rs`), which is then locked, validated, logged
 //! and installed like any record; the log entry carries what changed in the index. An absent key is validated by looking
 //! into the same buckets again: an inserter links before it locks, so whoever validates before that link comes before it.
@@ -53,14 +55,14 @@ use remora_index::BucketRef;
 use remora_index::cluster_hash::still_absent;
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
-use remora_sync::{LockWord, RecordHeader, VALIDATED_BYTES};
+use remora_sync::{IMAGE_AT, LockWord, RecordHeader, VALIDATED_BYTES};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
-use crate::protocol::Primitive;
+use crate::protocol::{Locks, Primitive};
 use crate::rpc::{self, Code};
-use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks};
+use crate::sets::{CHAIN_WORDS, Change, Fetch, Item, Lock, Sets, locks};
 use crate::tx::Tx;
 use zerocopy::IntoBytes;
 
@@ -77,9 +79,10 @@ pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
         validate(tx, true).await?;
     }
     tx.mark(|phases, now| phases.validated = now);
+    tx.committing();
     write_log(tx, entry).await?;
     tx.mark(|phases, now| phases.logged = now);
-    install(tx);
+    install(tx).await;
     Ok(())
 }
 
@@ -245,7 +248,7 @@ pub(crate) enum Check {
 async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     let only_read = |item: &Item| !(writes && item.is_written());
     let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
-    let primitive = tx.state.protocol.validate();
+    let primitive = tx.state.protocol.primitives().validate;
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let mut round = tx.lane.round();
@@ -346,7 +349,7 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
     log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
     ring::seal(frame, id);
     let state = &mut *tx.state;
-    let by_call = state.protocol.log() == Primitive::Call;
+    let by_call = state.protocol.primitives().log == Primitive::Call;
     let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
     let mut asked_count = 0;
     for &(node, reservation) in &state.reservations {
@@ -397,9 +400,37 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Installs the write set at the primaries and frees their locks, in the background: the transaction has committed.
-/// Nothing is awaited between the log's answer and this (invariants 4 and 5).
-fn install(tx: &mut Tx<'_>) {
-    let lane = tx.lane;
-    tx.install_rounds(|round| lane.post(round));
+/// Installs the write set at the primaries and frees their locks: the transaction has committed. Nothing is awaited between
+/// the log's answer and posting this (invariants 4 and 5), and, with passive ACK, nothing after it.
+async fn install(tx: &mut Tx<'_>) {
+    let (lane, primitives) = (tx.lane, tx.state.protocol.primitives());
+    let by_writes = primitives.locks == Locks::Cpu { install: Primitive::OneSided }
+        && tx.state.sets.items.iter().all(|item| matches!(item.change, Change::No | Change::Update));
+    if primitives.passive && !by_writes {
+        return tx.install_rounds(|round| lane.post(round));
+    }
+    let mut under_way = Vec::new();
+    let send = |round| if primitives.passive { lane.post(round) } else { under_way.push(lane.execute(round)) };
+    if by_writes { install_by_writes(tx, send) } else { tx.install_rounds(send) }
+    for round in under_way {
+        if let Err(error) = round.await {
+            tracing::warn!(id = %tx.id, %error, "a commit was not acknowledged: it is in the log");
+        }
+    }
+}
+
+/// The rounds that install updates of records whose locks the primary's CPU has taken: see [`Locks::Cpu`].
+fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    let mut round = tx.lane.round();
+    let sets = &tx.state.sets;
+    for item in sets.items.iter().filter(|item| item.is_written()) {
+        let image = sets.image(item);
+        if !round.has_room(2, size_of_val(image) + 8) {
+            send(std::mem::replace(&mut round, tx.lane.round()));
+        }
+        round.write_words(item.address.plus(IMAGE_AT), image);
+        round.write_words(item.address, &[LockWord::FREE.to_bits()]);
+    }
+    tx.locking = false;
+    send(round);
 }

@@ -1,0 +1,107 @@
+//! Observers that are told of a transaction before it commits: what they hear, and that nothing of it can be seen yet.
+
+mod support;
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use remora::{Observer, Outcome, Protocol, TableOptions, TransactionEvent, TransactionId};
+
+use support::{Words, look, on_every_fabric, quiet, table, worker};
+
+/// Versions that were read and that will be, or were, installed.
+type Versions = Vec<(Option<u64>, Option<u64>)>;
+
+/// What it was told: the transaction, whether it was about to commit, and its records.
+type Told = Vec<(TransactionId, Option<Outcome>, Versions)>;
+
+#[derive(Clone, Default)]
+struct Hears {
+    told: Rc<RefCell<Told>>,
+    wants_committing: bool,
+    dies: bool,
+}
+
+fn versions(event: &TransactionEvent<'_>) -> Versions {
+    let bits = |access: remora::Access<'_>| {
+        (access.read.map(|read| read.to_bits()), access.written.map(|(_, installed)| installed.to_bits()))
+    };
+    event.accesses().map(bits).collect()
+}
+
+impl Observer for Hears {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        self.told.borrow_mut().push((event.id, Some(event.outcome), versions(event)));
+    }
+
+    fn wants_committing(&self) -> bool {
+        self.wants_committing
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        assert!(!self.dies, "killed");
+        assert_eq!(event.outcome, Outcome::Unknown);
+        self.told.borrow_mut().push((event.id, None, versions(event)));
+    }
+}
+
+#[test]
+fn who_wants_to_is_told_once_before_a_commit_that_writes() {
+    for (protocol, wants_committing) in Protocol::ALL.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        for cluster in on_every_fabric(protocol, 3) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+            let mut worker = worker(&cluster, 1, 1);
+            let hears = Hears { wants_committing, ..Hears::default() };
+            worker.block_on(async |session| {
+                session.observe(Some(Box::new(hears.clone())));
+                session.transact(async |tx| Ok(tx.read(&rows, 1).await?.map(drop))).await.unwrap();
+                let read_and_write = session.transact(async |tx| {
+                    tx.read(&rows, 1).await?;
+                    tx.write(&rows, 2, Words([7])).await
+                });
+                read_and_write.await.unwrap();
+                let given_up = session.transact(async |tx| {
+                    tx.write(&rows, 3, Words([7])).await?;
+                    Err::<(), _>(remora::Error::User("no".into()))
+                });
+                given_up.await.unwrap_err();
+            });
+            let told = hears.told.take();
+            let kinds: Vec<_> = told.iter().map(|(_, outcome, _)| *outcome).collect();
+            let [committed, given_up] = [Some(Outcome::Committed), Some(Outcome::UserAbort)];
+            if !wants_committing {
+                assert_eq!(kinds, [committed, committed, given_up]);
+                continue;
+            }
+            assert_eq!(kinds, [committed, None, committed, given_up], "{protocol:?}");
+            let (before, after) = (&told[1], &told[2]);
+            assert_eq!((before.0, &before.2), (after.0, &after.2));
+            let [(read, None), (Some(replaced), Some(installed))] = before.2[..] else { panic!("{before:?}") };
+            assert!(read.is_some() && installed > replaced);
+        }
+    }
+}
+
+/// Whoever dies while it is told has not committed, and nobody sees anything of it.
+#[test]
+fn nothing_can_be_seen_while_it_is_told() {
+    for protocol in Protocol::ALL {
+        for cluster in on_every_fabric(protocol, 3) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+            let mut worker = worker(&cluster, 1, 1);
+            let died = catch_unwind(AssertUnwindSafe(|| {
+                worker.block_on(async |session| {
+                    let dies = Hears { wants_committing: true, dies: true, ..Hears::default() };
+                    session.observe(Some(Box::new(dies)));
+                    session.transact(async |tx| tx.write(&rows, 2, Words([7])).await).await
+                })
+            }));
+            assert!(died.is_err());
+            quiet(&mut worker);
+            let (values, found) = look(&cluster, &rows);
+            assert_eq!(values, [Words([0]); 4], "{protocol:?}");
+            assert_eq!((found.locked, found.differing_lines), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Calibration: what the texts have measured on real hardware, next to what the simulator makes of it.
+//!
+//! Every row is an experiment: clients run verbs through the model as those of the text did, and what they count is the
+//! row's value. Nothing is copied from the profile, so a row is off when a number of the profile is wrong, when two of them
+//! do not go together, or when the model lacks something. A profile of one's own has no published values; its rows are
+//! those that perftest measures, to be compared by hand.
+
+mod rig;
+
+use remora_fabric::FabricError;
+use remora_fabric::sim::{Ended, Profile, SimError, SimOptions};
+use serde::Serialize;
+
+use rig::{Client, Measured, Rig};
+
+/// How far a required row may be off: a tenth of the published value.
+pub const ERROR_MAX: f64 = 0.10;
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// The cluster cannot be simulated.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    /// A round has failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// Nothing was done within the measured time.
+    #[error("an experiment came to nothing: it ended as {0:?}")]
+    Unfinished(Ended),
+}
+
+/// One experiment of the calibration table.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// Name of the profile.
+    pub profile: String,
+    /// What was measured.
+    pub name: &'static str,
+    /// Unit of both values.
+    pub unit: &'static str,
+    /// On the hardware.
+    pub published: Option<f64>,
+    /// In the simulator.
+    pub simulated: f64,
+    /// How far that is above or below what was published, as a share of it.
+    pub error: Option<f64>,
+    /// Where it was published; for rows without, the command of perftest that measures the same.
+    pub source: &'static str,
+    /// The experiment.
+    pub how: &'static str,
+    /// Whether the simulator must reproduce it.
+    pub required: bool,
+    /// Why it need not, although it should.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waived: Option<&'static str>,
+}
+
+impl Row {
+    fn new(name: &'static str, unit: &'static str, how: &'static str, simulated: f64) -> Row {
+        Row {
+            profile: String::new(),
+            name,
+            unit,
+            published: None,
+            simulated,
+            error: None,
+            source: "",
+            how,
+            required: false,
+            waived: None,
+        }
+    }
+
+    /// The published value, and where it is.
+    fn published(self, published: f64, source: &'static str) -> Row {
+        let error = (self.simulated - published) / published;
+        Row { published: Some(published), error: Some(error), source, ..self }
+    }
+
+    /// As [`published`](Row::published); the simulator must reproduce it.
+    fn required(self, published: f64, source: &'static str) -> Row {
+        Row { required: true, ..self.published(published, source) }
+    }
+
+    fn by(self, perftest: &'static str) -> Row {
+        Row { source: perftest, ..self }
+    }
+
+    /// Whether it is required, not waived, and off by more than [`ERROR_MAX`].
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.required && self.waived.is_none() && self.error.is_none_or(|error| error.abs() > ERROR_MAX)
+    }
+}
+
+/// Measures what the texts have measured on a profile's hardware; or, where none did, what perftest would.
+///
+/// # Errors
+///
+/// [`CalibrationError::Sim`] if there is no memory for the simulated one; the others mean that the profile, or the
+/// simulator, cannot run plain verbs.
+pub fn calibrate(profile: &Profile, seed: u64) -> Result<Vec<Row>, CalibrationError> {
+    let sim = SimOptions::new(profile.clone(), seed);
+    let mut rows = match profile.name.as_str() {
+        "connectx3" => connectx3(&sim),
+        "connectx4" => connectx4(&sim),
+        "connectx5" => connectx5(&sim),
+        "r74v" => r74v(&sim),
+        "efa" => efa(&sim),
+        "ethernet10g" => ethernet10g(&sim),
+        _ => perftest(&sim),
+    }?;
+    rows.iter_mut().for_each(|row| row.profile.clone_from(&profile.name));
+    Ok(rows)
+}
+
+const MILLIONS: &str = "M/s";
+const MICROSECONDS: &str = "us";
+const GIGABITS: &str = "Gb/s";
+const GIGABYTES: &str = "GB/s";
+
+/// Bytes of a bulk WRITE.
+const BULK: usize = 32 << 10;
+
+fn connectx3(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    let server = Rig::server(sim, 5, 8, 8);
+    let how = "one server; 5 machines of 8 threads with 8 coroutines, each a READ at a time, random addresses";
+    let reads = server.rate(async |client| client.read(64).await)?;
+    let bulk = server.rate(async |client| client.read(2048).await)?;
+    let swap = Rig::pair(sim).time(async |client| client.swap(client.anywhere(8)).await)?;
+    Ok(vec![
+        Row::new("READ of 64 B at one server", MILLIONS, how, reads).required(26.3, "DrTM TOCS 2017, section 2, figure 3"),
+        Row::new("READ of 2 KiB at one server", GIGABITS, how, bulk * 2048.0 * 8.0 / 1e3)
+            .published(34.0, "DrTM TOCS 2017, section 2"),
+        Row::new("CAS", MICROSECONDS, "one client, one at a time", swap).published(14.5, "DrTM TOCS 2017, section 7.3"),
+    ])
+}
+
+fn connectx4(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    let all = Rig::all_to_all(sim, 16, 24, 16);
+    let machines = f64::from(all.nodes);
+    let how = "16 machines of 2 NICs and 24 threads with 16 coroutines, all to all, random addresses; a machine's share";
+    let reads = all.rate(async |client| client.read(64).await)? / machines;
+    let writes = all.rate(async |client| client.write(64).await)? / machines;
+    let swaps = all.rate(async |client| client.swap(client.anywhere(8)).await)? / machines;
+    let calls = all.rate(async |client| client.call().await)? / machines;
+    let one = Rig { coroutines: 1, ..all.clone() };
+    let alone = one.rate(async |client| client.read(64).await)? / machines;
+    let thrashing = Rig { endpoints: 5, coroutines: 15, ..all.clone() };
+    let thrashing = thrashing.rate(async |client| client.read(64).await)? / machines;
+    // The lookup of a learned index: a leaf's keys, then the value.
+    let lookup = async |client: &Client<'_>| {
+        client.read(136).await?;
+        client.read(8).await
+    };
+    let lookups = Rig::server(sim, 15, 24, 16).rate(lookup)?;
+    let read = Rig::pair(sim).time(async |client| client.read(64).await)?;
+    Ok(vec![
+        Row::new("READ of 64 B, a machine", MILLIONS, how, reads).required(86.9, "Wei thesis, section 2.2.5"),
+        Row::new("WRITE of 64 B, a machine", MILLIONS, how, writes).required(130.0, "Wei thesis, section 2.2.2"),
+        Row::new("CAS, a machine", MILLIONS, how, swaps).required(48.0, "Wei thesis, section 2.2.4"),
+        Row::new("UD RPC, a machine", MILLIONS, how, calls).required(79.0, "Wei thesis, section 2.2.2"),
+        Row::new("READ of 64 B, round trip", MICROSECONDS, "one client, one at a time", read)
+            .published(2.0, "Wei thesis, section 2.2.1"),
+        Row::new("coroutines: READs with 16 over READs with 1", "x", how, reads / alone)
+            .published(7.0, "Wei thesis, section 2.2.3"),
+        Row::new("READ of 64 B with 960 connections a NIC, a machine", MILLIONS, how, thrashing)
+            .published(79.0, "Wei thesis, section 2.2.4: no better than UD RPC"),
+        Row::new(
+            "XStore's lookups at one server of 2 NICs",
+            MILLIONS,
+            "one server; 15 machines of 24 threads with 16 coroutines, each a READ of 136 B, then one of 8 B",
+            lookups,
+        )
+        .published(82.0, "Wei thesis, section 3.7.2"),
+    ])
+}
+
+fn connectx5(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    let workers = |workers: usize| Rig::server(sim, 4, workers / 4, 1).for_us(200, 400);
+    let swaps = |rig: Rig, stride: u64| {
+        rig.rate(async move |client: &Client<'_>| client.swap(client.at(client.number as u64 * stride)).await)
+    };
+    let pair = Rig::pair(sim);
+    let one_way = |bytes: usize| pair.mean(async move |client: &Client<'_>| client.one_way(bytes).await);
+    let stream =
+        |bytes: usize, list: usize| pair.rate(async move |client: &Client<'_>| client.stream(bytes, list, 64).await);
+    let own = "one server; 128 workers on 4 machines, each a CAS at a time on its own word";
+    let own_64 = "one server; 64 workers on 4 machines, each a CAS at a time on its own word";
+    let one = "one server; 128 workers on 4 machines, each a CAS at a time, all on one word";
+    let one_thread = "one thread, one connection, at most 64 in flight, nobody waits for any";
+    let strides = "Ziegler thesis, section 11.3.2";
+    Ok(vec![
+        Row::new("CAS, own words 64 B apart", MILLIONS, own, swaps(workers(128), 64)?).required(51.2, strides),
+        Row::new("CAS, one word", MILLIONS, one, swaps(workers(128), 0)?).required(2.32, strides),
+        Row::new("CAS, stride 64 B", MILLIONS, own, swaps(workers(128), 64)?).required(50.0, strides),
+        Row::new("CAS, stride 256 B", MILLIONS, own, swaps(workers(128), 256)?).required(40.0, strides),
+        Row::new("CAS, stride 512 B", MILLIONS, own_64, swaps(workers(64), 512)?).required(20.0, strides),
+        Row::new("CAS, stride 4096 B", MILLIONS, own, swaps(workers(128), 4096)?).required(2.3, strides),
+        Row::new("CAS, stride 4104 B", MILLIONS, own, swaps(workers(128), 4104)?).published(50.0, strides),
+        Row::new("WRITE of 64 B, half round trip", MICROSECONDS, ONE_WAY, one_way(64)?)
+            .required(1.09, "Ziegler thesis, section 9.3.1"),
+        Row::new("WRITE of 8 KiB, half round trip", MICROSECONDS, ONE_WAY, one_way(8192)?)
+            .required(3.1, "Ziegler thesis, section 9.3.1"),
+        Row::new("WRITE of 64 B, one thread, one connection", MILLIONS, one_thread, stream(64, 1)?)
+            .required(7.0, "Ziegler thesis, section 9.3"),
+        Row::new("the same, lists of 16", MILLIONS, one_thread, stream(64, 16)?)
+            .required(17.0, "Ziegler thesis, section 9.3"),
+        Row::new("WRITE of 4 KiB, one thread, one connection", GIGABYTES, one_thread, stream(4096, 1)? * 4.096)
+            .published(12.0, "Ziegler thesis, section 9.3"),
+    ])
+}
+
+fn r74v(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    // With DDIO nothing that a NIC has written is persistent.
+    let optane = SimOptions { medium: "optane".to_owned(), ddio: false, ..sim.clone() };
+    let cross = SimOptions { cross_socket: true, ..optane.clone() };
+    let cached = SimOptions { ddio: true, ..optane.clone() };
+    let writes = |sim: &SimOptions, bytes: usize| {
+        let rig = Rig::server(sim, 8, 12, 4).for_us(100, 200);
+        rig.rate(async move |client: &Client<'_>| client.write(bytes).await)
+    };
+    let bulk = |sim: &SimOptions| {
+        let rig = Rig::server(sim, 4, 2, 1).for_us(1_000, 4_000);
+        let written = rig.rate(async |client: &Client<'_>| client.write(BULK).await)?;
+        Ok::<_, CalibrationError>(written * BULK as f64 * 8.0 / 1e3)
+    };
+    let calls = Rig::server(sim, 8, 12, 4).rate(async |client| client.call().await)?;
+    let alone = "one client, one at a time, random addresses";
+    let many = "one memory node; 8 machines of 12 threads with 4 coroutines, each a WRITE at a time, random addresses";
+    let optane_many = "the same, of Optane without DDIO";
+    let few = "one memory node of Optane; 4 machines of 2 threads, each a WRITE of 32 KiB at a time";
+    let (persistent, hints) = ("Wei thesis, section 2.3.4.3", "Wei thesis, section 2.3.4, table 2-4");
+    let pair = Rig::pair(sim);
+    let chain = Rig::pair(&optane).time(async |client| client.write_flushed(16).await)?;
+    Ok(vec![
+        Row::new("READ of 64 B, round trip", MICROSECONDS, alone, pair.time(async |client| client.read(64).await)?)
+            .required(2.0, persistent),
+        Row::new("WRITE of 64 B, round trip", MICROSECONDS, alone, pair.time(async |client| client.write(64).await)?)
+            .required(2.0, persistent),
+        Row::new("WRITE of 16 B to Optane and READ behind it, in one chain", MICROSECONDS, alone, chain)
+            .required(3.0, persistent),
+        Row::new("WRITE of 16 B to the other socket's Optane", MILLIONS, optane_many, writes(&cross, 16)?)
+            .required(15.0, hints),
+        Row::new("WRITE of 16 B to Optane", MILLIONS, optane_many, writes(&optane, 16)?).required(30.0, hints),
+        Row::new("the same, padded to 64 B", MILLIONS, optane_many, writes(&optane, 64)?).required(45.0, hints),
+        Row::new("bulk WRITE to Optane, DDIO on", GIGABITS, few, bulk(&cached)?).required(42.0, hints),
+        Row::new("bulk WRITE to Optane, DDIO off", GIGABITS, few, bulk(&optane)?).required(100.0, hints),
+        Row::new("WRITE of 256 B to DRAM", MILLIONS, many, writes(sim, 256)?).published(37.0, "Wei thesis, section 2.3.4"),
+        Row::new(
+            "UD RPC at one socket",
+            MILLIONS,
+            "one memory node of 10 threads; 8 machines of 12 threads with 4 coroutines",
+            calls,
+        )
+        .published(54.0, "Wei thesis, section 2.3.4.1"),
+    ])
+}
+
+fn efa(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    let pair = Rig::pair(sim).for_us(200, 10_000);
+    let half = |bytes: usize| {
+        Ok::<_, CalibrationError>(pair.time(async move |client: &Client<'_>| client.ping(bytes).await)? / 2.0)
+    };
+    let stream = async |client: &Client<'_>| client.stream(64, 1, 256).await;
+    let threads = Rig { threads: 8, ..pair.clone() };
+    let source = "Ziegler thesis, section 9.3.1";
+    Ok(vec![
+        Row::new("message of 64 B, half round trip", MICROSECONDS, HALF, half(64)?).required(20.5, source),
+        Row::new("message of 8 KiB, half round trip", MICROSECONDS, HALF, half(8192)?).published(30.0, source),
+        Row::new(
+            "messages of 64 B, one connection",
+            MILLIONS,
+            "one thread, one connection, at most 256 in flight, nobody waits for any",
+            pair.rate(stream)?,
+        )
+        .required(2.0, "Ziegler thesis, section 9.3"),
+        Row::new(
+            "messages of 64 B, 8 threads",
+            MILLIONS,
+            "8 threads with a connection each, at most 256 in flight, nobody waits for any",
+            threads.rate(stream)?,
+        )
+        .published(8.0, "Ziegler thesis, section 9.3"),
+    ])
+}
+
+fn ethernet10g(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    let pair = Rig::pair(sim).for_us(1_000, 20_000);
+    let oracle = Rig::server(sim, 15, 24, 4).for_us(1_000, 2_000);
+    Ok(vec![
+        Row::new(
+            "round trip with 64 B each way",
+            MICROSECONDS,
+            "one client; rounds of a WRITE and a READ of 64 B, one at a time",
+            pair.time(async |client| client.ping(64).await)?,
+        )
+        .published(90.0, "Wei thesis, section 5.5"),
+        Row::new(
+            "requests that one oracle answers",
+            MILLIONS,
+            "one server; 15 machines of 24 threads with 4 coroutines, each a FETCH_ADD at a time",
+            oracle.rate(async |client| client.add(client.at(0)).await)?,
+        )
+        .published(2.39, "Wei thesis, section 5.1.3"),
+    ])
+}
+
+const ONE_WAY: &str = "one client, one at a time: from posting until a CPU that polls the last word sees it; nobody answers";
+const HALF: &str = "one client; rounds of a WRITE and a READ of as many bytes, one at a time: half of the time they take";
+
+/// What perftest measures between two machines, and what it does not: calls, persistent writes.
+fn perftest(sim: &SimOptions) -> Result<Vec<Row>, CalibrationError> {
+    let threads = (sim.profile.machine.threads as usize).min(8);
+    // Rounds of some profiles take a hundred times as long as those of others.
+    let ping = Rig::pair(sim).for_us(1_000, 10_000).time(async |client| client.ping(64).await)?.ceil() as u64;
+    let pair = Rig::pair(sim).for_us(10 * ping, 200 * ping);
+    let server = Rig::server(sim, 4, threads, 16).for_us(20 * ping, 50 * ping);
+    let alone = "one client, one at a time";
+    let many = "one memory node; 4 machines of up to 8 threads with 16 coroutines, each a verb at a time";
+    let one_thread = "one thread, one connection, at most 64 in flight, nobody waits for any";
+    let mut rows = Vec::new();
+    let sizes = [
+        (8, ["READ of 8 B", "WRITE of 8 B", "WRITE of 8 B, half round trip"], ["ib_read_lat -s 8", "ib_write_lat -s 8"]),
+        (64, ["READ of 64 B", "WRITE of 64 B", "WRITE of 64 B, half round trip"], ["ib_read_lat -s 64", "ib_write_lat -s 64"]),
+        (
+            512,
+            ["READ of 512 B", "WRITE of 512 B", "WRITE of 512 B, half round trip"],
+            ["ib_read_lat -s 512", "ib_write_lat -s 512"],
+        ),
+        (
+            4096,
+            ["READ of 4 KiB", "WRITE of 4 KiB", "WRITE of 4 KiB, half round trip"],
+            ["ib_read_lat -s 4096", "ib_write_lat -s 4096"],
+        ),
+        (
+            8192,
+            ["READ of 8 KiB", "WRITE of 8 KiB", "WRITE of 8 KiB, half round trip"],
+            ["ib_read_lat -s 8192", "ib_write_lat -s 8192"],
+        ),
+    ];
+    for (bytes, [read, write, half], [read_lat, write_lat]) in sizes {
+        let measured = pair.time(async |client| client.read(bytes).await)?;
+        rows.push(Row::new(read, MICROSECONDS, alone, measured).by(read_lat));
+        let measured = pair.time(async |client| client.write(bytes).await)?;
+        rows.push(Row::new(write, MICROSECONDS, alone, measured));
+        let measured = pair.mean(async |client| client.one_way(bytes).await)?;
+        rows.push(Row::new(half, MICROSECONDS, ONE_WAY, measured).by(write_lat));
+    }
+    let measured = pair.time(async |client| client.swap(client.anywhere(8)).await)?;
+    rows.push(Row::new("CAS", MICROSECONDS, alone, measured).by("ib_atomic_lat -A CMP_AND_SWAP"));
+    let measured = pair.time(async |client| client.add(client.anywhere(8)).await)?;
+    rows.push(Row::new("FETCH_ADD", MICROSECONDS, alone, measured).by("ib_atomic_lat -A FETCH_AND_ADD"));
+    let measured = pair.time(async |client| client.write_flushed(64).await)?;
+    rows.push(Row::new("WRITE of 64 B and flush, in one chain", MICROSECONDS, alone, measured));
+    rows.push(Row::new("call", MICROSECONDS, alone, pair.time(async |client| client.call().await)?));
+    let measured = server.rate(async |client| client.read(64).await)?;
+    rows.push(Row::new("READ of 64 B", MILLIONS, many, measured).by("ib_read_bw -s 64 -q 64 -l 16"));
+    let measured = server.rate(async |client| client.write(64).await)?;
+    rows.push(Row::new("WRITE of 64 B", MILLIONS, many, measured).by("ib_write_bw -s 64 -q 64 -l 16"));
+    let measured = server.rate(async |client| client.swap(client.anywhere(8)).await)?;
+    rows.push(Row::new("CAS, random words", MILLIONS, many, measured).by("ib_atomic_bw -A CMP_AND_SWAP -q 64"));
+    let measured = server.rate(async |client| client.swap(client.at(0)).await)?;
+    rows.push(Row::new("CAS, one word", MILLIONS, many, measured).by("ib_atomic_bw -A CMP_AND_SWAP -q 1, several processes"));
+    rows.push(Row::new("calls", MILLIONS, many, server.rate(async |client| client.call().await)?));
+    let measured = pair.rate(async |client| client.stream(64, 1, 64).await)?;
+    rows.push(Row::new("WRITE of 64 B, one connection", MILLIONS, one_thread, measured).by("ib_write_bw -s 64 -q 1"));
+    let measured = pair.rate(async |client| client.stream(64, 16, 64).await)?;
+    rows.push(
+        Row::new("the same, lists of 16", MILLIONS, one_thread, measured).by("ib_write_bw -s 64 -q 1 -l 16"),
+    );
+    let measured = server.rate(async |client| client.write(BULK).await)? * BULK as f64 / 1e3;
+    rows.push(Row::new("WRITE of 32 KiB", GIGABYTES, many, measured).by("ib_write_bw -s 32768"));
+    Ok(rows)
+}

@@ -1,0 +1,268 @@
+//! Bare rounds on a simulated cluster: clients that keep it busy, and what they count meanwhile.
+
+use std::cell::Cell;
+
+use remora_fabric::sim::{Deployment, Driven, Ended, Sim, SimOptions};
+use remora_fabric::{Address, ClientId, FabricError, Handler, Host, Lane, Nanos, NodeId, Prng, RegionId, Round, Worker};
+
+use super::CalibrationError;
+
+/// Bytes of each memory node: enough that random addresses rarely meet.
+const NODE_BYTES: u64 = 4 << 20;
+
+/// A cluster, its clients, and for how long they are watched.
+#[derive(Clone, Debug)]
+pub(super) struct Rig {
+    /// Hardware, deployment, chance.
+    pub(super) sim: SimOptions,
+    /// Memory nodes.
+    pub(super) nodes: u16,
+    /// Client machines. In a symmetric cluster they are the memory nodes.
+    pub(super) machines: usize,
+    /// Threads of each.
+    pub(super) threads: usize,
+    /// Coroutines of each, dealt out to its endpoints.
+    pub(super) coroutines: usize,
+    /// Endpoints of each thread: with every one it has another connection to each node.
+    pub(super) endpoints: usize,
+    /// Virtual time before anything is counted.
+    pub(super) warmup: Nanos,
+    /// Virtual time that is counted.
+    pub(super) measure: Nanos,
+}
+
+impl Rig {
+    /// One client and one memory node.
+    pub(super) fn pair(sim: &SimOptions) -> Rig {
+        Rig {
+            sim: sim.clone(),
+            nodes: 1,
+            machines: 1,
+            threads: 1,
+            coroutines: 1,
+            endpoints: 1,
+            warmup: 20_000,
+            measure: 400_000,
+        }
+    }
+
+    /// One memory node and the clients of several machines.
+    pub(super) fn server(sim: &SimOptions, machines: usize, threads: usize, coroutines: usize) -> Rig {
+        Rig { machines, threads, coroutines, measure: 100_000, ..Rig::pair(sim) }
+    }
+
+    /// Machines of which each is client and memory node of all.
+    pub(super) fn all_to_all(sim: &SimOptions, machines: u16, threads: usize, coroutines: usize) -> Rig {
+        let sim = SimOptions { deployment: Deployment::Symmetric, ..sim.clone() };
+        Rig { nodes: machines, measure: 50_000, ..Rig::server(&sim, machines.into(), threads, coroutines) }
+    }
+
+    /// So long a run: where rounds take long or are few.
+    pub(super) fn for_us(self, warmup: u64, measure: u64) -> Rig {
+        Rig { warmup: warmup * 1_000, measure: measure * 1_000, ..self }
+    }
+
+    /// How many millions a second of what `body` counts; each coroutine does it again and again.
+    pub(super) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
+        let (total, _) = self.run(body)?;
+        Ok(total * 1e3 / self.measure as f64)
+    }
+
+    /// How many microseconds `body` takes.
+    pub(super) fn time(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
+        let (_, times) = self.run(body)?;
+        let clients = self.machines * self.threads * self.coroutines;
+        Ok(clients as f64 * self.measure as f64 / (1e3 * times))
+    }
+
+    /// What `body` returns, on average.
+    pub(super) fn mean(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
+        let (total, times) = self.run(body)?;
+        Ok(total / times)
+    }
+
+    /// The sum of what `body` has returned within the measured time, and how often it has.
+    fn run(
+        &self,
+        body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>,
+    ) -> Result<(f64, f64), CalibrationError> {
+        let sim = Sim::new(&vec![vec![NODE_BYTES as usize]; self.nodes.into()], &self.sim)?;
+        for node in 0..self.nodes {
+            sim.answer(NodeId(node), Box::new(Answering));
+        }
+        let mut workers = Vec::with_capacity(self.machines * self.threads);
+        for machine in 0..self.machines {
+            sim.place(machine);
+            for _ in 0..self.threads {
+                workers.push(self.worker(&sim, workers.len())?);
+            }
+        }
+        let from = sim.now() + self.warmup;
+        let until = from + self.measure;
+        let (total, times) = (Cell::new(0.0), Cell::new(0.0));
+        let coroutine = async |lane: &Lane, number: usize| {
+            let client = Client { lane, sim: &sim, number, nodes: self.nodes };
+            while lane.now() < until {
+                let counted = body(&client).await?;
+                if (from..until).contains(&lane.now()) {
+                    total.set(total.get() + counted);
+                    times.set(times.get() + 1.0);
+                }
+            }
+            Ok(())
+        };
+        let mut runs: Vec<_> = workers
+            .iter()
+            .enumerate()
+            .map(|(thread, (worker, lanes, _))| {
+                let first = thread * self.coroutines;
+                worker.start(lanes.iter().enumerate().map(|(at, lane)| (lane.id(), coroutine(lane, first + at))))
+            })
+            .collect();
+        let clients = workers.iter().map(|(.., clients)| clients.clone());
+        let mut driven: Vec<Driven<'_>> =
+            runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
+        let ended = sim.run(&mut driven, None);
+        drop(driven);
+        runs.into_iter().flat_map(remora_fabric::Run::finish).collect::<Result<(), FabricError>>()?;
+        match ended {
+            Ended::Finished if times.get() > 0.0 => Ok((total.get(), times.get())),
+            ended => Err(CalibrationError::Unfinished(ended)),
+        }
+    }
+
+    /// One thread with its lanes, and who it is.
+    fn worker(&self, sim: &Sim, thread: usize) -> Result<(Worker, Vec<Lane>, Vec<ClientId>), FabricError> {
+        let worker = Worker::new();
+        let first = thread * self.endpoints;
+        let clients: Vec<ClientId> = (first..first + self.endpoints).map(|number| ClientId(number as u32)).collect();
+        let endpoints = clients.iter().map(|client| worker.connect(sim, *client)).collect::<Result<Vec<_>, _>>()?;
+        let lanes = (0..self.coroutines).map(|at| {
+            let seed = Prng::derive(self.sim.seed, (thread * self.coroutines + at) as u64).next_u64();
+            worker.lane(&endpoints[at % self.endpoints], seed).expect("rigs have fewer coroutines than a worker's lanes")
+        });
+        let lanes = lanes.collect();
+        Ok((worker, lanes, clients))
+    }
+}
+
+/// What an experiment comes to.
+pub(super) type Measured = Result<f64, CalibrationError>;
+
+/// Answers a call with its first word.
+struct Answering;
+
+impl Handler for Answering {
+    fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
+        reply.extend(request.first());
+    }
+}
+
+/// One coroutine.
+#[derive(Clone, Copy)]
+pub(super) struct Client<'a> {
+    pub(super) lane: &'a Lane,
+    sim: &'a Sim,
+    /// Among all coroutines.
+    pub(super) number: usize,
+    nodes: u16,
+}
+
+impl Client<'_> {
+    /// So far into the first memory node.
+    pub(super) fn at(&self, offset: u64) -> Address {
+        Address { node: NodeId(0), region: RegionId(0), offset: offset % NODE_BYTES }
+    }
+
+    /// Somewhere on some node, aligned to lines and, if `bytes` are more, to a power of two.
+    pub(super) fn anywhere(&self, bytes: usize) -> Address {
+        let unit = (bytes as u64).next_power_of_two().max(64);
+        let node = NodeId((self.lane.random() % u64::from(self.nodes)) as u16);
+        let offset = self.lane.random() % (NODE_BYTES / unit) * unit;
+        Address { node, ..self.at(offset) }
+    }
+
+    /// One READ.
+    pub(super) async fn read(&self, bytes: usize) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        round.read(self.anywhere(bytes), bytes);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// One WRITE.
+    pub(super) async fn write(&self, bytes: usize) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        write(&mut round, self.anywhere(bytes), bytes);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// One CAS.
+    pub(super) async fn swap(&self, at: Address) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        round.compare_swap(at, 0, 1);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// One FETCH_ADD.
+    pub(super) async fn add(&self, at: Address) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        round.fetch_add(at, 1);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// One call, of a word.
+    pub(super) async fn call(&self) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        round.call(self.anywhere(64).node, &[1], None, 1);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// A WRITE, and a flush behind it in the same round.
+    pub(super) async fn write_flushed(&self, bytes: usize) -> Result<f64, FabricError> {
+        let at = self.anywhere(bytes);
+        let mut round = self.lane.round();
+        write(&mut round, at, bytes);
+        round.flush(at.node);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// As many bytes there as back, in one round.
+    pub(super) async fn ping(&self, bytes: usize) -> Result<f64, FabricError> {
+        let mut round = self.lane.round();
+        write(&mut round, self.at(0), bytes);
+        round.read(self.at(bytes as u64), bytes);
+        self.lane.execute(round).await.map(|_| 1.0)
+    }
+
+    /// The microseconds from posting a WRITE until a CPU that polls its last word sees it.
+    pub(super) async fn one_way(&self, bytes: usize) -> Result<f64, FabricError> {
+        let at = self.anywhere(bytes);
+        self.sim.watch(at.plus(bytes as u64 - 8));
+        let posted = self.lane.now();
+        let mut round = self.lane.round();
+        write(&mut round, at, bytes);
+        self.lane.execute(round).await?;
+        let seen = self.sim.written_at().expect("a WRITE that has completed has written");
+        Ok((seen - posted) as f64 / 1e3)
+    }
+
+    /// Lists of so many WRITEs, each with one doorbell; at most `depth` are not completed. WRITEs.
+    pub(super) async fn stream(&self, bytes: usize, list: usize, depth: u32) -> Result<f64, FabricError> {
+        while self.lane.background() >= depth {
+            self.lane.sleep(100).await;
+        }
+        let mut round = self.lane.round();
+        let staged = round.stage_words(bytes / 8);
+        for at in 0..list {
+            round.write_staged(self.at((at * bytes) as u64), staged);
+        }
+        self.lane.post(round);
+        self.lane.yield_now().await;
+        Ok(list as f64)
+    }
+}
+
+fn write(round: &mut Round<'_>, at: Address, bytes: usize) {
+    let staged = round.stage_words(bytes / 8);
+    round.write_staged(at, staged);
+}
