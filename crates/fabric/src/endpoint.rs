@@ -91,6 +91,12 @@ impl Endpoint {
         self.transport.now()
     }
 
+    /// The clock of this machine, which those of other machines do not agree with: for leases and timestamps.
+    #[must_use]
+    pub fn clock(&self) -> Nanos {
+        self.transport.clock()
+    }
+
     /// The coroutine that runs has used so much CPU time that is not seen otherwise: what a simulated core pays for.
     #[inline]
     pub fn charge(&self, time: Nanos) {

@@ -55,6 +55,7 @@ mod gate;
 mod lane;
 pub mod limits;
 mod prng;
+pub mod probes;
 mod region;
 mod round;
 pub mod seeded;

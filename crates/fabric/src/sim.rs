@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use faults::{FaultKind, Injected, PROBE_LOCKS, PROBE_RELEASED, Planned};
+pub use faults::{FaultKind, Injected, Planned};
 pub use profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile};
 #[cfg(feature = "profiles")]
 pub use profiles::ProfileError;
@@ -106,6 +106,10 @@ pub struct SimStatistics {
     pub lost_groups: u64,
     /// Groups that were sent again because of a partition.
     pub resent_groups: u64,
+    /// Calls that were lost, or their answers, and sent again.
+    pub resent_calls: u64,
+    /// Calls that arrived again after they had been served, and were not served again.
+    pub suppressed_calls: u64,
 }
 
 /// Why there is no simulation.
@@ -280,6 +284,12 @@ impl Sim {
     #[must_use]
     pub fn injected(&self) -> Vec<Injected> {
         self.world().faults.injected.clone()
+    }
+
+    /// Faults that have been planned and have not happened.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.world().faults.waiting()
     }
 
     /// How often each probe was reached.

@@ -76,6 +76,12 @@ pub trait Transport {
     /// The time.
     fn now(&self) -> Nanos;
 
+    /// The clock of the client's machine, which those of other machines do not agree with: for leases and timestamps.
+    /// [`Transport::now`] is the one clock of all that is recorded.
+    fn clock(&self) -> Nanos {
+        self.now()
+    }
+
     /// What ends [`Transport::idle`] from another thread, where unparking the thread does not.
     fn idle_waker(&self) -> Option<Waker> {
         None

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remora_fabric::{Cost, Execute, Lane, Nanos, Round};
+use remora_fabric::{Cost, Execute, Lane, Nanos, Round, probes};
 use remora_index::Table;
 use remora_index::cluster_hash::unlinked;
 use remora_memory::TableId;
@@ -205,6 +205,9 @@ impl<'s> Tx<'s> {
         }
         if !round.is_empty() {
             send(round);
+        }
+        if locking {
+            self.lane.probe(probes::RELEASED);
         }
         if preparing {
             self.undo_rounds(send);

@@ -74,6 +74,16 @@ impl Observer for Watch {
             also.transaction(event);
         }
     }
+
+    fn wants_committing(&self) -> bool {
+        self.1.as_ref().is_some_and(|also| also.wants_committing())
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        if let Some(also) = &mut self.1 {
+            also.committing(event);
+        }
+    }
 }
 
 /// Runs a workload on a cluster that lives in `sim`; tables are loaded. Looks at what must hold when all is still.
@@ -163,6 +173,8 @@ pub fn simulate<W: Workload>(
         pieces: now.pieces - before.pieces,
         lost_groups: now.lost_groups - before.lost_groups,
         resent_groups: now.resent_groups - before.resent_groups,
+        resent_calls: now.resent_calls - before.resent_calls,
+        suppressed_calls: now.suppressed_calls - before.suppressed_calls,
     };
     Ok(Simulated { measured, ended, prepared_in, simulated_in, statistics })
 }

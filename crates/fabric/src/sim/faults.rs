@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::queue::{NS, Picos};
 use super::world::{Event, World};
+use crate::probes;
 use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
 use crate::shm::Memory;
 use crate::transport::{ClientId, Nanos};
@@ -29,8 +30,12 @@ pub enum FaultKind {
     Stall(Nanos),
     /// A memory node fails, and restarts after so long. What it held is gone, but for what its medium kept.
     Restart(Nanos),
-    /// A client's clock steps by so much.
+    /// The clock of a client's machine steps by so much.
     ClockStep(i64),
+    /// The next call of a client is lost, or its answer: it is sent again after a while.
+    Lose,
+    /// The next call of a client arrives twice.
+    Duplicate,
 }
 
 impl FaultKind {
@@ -45,6 +50,8 @@ impl FaultKind {
             FaultKind::Stall(_) => "stall",
             FaultKind::Restart(_) => "restart",
             FaultKind::ClockStep(_) => "clock-step",
+            FaultKind::Lose => "lose",
+            FaultKind::Duplicate => "duplicate",
         }
     }
 }
@@ -60,6 +67,9 @@ pub struct Planned {
     pub after: Nanos,
     /// What happens.
     pub kind: FaultKind,
+    /// Only while a transaction of that client is between its first lock and its release: else it waits for the next that
+    /// reaches the probe.
+    pub holding: bool,
 }
 
 /// A fault that has happened.
@@ -76,9 +86,9 @@ pub struct Injected {
 }
 
 /// A fault, with whom it concerns.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Happening {
-    kind: FaultKind,
+    planned: Planned,
     connection: usize,
 }
 
@@ -93,18 +103,20 @@ pub(super) struct Faults {
     /// How often each probe was reached.
     pub(super) reached: BTreeMap<&'static str, u64>,
     pub(super) injected: Vec<Injected>,
-    /// Transactions of a connection that hold locks, by lane.
-    holding: HashMap<usize, u64>,
+    /// Until when a lane of a connection may hold locks.
+    holding: HashMap<(usize, u8), Picos>,
 }
 
-/// A transaction may hold locks from now on.
-pub const PROBE_LOCKS: &str = "locks";
-/// Its release has been posted.
-pub const PROBE_RELEASED: &str = "released";
+/// A release that has been posted is not there before this time.
+const RELEASE_TAKES: Picos = 500 * NS;
 
 impl Faults {
     pub(super) fn plan(&mut self, planned: Planned) {
         self.planned.push(planned);
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.planned.len() + self.due.iter().flatten().count()
     }
 
     pub(super) fn due(&mut self, index: usize) -> Option<Happening> {
@@ -153,30 +165,36 @@ pub(super) fn probe(world: &mut World, connection: usize, lane: u8, name: &'stat
     let reached = faults.reached.entry(name).or_default();
     *reached += 1;
     let reached = *reached;
-    let holding = faults.holding.entry(connection).or_default();
-    match name {
-        PROBE_LOCKS => *holding |= 1 << lane,
-        PROBE_RELEASED => *holding &= !(1 << lane),
-        _ => {}
-    }
-    let mut set_off = Vec::new();
-    faults.planned.retain(|planned| {
+    let (mut set_off, mut waiting) = (Vec::new(), Vec::new());
+    for planned in faults.planned.drain(..) {
         let now = planned.probe == name && planned.nth <= reached;
-        if now {
-            set_off.push((planned.kind, planned.after));
-        }
-        !now
-    });
+        if now { set_off.push(planned) } else { waiting.push(planned) }
+    }
+    faults.planned = waiting;
     let now = world.now_of(connection);
-    for (kind, after) in set_off {
+    let holding = match name {
+        probes::LOCKS => Some(Picos::MAX),
+        probes::INSTALLED | probes::RELEASED => Some(now + RELEASE_TAKES),
+        _ => None,
+    };
+    if let Some(until) = holding {
+        world.faults.holding.insert((connection, lane), until);
+    }
+    for planned in set_off {
         let index = world.faults.due.len() as u32;
-        world.faults.due.push(Some(Happening { kind, connection }));
-        world.at(now + after * NS, Event::Fault { index });
+        let at = now + planned.after * NS;
+        world.faults.due.push(Some(Happening { planned, connection }));
+        world.at(at, Event::Fault { index });
     }
 }
 
-pub(super) fn happen(world: &mut World, Happening { kind, connection }: Happening) {
+pub(super) fn happen(world: &mut World, Happening { planned, connection }: Happening) {
     let now = world.now;
+    let kind = planned.kind;
+    let holding = world.faults.holding.iter().any(|((holder, _), until)| *holder == connection && *until >= now);
+    if (planned.holding && !holding) || world.connections[connection].dead {
+        return world.faults.planned.push(planned);
+    }
     let machine = world.connections[connection].machine;
     let node = world.prng.below(world.nodes.len() as u64) as usize;
     let mut client = Some(world.connections[connection].client);
@@ -198,9 +216,10 @@ pub(super) fn happen(world: &mut World, Happening { kind, connection }: Happenin
             fail(world, node);
             client = None;
         }
-        FaultKind::ClockStep(_) => {}
+        FaultKind::ClockStep(time) => world.step_clock(machine, time),
+        FaultKind::Lose => world.connections[connection].lose_calls += 1,
+        FaultKind::Duplicate => world.connections[connection].duplicate_calls += 1,
     }
-    let holding = world.faults.holding.get(&connection).is_some_and(|lanes| *lanes != 0);
     world.faults.injected.push(Injected { kind, at: now / NS, client, holding });
 }
 

@@ -58,6 +58,10 @@ impl Transport for SimTransport {
         self.sim.world().now_of(self.connection) / NS
     }
 
+    fn clock(&self) -> Nanos {
+        self.sim.world().clock_of(self.connection)
+    }
+
     fn idle(&self, until: Option<Nanos>) {
         let mut world = self.sim.world();
         let Some(until) = until.map(|until| until.saturating_mul(NS)) else { return };

@@ -119,6 +119,9 @@ pub(super) struct Connection {
     lives: Box<[u32]>,
     /// Its rounds under way.
     under_way: Vec<(Ticket, u32)>,
+    /// So many of its next calls, or their answers, are lost; arrive twice.
+    pub(super) lose_calls: u32,
+    pub(super) duplicate_calls: u32,
 }
 
 /// A core that runs a worker's coroutines.
@@ -137,6 +140,9 @@ pub(super) struct MachineState {
     servers: Vec<Picos>,
     /// Cores that run workers.
     cores: Vec<usize>,
+    /// What its clock is ahead of true time by, at the beginning and for each billion.
+    offset: i64,
+    drift: i64,
 }
 
 pub(super) struct NodeState {
@@ -171,6 +177,9 @@ pub(super) struct World {
     pub(super) stretch: f64,
     costs: Costs,
     server_threads: usize,
+    /// How far clocks may be off, in nanoseconds, and how far they may drift, in billionths.
+    clock_offset: u64,
+    clock_drift: u64,
     machines: Vec<MachineState>,
     pub(super) nodes: Vec<NodeState>,
     pub(super) connections: Vec<Connection>,
@@ -223,6 +232,8 @@ impl World {
             stretch: options.stretch,
             costs: Costs::of(profile),
             server_threads: profile.machine.server_threads.max(1) as usize,
+            clock_offset: profile.clock.offset_ns as u64,
+            clock_drift: (profile.clock.drift_ppm * 1_000.0) as u64,
             machines: Vec::new(),
             nodes: (0..nodes).map(|_| node()).collect(),
             connections: Vec::new(),
@@ -252,6 +263,8 @@ impl World {
                 nics: (0..nics).map(|_| NicState::new(&self.costs)).collect(),
                 servers: vec![0; self.server_threads],
                 cores: Vec::new(),
+                offset: between(&mut self.prng, self.clock_offset),
+                drift: between(&mut self.prng, self.clock_drift),
             });
         }
     }
@@ -284,6 +297,8 @@ impl World {
             revoked,
             lives: self.nodes.iter().map(|node| node.life).collect(),
             under_way: Vec::new(),
+            lose_calls: 0,
+            duplicate_calls: 0,
         });
         index
     }
@@ -326,6 +341,19 @@ impl World {
 
     pub(super) fn now_of(&self, connection: usize) -> Picos {
         self.clock(connection)
+    }
+
+    /// The clock of a client's machine, in nanoseconds.
+    pub(super) fn clock_of(&self, connection: usize) -> u64 {
+        let machine = &self.machines[self.connections[connection].machine];
+        let now = self.clock(connection) / NS;
+        let drift = (i128::from(now) * i128::from(machine.drift) / 1_000_000_000) as i64;
+        now.saturating_add_signed(machine.offset.saturating_add(drift))
+    }
+
+    pub(super) fn step_clock(&mut self, machine: usize, by: i64) {
+        let offset = &mut self.machines[machine].offset;
+        *offset = offset.saturating_add(by);
     }
 
     /// A client's core works for so long; when it has.
@@ -618,6 +646,12 @@ impl World {
             }
         };
         arrival += std::mem::take(&mut floor.delay);
+        if calls > 0 && client.lose_calls > 0 && splitmix(flight.ticket.0 ^ self.seed) % 2 == 0 {
+            // The request: the client has no answer in time, and sends it again.
+            client.lose_calls -= 1;
+            self.statistics.resent_calls += 1;
+            arrival += costs.resend;
+        }
         // One connection's packets arrive in the order sent.
         floor.arrival = arrival.max(floor.arrival + 1);
         floor.arrival
@@ -713,9 +747,30 @@ impl World {
                 self.queue.push(when, event);
                 pieces += 1;
             }
+            if let Verb::Call { .. } = verb {
+                pieces += self.again(index, group, at, connection, until);
+            }
         }
         flight.groups[group].pieces = pieces;
         self.flights[index as usize] = Some(flight);
+    }
+
+    /// A call arrives once more, because the network has doubled it or its answer was lost.
+    fn again(&mut self, flight: u32, group: usize, at: usize, connection: usize, served: Picos) -> u32 {
+        let client = &mut self.connections[connection];
+        let after = if client.lose_calls > 0 {
+            client.lose_calls -= 1;
+            self.statistics.resent_calls += 1;
+            self.costs.resend
+        } else if client.duplicate_calls > 0 {
+            client.duplicate_calls -= 1;
+            self.costs.wire
+        } else {
+            return 0;
+        };
+        let event = Event::Piece { flight, group: group as u16, verb: at as u8, part: 1, parts: 2 };
+        self.queue.push(served + after, event);
+        1
     }
 
     /// Why a node takes no verb of this connection.
@@ -1007,6 +1062,8 @@ impl World {
                     word.store(*value, Ordering::Release);
                 }
             }
+            // It has been served: the caller's sequence number says so, and it has its answer again.
+            Verb::Call { .. } if part > 0 => self.statistics.suppressed_calls += 1,
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Call { .. } | Verb::AfterCompletion => {
                 let client = self.connections[connection].client;
                 execute_verb(&self.memory, verb, buffer, &Cell::new(false), client)?;
@@ -1192,6 +1249,11 @@ impl World {
             self.running_cores -= 1;
         }
     }
+}
+
+/// A number from -`most` to `most`.
+fn between(prng: &mut Prng, most: u64) -> i64 {
+    prng.below(2 * most + 1) as i64 - most as i64
 }
 
 /// Payload that a verb sends.

@@ -50,7 +50,7 @@
 //!    when it is free, and a read-only transaction's validation fails on a lock as well: its holder may have committed,
 //!    been reported, and been followed by a transaction that this one has seen.
 
-use remora_fabric::{CallHandle, Completed, FabricError, Fault, NodeId, ReadHandle, Round};
+use remora_fabric::{CallHandle, Completed, FabricError, Fault, NodeId, ReadHandle, Round, probes};
 use remora_index::BucketRef;
 use remora_index::cluster_hash::still_absent;
 use remora_memory::limits::FRAME_BYTES_MAX;
@@ -58,6 +58,7 @@ use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
 use remora_sync::{IMAGE_AT, LockWord, RecordHeader, VALIDATED_BYTES};
 
 use crate::error::{Abort, Limit, Stop};
+use crate::event::Outcome;
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
 use crate::protocol::{Locks, Primitive};
@@ -79,10 +80,13 @@ pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
         validate(tx, true).await?;
     }
     tx.mark(|phases, now| phases.validated = now);
+    tx.lane.probe(probes::VALIDATED);
     tx.committing();
     write_log(tx, entry).await?;
     tx.mark(|phases, now| phases.logged = now);
+    tx.lane.probe(probes::LOGGED);
     install(tx).await;
+    tx.lane.probe(probes::INSTALLED);
     Ok(())
 }
 
@@ -131,6 +135,7 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
             return Err(Stop::Unavailable(FabricError { node: full, fault: Fault::Behind }));
         }
         if waiting_since != Some(now) {
+            tx.lane.probe(probes::RING_FULL);
             tx.lane.sleep(LOG_PAUSE_NS).await;
         }
         let mut round = tx.lane.round();
@@ -172,6 +177,7 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
 async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let me = tx.id.lock().to_bits();
     tx.locking = true;
+    tx.lane.probe(probes::LOCKS);
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let first = next;
@@ -412,9 +418,25 @@ async fn install(tx: &mut Tx<'_>) {
     let mut under_way = Vec::new();
     let send = |round| if primitives.passive { lane.post(round) } else { under_way.push(lane.execute(round)) };
     if by_writes { install_by_writes(tx, send) } else { tx.install_rounds(send) }
+    let mut waiting = Acknowledged { tx, awaited: false };
     for round in under_way {
         if let Err(error) = round.await {
-            tracing::warn!(id = %tx.id, %error, "a commit was not acknowledged: it is in the log");
+            tracing::warn!(id = %waiting.tx.id, %error, "a commit was not acknowledged: it is in the log");
+        }
+    }
+    waiting.awaited = true;
+}
+
+/// A transaction that has committed and waits for the acknowledgement of that. Dropped while it does, it is told so.
+struct Acknowledged<'t, 's> {
+    tx: &'t mut Tx<'s>,
+    awaited: bool,
+}
+
+impl Drop for Acknowledged<'_, '_> {
+    fn drop(&mut self) {
+        if !self.awaited {
+            self.tx.end(Outcome::Committed);
         }
     }
 }

@@ -1,0 +1,15 @@
+//! The places in protocols that a simulation is told of ([`Lane::probe`](crate::Lane::probe)): faults happen there, and a
+//! campaign that has never reached one has proved nothing about it.
+
+/// The first lock of a transaction is about to be asked for: it may hold locks from now on.
+pub const LOCKS: &str = "locks";
+/// Its locks are held, and its read set is validated.
+pub const VALIDATED: &str = "validated";
+/// Its log is everywhere: it has committed.
+pub const LOGGED: &str = "logged";
+/// Its write set, and the release of its locks behind it, have been posted.
+pub const INSTALLED: &str = "installed";
+/// It aborts, and the release of its locks has been posted.
+pub const RELEASED: &str = "released";
+/// It waits for room in a log ring.
+pub const RING_FULL: &str = "ring-full";
