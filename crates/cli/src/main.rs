@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod campaign;
 mod check;
 mod connected;
 mod keygen;
@@ -46,6 +47,19 @@ enum Command {
     Status(status::StatusOptions),
     /// Checks recorded histories, together, for strict serializability.
     Check(check::CheckOptions),
+    /// Simulated clusters: faults from a seed.
+    Sim {
+        #[command(subcommand)]
+        experiment: Experiment,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    /// Runs a workload under faults, from many seeds, and checks every history.
+    Campaign(campaign::CampaignOptions),
+    /// Runs one seed of a campaign again.
+    Replay(campaign::ReplayOptions),
 }
 
 #[derive(Debug, Subcommand)]
@@ -97,6 +111,8 @@ fn main() -> ExitCode {
         Command::Keygen(options) => keygen::keygen(&options),
         Command::Status(options) => status::status(&options),
         Command::Check(options) => check::check(&options),
+        Command::Sim { experiment: Experiment::Campaign(options) } => campaign::campaign(&options),
+        Command::Sim { experiment: Experiment::Replay(options) } => campaign::replay(&options),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

@@ -149,6 +149,12 @@ impl Worker {
         worker.start(tasks)
     }
 
+    /// Ends it as the death of its client does: nothing is waited for, and its slot, its locks and its logs stay.
+    pub fn abandon(mut self) {
+        self.clients.clear();
+        self.sessions.clear();
+    }
+
     /// Runs one body on the first coroutine.
     pub fn block_on<T>(&mut self, body: impl AsyncFnOnce(&mut Session) -> T) -> T {
         let Some(session) = self.sessions.first_mut() else { unreachable!("a worker has a coroutine") };
@@ -167,6 +173,9 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return; // a crash like any other: the client's slot stays, and recovery will find what it left
+        }
+        if self.clients.is_empty() {
+            return; // abandoned
         }
         match self.drain() {
             Ok(true) => {}

@@ -142,6 +142,13 @@ pub trait Fabric: Send + Sync {
 pub trait Handler: Send {
     /// Serves a request; what is pushed to `reply`, which is empty, is the answer.
     fn call(&mut self, from: ClientId, request: &[u64], reply: &mut Vec<u64>);
+
+    /// What a request that begins so costs the CPU beside receiving, dispatching, moving its words and answering: for
+    /// simulated nodes.
+    fn work(&self, request: &[u64]) -> Nanos {
+        let _ = request;
+        0
+    }
 }
 
 /// A fabric whose memory nodes are in this process: their own CPUs' side.

@@ -1,7 +1,10 @@
 //! Experiments on simulated clusters: what the simulator is for.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 mod cluster;
 pub mod hardware;
+mod plot;
+pub mod reproduce;
 
 pub use cluster::{Bench, LabError};

@@ -43,6 +43,28 @@ pub enum Mutant {
     CpuLocksForNics,
 }
 
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 16] = [
+        Mutant::ValidateVersionOnly,
+        Mutant::ValidateWithLocks,
+        Mutant::ReleaseAll,
+        Mutant::AcceptTorn,
+        Mutant::AcceptLocked,
+        Mutant::ValidateReadOnlyVersionOnly,
+        Mutant::UnlockFirst,
+        Mutant::CommitBeforeLog,
+        Mutant::LocalIds,
+        Mutant::OverwriteLog,
+        Mutant::ApplyOlderVersions,
+        Mutant::LockWithoutValidation,
+        Mutant::AbsentWithoutValidation,
+        Mutant::NoLogForOneCopy,
+        Mutant::InsertBesideLocked,
+        Mutant::CpuLocksForNics,
+    ];
+}
+
 thread_local! {
     static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
 }

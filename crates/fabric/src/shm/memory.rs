@@ -113,6 +113,14 @@ impl Memory {
         self.answering.get(usize::from(node.0))
     }
 
+    /// What the handler says that a call costs its CPU.
+    pub(crate) fn work(&self, call: &Verb, words: &[u64]) -> Nanos {
+        let &Verb::Call { node, head, head_words, .. } = call else { return 0 };
+        let request = &words[head as usize..][..head_words as usize];
+        let work = |answering: &Arc<Answering>| answering.lock().handler.as_ref().map(|handler| handler.work(request));
+        self.answering(node).and_then(work).unwrap_or(0)
+    }
+
     /// Serves a call whose request and reply lie in `words`, now and here.
     #[cold]
     pub(crate) fn call(&self, from: ClientId, call: &Verb, words: &mut [u64]) -> Result<(), FabricError> {

@@ -1,7 +1,7 @@
 //! Hardware as numbers: what a simulated cluster's machines, NICs and memory cost.
 //!
 //! A profile is data. The ones that come with the simulator are `profiles/*.toml`, where every number has its source;
-//! [`hardware`](super::hardware) is the model that uses them. Times are nanoseconds, bandwidths gigabytes (10^9) per
+//! `world.rs` is the model that uses them. Times are nanoseconds, bandwidths gigabytes (10^9) per
 //! second, both ways of a link separately.
 
 use std::collections::BTreeMap;

@@ -312,6 +312,8 @@ impl World {
         for connection in &mut self.connections {
             if clients.contains(&connection.client) {
                 connection.core = Some(core);
+                // By the worker: each may have had several connections before this one.
+                connection.nic = core % self.machines[connection.machine].nics.len();
                 machine = Some(connection.machine);
             }
         }
@@ -713,9 +715,8 @@ impl World {
         let received = arrived + if self.path == Path::Loads { 0 } else { costs.receive };
         // In software: one message, served by one thread.
         let words = bytes_in / WORD_BYTES as u64 + (end - first) as u64;
-        let time = costs.serve + costs.pcie(bytes_in) + words * costs.serve_word;
-        let software =
-            (self.path == Path::Messages).then(|| self.serving_core(number, connection, received, time));
+        let (there, time) = (received + costs.pcie(bytes_in), costs.serve + words * costs.serve_word);
+        let software = (self.path == Path::Messages).then(|| self.serving_core(number, connection, there, time));
         for at in first..end {
             let verb = flight.buffer.verbs()[at];
             if verb.node() != Some(node) {
@@ -723,7 +724,10 @@ impl World {
             }
             let taken = match software {
                 Some(served) => served,
-                None => self.take_verb(number, connection, &verb, received),
+                None => {
+                    let work = self.memory.work(&verb, flight.buffer.parts().1) * NS;
+                    self.take_verb(number, connection, &verb, received, work)
+                }
             };
             let (from, until) = self.access(number, connection, &verb, taken);
             let parts = self.parts(&verb);
@@ -787,20 +791,31 @@ impl World {
 
     /// Occupies the thread that serves a connection's messages and calls at a node; when it is done.
     fn serving_core(&mut self, node: usize, connection: usize, from: Picos, time: Picos) -> Picos {
+        let worker = self.connections[connection].core.unwrap_or(connection);
         let machine = &mut self.machines[node];
         if self.symmetric && !machine.cores.is_empty() {
-            let core = machine.cores[connection % machine.cores.len()];
+            let core = machine.cores[worker % machine.cores.len()];
             return occupy(&mut self.cores[core].clock, self.now, from, time);
         }
-        let thread = connection % machine.servers.len();
+        let thread = worker % machine.servers.len();
         occupy(&mut machine.servers[thread], self.now, from, time)
     }
 
-    /// A NIC takes a verb: when its access to memory begins.
-    fn take_verb(&mut self, node: usize, connection: usize, verb: &Verb, received: Picos) -> Picos {
-        if self.path == Path::Loads && !matches!(verb, Verb::Call { .. }) {
-            return received;
+    /// Occupies the core of a node that has least to do: its services are threads that run where there is room.
+    fn occupy_idlest(&mut self, node: usize, time: Picos) {
+        let machine = &mut self.machines[node];
+        let idlest = machine.cores.iter().copied().min_by_key(|core| self.cores[*core].clock);
+        let clock = match idlest {
+            Some(core) if self.symmetric => Some(&mut self.cores[core].clock),
+            _ => machine.servers.iter_mut().min(),
+        };
+        if let Some(clock) = clock {
+            occupy(clock, self.now, self.now, time);
         }
+    }
+
+    /// A NIC takes a verb: when its access to memory begins. A call has its handler `work` for so long.
+    fn take_verb(&mut self, node: usize, connection: usize, verb: &Verb, received: Picos, work: Picos) -> Picos {
         let occupied = match verb {
             Verb::Read { .. } | Verb::Flush { .. } | Verb::AfterCompletion => self.costs.read,
             Verb::Write { .. } => self.costs.write,
@@ -811,7 +826,7 @@ impl World {
         let nics = machine.nics.len();
         let nic = match offset_of(verb) {
             Some(offset) => (offset >> 12) as usize % nics,
-            None => connection % nics,
+            None => self.connections[connection].nic % nics,
         };
         let now = self.now;
         let taken = occupy(&mut machine.nics[nic].engine, now, received, occupied);
@@ -822,7 +837,7 @@ impl World {
                 occupy(&mut machine.nics[nic].slots[slot], now, taken, self.costs.slot) - self.costs.slot
             }
             Verb::Call { head_words, body_words, .. } => {
-                let time = self.costs.serve + u64::from(head_words + body_words) * self.costs.serve_word;
+                let time = self.costs.serve + work + u64::from(head_words + body_words) * self.costs.serve_word;
                 let from = taken + self.costs.dma_write;
                 self.serving_core(node, connection, from, time)
             }
@@ -849,10 +864,11 @@ impl World {
             }
             Verb::Write { at, words, .. } => {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
-                let begin = taken.max(floor.write);
-                let stored = medium.write(*now, begin, at.offset, bytes);
-                floor.write = (stored.max(begin) + write_time + costs.pcie(bytes)).max(floor.write + 1);
-                (begin.max(floor.write.saturating_sub(write_time / 2)), floor.write)
+                let stored = medium.write(*now, taken, at.offset, bytes);
+                // WRITEs of a connection follow each other into memory; none waits until the one before has arrived.
+                let former = std::mem::replace(&mut floor.write, stored + write_time + costs.pcie(bytes));
+                floor.write = floor.write.max(former + 1);
+                (former.max(floor.write - write_time / 2), floor.write)
             }
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => {
                 let begin = taken.max(floor.write).max(floor.atomic);
@@ -954,13 +970,14 @@ impl World {
         let (first, end) = flight.segment;
         let (verbs, words) = flight.buffer.parts();
         let verbs = verbs[first..end].iter().filter(|verb| verb.node().is_some_and(|at| usize::from(at.0) == node));
-        let (mut bytes, mut reply_words) = (0, 0);
+        let (mut bytes, mut reply_words, mut called) = (0, 0, false);
         for verb in verbs {
             bytes += WORD_BYTES as u64
                 * match *verb {
                     Verb::Read { words, .. } => words.into(),
                     Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => 1,
                     Verb::Call { into, .. } => {
+                        called = true;
                         reply_words += words[into as usize];
                         words[into as usize]
                     }
@@ -974,6 +991,10 @@ impl World {
         let nic = &mut machine.nics[client.nic % nics];
         let link = costs.link(bytes);
         let mut left = *now + reply_words * costs.serve_word;
+        if called && *path == Path::Nic {
+            // The answer is a message that the CPU posts.
+            left += costs.send;
+        }
         match path {
             // The core that loads has waited for its own bytes: here it only waits for others.
             Path::Loads => return occupy(&mut nic.sending, *now, left, link) - link,
@@ -1191,7 +1212,7 @@ impl World {
         if progress != Progress::Idle {
             running.stop.add_cpu_ns(SERVICE_STEP / NS);
             let node = running.node;
-            self.serving_core(node, index, self.now, SERVICE_STEP);
+            self.occupy_idlest(node, SERVICE_STEP);
         }
         self.queue.push(self.now + pause, Event::Service { index: index as u32 });
     }

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 
 use remora_fabric::sim::{Deployment, Driven, Ended, Sim, SimOptions};
-use remora_fabric::{Address, ClientId, FabricError, Handler, Host, Lane, Nanos, NodeId, Prng, RegionId, Round, Worker};
+use remora_fabric::{
+    Address, ClientId, FabricError, Handler, Host, Lane, Nanos, NodeId, Prng, RegionId, Round, Worker,
+};
 
 use super::CalibrationError;
 
@@ -82,10 +84,7 @@ impl Rig {
     }
 
     /// The sum of what `body` has returned within the measured time, and how often it has.
-    fn run(
-        &self,
-        body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>,
-    ) -> Result<(f64, f64), CalibrationError> {
+    fn run(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Result<(f64, f64), CalibrationError> {
         let sim = Sim::new(&vec![vec![NODE_BYTES as usize]; self.nodes.into()], &self.sim)?;
         for node in 0..self.nodes {
             sim.answer(NodeId(node), Box::new(Answering));
@@ -139,7 +138,9 @@ impl Rig {
         let endpoints = clients.iter().map(|client| worker.connect(sim, *client)).collect::<Result<Vec<_>, _>>()?;
         let lanes = (0..self.coroutines).map(|at| {
             let seed = Prng::derive(self.sim.seed, (thread * self.coroutines + at) as u64).next_u64();
-            worker.lane(&endpoints[at % self.endpoints], seed).expect("rigs have fewer coroutines than a worker's lanes")
+            worker
+                .lane(&endpoints[at % self.endpoints], seed)
+                .expect("rigs have fewer coroutines than a worker's lanes")
         });
         let lanes = lanes.collect();
         Ok((worker, lanes, clients))

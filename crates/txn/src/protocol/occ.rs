@@ -422,6 +422,7 @@ async fn install(tx: &mut Tx<'_>) {
     for round in under_way {
         if let Err(error) = round.await {
             tracing::warn!(id = %waiting.tx.id, %error, "a commit was not acknowledged: it is in the log");
+            waiting.tx.state.doubt();
         }
     }
     waiting.awaited = true;

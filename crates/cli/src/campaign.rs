@@ -1,0 +1,253 @@
+//! `remora sim campaign` and `remora sim replay`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use remora::Protocol;
+use remora::floors::txn::mutant::Mutant;
+use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
+use serde_json::json;
+
+use crate::output::{self, ReportTo};
+use crate::{Failure, Verdict, value};
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  remora sim campaign --seeds 0..100
+  remora sim campaign --seeds 0..1000 --workload registers --protocol fasst --faults pause,delay,lose,duplicate
+  remora sim campaign --mutants --seeds 0..1000
+
+Exit status: 0 clean; 1 a history or an invariant is wrong, or something that was to be tested never happened; 2 bad input.")]
+pub(crate) struct CampaignOptions {
+    /// Seeds to run, the last one excluded.
+    #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
+    seeds: (u64, u64),
+    #[command(flatten)]
+    case: CaseArgs,
+    /// Put published errors back, one at a time, and see which ones the campaign finds, with any workload.
+    #[arg(long)]
+    mutants: bool,
+    /// Threads, each with a run of its own [default: all cores].
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
+    threads: Option<u64>,
+    /// Write the summary as JSON; - for standard output.
+    #[arg(long, value_name = "FILE|-")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example: remora sim replay --seed 17 --workload registers --protocol drtm-r --faults crash,delay
+
+Exit status: 0 nothing is wrong, 1 something is, 2 bad input.")]
+pub(crate) struct ReplayOptions {
+    /// The seed to run.
+    #[arg(long, value_name = "S")]
+    seed: u64,
+    #[command(flatten)]
+    case: CaseArgs,
+}
+
+/// What a run is, but for its seed.
+#[derive(Clone, Debug, Args)]
+struct CaseArgs {
+    /// What runs: smallbank, tatp, or registers, which mixes reads, writes, inserts and deletes of few records.
+    #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
+    workload: Load,
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h.
+    #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
+    protocol: String,
+    /// What goes wrong, at least once in each run: crash, pause, delay, partition, stall, clock-step, lose, duplicate; or none.
+    #[arg(long, value_name = "LIST", default_value = "crash,pause,delay,partition", value_parser = faults)]
+    faults: Faults,
+    /// Clients, each on a machine of its own.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    clients: u64,
+    /// Coroutines of each.
+    #[arg(long, value_name = "C", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=32))]
+    coroutines: u64,
+    /// Keys that they meet at.
+    #[arg(long, value_name = "K", default_value_t = 50, value_parser = clap::value_parser!(u64).range(4..=10_000))]
+    keys: u64,
+    /// Transactions that must have committed in each run.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    transactions: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Faults(Vec<String>);
+
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let parse = |text: &str| text.trim().parse::<u64>().ok();
+    let range = text.split_once("..").and_then(|(from, to)| Some((parse(from)?, parse(to)?)));
+    range.filter(|(from, to)| from < to).ok_or_else(|| "a range of seeds is wanted, such as 0..100".to_owned())
+}
+
+fn load(text: &str) -> Result<Load, String> {
+    let known = || Load::ALL.map(Load::name).join(", ");
+    Load::ALL.into_iter().find(|load| load.name() == text).ok_or_else(|| format!("there are {}", known()))
+}
+
+fn faults(text: &str) -> Result<Faults, String> {
+    if text == "none" {
+        return Ok(Faults(Vec::new()));
+    }
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    match names.iter().find(|name| !FAULTS.contains(&name.as_str())) {
+        Some(name) if name == "restart" => Err("no protocol recovers a memory node that is lost yet".to_owned()),
+        Some(name) => Err(format!("there is no fault {name}; there are {}", FAULTS.join(", "))),
+        None => Ok(Faults(names)),
+    }
+}
+
+impl CaseArgs {
+    fn case(&self, seed: u64) -> Result<Case, Failure> {
+        let protocol = Protocol::named(&self.protocol).unwrap_or_default();
+        if !protocol.is_serializable() {
+            return Err(Failure::new(format!("--protocol {}", self.protocol), "runs no transactions: nothing to check"));
+        }
+        Ok(Case {
+            seed,
+            load: self.workload,
+            protocol,
+            faults: self.faults.0.clone(),
+            clients: self.clients as usize,
+            coroutines: self.coroutines as usize,
+            keys: self.keys,
+            transactions: self.transactions,
+        })
+    }
+}
+
+pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
+    let report_to = ReportTo::open(options.report.as_deref())?;
+    let case = options.case.case(options.seeds.0)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.map_or(cores, |threads| threads as usize);
+    let seeds = options.seeds.0..options.seeds.1;
+    // A mistake that shows as a panic is told with the run it was in.
+    std::panic::set_hook(Box::new(|_| {}));
+    if options.mutants {
+        return mutants(&case, seeds, threads, &report_to);
+    }
+    let began = Instant::now();
+    let bar = ProgressBar::new(seeds.end - seeds.start);
+    let summary = campaign::campaign(&case, seeds, threads, &|| bar.inc(1));
+    bar.finish_and_clear();
+    let json = json!({
+        "runs": summary.runs,
+        "committed": summary.total.committed,
+        "unknown": summary.total.unknown,
+        "aborted": summary.total.aborted,
+        "faults": summary.total.faults.iter().map(|(kind, (all, holding))| {
+            (*kind, json!({"injected": all, "while_holding": holding}))
+        }).collect::<std::collections::BTreeMap<_, _>>(),
+        "probes": summary.total.probes,
+        "virtual_seconds": summary.total.virtual_ns as f64 / 1e9,
+        "seconds": began.elapsed().as_secs_f64(),
+        "violations": summary.violating,
+        "replay": summary.violations.iter().map(|one| json!({
+            "what": one.what, "command": one.case.command(), "shrunk": one.shrunk.command(),
+        })).collect::<Vec<_>>(),
+        "untested": summary.untested,
+    });
+    report_to.write(&json, || people(&case, &summary, began.elapsed().as_secs_f64()))?;
+    Ok(if summary.is_clean() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
+    let total = &summary.total;
+    let list = |counts: &std::collections::BTreeMap<&'static str, u64>| {
+        counts.iter().map(|(name, count)| format!("{name} {}", output::grouped(*count))).collect::<Vec<_>>().join(", ")
+    };
+    let faults: Vec<String> = total
+        .faults
+        .iter()
+        .map(|(kind, (all, holding))| format!("{kind} {all} ({holding} between a first lock and its release)"))
+        .collect();
+    let mut text = format!(
+        "{} by {}: {} clients x {} coroutines on {} keys\n\n",
+        case.load.name(),
+        case.protocol.name(),
+        case.clients,
+        case.coroutines,
+        case.keys
+    );
+    text += &format!("runs           {} in {seconds:.1} s ({:.2} s of virtual time)\n", summary.runs, total.virtual_ns as f64 / 1e9);
+    text += &format!("transactions   {} committed, {} unknown\n", output::grouped(total.committed), total.unknown);
+    text += &format!("aborted        {}\n", list(&total.aborted));
+    text += &format!("faults         {}\n", if faults.is_empty() { "none".to_owned() } else { faults.join(", ") });
+    text += &format!("probes         {}\n", list(&total.probes));
+    text += &format!("violations     {}\n", summary.violating);
+    for one in &summary.violations {
+        let what = one.what.lines().next().unwrap_or_default();
+        text += &format!("\n✗ seed {}: {what}\n  {}\n  smaller: {}\n", one.case.seed, one.case.command(), one.shrunk.command());
+    }
+    for what in &summary.untested {
+        text += &format!("✗ not tested: {what}\n");
+    }
+    if summary.is_clean() {
+        text += "\n✓ every history is strictly serializable, every invariant holds, and everybody committed again\n";
+    }
+    text
+}
+
+/// Which published errors the campaign finds.
+fn mutants(
+    case: &Case,
+    seeds: std::ops::Range<u64>,
+    threads: usize,
+    report_to: &ReportTo,
+) -> Result<Verdict, Failure> {
+    let bar = ProgressBar::new(Mutant::ALL.len() as u64);
+    let caught = campaign::mutation_score(&Mutant::ALL, case, seeds, threads, &|_, _| bar.inc(1));
+    bar.finish_and_clear();
+    let found = caught.iter().filter(|one| one.seed.is_some()).count();
+    let json = json!({
+        "score": found as f64 / caught.len().max(1) as f64,
+        "mutants": caught.iter().map(|one| json!({
+            "mutant": format!("{:?}", one.mutant),
+            "caught": one.seed.is_some(),
+            "workload": one.seed.map(|(load, _)| load.name()),
+            "seed": one.seed.map(|(_, seed)| seed),
+            "runs": one.runs,
+            "what": one.what,
+        })).collect::<Vec<_>>(),
+    });
+    report_to.write(&json, || {
+        let mut text = String::new();
+        for one in &caught {
+            let what = one.what.lines().next().unwrap_or_default();
+            text += &match one.seed {
+                Some((load, seed)) => {
+                    format!("✓ {:<28} {:>5} runs, {} seed {seed}: {what}\n", format!("{:?}", one.mutant), one.runs, load.name())
+                }
+                None => format!("✗ {:<28} {:>5} runs, not found\n", format!("{:?}", one.mutant), one.runs),
+            };
+        }
+        text + &format!("\nmutation score {found} of {}\n", caught.len())
+    })?;
+    Ok(if found * 10 >= caught.len() * 9 { Verdict::Sound } else { Verdict::Unsound })
+}
+
+pub(crate) fn replay(options: &ReplayOptions) -> Result<Verdict, Failure> {
+    let case = options.case.case(options.seed)?;
+    match campaign::run(&case) {
+        Ok(ran) => {
+            let faults: Vec<String> = ran.faults.iter().map(|(kind, (all, _))| format!("{kind} {all}")).collect();
+            output::show(&format!(
+                "nothing is wrong: {} committed in {:.1} ms of virtual time, faults: {}, history {:016x}\n",
+                ran.committed,
+                ran.virtual_ns as f64 / 1e6,
+                faults.join(", "),
+                ran.digest
+            ));
+            Ok(Verdict::Sound)
+        }
+        Err(what) => {
+            output::show(&format!("{what}\n"));
+            Ok(Verdict::Unsound)
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `remora sim hardware`: how far the simulator is from the hardware it stands for.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use remora_fabric::sim::Profile;
+use remora_lab::hardware::{Row, calibrate};
+
+use crate::output::ReportTo;
+use crate::{Failure, Verdict, simulated};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: remora sim hardware --profile connectx5
+
+Published values belong to the profiles that come with remora. A profile under a name of its own is measured as perftest
+would measure the machines, for comparing by hand: docs/profiles.md.
+
+Exit status: 0 done, 1 a row that must be within 10 % is not, 2 there is no such profile.")]
+pub(crate) struct HardwareOptions {
+    /// The hardware: a profile that comes with remora, or a TOML file.
+    #[arg(long, value_name = "NAME|FILE", default_value = "connectx4")]
+    profile: String,
+    /// All profiles that come with remora.
+    #[arg(long, conflicts_with = "profile")]
+    all: bool,
+    /// Of all chance.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Where the rows go as JSON: a file, or - for standard output.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+pub(crate) fn hardware(options: &HardwareOptions) -> Result<Verdict, Failure> {
+    let profiles = if options.all {
+        Profile::NAMES.iter().filter_map(|name| Profile::named(name)).collect()
+    } else {
+        vec![simulated::profile(&options.profile)?]
+    };
+    let report = ReportTo::open(options.report.as_deref())?;
+    let mut rows = Vec::new();
+    for profile in &profiles {
+        let measured = calibrate(profile, options.seed);
+        rows.extend(measured.map_err(|error| Failure::new(format!("--profile {}", profile.name), error))?);
+    }
+    report.write(&rows, || table(&profiles, &rows))?;
+    Ok(if rows.iter().any(Row::is_off) { Verdict::Unsound } else { Verdict::Sound })
+}
+
+/// The rows for people, a table for each profile.
+fn table(profiles: &[Profile], rows: &[Row]) -> String {
+    let mut text = String::new();
+    for profile in profiles {
+        let rows = rows.iter().filter(|row| row.profile == profile.name);
+        let widest = rows.clone().map(|row| row.name.len()).max().unwrap_or(0);
+        let _ = writeln!(text, "{}: {}\n", profile.name, profile.about);
+        let heads = ["unit", "published", "simulated", "error", "source"];
+        let [unit, published, simulated, error, source] = heads;
+        let _ = writeln!(text, "{:<widest$} {unit:>5}{published:>11}{simulated:>11}{error:>9}  {source}", "");
+        for row in rows {
+            let Row { name, unit, simulated, source, .. } = row;
+            let published = row.published.map_or_else(|| "-".to_owned(), |value| format!("{value}"));
+            let error = row.error.map_or_else(|| "-".to_owned(), percent);
+            let mark = if row.is_off() { "  <- off" } else { "" };
+            let _ = writeln!(
+                text,
+                "{name:<widest$} {unit:>5}{published:>11}{:>11}{error:>9}  {source}{mark}",
+                digits(*simulated)
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A measured value with as many digits as mean something.
+fn digits(value: f64) -> String {
+    match value {
+        100.0.. => format!("{value:.1}"),
+        10.0.. => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A share as a percentage, without a negative nothing.
+fn percent(share: f64) -> String {
+    format!("{:+.1} %", (1000.0 * share).round() / 10.0 + 0.0)
+}

@@ -1,0 +1,140 @@
+//! `remora sim reproduce`: experiments that a text has published, on simulated clusters, and its figures beside ours.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use remora_lab::reproduce::Row;
+use remora_lab::reproduce::drtm_h::{self, LEFT_OUT, Reproduction, Scale};
+
+use crate::output::{OutputFile, ReportTo, complain};
+use crate::{Failure, Verdict};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: remora sim reproduce drtm-h --plot throughput-nodes.svg
+
+Figures that do not come out as published are shown, and explained. Exit status: 0 done, 1 an invariant of the workload
+does not hold, 2 there is nothing to simulate with.")]
+pub(crate) struct ReproduceOptions {
+    /// The text.
+    #[arg(value_enum)]
+    text: Text,
+    /// A small cluster, for directions: 4 machines of 4 workers.
+    #[arg(long)]
+    quick: bool,
+    /// Machines [default: the text's 16].
+    #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u16).range(3..=16))]
+    nodes: Option<u16>,
+    /// Of all chance.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Where the rows go as JSON: a file, or - for standard output.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Draws throughput against machines into an SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// What can be reproduced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Text {
+    /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems that it compares.
+    DrtmH,
+}
+
+pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> {
+    let Text::DrtmH = options.text;
+    let report = ReportTo::open(options.report.as_deref())?;
+    let plot = options.plot.as_deref().map(|path| OutputFile::open("--plot", path)).transpose()?;
+    let scale = if options.quick { Scale::quick(options.seed) } else { Scale::full(options.seed) };
+    let scale = Scale { nodes: options.nodes.unwrap_or(scale.nodes), ..scale };
+    let bar = progress_bar();
+    let done = drtm_h::reproduce(&scale, &|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let done = done.map_err(|error| Failure::new("drtm-h", error))?;
+    if let Some(plot) = plot {
+        let svg = done.plot().map_err(|error| Failure::new("the plot", error))?;
+        plot.begin()?.write_all(svg.as_bytes()).map_err(|error| plot.failure(&error))?;
+    }
+    let rows: Vec<Row> = done.rows.iter().cloned().chain(done.preset_rows()).collect();
+    report.write(&rows, || table(&done))?;
+    done.violated.iter().for_each(|violated| complain(violated));
+    Ok(if done.violated.is_empty() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn progress_bar() -> ProgressBar {
+    // Draws on standard error, and only if that is a terminal.
+    let bar = ProgressBar::new(1);
+    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} simulations");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// For people.
+fn table(done: &Reproduction) -> String {
+    let mut text = String::new();
+    let _ = write_table(&mut text, done);
+    text
+}
+
+fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {
+    let Scale { nodes, threads, accounts, coroutines, measure, seed, .. } = &done.scale;
+    let loads: Vec<String> = coroutines.iter().map(ToString::to_string).collect();
+    writeln!(text, "DrTM+H (Wei thesis, chapter 4), SmallBank on simulated machines of its cluster VAL")?;
+    writeln!(
+        text,
+        "{nodes} machines of {threads} workers with {} coroutines, 3 copies, {} us of virtual time, seed {seed}",
+        loads.join(", "),
+        measure.as_micros()
+    )?;
+    writeln!(
+        text,
+        "{accounts} accounts a worker, {} times fewer than the text has; as there 4 % of them in 90 % of the transactions\n",
+        done.scale.factor()
+    )?;
+    if !done.scale.is_comparable() {
+        writeln!(text, "The cluster is smaller than the text's: only directions can be compared.\n")?;
+    }
+    let widest = done.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let [paper, ours, ratio, as_said] = ["paper", "simulation", "ratio", "as said"];
+    writeln!(text, "{:<widest$} {paper:>9} {ours:>11} {:>4}{ratio:>8}  {as_said:<7}  source", "", "")?;
+    done.rows.iter().try_for_each(|row| write_row(text, row, widest))?;
+    let is_off = |row: &&Row| row.direction_holds == Some(false) || done.scale.is_comparable() && row.is_off();
+    let off: Vec<&Row> = done.rows.iter().filter(is_off).collect();
+    if !off.is_empty() {
+        writeln!(text, "\nNot as published:")?;
+        for row in off {
+            writeln!(text, "- {}: {}", row.name, row.note.unwrap_or("not explained"))?;
+        }
+    }
+    writeln!(text, "\nLeft out:")?;
+    LEFT_OUT.iter().try_for_each(|left_out| writeln!(text, "- {left_out}"))?;
+    let heads = ["coroutines", "M/s", "p50 us", "p90", "p99", "aborted"];
+    write!(text, "\n{:<16}", "presets")?;
+    heads.iter().try_for_each(|head| write!(text, "{head:>11}"))?;
+    text.push('\n');
+    for run in &done.presets {
+        let (throughput, latency) = (run.throughput / 1e6, &run.latency);
+        write!(text, "{:<16}{:>11}{throughput:>11.1}{:>11.1}", run.preset, run.coroutines, latency.p50)?;
+        writeln!(text, "{:>11.1}{:>11.1}{:>9.1} %", latency.p90, latency.p99, 100.0 * run.abort_rate)?;
+    }
+    Ok(())
+}
+
+fn write_row(text: &mut String, row: &Row, widest: usize) -> std::fmt::Result {
+    let or_empty = |number: Option<f64>| number.map_or(String::new(), |number| format!("{number:.2}"));
+    let (paper, ratio) = (or_empty(row.published), or_empty(row.ratio()));
+    let as_said = match row.direction_holds {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "",
+    };
+    let Row { name, ours, unit, source, .. } = row;
+    writeln!(text, "{name:<widest$} {paper:>9} {ours:>11.2} {unit:<4}{ratio:>8}  {as_said:<7}  {source}")
+}

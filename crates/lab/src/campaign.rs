@@ -1,0 +1,613 @@
+//! Campaigns: a workload, many seeds, and everything that can go wrong; every history is checked.
+//!
+//! A [`Case`] is one run, and all that it depends on; a failing one is shrunk to fewer clients, keys and faults as long as
+//! it fails. Faults are planned between the first lock of some transaction and its release, because that is where they
+//! hurt.
+
+mod registers;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use remora::floors::txn::mutant::{self, Mutant};
+use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session, TransactionEvent};
+use remora::{Worker, WorkerOptions};
+use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
+use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
+use remora_fabric::{ClientId, Fabric, Nanos, probes};
+use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::tatp::{Kind, Subscribers, Tatp};
+use remora_workload::{After, Invariant, Prng, Workload};
+use registers::Registers;
+
+/// What runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// SmallBank on few accounts.
+    SmallBank,
+    /// TATP on few subscribers, all kinds as often as each other.
+    Tatp,
+    /// Reads, writes, inserts and deletes of few records, of one line and of many.
+    Registers,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 3] = [Load::SmallBank, Load::Tatp, Load::Registers];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::SmallBank => "smallbank",
+            Load::Tatp => "tatp",
+            Load::Registers => "registers",
+        }
+    }
+}
+
+/// Faults that a campaign can have, by name. The others of [`FaultKind`] wait for protocols that survive them.
+pub const FAULTS: [&str; 8] =
+    ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate"];
+
+/// A fault of this name, with times drawn.
+fn fault(name: &str, random: &mut Prng) -> Option<FaultKind> {
+    Some(match name {
+        "crash" => FaultKind::Crash,
+        "pause" => FaultKind::Pause(10_000 + random.below(500_000)),
+        "delay" => FaultKind::Delay(5_000 + random.below(200_000)),
+        "partition" => FaultKind::Partition(10_000 + random.below(400_000)),
+        "stall" => FaultKind::Stall(1_000_000 + random.below(4_000_000)),
+        "clock-step" => FaultKind::ClockStep(random.below(2_000_000_000) as i64 - 1_000_000_000),
+        "lose" => FaultKind::Lose,
+        "duplicate" => FaultKind::Duplicate,
+        _ => return None,
+    })
+}
+
+/// One run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Case {
+    /// Of all chance.
+    pub seed: u64,
+    /// What runs.
+    pub load: Load,
+    /// How transactions are run.
+    pub protocol: Protocol,
+    /// Faults by name, each of which happens at least once.
+    pub faults: Vec<String>,
+    /// Clients, each on a machine of its own.
+    pub clients: usize,
+    /// Coroutines of each.
+    pub coroutines: usize,
+    /// Keys that they meet at.
+    pub keys: u64,
+    /// Transactions that must have committed.
+    pub transactions: u64,
+}
+
+impl Case {
+    /// The least that a campaign's run must be.
+    #[must_use]
+    pub fn new(seed: u64, load: Load, protocol: Protocol, faults: &[String]) -> Case {
+        let faults = faults.to_vec();
+        Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
+    }
+
+    /// The command that runs it again.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let mut command = format!(
+            "remora sim replay --seed {} --workload {} --protocol {}",
+            self.seed,
+            self.load.name(),
+            self.protocol.name()
+        );
+        if !self.faults.is_empty() {
+            command += &format!(" --faults {}", self.faults.join(","));
+        }
+        let Case { clients, coroutines, keys, transactions, .. } = self;
+        command + &format!(" --clients {clients} --coroutines {coroutines} --keys {keys} --transactions {transactions}")
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Default, Debug)]
+pub struct Ran {
+    /// Attempts that committed.
+    pub committed: u64,
+    /// Attempts whose outcome nobody knows, but of clients that had died.
+    pub unknown: u64,
+    /// Attempts that aborted, by cause.
+    pub aborted: BTreeMap<&'static str, u64>,
+    /// Faults by kind: how many, and how many of them met a transaction that held locks.
+    pub faults: BTreeMap<&'static str, (u64, u64)>,
+    /// How often each probe was reached.
+    pub probes: BTreeMap<&'static str, u64>,
+    /// Virtual time.
+    pub virtual_ns: Nanos,
+    /// Events of the simulation.
+    pub events: u64,
+    /// A digest of the history: the same for the same case.
+    pub digest: u64,
+}
+
+impl Ran {
+    fn add(&mut self, other: &Ran) {
+        self.committed += other.committed;
+        self.unknown += other.unknown;
+        other.aborted.iter().for_each(|(cause, count)| *self.aborted.entry(cause).or_default() += count);
+        for (kind, (all, holding)) in &other.faults {
+            let sum = self.faults.entry(kind).or_default();
+            *sum = (sum.0 + all, sum.1 + holding);
+        }
+        other.probes.iter().for_each(|(probe, count)| *self.probes.entry(probe).or_default() += count);
+        self.virtual_ns += other.virtual_ns;
+        self.events += other.events;
+    }
+
+    fn attempts(&self) -> u64 {
+        self.committed + self.unknown + self.aborted.values().sum::<u64>()
+    }
+}
+
+/// A run that shows a mistake.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// As it was found.
+    pub case: Case,
+    /// What is wrong.
+    pub what: String,
+    /// The smallest run found that shows one too.
+    pub shrunk: Case,
+}
+
+/// A file in memory that can be read while its writer is somewhere else.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Ok(mut all) = self.0.lock() {
+            all.extend_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Counts attempts, beside a recorder.
+struct Watch {
+    counts: Rc<RefCell<Ran>>,
+    recorder: Box<dyn Observer>,
+}
+
+impl Observer for Watch {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let counts = &mut *self.counts.borrow_mut();
+        match event.outcome {
+            Outcome::Committed => counts.committed += 1,
+            Outcome::UserAbort => *counts.aborted.entry("user").or_default() += 1,
+            Outcome::Aborted(abort) => *counts.aborted.entry(abort.name()).or_default() += 1,
+            Outcome::Failed(_) => *counts.aborted.entry("failed").or_default() += 1,
+            Outcome::Unknown => counts.unknown += 1,
+        }
+        self.recorder.transaction(event);
+    }
+
+    fn wants_committing(&self) -> bool {
+        true
+    }
+
+    fn committing(&mut self, event: &TransactionEvent<'_>) {
+        self.recorder.committing(event);
+    }
+}
+
+/// Tables of a workload.
+enum Tables {
+    SmallBank(SmallBank),
+    Tatp(Tatp),
+    Registers(Registers),
+}
+
+/// What a coroutine remembers of its transactions.
+#[derive(Default)]
+struct Ledgers {
+    bank: <SmallBank as Workload>::Ledger,
+    tatp: <Tatp as Workload>::Ledger,
+}
+
+impl Tables {
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledgers: &mut Ledgers) -> Result<(), Error> {
+        match self {
+            Tables::SmallBank(bank) => bank.transact(session, random, &mut ledgers.bank).await,
+            Tables::Tatp(tatp) => {
+                let (kind, _) = Kind::MIX[random.below(Kind::MIX.len() as u64) as usize];
+                tatp.run(session, kind, random, &mut ledgers.tatp).await
+            }
+            Tables::Registers(registers) => registers.transact(session, random).await,
+        }
+    }
+
+    /// What must hold when all is still and nobody has died.
+    fn invariants(&self, cluster: &Cluster, ledgers: Vec<Ledgers>, settled: bool) -> Result<Vec<Invariant>, Error> {
+        match self {
+            Tables::SmallBank(bank) => {
+                let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.bank).collect();
+                bank.invariants(cluster, After { ledgers: &ledgers, settled, unknown: 0 })
+            }
+            Tables::Tatp(tatp) => {
+                let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tatp).collect();
+                tatp.invariants(cluster, After { ledgers: &ledgers, settled, unknown: 0 })
+            }
+            Tables::Registers(registers) => {
+                let tables = registers.inspect(cluster)?;
+                let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
+                let detail = format!("{tables:?}");
+                let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
+                Ok(vec![Invariant { name: "replicas are identical and no lock is held", holds, detail }])
+            }
+        }
+    }
+}
+
+/// Bytes of a memory node.
+const NODE_BYTES: usize = 12 << 20;
+/// Virtual time in which every coroutine must commit again when the faults are over.
+const LIVENESS: Nanos = 50_000_000;
+/// Virtual time after which a run is given up.
+const RUN: Nanos = 4_000_000_000;
+/// Virtual time after a fault in which its consequences may still show.
+const AFTERMATH: Nanos = 6_000_000;
+
+/// Runs a case; what it came to, or what is wrong.
+pub fn run(case: &Case) -> Result<Ran, String> {
+    // A mistake may show as a panic too, of an assertion of ours or of the protocol's.
+    catch_unwind(AssertUnwindSafe(|| run_case(case))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+fn run_case(case: &Case) -> Result<Ran, String> {
+    let fail = |error: &dyn fmt::Display| error.to_string();
+    let mut random = Prng::derive(case.seed, 0xca5e);
+    let profile = Profile::named("connectx4").ok_or("no profile")?;
+    let options = SimOptions {
+        stretch: [0.0, 0.02, 0.1, 0.3][random.below(4) as usize],
+        deployment: if random.below(2) == 0 { Deployment::Disaggregated } else { Deployment::Symmetric },
+        ..SimOptions::new(profile, case.seed)
+    };
+    let sim = Sim::new(&[vec![NODE_BYTES], vec![NODE_BYTES], vec![NODE_BYTES]], &options).map_err(|e| fail(&e))?;
+    sim.instant(true);
+    let replicas = [3, 2, 1][random.below(3) as usize];
+    let options = ClusterOptions { memory_nodes: 3, replicas, node_bytes: NODE_BYTES, protocol: case.protocol };
+    let cluster = Cluster::on(Arc::new(sim.clone()), options).map_err(|e| fail(&e))?;
+    let tables = match case.load {
+        Load::SmallBank => {
+            Tables::SmallBank(SmallBank::load(&cluster, Customers::new(case.keys.max(2), 0.1, 0.7)).map_err(|e| fail(&e))?)
+        }
+        Load::Tatp => {
+            let subscribers = (case.keys / 10).max(1) as u32;
+            Tables::Tatp(Tatp::load(&cluster, Subscribers::new(subscribers), case.seed).map_err(|e| fail(&e))?)
+        }
+        Load::Registers => Tables::Registers(Registers::load(&cluster, case.keys).map_err(|e| fail(&e))?),
+    };
+    let lines = Shared::default();
+    let file = HistoryFile::durable(lines.clone());
+    let counts = Rc::new(RefCell::new(Ran::default()));
+    let mut workers: Vec<Worker> = Vec::new();
+    for client in 0..case.clients {
+        sim.place(client);
+        let options = WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
+        let mut worker = cluster.worker(options).map_err(|e| fail(&e))?;
+        for session in worker.sessions() {
+            let recorder = Box::new(file.recorder());
+            session.observe(Some(Box::new(Watch { counts: counts.clone(), recorder })));
+        }
+        workers.push(worker);
+    }
+    for name in &case.faults {
+        let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
+        let nth = 10 + random.below(case.transactions / 4 + 1);
+        let kind = fault(name, &mut random).ok_or_else(|| format!("there is no fault {name}"))?;
+        sim.plan(Planned { probe, nth, after: random.below(4_000), kind, holding: true });
+    }
+    sim.instant(false);
+    let began = sim.now();
+    let stuck = Cell::new(None);
+    // When the last fault was seen to have happened.
+    let calm_from = Cell::new(None);
+    let bodies: Vec<_> = (0..case.clients)
+        .map(|client| {
+            let (sim, tables, counts, stuck, calm_from) = (&sim, &tables, &counts, &stuck, &calm_from);
+            let first = (client * case.coroutines) as u64;
+            async move |coroutine: usize, session: &mut Session| {
+                let mut random = Prng::derive(case.seed, first + coroutine as u64);
+                let mut ledgers = Ledgers::default();
+                loop {
+                    let now = session.lane().now();
+                    let faults_over = sim.waiting() == 0;
+                    if faults_over && calm_from.get().is_none() {
+                        calm_from.set(Some(now + AFTERMATH));
+                    }
+                    let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
+                    let enough = counts.borrow().committed >= case.transactions;
+                    if (calm && enough) || now - began > RUN {
+                        break;
+                    }
+                    match tables.transact(session, &mut random, &mut ledgers).await {
+                        Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                    session.lane().yield_now().await;
+                }
+                let began = session.lane().now();
+                loop {
+                    match tables.transact(session, &mut random, &mut ledgers).await {
+                        Ok(()) | Err(Error::User(_)) => break,
+                        Err(Error::Aborted(_) | Error::Unknown(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                    if session.lane().now() - began > LIVENESS {
+                        stuck.set(Some((client, coroutine)));
+                        break;
+                    }
+                    session.lane().yield_now().await;
+                }
+                Ok(ledgers)
+            }
+        })
+        .collect();
+    let clients: Vec<Vec<ClientId>> =
+        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
+    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let ended = {
+        let driven = runs.iter_mut().zip(&clients).map(|(run, clients)| Driven { clients: clients.clone(), run });
+        sim.run(&mut driven.collect::<Vec<_>>(), Some(began + RUN + 10 * LIVENESS))
+    };
+    let results: Vec<_> = runs.into_iter().flat_map(remora_fabric::Run::finish).collect();
+    let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>().map_err(|error| format!("failed: {error}"))?;
+    let virtual_ns = sim.now() - began;
+    sim.instant(true);
+    let (mut dead, mut settled) = (false, true);
+    for (mut worker, clients) in workers.into_iter().zip(clients) {
+        worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+        if clients.iter().any(|client| sim.is_dead(*client)) {
+            dead = true;
+            clients.iter().for_each(|client| drop(sim.revoke(*client)));
+            worker.abandon();
+        } else {
+            settled &= worker.drain().map_err(|error| format!("draining failed: {error}"))?;
+        }
+    }
+    if ended == Ended::Deadlock {
+        return Err("everybody waits for something that never comes".to_owned());
+    }
+    if let Some((client, coroutine)) = stuck.get() {
+        return Err(format!(
+            "coroutine {coroutine} of client {client} has not committed within {} ms after the last fault",
+            LIVENESS / 1_000_000
+        ));
+    }
+    let lines = lines.0.lock().map_err(|_| "the recorder panicked")?.clone();
+    let mut reader = HistoryReader::new(ReadOptions { crashed: true });
+    reader.read("simulated", lines.as_slice()).map_err(|error| format!("the history cannot be read: {error}"))?;
+    let report = check(&reader.finish().history);
+    if !report.is_clean() {
+        return Err(report.to_string());
+    }
+    if let Tables::Registers(registers) = &tables
+        && registers.torn() > 0
+    {
+        return Err(format!("{} records were seen torn", registers.torn()));
+    }
+    // What a dead client has left is there until recovery: then there is nothing to compare.
+    if !dead && counts.borrow().unknown == 0 {
+        let invariants = tables.invariants(&cluster, ledgers, settled).map_err(|error| format!("failed: {error}"))?;
+        if let Some(broken) = invariants.iter().find(|invariant| invariant.holds != Some(true)) {
+            return Err(format!("{}: {}", broken.name, broken.detail));
+        }
+    }
+    let mut ran = counts.take();
+    for fault in sim.injected() {
+        let sum = ran.faults.entry(fault.kind.name()).or_default();
+        *sum = (sum.0 + 1, sum.1 + u64::from(fault.holding));
+    }
+    ran.probes = sim.reached();
+    ran.virtual_ns = virtual_ns;
+    ran.events = sim.statistics().events;
+    ran.digest = lines.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    Ok(ran)
+}
+
+/// A case that fails too, with less in it: fewer faults, clients, coroutines, keys, transactions.
+#[must_use]
+pub fn shrink(case: &Case) -> Case {
+    let mut best = case.clone();
+    loop {
+        let mut smaller = Vec::new();
+        for fault in 0..best.faults.len() {
+            let mut one = best.clone();
+            one.faults.remove(fault);
+            smaller.push(one);
+        }
+        let half = |value: u64, least: u64| Some(value / 2).filter(|half| *half >= least);
+        smaller.extend(half(best.clients as u64, 1).map(|clients| Case { clients: clients as usize, ..best.clone() }));
+        let coroutines = half(best.coroutines as u64, 1);
+        smaller.extend(coroutines.map(|coroutines| Case { coroutines: coroutines as usize, ..best.clone() }));
+        smaller.extend(half(best.keys, 4).map(|keys| Case { keys, ..best.clone() }));
+        smaller.extend(half(best.transactions, 20).map(|transactions| Case { transactions, ..best.clone() }));
+        let Some(found) = smaller.into_iter().find(|case| run(case).is_err()) else { return best };
+        best = found;
+    }
+}
+
+/// What a campaign came to.
+#[derive(Clone, Default, Debug)]
+pub struct Summary {
+    /// Runs.
+    pub runs: u64,
+    /// All of them together.
+    pub total: Ran,
+    /// The runs that show a mistake: the first few.
+    pub violations: Vec<Violation>,
+    /// How many did.
+    pub violating: u64,
+    /// What the campaign has not tested, so that it proves less than it should.
+    pub untested: Vec<String>,
+}
+
+impl Summary {
+    /// Whether nothing is wrong, and everything was tested that should have been.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.violating == 0 && self.untested.is_empty()
+    }
+}
+
+/// Runs a case for each seed, on so many threads. `look` is told of each run that has ended.
+pub fn campaign(case: &Case, seeds: Range<u64>, threads: usize, look: &(dyn Fn() + Sync)) -> Summary {
+    const SHOWN: usize = 3;
+    let next = AtomicU64::new(seeds.start);
+    let summary = Mutex::new(Summary::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let case = Case { seed, ..case.clone() };
+                    let result = run(&case);
+                    let shown = {
+                        let Ok(mut summary) = summary.lock() else { return };
+                        summary.runs += 1;
+                        match &result {
+                            Ok(ran) => summary.total.add(ran),
+                            Err(_) => summary.violating += 1,
+                        }
+                        summary.violations.len() < SHOWN
+                    };
+                    if let (Err(what), true) = (result, shown) {
+                        let shrunk = shrink(&case);
+                        if let Ok(mut summary) = summary.lock() {
+                            summary.violations.push(Violation { case, what, shrunk });
+                        }
+                    }
+                    look();
+                }
+            });
+        }
+    });
+    let mut summary = summary.into_inner().unwrap_or_default();
+    if summary.runs > summary.violating {
+        summary.untested = untested(case, &summary.total);
+    }
+    summary
+}
+
+/// What should have been met and was not.
+fn untested(case: &Case, total: &Ran) -> Vec<String> {
+    let mut untested = Vec::new();
+    for fault in &case.faults {
+        if total.faults.get(fault.as_str()).is_none_or(|(_, holding)| *holding == 0) {
+            untested.push(format!("no {fault} has met a transaction that held locks"));
+        }
+    }
+    for cause in ["lock_conflict", "validation"] {
+        if total.aborted.get(cause).is_none_or(|count| *count == 0) {
+            untested.push(format!("no attempt aborted by {cause}"));
+        }
+    }
+    for probe in [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED, probes::RELEASED] {
+        if total.probes.get(probe).is_none_or(|count| *count == 0) {
+            untested.push(format!("no transaction has reached the probe {probe}"));
+        }
+    }
+    if case.faults.iter().any(|fault| fault == "stall") && total.probes.get(probes::RING_FULL).is_none() {
+        untested.push("no log ring was ever full".to_owned());
+    }
+    if total.unknown * 100 > total.attempts() {
+        untested.push(format!("{} of {} attempts ended unknown: more than 1 %", total.unknown, total.attempts()));
+    }
+    untested
+}
+
+/// Whether a campaign finds a published error, and where.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// The error.
+    pub mutant: Mutant,
+    /// The first seed that shows it, of the workload that does.
+    pub seed: Option<(Load, u64)>,
+    /// What it showed.
+    pub what: String,
+    /// Runs until then.
+    pub runs: u64,
+}
+
+/// Puts one published error after the other back, and sees whether a campaign finds it within so many seeds of each
+/// workload.
+pub fn mutation_score(
+    mutants: &[Mutant],
+    case: &Case,
+    seeds: Range<u64>,
+    threads: usize,
+    look: &(dyn Fn(Mutant, bool) + Sync),
+) -> Vec<Caught> {
+    let next = AtomicU64::new(0);
+    let found = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    let Some(mutant) = mutants.get(index).copied() else { return };
+                    let caught = hunt(mutant, case, seeds.clone());
+                    look(mutant, caught.seed.is_some());
+                    if let Ok(mut found) = found.lock() {
+                        found.push((index, caught));
+                    }
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_default();
+    found.sort_by_key(|(index, _)| *index);
+    found.into_iter().map(|(_, caught)| caught).collect()
+}
+
+/// Looks for a seed that shows an error. Only the calling thread has it.
+fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
+    let mut runs = 0;
+    mutant::set(Some(mutant));
+    let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
+    'search: for seed in seeds {
+        for load in [Load::Registers, Load::SmallBank, Load::Tatp] {
+            runs += 1;
+            let case = Case { seed, load, ..case.clone() };
+            if let Err(what) = run(&case) {
+                caught.seed = Some((load, seed));
+                caught.what = what;
+                break 'search;
+            }
+        }
+    }
+    mutant::set(None);
+    caught.runs = runs;
+    caught
+}

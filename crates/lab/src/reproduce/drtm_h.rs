@@ -1,0 +1,555 @@
+//! DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank; presets against each other; scaling.
+//!
+//! 16 symmetric machines of the profile `connectx4` with 24 workers each, three copies, 4 % of the accounts in 90 % of the
+//! transactions. Each experiment changes one phase and leaves the others as DrTM+H has them, and is run with one to
+//! eight coroutines: the text gives the range of a ratio over this load ("up to a, from b").
+//!
+//! Different from the text: fewer accounts ([`Scale`]); a transaction's independent reads go out together also in
+//! execution, where the text's study sends one after the other; locks are freed by CAS, not by WRITE.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use remora::Protocol;
+use remora::floors::txn::{Execute, Locks, Primitive, Primitives};
+use remora_fabric::sim::{Ended, Profile, SimOptions};
+use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::{Invariant, LatencyUs, Setting};
+
+use super::{ReproduceError, Row};
+use crate::Bench;
+use crate::plot::{self, Labels, Series};
+
+/// How large the experiments are.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scale {
+    /// Machines; the text has 16.
+    pub nodes: u16,
+    /// Workers of each; the text has 24.
+    pub threads: usize,
+    /// Accounts for each worker; the text has [`Customers::ACCOUNTS_PER_THREAD`].
+    pub accounts: u64,
+    /// Transactions in flight for each worker, from light to heavy load.
+    pub coroutines: Vec<usize>,
+    /// Virtual time before anything is counted.
+    pub warmup: Duration,
+    /// Virtual time that is counted.
+    pub measure: Duration,
+    /// Simulations that run at the same time, each on a thread.
+    pub parallel: usize,
+    /// Of all chance.
+    pub seed: u64,
+}
+
+impl Scale {
+    /// The text's machines, with a twentieth of its accounts.
+    #[must_use]
+    pub fn full(seed: u64) -> Scale {
+        Scale {
+            nodes: 16,
+            threads: 24,
+            accounts: Customers::ACCOUNTS_PER_THREAD / 20,
+            coroutines: vec![1, 4, 8],
+            warmup: Duration::from_micros(300),
+            measure: Duration::from_millis(1),
+            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            seed,
+        }
+    }
+
+    /// Four small machines: for directions.
+    #[must_use]
+    pub fn quick(seed: u64) -> Scale {
+        Scale { nodes: 4, threads: 4, coroutines: vec![1, 8], ..Scale::full(seed) }
+    }
+
+    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one only directions can.
+    #[must_use]
+    pub fn is_comparable(&self) -> bool {
+        (self.nodes, self.threads) == (16, 24)
+    }
+
+    /// Hot records and accounts are so many times fewer than the text's.
+    #[must_use]
+    pub fn factor(&self) -> f64 {
+        Customers::ACCOUNTS_PER_THREAD as f64 / self.accounts as f64
+    }
+}
+
+/// One simulation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Point {
+    protocol: Protocol,
+    nodes: u16,
+    coroutines: usize,
+    /// Of a thread to each machine.
+    connections: u32,
+}
+
+/// What it came to.
+#[derive(Clone, Debug)]
+struct Measurement {
+    throughput: f64,
+    latency: LatencyUs,
+    abort_rate: f64,
+}
+
+/// A preset at one load.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PresetRun {
+    /// Its name.
+    pub preset: &'static str,
+    /// Transactions in flight for each worker.
+    pub coroutines: usize,
+    /// Transactions that committed, a second.
+    pub throughput: f64,
+    /// From the first attempt's begin to the commit.
+    pub latency: LatencyUs,
+    /// Share of the attempts that did not commit.
+    pub abort_rate: f64,
+}
+
+/// All that came out.
+#[derive(Debug)]
+pub struct Reproduction {
+    /// How large it was.
+    pub scale: Scale,
+    /// Published and ours.
+    pub rows: Vec<Row>,
+    /// The presets, as they are in Remora, on all machines.
+    pub presets: Vec<PresetRun>,
+    /// Throughput of the presets over machines, in millions.
+    throughput: Vec<Series>,
+    /// Invariants that did not hold, with the experiment's name.
+    pub violated: Vec<String>,
+}
+
+/// What the text has and this does not, yet.
+pub const LEFT_OUT: [&str; 2] = [
+    "TPC-C/no: the rows of new-order transactions, factor analysis and latency breakdown; TPC-C is not there yet",
+    "TPC-E customer-position: the rows of read-only transactions; TPC-E is not there yet",
+];
+
+const PROFILE: &str = "connectx4";
+const PRESETS: [Protocol; 4] = [Protocol::DrtmH, Protocol::DrtmR, Protocol::Farm, Protocol::Fasst];
+
+/// Experiments whose primitives are no preset's.
+const CALLED_EXECUTION: Primitives = Primitives { execute: Execute::Call, ..Primitives::DRTM_H };
+const UNCACHED_EXECUTION: Primitives =
+    Primitives { execute: Execute::OneSided { cached: false }, ..Primitives::DRTM_H };
+const CALLED_LOCKS: Primitives = Primitives { locks: Locks::Cpu { install: Primitive::Call }, ..Primitives::DRTM_H };
+const CALLED_LOG: Primitives = Primitives { log: Primitive::Call, ..Primitives::DRTM_H };
+/// The CPU's lock, freed by a WRITE.
+const WRITTEN_INSTALL: Primitives =
+    Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::DRTM_H };
+
+const fn awaited(primitives: Primitives) -> Protocol {
+    Protocol::Study(Primitives { passive: false, ..primitives })
+}
+
+/// The systems that DrTM+H is compared with: of all, only it has passive ACK (section 4.4.3).
+const FARM: Protocol = awaited(Primitives::FARM);
+const FASST: Protocol = awaited(Primitives::FASST);
+const DRTM_R: Protocol = awaited(Primitives::DRTM_R);
+
+/// Why locks by CAS cost more than in the text.
+const ATOMICS: &str = "locks are freed by CAS here, by WRITE in the text: two atomics a record, and they are what occupies \
+                       NICs longest; and the READ behind a CAS waits for it at the memory node";
+/// Why passive ACK brings calls less.
+const ANSWERS: &str = "the answer to a call that nobody awaits is a message all the same; the text's travels with a later one, \
+                       which halves the messages";
+/// Why calls are as good.
+const CHEAP_CALLS: &str = "calls cost CPUs what bare RPCs and their handlers do, which leaves pure RPC nearly as fast as the \
+                           NICs that bound DrTM+H; the text's is slower than that sum";
+
+/// Of each record.
+const COPIES: u8 = 3;
+
+/// Of a thread to each machine, so that 16 machines look like 80.
+const CONNECTIONS_80: u32 = 5;
+
+/// Runs all experiments; `look` is told how many of how many have been run.
+///
+/// # Errors
+///
+/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
+    let all = Points::of(scale);
+    let runs = run_all(scale, &all.0, look)?;
+    let violated = runs
+        .iter()
+        .flat_map(|(point, _, invariants)| {
+            let broken = invariants.iter().filter(|invariant| invariant.holds == Some(false));
+            broken.map(|invariant| format!("{}: {}: {}", name(*point), invariant.name, invariant.detail))
+        })
+        .collect();
+    let results = Results { scale, runs };
+    Ok(Reproduction {
+        scale: scale.clone(),
+        rows: results.rows(),
+        presets: results.presets(),
+        throughput: results.over_nodes(),
+        violated,
+    })
+}
+
+impl Reproduction {
+    /// The presets' figures as rows: nobody has published them.
+    #[must_use]
+    pub fn preset_rows(&self) -> Vec<Row> {
+        let rows = self.presets.iter().flat_map(|run| {
+            let name = |what: &str| format!("{} with {} coroutines: {what}", run.preset, run.coroutines);
+            [
+                Row::ours(name("throughput"), "M/s", run.throughput / 1e6),
+                Row::ours(name("median latency"), "us", run.latency.p50),
+            ]
+        });
+        rows.collect()
+    }
+
+    /// Throughput against nodes, as an SVG.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    pub fn plot(&self) -> Result<String, std::fmt::Error> {
+        let labels = Labels {
+            title: "SmallBank on simulated machines of cluster VAL (connectx4)",
+            x: "machines, 24 workers each",
+            y: "million transactions a second",
+        };
+        plot::lines(&labels, &self.throughput)
+    }
+}
+
+fn name(point: Point) -> String {
+    let Point { protocol, nodes, coroutines, .. } = point;
+    format!("{}, {} on {nodes} machines, {coroutines} coroutines", protocol.name(), protocol.primitives())
+}
+
+/// Every simulation once.
+struct Points(Vec<Point>);
+
+impl Points {
+    fn of(scale: &Scale) -> Points {
+        let mut all = Points(Vec::new());
+        let studies = [
+            Protocol::Study(CALLED_EXECUTION),
+            Protocol::Study(UNCACHED_EXECUTION),
+            Protocol::Study(CALLED_LOCKS),
+            Protocol::Study(CALLED_LOG),
+            Protocol::Study(WRITTEN_INSTALL),
+            awaited(CALLED_LOCKS),
+            awaited(WRITTEN_INSTALL),
+            FARM,
+            FASST,
+            DRTM_R,
+        ];
+        for &coroutines in &scale.coroutines {
+            for protocol in PRESETS.into_iter().chain(studies) {
+                all.add(Point { protocol, nodes: scale.nodes, coroutines, connections: 1 });
+            }
+            let many = Point { protocol: Protocol::DrtmH, nodes: scale.nodes, coroutines, connections: CONNECTIONS_80 };
+            all.add(many);
+        }
+        for nodes in node_counts(scale) {
+            for protocol in PRESETS {
+                all.add(Point { protocol, nodes, coroutines: heaviest(scale), connections: 1 });
+            }
+        }
+        all
+    }
+
+    fn add(&mut self, point: Point) {
+        if !self.0.contains(&point) {
+            self.0.push(point);
+        }
+    }
+}
+
+/// 2, 4, 8 ... and all machines.
+fn node_counts(scale: &Scale) -> impl Iterator<Item = u16> {
+    let nodes = scale.nodes;
+    std::iter::successors(Some(2), |nodes| Some(nodes * 2)).take_while(move |count| *count < nodes).chain([nodes])
+}
+
+fn heaviest(scale: &Scale) -> usize {
+    scale.coroutines.iter().copied().max().unwrap_or(1)
+}
+
+type Ran = (Point, Measurement, Vec<Invariant>);
+
+/// Runs the simulations, a few at a time, the largest first.
+fn run_all(scale: &Scale, points: &[Point], look: &(dyn Fn(usize, usize) + Sync)) -> Result<Vec<Ran>, ReproduceError> {
+    let mut waiting: Vec<Point> = points.to_vec();
+    waiting.sort_by_key(|point| std::cmp::Reverse(usize::from(point.nodes) * point.coroutines));
+    let waiting = Mutex::new(VecDeque::from(waiting));
+    let done = Mutex::new(Vec::with_capacity(points.len()));
+    let work = || -> Result<(), ReproduceError> {
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some(point) = next else { return Ok(()) };
+            let (measurement, invariants) = run(scale, point)?;
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push((point, measurement, invariants));
+            look(done.len(), points.len());
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..scale.parallel.max(1)).map(|_| scope.spawn(work)).collect();
+        let panicked = |panic| std::panic::resume_unwind(panic);
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
+    })?;
+    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn run(scale: &Scale, point: Point) -> Result<(Measurement, Vec<Invariant>), ReproduceError> {
+    let Point { protocol, nodes, coroutines, connections } = point;
+    let mut profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
+    // A NIC does not care whose connections it has no room for: a fifth of the cache is as good as five times as many.
+    profile.nic.cached_connections /= connections;
+    let workers = u64::from(nodes) * scale.threads as u64;
+    let customers = Customers::standard(scale.accounts * workers);
+    let replicas = nodes.min(COPIES.into()) as u8;
+    let setting = Setting { memory_nodes: nodes, replicas, workers, coroutines: coroutines as u64 };
+    let bench = Bench {
+        protocol,
+        threads: scale.threads,
+        coroutines,
+        replicas,
+        node_bytes: SmallBank::node_bytes(customers.accounts(), &setting) as usize,
+        warmup: scale.warmup,
+        measure: scale.measure,
+        ..Bench::symmetric(SimOptions::new(profile, scale.seed), nodes)
+    };
+    let (sim, cluster, bank, _) = bench.load(|cluster| SmallBank::load(cluster, customers))?;
+    let done = bench.run(&sim, &cluster, &bank, &|| None)?;
+    if done.ended != Ended::Finished {
+        return Err(ReproduceError::Unfinished { what: name(point), how: done.ended });
+    }
+    let report = done.measured.report::<SmallBank>(&cluster, "sim", serde_json::Value::Null);
+    let measurement =
+        Measurement { throughput: report.throughput_tps, latency: report.latency_us, abort_rate: report.abort_rate };
+    Ok((measurement, report.invariants))
+}
+
+struct Results<'a> {
+    scale: &'a Scale,
+    runs: Vec<Ran>,
+}
+
+impl Results<'_> {
+    fn at(&self, point: Point) -> &Measurement {
+        let found = self.runs.iter().find(|(ran, ..)| *ran == point);
+        let Some((_, measurement, _)) = found else { unreachable!("{} was not run", name(point)) };
+        measurement
+    }
+
+    /// A protocol on all machines, under every load.
+    fn sweep(&self, protocol: Protocol, connections: u32) -> impl Iterator<Item = &Measurement> {
+        let nodes = self.scale.nodes;
+        let point = move |coroutines: &usize| Point { protocol, nodes, coroutines: *coroutines, connections };
+        self.scale.coroutines.iter().map(move |coroutines| self.at(point(coroutines)))
+    }
+
+    /// Its greatest throughput.
+    fn peak(&self, protocol: Protocol) -> f64 {
+        greatest(self.sweep(protocol, 1).map(|run| run.throughput))
+    }
+
+    /// Throughput of one over that of another, under every load.
+    fn ratios(&self, one: Protocol, other: Protocol) -> Vec<f64> {
+        let other = self.sweep(other, 1);
+        self.sweep(one, 1).zip(other).map(|(one, other)| one.throughput / other.throughput).collect()
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = self.execution();
+        rows.extend(self.validation());
+        rows.extend(self.logging());
+        rows.extend(self.commit());
+        rows.extend(self.scaling());
+        rows.extend(self.comparison());
+        rows
+    }
+
+    fn execution(&self) -> Vec<Row> {
+        let (read, call) = (Protocol::DrtmH, Protocol::Study(CALLED_EXECUTION));
+        let cached = self.ratios(read, call);
+        let called = self.ratios(call, Protocol::Study(UNCACHED_EXECUTION));
+        let source = "Wei thesis, section 4.3.1, figure 4-2";
+        vec![
+            at_most("E: cached READ over RPC", &cached).published(1.36, source).note(
+                "with 24 workers the NICs bound both, and a READ occupies them for as long as a call's three messages; \
+                 where CPUs are the bound, as with --quick, it is more",
+            ),
+            at_least("E: cached READ over RPC", &cached).said(source),
+            at_most("E: RPC over uncached READ", &called).published(2.01, source).note(
+                "the text's study reads one record after the other, so that each costs one round trip more; here all \
+                 buckets go out together, then all records",
+            ),
+            at_least("E: RPC over uncached READ", &called)
+                .published(1.13, source)
+                .note("READs spare CPUs, which are the bound where workers are few"),
+        ]
+    }
+
+    fn validation(&self) -> Vec<Row> {
+        let ratios = self.ratios(Protocol::DrtmH, Protocol::Study(CALLED_LOCKS));
+        let source = "Wei thesis, section 4.3.2, figure 4-3: one-sided is faster";
+        vec![
+            at_most("V: CAS and READ over RPC", &ratios).said(source).note(ATOMICS),
+            at_least("V: CAS and READ over RPC", &ratios).said(source).note(ATOMICS),
+        ]
+    }
+
+    fn logging(&self) -> Vec<Row> {
+        let ratios = self.ratios(Protocol::DrtmH, Protocol::Study(CALLED_LOG));
+        let source = "Wei thesis, section 4.3.4, figure 4-5";
+        vec![
+            at_most("L: WRITE over RPC", &ratios).published(1.12, source),
+            at_least("L: WRITE over RPC", &ratios).published(1.10, source),
+        ]
+    }
+
+    fn commit(&self) -> Vec<Row> {
+        let (called, written) = (Protocol::Study(CALLED_LOCKS), Protocol::Study(WRITTEN_INSTALL));
+        let (called_awaited, written_awaited) = (awaited(CALLED_LOCKS), awaited(WRITTEN_INSTALL));
+        let source = "Wei thesis, section 4.3.3, figure 4-4, V by RPC";
+        let peaks = |name: &str, one: Protocol, other: Protocol| {
+            let ratio = self.peak(one) / self.peak(other);
+            Row::ours(format!("{name}, peaks"), "x", ratio).holds(ratio > 1.0).said(source)
+        };
+        let waiting = "C without passive ACK: WRITE over RPC";
+        let passive = "C with passive ACK: RPC over WRITE";
+        vec![
+            at_most(waiting, &self.ratios(written_awaited, called_awaited)).said(source),
+            peaks(waiting, written_awaited, called_awaited),
+            at_most(passive, &self.ratios(called, written)).said(source).note(ANSWERS),
+            peaks(passive, called, written).note(ANSWERS),
+            at_most("passive ACK of WRITEs: gain", &self.ratios(written, written_awaited))
+                .said("Wei thesis, section 2.2.3, of bare WRITEs: 1.13"),
+            at_most("passive ACK of RPCs: gain", &self.ratios(called, called_awaited))
+                .said("Wei thesis, section 2.2.3, of bare RPCs: 1.96")
+                .note(ANSWERS),
+        ]
+    }
+
+    fn scaling(&self) -> Vec<Row> {
+        let section = "Wei thesis, section 4.4.2, figure 4-7";
+        let all = self.scale.nodes;
+        let at = |nodes: u16| {
+            let coroutines = heaviest(self.scale);
+            self.at(Point { protocol: Protocol::DrtmH, nodes, coroutines, connections: 1 }).throughput
+        };
+        // Two machines have only two copies of a record.
+        let few = node_counts(self.scale).find(|nodes| *nodes >= COPIES.into() && *nodes < all).unwrap_or(2);
+        let linear = at(all) / at(few) * f64::from(few) / f64::from(all);
+        let peak = self.peak(Protocol::DrtmH);
+        let throughput = Row::ours("DrTM+H, peak", "M/s", peak / 1e6);
+        let throughput = if self.scale.is_comparable() {
+            throughput.published(90.4, "Wei thesis, chapter 1")
+        } else {
+            throughput.said("Wei thesis, chapter 1: 90.4 with 16 machines of 24 workers")
+        };
+        let many = || self.sweep(Protocol::DrtmH, CONNECTIONS_80);
+        let peak_80 = greatest(many().map(|run| run.throughput));
+        // Under the load of the two-sided solution's peak.
+        let pairs = many().zip(self.sweep(FASST, 1));
+        let peaked = pairs.max_by(|one, other| one.1.throughput.total_cmp(&other.1.throughput));
+        let latency = |name: &str, published: f64, quantile: fn(&LatencyUs) -> f64| {
+            let ratio = peaked.map_or(0.0, |(many, two_sided)| quantile(&many.latency) / quantile(&two_sided.latency));
+            let row = Row::ours(format!("DrTM+H-80 over pure RPC, {name} latency"), "x", ratio);
+            row.published(published, section).holds(ratio < 1.0).note(CHEAP_CALLS)
+        };
+        let alone = self.sweep(Protocol::DrtmH, 1).next().map_or(0.0, |run| run.throughput);
+        vec![
+            throughput.note(
+                "the simulator's NICs, which are the bound, do a mix of verbs as fast as each kind goes alone; real \
+                 machines also have software that is not counted",
+            ),
+            Row::ours(format!("scaling from {few} to {all} machines, over linear"), "x", linear)
+                .published(1.0, section)
+                .holds(linear > 0.8),
+            Row::ours("coroutines: peak over one", "x", peak / alone)
+                .said("Wei thesis, section 2.2.3, of bare verbs: 7")
+                .holds(peak > alone)
+                .note("bare verbs are not comparable: a transaction's rounds have several verbs in flight already"),
+            Row::ours("DrTM+H-80 over DrTM+H, peaks", "x", peak_80 / peak)
+                .published(0.91, section)
+                .holds(peak_80 < peak)
+                .note("with few workers the connections of 80 machines still fit the NICs"),
+            Row::ours("DrTM+H-80 over pure RPC, peaks", "x", peak_80 / self.peak(FASST))
+                .published(1.3, section)
+                .holds(peak_80 > self.peak(FASST))
+                .note(CHEAP_CALLS),
+            latency("median", 0.78, |one| one.p50),
+            latency("p90", 0.61, |one| one.p90),
+            latency("p99", 0.51, |one| one.p99),
+        ]
+    }
+
+    fn comparison(&self) -> Vec<Row> {
+        let source = "Wei thesis, section 4.4.3, figure 4-9";
+        let hybrid = self.peak(Protocol::DrtmH);
+        let fasst_over_farm = self.peak(FASST) / self.peak(FARM);
+        let over = |name: &str, other: Protocol| {
+            let ratio = hybrid / self.peak(other);
+            Row::ours(name, "x", ratio).said(source).holds(ratio >= 1.0)
+        };
+        vec![
+            Row::ours("FaSST over FaRM, peaks", "x", fasst_over_farm)
+                .published(1.0, source)
+                .holds((0.8..1.25).contains(&fasst_over_farm))
+                .note("FaRM's READs go out together here, and leave CPUs to the locks; FaSST is bound by CPUs"),
+            over("DrTM+H over FaSST, peaks", FASST).note(CHEAP_CALLS),
+            over("DrTM+H over FaRM, peaks", FARM).note(ATOMICS),
+            over("DrTM+H over DrTM+R, peaks", DRTM_R)
+                .note("with every location cached the two differ in passive ACK only, which NICs do not notice"),
+            Row::ours("DrTM+H where locks are the CPU's, peak", "M/s", self.peak(Protocol::Study(CALLED_LOCKS)) / 1e6),
+        ]
+    }
+
+    fn presets(&self) -> Vec<PresetRun> {
+        let nodes = self.scale.nodes;
+        let runs = PRESETS
+            .into_iter()
+            .flat_map(|protocol| self.scale.coroutines.iter().map(move |coroutines| (protocol, *coroutines)));
+        let runs = runs.map(|(protocol, coroutines)| {
+            let run = self.at(Point { protocol, nodes, coroutines, connections: 1 });
+            let Measurement { throughput, latency, abort_rate, .. } = *run;
+            PresetRun { preset: protocol.name(), coroutines, throughput, latency, abort_rate }
+        });
+        runs.collect()
+    }
+
+    fn over_nodes(&self) -> Vec<Series> {
+        let coroutines = heaviest(self.scale);
+        let line = |protocol: Protocol| {
+            let point = |nodes: u16| {
+                let run = self.at(Point { protocol, nodes, coroutines, connections: 1 });
+                (f64::from(nodes), run.throughput / 1e6)
+            };
+            Series { name: protocol.name().to_owned(), points: node_counts(self.scale).map(point).collect() }
+        };
+        PRESETS.into_iter().map(line).collect()
+    }
+}
+
+/// The greatest of the ratios under every load; it is as said if that is above 1.
+fn at_most(name: &str, ratios: &[f64]) -> Row {
+    let ratio = greatest(ratios.iter().copied());
+    Row::ours(format!("{name}, at most"), "x", ratio).holds(ratio > 1.0)
+}
+
+/// The least of them.
+fn at_least(name: &str, ratios: &[f64]) -> Row {
+    let ratio = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    Row::ours(format!("{name}, at least"), "x", ratio).holds(ratio > 1.0)
+}
+
+fn greatest(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(f64::NEG_INFINITY, f64::max)
+}

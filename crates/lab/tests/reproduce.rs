@@ -1,0 +1,44 @@
+//! The experiments that are reproduced, on a small cluster: transactions are transactions whichever primitives do their
+//! phases, and what is better by far is better there too.
+
+use remora_lab::reproduce::Row;
+use remora_lab::reproduce::drtm_h::{Reproduction, Scale, reproduce};
+
+fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
+    done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
+}
+
+#[test]
+fn directions_hold_on_a_small_cluster() {
+    let done = reproduce(&Scale::quick(1), &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    let robust = [
+        "E: cached READ over RPC, at most",
+        "E: RPC over uncached READ, at most",
+        "L: WRITE over RPC, at most",
+        "C without passive ACK: WRITE over RPC, at most",
+        "passive ACK of WRITEs: gain, at most",
+        "passive ACK of RPCs: gain, at most",
+        "scaling from 2 to 4 machines, over linear",
+        "coroutines: peak over one",
+        "DrTM+H over FaSST, peaks",
+    ];
+    for name in robust {
+        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
+    }
+    // Whatever is off is explained.
+    let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    let svg = done.plot().expect("an SVG");
+    assert!(["drtm-h", "drtm-r", "farm", "fasst"].iter().all(|preset| svg.contains(preset)));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures() {
+    let scale = Scale { nodes: 3, threads: 1, accounts: 500, coroutines: vec![2], ..Scale::quick(7) };
+    let [one, other] = [1, 2].map(|parallel| {
+        let done = reproduce(&Scale { parallel, ..scale.clone() }, &|_, _| ()).expect("a simulation");
+        (done.rows, done.presets)
+    });
+    assert_eq!(one, other, "whatever order the simulations ran in");
+}
