@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::simulated::SimArgs;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use remora::floors::memory::MemoryError;
@@ -13,7 +14,6 @@ use remora::floors::{fabric, index};
 use remora::{Cluster, ClusterOptions, Nodes, Observer, OpenError, Protocol};
 use remora_check::HistoryFile;
 use remora_workload::driver::{Length, Progress, RunOptions};
-use crate::simulated::SimArgs;
 use remora_workload::{Report, Setting, Workload, available_bytes};
 use serde::Serialize;
 

@@ -38,9 +38,11 @@ pub(crate) struct CampaignOptions {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Example: remora sim replay --seed 17 --workload registers --protocol drtm-r --faults crash,delay
+#[command(
+    after_help = "Example: remora sim replay --seed 17 --workload registers --protocol drtm-r --faults crash,delay
 
-Exit status: 0 nothing is wrong, 1 something is, 2 bad input.")]
+Exit status: 0 nothing is wrong, 1 something is, 2 bad input."
+)]
 pub(crate) struct ReplayOptions {
     /// The seed to run.
     #[arg(long, value_name = "S")]
@@ -105,7 +107,10 @@ impl CaseArgs {
     fn case(&self, seed: u64) -> Result<Case, Failure> {
         let protocol = Protocol::named(&self.protocol).unwrap_or_default();
         if !protocol.is_serializable() {
-            return Err(Failure::new(format!("--protocol {}", self.protocol), "runs no transactions: nothing to check"));
+            return Err(Failure::new(
+                format!("--protocol {}", self.protocol),
+                "runs no transactions: nothing to check",
+            ));
         }
         Ok(Case {
             seed,
@@ -174,7 +179,11 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
         case.coroutines,
         case.keys
     );
-    text += &format!("runs           {} in {seconds:.1} s ({:.2} s of virtual time)\n", summary.runs, total.virtual_ns as f64 / 1e9);
+    text += &format!(
+        "runs           {} in {seconds:.1} s ({:.2} s of virtual time)\n",
+        summary.runs,
+        total.virtual_ns as f64 / 1e9
+    );
     text += &format!("transactions   {} committed, {} unknown\n", output::grouped(total.committed), total.unknown);
     text += &format!("aborted        {}\n", list(&total.aborted));
     text += &format!("faults         {}\n", if faults.is_empty() { "none".to_owned() } else { faults.join(", ") });
@@ -182,7 +191,12 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
     text += &format!("violations     {}\n", summary.violating);
     for one in &summary.violations {
         let what = one.what.lines().next().unwrap_or_default();
-        text += &format!("\n✗ seed {}: {what}\n  {}\n  smaller: {}\n", one.case.seed, one.case.command(), one.shrunk.command());
+        text += &format!(
+            "\n✗ seed {}: {what}\n  {}\n  smaller: {}\n",
+            one.case.seed,
+            one.case.command(),
+            one.shrunk.command()
+        );
     }
     for what in &summary.untested {
         text += &format!("✗ not tested: {what}\n");
@@ -194,12 +208,7 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
 }
 
 /// Which published errors the campaign finds.
-fn mutants(
-    case: &Case,
-    seeds: std::ops::Range<u64>,
-    threads: usize,
-    report_to: &ReportTo,
-) -> Result<Verdict, Failure> {
+fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: &ReportTo) -> Result<Verdict, Failure> {
     let bar = ProgressBar::new(Mutant::ALL.len() as u64);
     let caught = campaign::mutation_score(&Mutant::ALL, case, seeds, threads, &|_, _| bar.inc(1));
     bar.finish_and_clear();
@@ -221,7 +230,12 @@ fn mutants(
             let what = one.what.lines().next().unwrap_or_default();
             text += &match one.seed {
                 Some((load, seed)) => {
-                    format!("✓ {:<28} {:>5} runs, {} seed {seed}: {what}\n", format!("{:?}", one.mutant), one.runs, load.name())
+                    format!(
+                        "✓ {:<28} {:>5} runs, {} seed {seed}: {what}\n",
+                        format!("{:?}", one.mutant),
+                        one.runs,
+                        load.name()
+                    )
                 }
                 None => format!("✗ {:<28} {:>5} runs, not found\n", format!("{:?}", one.mutant), one.runs),
             };

@@ -8,10 +8,13 @@ mod bench;
 mod campaign;
 mod check;
 mod connected;
+mod hardware;
 mod keygen;
+mod litmus;
 mod memnode;
 mod micro;
 mod output;
+mod reproduce;
 mod simulated;
 mod smallbank;
 mod status;
@@ -47,7 +50,7 @@ enum Command {
     Status(status::StatusOptions),
     /// Checks recorded histories, together, for strict serializability.
     Check(check::CheckOptions),
-    /// Simulated clusters: faults from a seed.
+    /// Simulated clusters: calibration, published tables, faults from a seed, every order of small programs.
     Sim {
         #[command(subcommand)]
         experiment: Experiment,
@@ -56,6 +59,12 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
+    /// Measures a profile's hardware in the simulator, next to what was published of it.
+    Hardware(hardware::HardwareOptions),
+    /// Runs a text's experiments, and prints its results next to ours.
+    Reproduce(reproduce::ReproduceOptions),
+    /// Explores every order of small programs, with and without a published mistake.
+    Litmus(litmus::LitmusOptions),
     /// Runs a workload under faults, from many seeds, and checks every history.
     Campaign(campaign::CampaignOptions),
     /// Runs one seed of a campaign again.
@@ -111,8 +120,13 @@ fn main() -> ExitCode {
         Command::Keygen(options) => keygen::keygen(&options),
         Command::Status(options) => status::status(&options),
         Command::Check(options) => check::check(&options),
-        Command::Sim { experiment: Experiment::Campaign(options) } => campaign::campaign(&options),
-        Command::Sim { experiment: Experiment::Replay(options) } => campaign::replay(&options),
+        Command::Sim { experiment } => match experiment {
+            Experiment::Hardware(options) => hardware::hardware(&options),
+            Experiment::Reproduce(options) => reproduce::reproduce(&options),
+            Experiment::Litmus(options) => litmus::litmus(&options),
+            Experiment::Campaign(options) => campaign::campaign(&options),
+            Experiment::Replay(options) => campaign::replay(&options),
+        },
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

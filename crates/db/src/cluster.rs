@@ -245,7 +245,8 @@ impl Cluster {
         let (_, metadata) =
             self.administer(async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec).await)?;
         if matches!(layout.scheme, ReadScheme::SingleLine | ReadScheme::LineVersions) {
-            let shards = metadata.shards.iter().filter(|shard| metadata.tables[usize::from(shard.table.0)].spec.name == name);
+            let shards =
+                metadata.shards.iter().filter(|shard| metadata.tables[usize::from(shard.table.0)].spec.name == name);
             for replica in shards.flat_map(|shard| &shard.replicas) {
                 let records = node::at(replica.node, replica.base + geometry.slot_at(0));
                 fabric.lines_of_records(records, geometry.slots * geometry.slot_bytes);

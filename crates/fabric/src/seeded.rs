@@ -11,6 +11,11 @@
 //! - [`Tearing::Words`]: WRITEs land word group by word group; READs take their lines in ascending order, the words of a
 //!   line in any order, by the algorithm of [`copy`](crate::copy).
 //! - [`Tearing::Lines`]: WRITEs land line by line; READs take their lines in any order.
+//!
+//! The same steps can be chosen otherwise: [`explore`] runs a small program in every order of its steps.
+
+pub mod explore;
+mod journal;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,6 +31,8 @@ use crate::round::{RoundBuffer, Verb};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop};
 use crate::shm::{CAPABILITIES, Memory, execute_verb};
 use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, LaneId, Nanos, Posted, Ticket, Transport};
+
+use journal::Journal;
 
 /// Polls without anything to do after which the run is taken for deadlocked.
 const IDLE_POLLS_MAX: u32 = 10_000_000;
@@ -48,21 +55,48 @@ pub struct Seeded {
 }
 
 struct State {
+    schedule: Schedule,
+    /// A NIC's CAS or FETCH_ADD loads in one step and stores in another.
+    split_atomics: bool,
+    /// What the run that is explored has changed in memory.
+    journal: Option<Journal>,
+    /// For each node, what an exploration has seen its handler do.
+    handlers: Vec<u64>,
     prng: Prng,
     tearing: Tearing,
     now: Nanos,
     steps: u64,
     idle_polls: u32,
     connections: Vec<Connection>,
-    services: Vec<(ServiceStop, Box<dyn Service>)>,
+    services: Vec<Serving>,
     revoked: Vec<ClientId>,
     /// Clients to revoke once so many steps have been taken.
     revocations: Vec<(u64, ClientId)>,
     down: Vec<NodeId>,
 }
 
+/// Who takes the next step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Schedule {
+    /// The random numbers of the seed do.
+    Random,
+    /// Nobody: a round runs to its end when it is posted.
+    Instant,
+    /// An exploration does.
+    Explored,
+}
+
+/// A service of a memory node.
+struct Serving {
+    node: NodeId,
+    stop: ServiceStop,
+    service: Box<dyn Service>,
+    trail: explore::ServiceTrail,
+}
+
 struct Connection {
     client: ClientId,
+    trail: explore::Trail,
     in_flight: VecDeque<InFlight>,
     completed: Vec<(Ticket, Box<RoundBuffer>)>,
     reclaimed: Vec<Box<RoundBuffer>>,
@@ -75,13 +109,25 @@ struct InFlight {
     verbs: Vec<Running>,
     outcome: Result<(), FabricError>,
     orphaned: bool,
+    /// Of everything that its verbs have brought so far, in whatever order.
+    brought: u64,
 }
 
 /// How far a verb has come.
 enum Running {
     Waiting,
-    Reading { lines: Vec<usize>, look: Look, missing: u64 },
-    Writing { next: usize },
+    Reading {
+        lines: Vec<usize>,
+        look: Look,
+        missing: u64,
+    },
+    Writing {
+        next: usize,
+    },
+    /// An atomic that has loaded, and has not stored.
+    Loaded {
+        found: u64,
+    },
     Done,
 }
 
@@ -104,6 +150,10 @@ impl Seeded {
     /// The same with the tearing given.
     pub fn with_tearing(nodes: &[Vec<usize>], seed: u64, tearing: Tearing) -> Result<Seeded, RegionError> {
         let state = State {
+            schedule: Schedule::Random,
+            split_atomics: false,
+            journal: None,
+            handlers: vec![0; nodes.len()],
             prng: Prng::new(seed),
             tearing,
             now: 1_000,
@@ -120,6 +170,14 @@ impl Seeded {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the NICs' atomics atomic among themselves only: between the load and the store of a CAS or FETCH_ADD the CPU
+    /// of the node may change the word, and what it stored is lost. Before the first client connects.
+    #[must_use]
+    pub fn with_split_atomics(self) -> Seeded {
+        self.state().split_atomics = true;
+        self
     }
 
     /// Verb steps taken so far.
@@ -140,13 +198,17 @@ impl Seeded {
         let mut state = self.state();
         loop {
             let mut worked = false;
-            state.services.retain(|(stop, _)| !stop.requested());
-            for (_, service) in &mut state.services {
-                worked |= service.step() != Progress::Idle;
+            state.services.retain(|serving| !serving.stop.requested());
+            for serving in &mut state.services {
+                worked |= serving.service.step() != Progress::Idle;
             }
             if !worked {
-                return;
+                break;
             }
+        }
+        let nodes = self.nodes();
+        if let Some(journal) = &mut state.journal {
+            (0..nodes).map(NodeId).for_each(|node| drop(journal.scan(&self.memory, node)));
         }
     }
 }
@@ -167,6 +229,7 @@ impl Fabric for Seeded {
         let index = state.connections.len();
         state.connections.push(Connection {
             client,
+            trail: explore::Trail::default(),
             in_flight: VecDeque::new(),
             completed: Vec::new(),
             reclaimed: Vec::new(),
@@ -192,14 +255,14 @@ impl Fabric for Seeded {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        Capabilities { coherent_atomics: !self.state().split_atomics, ..CAPABILITIES }
     }
 }
 
 impl Host for Seeded {
-    fn serve(&self, _: NodeId, _: &str, service: Box<dyn Service>) -> ServiceHandle {
+    fn serve(&self, node: NodeId, _: &str, service: Box<dyn Service>) -> ServiceHandle {
         let (handle, stop) = ServiceHandle::detached();
-        self.state().services.push((stop, service));
+        self.state().services.push(Serving { node, stop, service, trail: explore::ServiceTrail::default() });
         handle
     }
 
@@ -214,10 +277,10 @@ impl State {
         self.now += 1 + self.prng.below(20);
         if !self.services.is_empty() && self.prng.below(16) == 0 {
             let service = self.prng.below(self.services.len() as u64) as usize;
-            if self.services[service].0.requested() {
+            if self.services[service].stop.requested() {
                 self.services.remove(service);
             } else {
-                self.services[service].1.step();
+                self.services[service].service.step();
             }
         }
         for _ in 0..=self.prng.below(3) {
@@ -231,10 +294,7 @@ impl State {
 
     /// One step of one verb, or the completion of one round. False if nothing is in flight.
     fn step(&mut self, memory: &Memory) -> bool {
-        let mut candidates = Vec::new();
-        for (index, connection) in self.connections.iter().enumerate() {
-            connection.runnable(index, &mut candidates);
-        }
+        let candidates = self.candidates();
         if candidates.is_empty() {
             return false;
         }
@@ -270,12 +330,36 @@ impl State {
         });
         let result = match refusal {
             Some(error) => Err(error),
+            None if self.split_atomics && verb.is_atomic() => step_atomic(memory, round, verb_index, &verb),
             None => step_verb(memory, &mut self.prng, self.tearing, round, verb_index, &verb, connection.client),
         };
         if let Err(error) = result {
             round.fail(error);
         }
         true
+    }
+
+    /// Everything that can take the next step.
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        // Nodes (a bit each) whose NIC is in the middle of an atomic: it does no other meanwhile.
+        let mut busy = 0u64;
+        for (index, connection) in self.connections.iter().enumerate() {
+            connection.runnable(index, &mut candidates);
+            if self.split_atomics {
+                busy |= connection.loaded().fold(0, |busy, node| busy | 1 << node.0);
+            }
+        }
+        if busy != 0 {
+            candidates.retain(|candidate| {
+                let Some(index) = candidate.verb else { return true };
+                let round = &self.connections[candidate.connection].in_flight[candidate.round];
+                let verb = round.buffer.verbs()[index];
+                let waits = verb.is_atomic() && verb.node().is_some_and(|node| busy & 1 << node.0 != 0);
+                !waits || matches!(round.verbs[index], Running::Loaded { .. })
+            });
+        }
+        candidates
     }
 }
 
@@ -285,6 +369,12 @@ struct Candidate {
     connection: usize,
     round: usize,
     verb: Option<usize>,
+}
+
+impl Verb {
+    fn is_atomic(&self) -> bool {
+        matches!(self, Verb::CompareSwap { .. } | Verb::FetchAdd { .. })
+    }
 }
 
 impl Connection {
@@ -328,6 +418,14 @@ impl Connection {
         }
     }
 
+    /// Nodes of which this connection has an atomic half done.
+    fn loaded(&self) -> impl Iterator<Item = NodeId> {
+        self.in_flight.iter().flat_map(|round| {
+            let half_done = |(_, running): &(_, &Running)| matches!(running, Running::Loaded { .. });
+            round.buffer.verbs().iter().zip(&round.verbs).filter(half_done).filter_map(|(verb, _)| verb.node())
+        })
+    }
+
     fn complete(&mut self, round: usize) {
         let Some(round) = self.in_flight.remove(round) else { return };
         let mut buffer = round.buffer;
@@ -356,6 +454,27 @@ impl InFlight {
             }
         }
     }
+}
+
+/// One of the two steps of an atomic that the node's CPU may come in between of.
+fn step_atomic(memory: &Memory, round: &mut InFlight, index: usize, verb: &Verb) -> Result<(), FabricError> {
+    let (at, into) = match *verb {
+        Verb::CompareSwap { at, into, .. } | Verb::FetchAdd { at, into, .. } => (at, into),
+        _ => return Ok(()),
+    };
+    let (region, start) = memory.words(at, 1)?;
+    let Running::Loaded { found } = round.verbs[index] else {
+        round.verbs[index] = Running::Loaded { found: region[start].load(Ordering::SeqCst) };
+        return Ok(());
+    };
+    match *verb {
+        Verb::CompareSwap { expected, new, .. } if found == expected => region[start].store(new, Ordering::SeqCst),
+        Verb::FetchAdd { delta, .. } => region[start].store(found.wrapping_add(delta), Ordering::SeqCst),
+        _ => {}
+    }
+    round.buffer.parts().1[into as usize] = found;
+    round.verbs[index] = Running::Done;
+    Ok(())
 }
 
 /// One step of a verb that may run.
@@ -475,10 +594,24 @@ struct SeededTransport {
 impl Transport for SeededTransport {
     fn post(&self, round: Box<RoundBuffer>) -> Posted {
         let mut state = self.fabric.state();
+        let state = &mut *state;
+        if state.schedule == Schedule::Instant {
+            return Posted::Done(state.execute_now(&self.fabric.memory, self.index, round));
+        }
         let connection = &mut state.connections[self.index];
         let ticket = round.ticket();
+        if state.schedule == Schedule::Explored && !connection.trail.posted(ticket) {
+            return Posted::Pending(ticket); // nothing of a client that has crashed leaves it
+        }
         let verbs = round.verbs().iter().map(|_| Running::Waiting).collect();
-        connection.in_flight.push_back(InFlight { ticket, buffer: round, verbs, outcome: Ok(()), orphaned: false });
+        connection.in_flight.push_back(InFlight {
+            ticket,
+            buffer: round,
+            verbs,
+            outcome: Ok(()),
+            orphaned: false,
+            brought: 0,
+        });
         Posted::Pending(ticket)
     }
 
@@ -502,7 +635,9 @@ impl Transport for SeededTransport {
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
         let (lanes, buffers) = {
             let mut state = self.fabric.state();
-            state.advance(&self.fabric.memory);
+            if state.schedule == Schedule::Random {
+                state.advance(&self.fabric.memory);
+            }
             assert!(
                 state.idle_polls < IDLE_POLLS_MAX,
                 "deadlock in the seeded run {}: every coroutine waits and nothing is in flight",
@@ -516,7 +651,11 @@ impl Transport for SeededTransport {
     }
 
     fn now(&self) -> Nanos {
-        self.fabric.state().now
+        let state = self.fabric.state();
+        match state.schedule {
+            Schedule::Explored => state.connections[self.index].trail.clock,
+            Schedule::Random | Schedule::Instant => state.now,
+        }
     }
 
     fn idle(&self, until: Option<Nanos>) {
@@ -530,6 +669,6 @@ impl Transport for SeededTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.fabric.capabilities()
     }
 }

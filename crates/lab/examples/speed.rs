@@ -11,10 +11,14 @@ use remora_workload::smallbank::{Customers, SmallBank};
 fn main() {
     let nodes: Vec<u16> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
     let nodes = if nodes.is_empty() { vec![2, 4, 16, 64] } else { nodes };
-    println!("{:>6} {:>8} {:>12} {:>12} {:>10} {:>12} {:>12}", "nodes", "workers", "verbs/s", "events/s", "ns/event", "tx/s (sim)", "load s");
+    println!(
+        "{:>6} {:>8} {:>12} {:>12} {:>10} {:>12} {:>12}",
+        "nodes", "workers", "verbs/s", "events/s", "ns/event", "tx/s (sim)", "load s"
+    );
     for nodes in nodes {
         let profile = Profile::named("connectx4").expect("it comes with the simulator");
-        let threads = std::env::var("THREADS").map_or((128 / usize::from(nodes)).clamp(1, 24), |value| value.parse().expect("a number"));
+        let threads = std::env::var("THREADS")
+            .map_or((128 / usize::from(nodes)).clamp(1, 24), |value| value.parse().expect("a number"));
         let bench = Bench {
             threads,
             replicas: nodes.min(3) as u8,

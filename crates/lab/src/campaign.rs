@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use registers::Registers;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session, TransactionEvent};
 use remora::{Worker, WorkerOptions};
@@ -25,7 +26,6 @@ use remora_fabric::{ClientId, Fabric, Nanos, probes};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Kind, Subscribers, Tatp};
 use remora_workload::{After, Invariant, Prng, Workload};
-use registers::Registers;
 
 /// What runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,8 +54,7 @@ impl Load {
 }
 
 /// Faults that a campaign can have, by name. The others of [`FaultKind`] wait for protocols that survive them.
-pub const FAULTS: [&str; 8] =
-    ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate"];
+pub const FAULTS: [&str; 8] = ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate"];
 
 /// A fault of this name, with times drawn.
 fn fault(name: &str, random: &mut Prng) -> Option<FaultKind> {
@@ -296,9 +295,9 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     let options = ClusterOptions { memory_nodes: 3, replicas, node_bytes: NODE_BYTES, protocol: case.protocol };
     let cluster = Cluster::on(Arc::new(sim.clone()), options).map_err(|e| fail(&e))?;
     let tables = match case.load {
-        Load::SmallBank => {
-            Tables::SmallBank(SmallBank::load(&cluster, Customers::new(case.keys.max(2), 0.1, 0.7)).map_err(|e| fail(&e))?)
-        }
+        Load::SmallBank => Tables::SmallBank(
+            SmallBank::load(&cluster, Customers::new(case.keys.max(2), 0.1, 0.7)).map_err(|e| fail(&e))?,
+        ),
         Load::Tatp => {
             let subscribers = (case.keys / 10).max(1) as u32;
             Tables::Tatp(Tatp::load(&cluster, Subscribers::new(subscribers), case.seed).map_err(|e| fail(&e))?)
@@ -311,7 +310,8 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     let mut workers: Vec<Worker> = Vec::new();
     for client in 0..case.clients {
         sim.place(client);
-        let options = WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
+        let options =
+            WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
         let mut worker = cluster.worker(options).map_err(|e| fail(&e))?;
         for session in worker.sessions() {
             let recorder = Box::new(file.recorder());
@@ -387,7 +387,9 @@ fn run_case(case: &Case) -> Result<Ran, String> {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
         if clients.iter().any(|client| sim.is_dead(*client)) {
             dead = true;
-            clients.iter().for_each(|client| drop(sim.revoke(*client)));
+            for client in clients {
+                sim.revoke(client).map_err(|error| fail(&error))?;
+            }
             worker.abandon();
         } else {
             settled &= worker.drain().map_err(|error| format!("draining failed: {error}"))?;
@@ -429,7 +431,8 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     ran.probes = sim.reached();
     ran.virtual_ns = virtual_ns;
     ran.events = sim.statistics().events;
-    ran.digest = lines.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    ran.digest =
+        lines.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     Ok(ran)
 }
 

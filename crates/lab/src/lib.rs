@@ -4,6 +4,7 @@
 pub mod campaign;
 mod cluster;
 pub mod hardware;
+pub mod litmus;
 mod plot;
 pub mod reproduce;
 

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use super::queue::{NS, Picos};
 use super::world::{Event, World};
-use crate::probes;
 use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
+use crate::probes;
 use crate::shm::Memory;
 use crate::transport::{ClientId, Nanos};
 

@@ -49,13 +49,31 @@ const SERVICE_STEP: Picos = 1_000 * NS;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    Arrive { flight: u32, group: u16 },
-    Piece { flight: u32, group: u16, verb: u8, part: u8, parts: u8 },
-    Done { flight: u32, group: u16 },
+    Arrive {
+        flight: u32,
+        group: u16,
+    },
+    Piece {
+        flight: u32,
+        group: u16,
+        verb: u8,
+        part: u8,
+        parts: u8,
+    },
+    Done {
+        flight: u32,
+        group: u16,
+    },
     /// A core looks for what it can do.
-    Turn { core: u32 },
-    Service { index: u32 },
-    Fault { index: u32 },
+    Turn {
+        core: u32,
+    },
+    Service {
+        index: u32,
+    },
+    Fault {
+        index: u32,
+    },
 }
 
 /// A round under way.
@@ -159,8 +177,6 @@ struct RunningService {
     stop: ServiceStop,
     service: Box<dyn Service>,
     nap: Picos,
-    /// When it is stepped next; an event of another time is stale.
-    at: Picos,
 }
 
 pub(super) struct World {
@@ -606,7 +622,8 @@ impl World {
         if self.path == Path::Loads {
             // The core waits for its loads; those of one round overlap.
             let loads = |verb: &Verb| !matches!(verb, Verb::Write { .. } | Verb::Call { .. });
-            let bytes = verbs.clone().map(|verb| if let Verb::Read { words, .. } = verb { u64::from(*words) * 8 } else { 0 });
+            let bytes =
+                verbs.clone().map(|verb| if let Verb::Read { words, .. } = verb { u64::from(*words) * 8 } else { 0 });
             let time = self.costs.pcie(bytes.sum());
             let latency = if verbs.clone().any(loads) { self.costs.dma_read } else { 0 };
             self.charge(connection, latency + time);
@@ -701,11 +718,8 @@ impl World {
         }
         let (first, end) = flight.segment;
         let mut pieces = 0;
-        let bytes_in: u64 = flight.buffer.verbs()[first..end]
-            .iter()
-            .filter(|verb| verb.node() == Some(node))
-            .map(bytes_out)
-            .sum();
+        let bytes_in: u64 =
+            flight.buffer.verbs()[first..end].iter().filter(|verb| verb.node() == Some(node)).map(bytes_out).sum();
         let World { costs, machines, connections, .. } = self;
         let client = &connections[connection];
         let nics = machines[number].nics.len();
@@ -1181,7 +1195,7 @@ impl World {
     pub(super) fn serve(&mut self, node: usize, stop: ServiceStop, service: Box<dyn Service>) {
         let index = self.services.len() as u32;
         let at = self.now + NAP_MIN;
-        self.services.push(Some(RunningService { node, stop, service, nap: NAP_MIN, at }));
+        self.services.push(Some(RunningService { node, stop, service, nap: NAP_MIN }));
         self.queue.push(at, Event::Service { index });
     }
 

@@ -417,7 +417,11 @@ async fn install(tx: &mut Tx<'_>) {
     }
     let mut under_way = Vec::new();
     let send = |round| if primitives.passive { lane.post(round) } else { under_way.push(lane.execute(round)) };
-    if by_writes { install_by_writes(tx, send) } else { tx.install_rounds(send) }
+    if by_writes {
+        install_by_writes(tx, send)
+    } else {
+        tx.install_rounds(send)
+    }
     let mut waiting = Acknowledged { tx, awaited: false };
     for round in under_way {
         if let Err(error) = round.await {

@@ -1,0 +1,105 @@
+//! What a run has changed in memory: so that the next one finds it as it was, and so that states can be told apart
+//! without reading it all.
+
+use std::sync::atomic::Ordering;
+
+use super::explore::fold;
+use crate::address::{NodeId, RegionId};
+use crate::limits::REGIONS_PER_NODE_MAX;
+use crate::prng::splitmix;
+use crate::shm::Memory;
+
+/// See the [module](self).
+pub(super) struct Journal {
+    copies: Vec<Copy>,
+    /// (copy, word, what it was before), in the order changed.
+    changes: Vec<(usize, usize, u64)>,
+    nodes: Vec<NodeState>,
+}
+
+/// A region as it is, word by word.
+struct Copy {
+    node: NodeId,
+    region: RegionId,
+    words: Vec<u64>,
+}
+
+/// What a node's memory is, in two words.
+#[derive(Clone, Copy, Default)]
+pub(super) struct NodeState {
+    /// Of its words, in no order: the same memory has the same fingerprint, however it came to be.
+    pub(super) fingerprint: u64,
+    /// How many words have been changed so far.
+    pub(super) changes: u64,
+}
+
+impl Journal {
+    /// Of memory as it is now, which is what [`Journal::rewind`] goes back to.
+    pub(super) fn begin(memory: &Memory) -> Journal {
+        let regions = (0..memory.nodes())
+            .flat_map(|node| (0..REGIONS_PER_NODE_MAX as u16).map(move |region| (NodeId(node), RegionId(region))));
+        let copies = regions.filter_map(|(node, region)| {
+            let words = memory.region(node, region)?.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            Some(Copy { node, region, words })
+        });
+        let copies = copies.collect();
+        Journal { copies, changes: Vec::new(), nodes: vec![NodeState::default(); memory.nodes().into()] }
+    }
+
+    pub(super) fn node(&self, node: NodeId) -> NodeState {
+        self.nodes.get(usize::from(node.0)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.nodes.iter().fold(0, |all, node| fold(all, node.fingerprint))
+    }
+
+    /// Notes what words of a region hold now.
+    pub(super) fn note(&mut self, memory: &Memory, node: NodeId, region: RegionId, start: usize, count: usize) {
+        let Some(of) = self.copies.iter().position(|copy| (copy.node, copy.region) == (node, region)) else { return };
+        let Some(all) = memory.region(node, region) else { return };
+        for (word, now) in all.words().iter().enumerate().skip(start).take(count) {
+            self.set(of, word, now.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Notes whatever has changed at a node. The words that have, as (region, word).
+    pub(super) fn scan(&mut self, memory: &Memory, node: NodeId) -> Vec<(RegionId, usize)> {
+        let before = self.changes.len();
+        for of in (0..self.copies.len()).filter(|of| self.copies[*of].node == node).collect::<Vec<_>>() {
+            let Some(all) = memory.region(node, self.copies[of].region) else { continue };
+            for (word, now) in all.words().iter().enumerate() {
+                let now = now.load(Ordering::Relaxed);
+                if now != self.copies[of].words[word] {
+                    self.set(of, word, now);
+                }
+            }
+        }
+        self.changes[before..].iter().map(|(of, word, _)| (self.copies[*of].region, *word)).collect()
+    }
+
+    fn set(&mut self, of: usize, word: usize, now: u64) {
+        let copy = &mut self.copies[of];
+        let before = std::mem::replace(&mut copy.words[word], now);
+        if before == now {
+            return;
+        }
+        let of_word = |value| fold(splitmix((of as u64) << 48 | word as u64), value);
+        let node = &mut self.nodes[usize::from(copy.node.0)];
+        node.fingerprint ^= of_word(before) ^ of_word(now);
+        node.changes += 1;
+        self.changes.push((of, word, before));
+    }
+
+    /// Makes memory what it was in the beginning.
+    pub(super) fn rewind(&mut self, memory: &Memory) {
+        while let Some((of, word, before)) = self.changes.pop() {
+            let copy = &mut self.copies[of];
+            copy.words[word] = before;
+            if let Some(region) = memory.region(copy.node, copy.region) {
+                region.words()[word].store(before, Ordering::Relaxed);
+            }
+        }
+        self.nodes.fill(NodeState::default());
+    }
+}

@@ -1,0 +1,408 @@
+//! The litmus programs: what each client does, and what must hold in the end.
+
+use remora::Protocol;
+use remora::floors::fabric::seeded::explore::Exploration;
+use remora::floors::memory::ReadScheme;
+use remora::floors::memory::ReadScheme::{Checksum, LineVersions, SingleLine};
+use remora::floors::memory::limits::RING_BYTES;
+use remora::floors::memory::ring::FRAME_OVERHEAD_WORDS;
+use remora::floors::sync::{RecordShape, layout};
+use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
+
+use super::stage::{Broken, Explored, Row, Stage, get, insert, put, want, want_to_insert, words};
+
+/// What most programs run: every phase by one-sided verbs, so that every step is a verb's.
+const PROTOCOL: Protocol = Protocol::DrtmR;
+
+type Found = Exploration<Broken>;
+
+fn within(runs_max: u64) -> Explored {
+    Explored { runs_max, ..Explored::default() }
+}
+
+fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(broken()) }
+}
+
+/// Each of two clients reads both halves of a pair and takes its own if both are there: one must stay.
+pub(super) fn write_skew(runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+    let halves = stage.table(SingleLine, 1, &[1, 1]);
+    let rows = [halves(0), halves(1)];
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&rows).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slots = [want(tx, rows[0])?, want(tx, rows[1])?];
+                    tx.fetch().await?;
+                    if get(tx, slots[0])? + get(tx, slots[1])? == 2 {
+                        put(tx, rows[client], slots[client], 0)?;
+                    }
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&rows);
+            check(values.iter().sum::<u64>() >= 1, || {
+                "both halves were taken, each because the other was there".into()
+            })?;
+            check(found.locked == 0, || format!("{found:?}"))
+        },
+    )
+}
+
+/// Clients that each add one to the same record, once: what was committed is there.
+fn increments(clients: usize, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &vec![PROTOCOL; clients]);
+    let counter = stage.table(SingleLine, 1, &[0])(0);
+    counted(&stage, counter, &within(runs_max))
+}
+
+fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Found {
+    stage.explore(
+        explored,
+        async |_, actor| actor.look_up(&[counter]).await,
+        async |_, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, counter)?;
+                    tx.fetch().await?;
+                    let value = get(tx, slot)?;
+                    put(tx, counter, slot, value + 1)?;
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&[counter]);
+            let committed = scene.committed();
+            check(values == [committed], || {
+                format!("{committed} increments have committed, the counter says {values:?}")
+            })?;
+            check(found.locked == 0, || format!("{found:?}"))
+        },
+    )
+}
+
+pub(super) fn lost_update(runs_max: u64) -> Found {
+    increments(2, runs_max)
+}
+
+/// One is inside, one fails at its lock and aborts, one comes in.
+pub(super) fn complicit_abort(runs_max: u64) -> Found {
+    increments(3, runs_max)
+}
+
+/// One writes a record of two lines, the other reads it: all or nothing, also where it will not commit.
+fn torn(scheme: ReadScheme, runs_max: u64) -> Found {
+    const WORDS: usize = 8;
+    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+    let record = stage.table(scheme, WORDS, &[0])(0);
+    let torn = std::cell::Cell::new(false);
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[record]).await,
+        async |client, actor| {
+            let mut seen = Vec::new();
+            let said = actor
+                .once(async |tx| {
+                    let slot = want(tx, record)?;
+                    tx.fetch().await?;
+                    seen = words(tx, slot)?;
+                    if client == 0 {
+                        put(tx, record, slot, 1)?;
+                    }
+                    Ok(Vec::new())
+                })
+                .await;
+            torn.set(torn.get() | seen.iter().any(|word| *word != seen[0]));
+            said
+        },
+        |scene| {
+            let (values, found) = scene.look(&[record]);
+            let committed = u64::from(scene.said[0].is_some());
+            check(!torn.take(), || "a client has seen a part of a write".into())?;
+            check(values == [committed] && found.torn + found.locked == 0, || format!("{values:?}, {found:?}"))
+        },
+    )
+}
+
+pub(super) fn torn_lines(runs_max: u64) -> Found {
+    torn(LineVersions, runs_max)
+}
+
+pub(super) fn torn_checksum(runs_max: u64) -> Found {
+    torn(Checksum, runs_max)
+}
+
+/// A client crashes anywhere while it writes a record: if its commit was reported, every participant has it in its log.
+fn logged(nodes: u16, runs_max: u64) -> Found {
+    let mut stage = Stage::new(nodes, &[PROTOCOL]);
+    let record = stage.table(SingleLine, 1, &[0])(0);
+    // The primary takes part only where it is the only copy.
+    let participants = if nodes == 1 { 0..1 } else { 1..nodes };
+    stage.explore(
+        &Explored { crash: Some(0), ..within(runs_max) },
+        async |_, actor| actor.look_up(&[record]).await,
+        async |_, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, record)?;
+                    tx.fetch().await?;
+                    put(tx, record, slot, 1)?;
+                    Ok(vec![tx.id().to_bits()])
+                })
+                .await
+        },
+        |scene| {
+            let Some(id) = &scene.said[0] else { return Ok(()) };
+            participants.clone().try_for_each(|node| {
+                check(scene.is_logged(node, id[0]), || format!("a commit was reported that node {node} has not logged"))
+            })
+        },
+    )
+}
+
+pub(super) fn commit_before_log(runs_max: u64) -> Found {
+    logged(3, runs_max)
+}
+
+pub(super) fn one_copy_without_log(runs_max: u64) -> Found {
+    logged(1, runs_max)
+}
+
+/// A ring is full of entries that its node has not applied; one more is written while the node begins to apply them.
+pub(super) fn ring_overwrite(runs_max: u64) -> Found {
+    /// Of a value: some thirty entries fill a ring.
+    const WORDS: usize = 250;
+    let mut stage = Stage::new(2, &[PROTOCOL]);
+    let layout = layout(8, 8 * WORDS, Checksum).expect("a value that a slot has room for");
+    let entry = FRAME_OVERHEAD_WORDS + HEADER_WORDS + RECORD_WORDS + RecordShape::of(&layout).image_words();
+    let fit = RING_BYTES / 8 / entry as u64;
+    let records = stage.table(Checksum, WORDS, &vec![0; fit as usize + 1]);
+    stage.explore(
+        &Explored { appliers: true, ..within(runs_max) },
+        async |_, actor| {
+            for number in 0..fit {
+                write(actor, records(number)).await;
+            }
+            while actor.session.lane().background() > 0 {
+                actor.session.lane().sleep(1).await;
+            }
+        },
+        async |_, actor| write(actor, records(fit)).await,
+        |scene| {
+            scene.apply();
+            let (_, found) = scene.look(&[records(0)]);
+            check(scene.committed() == 1, || "a client that can wait for room has not committed".into())?;
+            check(found.differing_lines == 0, || format!("the backup has missed a write: {found:?}"))
+        },
+    )
+}
+
+async fn write(actor: &mut super::stage::Actor, row: Row) -> super::stage::Said {
+    actor
+        .once(async |tx| {
+            let slot = want(tx, row)?;
+            tx.fetch().await?;
+            put(tx, row, slot, 1)?;
+            Ok(Vec::new())
+        })
+        .await
+}
+
+/// Two clients write one record, and its backup applies their entries at any time.
+pub(super) fn backup_order(runs_max: u64) -> Found {
+    let mut stage = Stage::new(2, &[PROTOCOL; 2]);
+    let record = stage.table(SingleLine, 1, &[0])(0);
+    stage.explore(
+        &Explored { appliers: true, ..within(runs_max) },
+        async |_, actor| actor.look_up(&[record]).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, record)?;
+                    tx.fetch().await?;
+                    put(tx, record, slot, client as u64 + 1)?;
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            scene.apply();
+            let (_, found) = scene.look(&[record]);
+            check(found.differing_lines + found.locked == 0, || {
+                format!("the backup is another than its primary: {found:?}")
+            })
+        },
+    )
+}
+
+/// Two clients insert the same key: it is there once, with what the one has inserted that committed.
+pub(super) fn insert_insert(runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+    let record = stage.table(SingleLine, 1, &[])(7);
+    stage.explore(
+        &within(runs_max),
+        async |_, _| (),
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want_to_insert(tx, record)?;
+                    tx.fetch().await?;
+                    insert(tx, record, slot, client as u64)?;
+                    Ok(vec![client as u64])
+                })
+                .await
+        },
+        |scene| {
+            let said: Vec<u64> = scene.said.iter().flatten().flatten().copied().collect();
+            let (values, found) = scene.look(&[record]);
+            check(said.len() <= 1 && values == said, || format!("{said:?} have inserted the key, it has {values:?}"))?;
+            check(found.locked + found.torn == 0 && found.records == values.len() as u64, || format!("{found:?}"))
+        },
+    )
+}
+
+/// One takes a token because a key is absent, the other inserts the key because the token is there: not both.
+pub(super) fn absent_read(runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+    let tokens = stage.table(SingleLine, 1, &[1]);
+    let (token, absent) = (tokens(0), tokens(1));
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[token]).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, token)?;
+                    let other = if client == 0 { want(tx, absent)? } else { want_to_insert(tx, absent)? };
+                    tx.fetch().await?;
+                    match client {
+                        0 if tx.value(other).is_none() => put(tx, token, slot, 0)?,
+                        1 if get(tx, slot)? == 1 => insert(tx, absent, other, 2)?,
+                        _ => {}
+                    }
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&[token, absent]);
+            let both = values.contains(&0) && values.contains(&2);
+            check(!both, || {
+                "the token was taken because the key was absent, and the key inserted because it was not".into()
+            })?;
+            check(found.locked + found.torn == 0, || format!("{found:?}"))
+        },
+    )
+}
+
+/// One writes a record and is reported; the other begins then, and reads that record alone.
+pub(super) fn stale_read(runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+    let record = stage.table(Checksum, 1, &[0])(0);
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[record]).await,
+        async |client, actor| {
+            if client == 0 {
+                let said = write(actor, record).await;
+                actor.report();
+                return said;
+            }
+            actor.reported(1).await;
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, record)?;
+                    tx.fetch().await?;
+                    Ok(vec![get(tx, slot)?])
+                })
+                .await
+        },
+        |scene| {
+            let seen = scene.said[1].as_deref();
+            check(seen.is_none_or(|seen| seen == [1]), || format!("{seen:?} was read after 1 had been reported"))
+        },
+    )
+}
+
+/// One writes y and is reported; then another begins and writes x. Who sees x sees y, also one that only reads.
+pub(super) fn reported_before(runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[PROTOCOL; 3]);
+    let rows = stage.table(SingleLine, 1, &[0, 0]);
+    let (x, y) = (rows(0), rows(1));
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[x, y]).await,
+        async |client, actor| match client {
+            0 => {
+                let said = write(actor, y).await;
+                if said.is_some() {
+                    actor.report();
+                }
+                said
+            }
+            1 => {
+                actor.reported(1).await;
+                write(actor, x).await
+            }
+            _ => {
+                actor
+                    .once(async |tx| {
+                        let y = want(tx, y)?;
+                        tx.fetch().await?;
+                        let x = want(tx, x)?;
+                        tx.fetch().await?;
+                        Ok(vec![get(tx, x)?, get(tx, y)?])
+                    })
+                    .await
+            }
+        },
+        |scene| {
+            let seen = scene.said[2].as_deref();
+            check(seen != Some(&[1, 0]), || "x was seen without y, which had been reported before x began".into())
+        },
+    )
+}
+
+/// One client takes locks by its NIC, another has the CPU take them: the same lock words.
+pub(super) fn mixed_atomics(runs_max: u64) -> Found {
+    let mut stage = Stage::with_split_atomics(&[Protocol::DrtmR, Protocol::Farm]);
+    let counter = stage.table(SingleLine, 1, &[0])(0);
+    counted(&stage, counter, &within(runs_max))
+}
+
+/// Three clients add one to a record; the future of one is dropped anywhere, and takes back its lock, if it has it.
+pub(super) fn shared_ids(runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[PROTOCOL; 3]);
+    let counter = stage.table(SingleLine, 1, &[0])(0);
+    stage.explore(
+        &Explored { cancel: Some(1), ..within(runs_max) },
+        async |_, actor| actor.look_up(&[counter]).await,
+        async |_, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, counter)?;
+                    tx.fetch().await?;
+                    let value = get(tx, slot)?;
+                    put(tx, counter, slot, value + 1)?;
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&[counter]);
+            let least = scene.committed();
+            // The one that was dropped may have been beyond its log.
+            let most = least + u64::from(scene.said[1].is_none());
+            check(values.iter().all(|value| (least..=most).contains(value)), || {
+                format!("{least} increments were reported, the counter says {values:?}")
+            })?;
+            check(found.locked + found.torn == 0, || format!("{found:?}"))
+        },
+    )
+}
