@@ -35,6 +35,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for the time of the command")]
 enum Command {
     /// Runs a workload and reports what it measured.
     #[command(after_help = "Example: remora bench smallbank --threads 2 --replicas 3")]

@@ -665,7 +665,7 @@ impl World {
             }
         };
         arrival += std::mem::take(&mut floor.delay);
-        if calls > 0 && client.lose_calls > 0 && splitmix(flight.ticket.0 ^ self.seed) % 2 == 0 {
+        if calls > 0 && client.lose_calls > 0 && splitmix(flight.ticket.0 ^ self.seed).is_multiple_of(2) {
             // The request: the client has no answer in time, and sends it again.
             client.lose_calls -= 1;
             self.statistics.resent_calls += 1;
