@@ -198,7 +198,8 @@ fn bad_options_are_refused_by_name() {
         ("--protocol quantum", "--protocol"),
         ("--fabric tcp", "--fabric"),
         ("--fabric verbs", "--fabric"),
-        ("--fabric sim", "--fabric"),
+        ("--fabric sim", "--measure-ms"),
+        ("--profile connectx4", "--profile"),
         ("--fabric carrier-pigeon", "--fabric"),
         ("--node-size 64KiB", "--node-size"),
         ("--node-size 1MiB", "--node-size"),
@@ -213,6 +214,9 @@ fn bad_options_are_refused_by_name() {
     }
     for (line, names) in [
         ("bench smallbank --seconds 0", "--seconds"),
+        ("bench smallbank --fabric sim --profile connectx9", "--profile connectx9"),
+        ("bench smallbank --fabric sim --memory optain", "--memory optain"),
+        ("bench smallbank --fabric sim --deployment symmetric --compute-nodes 2", "--compute-nodes"),
         ("bench smallbank --transactions 0", "--transactions"),
         ("bench smallbank --accounts 1", "--accounts"),
         ("bench smallbank --accounts 100000000000", "--accounts"),
@@ -316,4 +320,38 @@ fn a_closed_pipe_is_no_error() {
     );
     let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_simulated_cluster_reports_in_virtual_time_the_same_each_time() {
+    let line = "bench smallbank --fabric sim --memory-nodes 3 --compute-nodes 2 --threads 2 --accounts 1000 \
+                --measure-ms 0.5 --report -";
+    let run = || -> Value { serde_json::from_slice(&remora(&words(line)).stdout).unwrap() };
+    let (one, two) = (run(), run());
+    assert_eq!(one["fabric"], "sim");
+    assert_eq!(one["config"]["profile"], "connectx4");
+    assert_eq!(one["seconds"], 0.0005);
+    assert!(one["committed"].as_u64().unwrap() > 100);
+    assert!(one["simulated"]["events"].as_u64().unwrap() > 10_000);
+    for field in ["committed", "aborted", "latency_us", "per_transaction", "by_type", "invariants"] {
+        assert_eq!(one[field], two[field], "{field}");
+    }
+    assert!(one["invariants"].as_array().unwrap().iter().all(|invariant| invariant["holds"] == true));
+}
+
+#[test]
+fn simulated_experiments_have_exit_statuses() {
+    for line in [
+        "sim litmus --only write-skew --report -",
+        "sim hardware --profile connectx3 --report -",
+        "sim campaign --seeds 0..1 --faults pause --transactions 1000 --report -",
+        "sim replay --seed 1 --faults none --transactions 100",
+    ] {
+        let output = remora(&words(line));
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
+    }
+    assert_refused(&words("sim campaign --faults flood"), "there is no fault flood");
+    assert_refused(&words("sim campaign --faults restart"), "recovers");
+    assert_refused(&words("sim campaign --seeds 9"), "--seeds");
+    assert_refused(&words("sim campaign --protocol unsynchronized"), "--protocol");
 }
