@@ -63,7 +63,7 @@ fn fault(name: &str, random: &mut Prng) -> Option<FaultKind> {
         "pause" => FaultKind::Pause(10_000 + random.below(500_000)),
         "delay" => FaultKind::Delay(5_000 + random.below(200_000)),
         "partition" => FaultKind::Partition(10_000 + random.below(400_000)),
-        "stall" => FaultKind::Stall(6_000_000 + random.below(4_000_000)),
+        "stall" => FaultKind::Stall(25_000_000 + random.below(5_000_000)),
         "clock-step" => FaultKind::ClockStep(random.below(2_000_000_000) as i64 - 1_000_000_000),
         "lose" => FaultKind::Lose,
         "duplicate" => FaultKind::Duplicate,
@@ -269,7 +269,7 @@ const LIVENESS: Nanos = 50_000_000;
 const RUN: Nanos = 4_000_000_000;
 /// Virtual time after the last fault in which its consequences may still show; a log ring takes longer to fill.
 const AFTERMATH: Nanos = 1_000_000;
-const STALL_AFTERMATH: Nanos = 12_000_000;
+const STALL_AFTERMATH: Nanos = 35_000_000;
 
 /// Runs a case; what it came to, or what is wrong.
 pub fn run(case: &Case) -> Result<Ran, String> {

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use remora::floors::txn::Intent;
-use remora::{Cluster, Error, OpenError, Record, Session, Table, TableOptions};
+use remora::{Cluster, Error, OpenError, Record, Session, Table, TableOptions, TransactionOptions};
 use remora_workload::Prng;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -80,8 +80,10 @@ impl Registers {
                 plan.push(one);
             }
         }
+        // Who meets what a dead client holds goes elsewhere soon.
+        let options = TransactionOptions { attempts: 8, ..TransactionOptions::default() };
         session
-            .transact(async |tx| {
+            .transact_with(options, async |tx| {
                 let number = self.next.replace(self.next.get() + 1);
                 let mut small = Vec::new();
                 let mut large = Vec::new();
