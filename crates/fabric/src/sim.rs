@@ -112,6 +112,22 @@ pub struct SimStatistics {
     pub suppressed_calls: u64,
 }
 
+impl SimStatistics {
+    /// What has been done since `earlier`, a former value of the same counters.
+    #[must_use]
+    pub fn since(&self, earlier: &SimStatistics) -> SimStatistics {
+        SimStatistics {
+            events: self.events - earlier.events,
+            verbs: self.verbs - earlier.verbs,
+            pieces: self.pieces - earlier.pieces,
+            lost_groups: self.lost_groups - earlier.lost_groups,
+            resent_groups: self.resent_groups - earlier.resent_groups,
+            resent_calls: self.resent_calls - earlier.resent_calls,
+            suppressed_calls: self.suppressed_calls - earlier.suppressed_calls,
+        }
+    }
+}
+
 /// Why there is no simulation.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {

@@ -166,16 +166,7 @@ pub fn simulate<W: Workload>(
         cpu,
         invariants,
     };
-    let now = sim.statistics();
-    let statistics = SimStatistics {
-        events: now.events - before.events,
-        verbs: now.verbs - before.verbs,
-        pieces: now.pieces - before.pieces,
-        lost_groups: now.lost_groups - before.lost_groups,
-        resent_groups: now.resent_groups - before.resent_groups,
-        resent_calls: now.resent_calls - before.resent_calls,
-        suppressed_calls: now.suppressed_calls - before.suppressed_calls,
-    };
+    let statistics = sim.statistics().since(&before);
     Ok(Simulated { measured, ended, prepared_in, simulated_in, statistics })
 }
 

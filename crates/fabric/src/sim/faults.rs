@@ -28,8 +28,8 @@ pub enum FaultKind {
     Partition(Nanos),
     /// A memory node's CPU does not apply redo logs for so long: its rings fill.
     Stall(Nanos),
-    /// A memory node fails, and restarts after so long. What it held is gone, but for what its medium kept.
-    Restart(Nanos),
+    /// A memory node fails. It works again when [`Sim::restart`](super::Sim::restart) says so.
+    Fail,
     /// The clock of a client's machine steps by so much.
     ClockStep(i64),
     /// The next call of a client is lost, or its answer: it is sent again after a while.
@@ -48,7 +48,7 @@ impl FaultKind {
             FaultKind::Delay(_) => "delay",
             FaultKind::Partition(_) => "partition",
             FaultKind::Stall(_) => "stall",
-            FaultKind::Restart(_) => "restart",
+            FaultKind::Fail => "fail",
             FaultKind::ClockStep(_) => "clock-step",
             FaultKind::Lose => "lose",
             FaultKind::Duplicate => "duplicate",
@@ -171,7 +171,7 @@ pub(super) fn probe(world: &mut World, connection: usize, lane: u8, name: &'stat
         if now { set_off.push(planned) } else { waiting.push(planned) }
     }
     faults.planned = waiting;
-    let now = world.now_of(connection);
+    let now = world.clock(connection);
     let holding = match name {
         probes::LOCKS => Some(Picos::MAX),
         probes::INSTALLED | probes::RELEASED => Some(now + RELEASE_TAKES),
@@ -211,8 +211,7 @@ pub(super) fn happen(world: &mut World, Happening { planned, connection }: Happe
             world.nodes[node].stalled_until = now + time * NS;
             client = None;
         }
-        FaultKind::Restart(_) => {
-            // It comes back empty-handed where nobody is connected any more: see `Sim::restart`.
+        FaultKind::Fail => {
             fail(world, node);
             client = None;
         }

@@ -55,7 +55,7 @@ impl Transport for SimTransport {
     }
 
     fn now(&self) -> Nanos {
-        self.sim.world().now_of(self.connection) / NS
+        self.sim.world().clock(self.connection) / NS
     }
 
     fn clock(&self) -> Nanos {

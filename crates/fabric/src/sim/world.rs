@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::costs::{Costs, MediumState, NicState, occupy};
-use super::faults::{Faults, Happening};
+use super::faults::{self, Faults};
 use super::profile::Path;
 use super::queue::{NS, Picos, Queue};
 use super::{Deployment, SimOptions, SimStatistics};
@@ -62,7 +62,6 @@ pub(super) enum Event {
     },
     Done {
         flight: u32,
-        group: u16,
     },
     /// A core looks for what it can do.
     Turn {
@@ -353,12 +352,8 @@ impl World {
     // --- Time
 
     /// When something happens that a client does now.
-    fn clock(&self, connection: usize) -> Picos {
+    pub(super) fn clock(&self, connection: usize) -> Picos {
         self.connections[connection].core.map_or(self.now, |core| self.cores[core].clock.max(self.now))
-    }
-
-    pub(super) fn now_of(&self, connection: usize) -> Picos {
-        self.clock(connection)
     }
 
     /// The clock of a client's machine, in nanoseconds.
@@ -451,8 +446,8 @@ impl World {
             Event::Piece { flight, group, verb, part, parts } => {
                 self.piece(flight, group.into(), verb.into(), part.into(), parts.into());
             }
-            Event::Done { flight, group } => {
-                self.done(flight, group.into());
+            Event::Done { flight } => {
+                self.done(flight);
                 return self.turning.take();
             }
             Event::Turn { core } => {
@@ -974,7 +969,7 @@ impl World {
         group_state.pieces -= 1;
         if group_state.pieces == 0 {
             let back = self.answer(&mut flight, number);
-            self.queue.push(back, Event::Done { flight: index, group: group as u16 });
+            self.queue.push(back, Event::Done { flight: index });
         }
         self.flights[index as usize] = Some(flight);
     }
@@ -1116,10 +1111,10 @@ impl World {
         flight.outcome = flight.outcome.and(Err(error));
         flight.groups[group].failed = true;
         let back = at + self.costs.wire + self.costs.completion;
-        self.queue.push(back, Event::Done { flight: index, group: group as u16 });
+        self.queue.push(back, Event::Done { flight: index });
     }
 
-    fn done(&mut self, index: u32, _group: usize) {
+    fn done(&mut self, index: u32) {
         let flight = self.flight(index);
         flight.groups_left -= 1;
         if flight.groups_left > 0 {
@@ -1254,11 +1249,7 @@ impl World {
 
     fn fault_due(&mut self, index: usize) {
         let Some(happening) = self.faults.due(index) else { return };
-        self.happen(happening);
-    }
-
-    pub(super) fn happen(&mut self, happening: Happening) {
-        super::faults::happen(self, happening);
+        faults::happen(self, happening);
     }
 
     /// A client's machine dies now: what it has posted may have left, up to some packet.
