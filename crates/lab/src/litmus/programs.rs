@@ -9,7 +9,7 @@ use remora::floors::memory::ring::FRAME_OVERHEAD_WORDS;
 use remora::floors::sync::{RecordShape, layout};
 use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
 
-use super::stage::{Broken, Explored, Row, Stage, get, insert, put, want, want_to_insert, words};
+use super::stage::{Actor, Broken, Explored, Row, Said, Stage, get, insert, put, want, want_to_insert, words};
 
 /// What most programs run: every phase by one-sided verbs, so that every step is a verb's.
 const PROTOCOL: Protocol = Protocol::DrtmR;
@@ -61,21 +61,24 @@ fn increments(clients: usize, runs_max: u64) -> Found {
     counted(&stage, counter, &within(runs_max))
 }
 
+/// Adds one to a counter, in one attempt.
+async fn increment(actor: &mut Actor, counter: Row) -> Said {
+    actor
+        .once(async |tx| {
+            let slot = want(tx, counter)?;
+            tx.fetch().await?;
+            let value = get(tx, slot)?;
+            put(tx, counter, slot, value + 1)?;
+            Ok(Vec::new())
+        })
+        .await
+}
+
 fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Found {
     stage.explore(
         explored,
         async |_, actor| actor.look_up(&[counter]).await,
-        async |_, actor| {
-            actor
-                .once(async |tx| {
-                    let slot = want(tx, counter)?;
-                    tx.fetch().await?;
-                    let value = get(tx, slot)?;
-                    put(tx, counter, slot, value + 1)?;
-                    Ok(Vec::new())
-                })
-                .await
-        },
+        async |_, actor| increment(actor, counter).await,
         |scene| {
             let (values, found) = scene.look(&[counter]);
             let committed = scene.committed();
@@ -383,17 +386,7 @@ pub(super) fn shared_ids(runs_max: u64) -> Found {
     stage.explore(
         &Explored { cancel: Some(1), ..within(runs_max) },
         async |_, actor| actor.look_up(&[counter]).await,
-        async |_, actor| {
-            actor
-                .once(async |tx| {
-                    let slot = want(tx, counter)?;
-                    tx.fetch().await?;
-                    let value = get(tx, slot)?;
-                    put(tx, counter, slot, value + 1)?;
-                    Ok(Vec::new())
-                })
-                .await
-        },
+        async |_, actor| increment(actor, counter).await,
         |scene| {
             let (values, found) = scene.look(&[counter]);
             let least = scene.committed();
