@@ -8,7 +8,7 @@ use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::tcp::NodeStatus;
 use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, NodeId, Pages, ServiceHandle};
-use remora_index::cluster_hash::Geometry;
+use remora_index::Sizes;
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node};
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
@@ -228,28 +228,29 @@ impl Cluster {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
         let shards = options.shards.unwrap_or(self.inner.options.memory_nodes);
-        let geometry = Geometry::for_rows(rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
+        let index = self.protocol.index();
+        let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
         let spec = TableSpec {
             name: name.to_owned(),
             fingerprint: Table::<K, V>::fingerprint(),
             layout,
+            index,
             discipline: self.protocol.discipline(),
             shards,
             replicas: options.replicas.unwrap_or(self.inner.options.replicas),
-            buckets: geometry.buckets,
-            indirect: geometry.indirect,
-            slots: geometry.slots,
-            shard_bytes: geometry.bytes(),
+            buckets: sizes.buckets,
+            indirect: sizes.indirect,
+            slots: sizes.slots,
+            shard_bytes: sizes.shard_bytes,
         };
         let client = self.inner.admin.incarnation.into();
         let (_, metadata) =
             self.administer(async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec).await)?;
         if matches!(layout.scheme, ReadScheme::SingleLine | ReadScheme::LineVersions) {
-            let shards =
-                metadata.shards.iter().filter(|shard| metadata.tables[usize::from(shard.table.0)].spec.name == name);
-            for replica in shards.flat_map(|shard| &shard.replicas) {
-                let records = node::at(replica.node, replica.base + geometry.slot_at(0));
-                fabric.lines_of_records(records, geometry.slots * geometry.slot_bytes);
+            let table = remora_index::Table::open(&metadata, name)?;
+            for replica in (0..table.shards()).flat_map(|shard| table.shard_replicas(shard)) {
+                let lines = table.index().lines_of_records();
+                fabric.lines_of_records(replica.address(lines.start), lines.end - lines.start);
             }
         }
         *lock(&self.inner.metadata) = metadata;

@@ -55,9 +55,10 @@ impl<'t, 's> Transaction<'t, 's> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// Names a record that may be inserted or deleted: see [`Transaction::put`] and [`Transaction::remove`]. To bring it
-    /// takes one round trip, with all others that were named; for an insert, the key's memory node links a slot that
-    /// nobody sees before the commit.
+    /// Names a record for more than to be looked at: to be changed ([`Intent::Update`]: protocols that lock early lock it
+    /// when it is fetched, which saves a round trip), inserted ([`Transaction::put`]) or deleted ([`Transaction::remove`]).
+    /// For an insert a slot is found that nobody sees before the commit, by the key's memory node or, where clients work
+    /// alone, by this one.
     pub fn want_for<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, intent: Intent) -> Slot<V> {
         self.tx.register(&table.inner);
         let slot = match self.tx.want_for(table.inner.id(), &Table::<K, V>::key(&key), intent) {
@@ -136,7 +137,7 @@ impl<'t, 's> Transaction<'t, 's> {
 
     /// The same for a record that will be written: to be changed in place. Or [`Error::NotFound`].
     pub async fn read_for_update<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<&mut V, Error> {
-        let slot = self.want(table, key);
+        let slot = self.want_for(table, key, Intent::Update);
         self.fetch().await?;
         self.get_mut(slot)
     }

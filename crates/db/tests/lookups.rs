@@ -190,7 +190,7 @@ fn a_wrong_location_in_the_cache_is_found_out() {
         // A link to itself must not hold anybody up.
         let (home, hash, _) = locate(3);
         let mut circle = [0; BUCKET_WORDS];
-        circle[BUCKET_WORDS - 2] = link_word(untyped.geometry().bucket_at(home.bucket));
+        circle[BUCKET_WORDS - 2] = link_word(untyped.cluster_hash().unwrap().bucket_at(home.bucket));
         let _ = untyped.probe(home, &circle, hash, 0);
         let read = session.transact(async |tx| tx.read(&rows, 3).await);
         assert_eq!(read.await.unwrap(), Some(Words([3])));

@@ -214,23 +214,33 @@ impl Endpoint {
         self.recycle(buffer);
     }
 
+    /// A round has completed that was given continuations afterwards.
+    #[cold]
+    pub(crate) fn finish_abandoned(&self, buffer: Box<RoundBuffer>) {
+        let (ticket, outcome) = (buffer.ticket(), buffer.outcome);
+        self.recycle(buffer);
+        self.run_continuations(ticket, outcome);
+    }
+
+    /// Posts the first continuation of a round; the others become continuations of that one.
     #[cold]
     fn run_continuations(&self, completed: Ticket, outcome: Result<(), FabricError>) {
-        loop {
-            let mut continuations = self.continuations.borrow_mut();
-            let Some(at) = continuations.iter().position(|(after, _)| *after == completed) else { return };
-            let (_, next) = continuations.remove(at);
-            drop(continuations);
-            self.count_background(next.lane, -1);
-            match outcome {
-                Ok(()) if next.verbs().is_empty() => self.recycle(next),
-                Ok(()) => self.post(next),
-                Err(error) => {
-                    self.failed(BackgroundFailure { lane: next.lane, error });
-                    self.recycle(next);
-                }
-            }
+        let mut continuations = self.continuations.borrow_mut();
+        let Some(at) = continuations.iter().position(|(after, _)| *after == completed) else { return };
+        let (_, next) = continuations.remove(at);
+        for (after, _) in continuations.iter_mut().filter(|(after, _)| *after == completed) {
+            *after = next.ticket();
         }
+        drop(continuations);
+        self.count_background(next.lane, -1);
+        if let Err(error) = outcome {
+            self.failed(BackgroundFailure { lane: next.lane, error });
+        } else if !next.verbs().is_empty() {
+            return self.post(next);
+        }
+        let ticket = next.ticket();
+        self.recycle(next);
+        self.run_continuations(ticket, outcome);
     }
 
     #[cold]

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::endpoint::{BackgroundFailure, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::prng::Prng;
 use crate::round::{Completed, Cost, Round, RoundBuffer, Tally};
@@ -237,23 +237,21 @@ impl<'l> Execute<'l> {
         self.then_post_all([next]);
     }
 
-    /// The same for several rounds, posted in this order.
+    /// The same for several rounds, each posted when the one before it has completed without error.
     pub fn then_post_all(mut self, rounds: impl IntoIterator<Item = Round<'l>>) {
         let endpoint = &self.lane.endpoint;
+        let rounds = rounds.into_iter().filter_map(|next| {
+            let buffer = next.into_buffer().1?;
+            self.lane.count(buffer.tally, false);
+            Some(buffer)
+        });
         match std::mem::replace(&mut self.state, State::Finished) {
             State::Done(buffer) => {
-                let outcome = buffer.outcome;
-                endpoint.recycle(buffer);
-                match outcome {
-                    Ok(()) => rounds.into_iter().for_each(|next| self.lane.post(next)),
-                    Err(error) => endpoint.failed(BackgroundFailure { lane: self.lane.id, error }),
-                }
+                rounds.for_each(|next| endpoint.continue_with(buffer.ticket(), next));
+                endpoint.finish_abandoned(buffer);
             }
             State::Pending(ticket) => {
-                for buffer in rounds.into_iter().filter_map(|next| next.into_buffer().1) {
-                    self.lane.count(buffer.tally, false);
-                    endpoint.continue_with(ticket, buffer);
-                }
+                rounds.for_each(|next| endpoint.continue_with(ticket, next));
                 endpoint.abandon(ticket, self.lane.id);
             }
             State::Finished => {}

@@ -80,8 +80,12 @@
 //! trace that a backup would lack; except for an indirect bucket that it linked, which stays, empty, until an insert
 //! that uses it brings the link to the backups.
 
+use std::ops::Range;
+
 use remora_memory::{Pointer, ShardId, TableSpec};
 use remora_sync::INCARNATION_MASK;
+
+use crate::buckets::{Buckets, Index, SHARD_HEADER_BYTES};
 
 /// Bytes of a bucket.
 pub const BUCKET_BYTES: usize = 128;
@@ -92,7 +96,7 @@ pub const BUCKET_SLOTS: usize = 7;
 /// The word of a bucket that links to the next one.
 pub const LINK_WORD: usize = 2 * BUCKET_SLOTS;
 /// Bytes of a shard's header.
-pub const HEADER_BYTES: u64 = 128;
+pub const HEADER_BYTES: u64 = SHARD_HEADER_BYTES;
 /// Where the header has the floor of versions.
 pub const HEADER_FLOOR_WORD: usize = 0;
 /// Where the header counts the record slots that are used.
@@ -152,15 +156,14 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn bucket_at(&self, number: u64) -> u64 {
-        HEADER_BYTES + number * BUCKET_BYTES as u64
+        Index::buckets(self).at(number)
     }
 
     /// Number of the bucket at an offset, if there is one.
     #[inline]
     #[must_use]
     pub fn bucket_number(&self, offset: u64) -> Option<u64> {
-        let number = offset.checked_sub(HEADER_BYTES)? / BUCKET_BYTES as u64;
-        (number < self.buckets + self.indirect && self.bucket_at(number) == offset).then_some(number)
+        Index::buckets(self).number(offset)
     }
 
     /// Offset of a pair of a bucket.
@@ -224,7 +227,31 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn main_bucket(&self, scatter: u64) -> u64 {
-        ((u128::from(scatter << 16) * u128::from(self.buckets)) >> 64) as u64
+        Index::buckets(self).home(scatter)
+    }
+}
+
+impl Index for Geometry {
+    #[inline]
+    fn buckets(&self) -> Buckets {
+        Buckets { main: self.buckets, overflow: self.indirect, bytes: BUCKET_BYTES as u64 }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes()
+    }
+
+    fn slots_in_all(&self) -> u64 {
+        self.slots
+    }
+
+    fn lines_of_records(&self) -> Range<u64> {
+        self.slot_at(0)..self.bytes()
+    }
+
+    fn slot_behind(&self, at: u64) -> Option<u64> {
+        let number = at.saturating_sub(self.slot_at(0)).div_ceil(self.slot_bytes);
+        (number < self.slots).then(|| self.slot_at(number))
     }
 }
 

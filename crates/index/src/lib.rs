@@ -4,12 +4,16 @@
 //! what the words that came back mean, and the transaction puts those READs into its own rounds. So a lookup costs the
 //! round trips that its protocol shows, and a cached one costs none.
 //!
-//! Inserts are prepared by the CPU of the primary's node: see [`cluster_hash`] for the argument, and [`host`].
+//! Two indexes, behind one trait ([`Index`]): [`cluster_hash`], whose buckets say where records are, and [`fstore`], whose
+//! buckets hold them. In the former, inserts are prepared the CPU of the primary's node ([`host`]); in the latter clients
+//! change everything themselves.
 #![forbid(unsafe_code)]
 
+mod buckets;
 mod cache;
 pub mod cluster_hash;
 mod error;
+pub mod fstore;
 pub mod host;
 mod load;
 #[cfg(feature = "mutants")]
@@ -17,6 +21,7 @@ pub mod mutant;
 mod patch;
 mod table;
 
+pub use buckets::{Buckets, Index, Sizes};
 pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
 pub use host::{Found, Host, HostShard, Prepared, Refused};

@@ -2,7 +2,7 @@
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_memory::{Pointer, metadata};
-use remora_sync::{IMAGE_AT, Key, KeyHash, Life, Version};
+use remora_sync::{FetchedRecord, IMAGE_AT, Key, KeyHash, Life, Version};
 use zerocopy::IntoBytes;
 
 use crate::cluster_hash::{
@@ -10,6 +10,7 @@ use crate::cluster_hash::{
     link_word, linked_bucket, offset,
 };
 use crate::error::IndexError;
+use crate::fstore;
 use crate::table::Table;
 
 /// Loads rows into an empty table. Returns how many. Nothing of the table may be in use.
@@ -18,19 +19,51 @@ pub async fn bulk_load<V: AsRef<[u8]>>(
     table: &Table,
     rows: impl Iterator<Item = (Key, V)>,
 ) -> Result<u64, IndexError> {
+    match (table.cluster_hash(), table.fstore()) {
+        (Some(geometry), _) => {
+            load(lane, table, rows, HEADER_SLOTS_WORD, |shard| ClusterHash::new(table, *geometry, shard)).await
+        }
+        (_, Some(geometry)) => load(lane, table, rows, LOADED_WORD, |shard| FStore::new(table, *geometry, shard)).await,
+        (None, None) => unreachable!("a table has one of the two"),
+    }
+}
+
+/// The word of an FStore shard's header that counts what was loaded; behind the structural record.
+const LOADED_WORD: usize = 9;
+
+/// A shard being built.
+trait Build {
+    fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError>;
+    async fn write(self, lane: &Lane) -> Result<(), IndexError>;
+}
+
+async fn load<V: AsRef<[u8]>, B: Build>(
+    lane: &Lane,
+    table: &Table,
+    rows: impl Iterator<Item = (Key, V)>,
+    loaded_word: usize,
+    builder: impl Fn(u16) -> B,
+) -> Result<u64, IndexError> {
     for shard in 0..table.shards() {
         let mut round = lane.round();
         let header = round.read(table.shard_replicas(shard)[0].address(0), HEADER_BYTES as usize);
-        if lane.execute(round).await?.words(header)[HEADER_SLOTS_WORD] != 0 {
+        if lane.execute(round).await?.words(header)[loaded_word] != 0 {
             return Err(IndexError::NotEmpty(table.name().to_owned()));
         }
     }
-    let mut builders: Vec<Builder> = (0..table.shards()).map(|shard| Builder::new(table, shard)).collect();
+    let layout = &table.entry().spec.layout;
+    let check = |what, bytes: usize, expected: usize, fits: bool| {
+        if fits { Ok(()) } else { Err(IndexError::Size { table: table.name().to_owned(), what, bytes, expected }) }
+    };
+    let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
     let mut count = 0;
     for (key, value) in rows {
         count += 1;
+        let (key_bytes, value) = (key.bytes().len(), value.as_ref());
+        check("key", key_bytes, layout.key_bytes.into(), key_bytes == usize::from(layout.key_bytes))?;
+        check("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)?;
         let shard = table.home(key.hash()).shard;
-        builders[usize::from(shard)].add(&key, value.as_ref(), count)?;
+        builders[usize::from(shard)].add(&key, value, count)?;
     }
     for builder in builders {
         builder.write(lane).await?;
@@ -38,8 +71,8 @@ pub async fn bulk_load<V: AsRef<[u8]>>(
     Ok(count)
 }
 
-/// A shard being built.
-struct Builder<'t> {
+/// A shard of the cluster-chaining hash table being built.
+struct ClusterHash<'t> {
     table: &'t Table,
     shard: u16,
     geometry: Geometry,
@@ -50,11 +83,10 @@ struct Builder<'t> {
     image: Vec<u64>,
 }
 
-impl<'t> Builder<'t> {
-    fn new(table: &'t Table, shard: u16) -> Builder<'t> {
-        let geometry = *table.geometry();
+impl<'t> ClusterHash<'t> {
+    fn new(table: &'t Table, geometry: Geometry, shard: u16) -> ClusterHash<'t> {
         let index_bytes = geometry.slot_at(0) as usize;
-        Builder {
+        ClusterHash {
             table,
             shard,
             geometry,
@@ -67,48 +99,6 @@ impl<'t> Builder<'t> {
 
     fn rows(&self) -> u64 {
         (self.slots.len() * WORD_BYTES) as u64 / self.geometry.slot_bytes
-    }
-
-    fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError> {
-        let layout = &self.table.entry().spec.layout;
-        self.check_size(
-            "key",
-            key.bytes().len(),
-            layout.key_bytes.into(),
-            key.bytes().len() == usize::from(layout.key_bytes),
-        )?;
-        self.check_size("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)?;
-        let number = self.rows();
-        if number == self.geometry.slots {
-            return Err(IndexError::Full {
-                table: self.table.name().to_owned(),
-                what: "record slots of a shard",
-                rows,
-            });
-        }
-        let pointer = Pointer::new(self.table.shard_id(self.shard), self.geometry.slot_at(number));
-        let location = Location { pointer, incarnation: 1 };
-        let hash = key.hash();
-        let pair = self.place(key, hash, rows)?;
-        self.index[pair] = entry_word(location);
-        self.index[pair + 1] = hash.word;
-        self.image.clear();
-        self.table.shape().encode(
-            Version::LOADED,
-            Life::Present { incarnation: 1 },
-            key.words(),
-            value,
-            &mut self.image,
-        );
-        let start = self.slots.len();
-        self.slots.resize(start + self.geometry.slot_bytes as usize / WORD_BYTES, 0);
-        let image_at = start + IMAGE_AT as usize / WORD_BYTES;
-        self.slots[image_at..image_at + self.image.len()].copy_from_slice(&self.image);
-        Ok(())
-    }
-
-    fn check_size(&self, what: &'static str, bytes: usize, expected: usize, fits: bool) -> Result<(), IndexError> {
-        if fits { Ok(()) } else { Err(IndexError::Size { table: self.table.name().to_owned(), what, bytes, expected }) }
     }
 
     /// The pair for a key, by its place in the index: the first empty one of its chain, which grows by a bucket if it has
@@ -145,8 +135,40 @@ impl<'t> Builder<'t> {
     fn holds(&self, word: u64, key: &Key) -> bool {
         let start = (offset(word) - self.geometry.slot_at(0)) as usize / WORD_BYTES;
         let words = &self.slots[start..][..self.table.shape().record_bytes() / WORD_BYTES];
-        let record = remora_sync::FetchedRecord::new(words, self.table.shape()).check();
+        let record = FetchedRecord::new(words, self.table.shape()).check();
         record.is_ok_and(|record| record.has_key(key.words()))
+    }
+}
+
+impl Build for ClusterHash<'_> {
+    fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError> {
+        let number = self.rows();
+        if number == self.geometry.slots {
+            return Err(IndexError::Full {
+                table: self.table.name().to_owned(),
+                what: "record slots of a shard",
+                rows,
+            });
+        }
+        let pointer = Pointer::new(self.table.shard_id(self.shard), self.geometry.slot_at(number));
+        let location = Location { pointer, incarnation: 1 };
+        let hash = key.hash();
+        let pair = self.place(key, hash, rows)?;
+        self.index[pair] = entry_word(location);
+        self.index[pair + 1] = hash.word;
+        self.image.clear();
+        self.table.shape().encode(
+            Version::LOADED,
+            Life::Present { incarnation: 1 },
+            key.words(),
+            value,
+            &mut self.image,
+        );
+        let start = self.slots.len();
+        self.slots.resize(start + self.geometry.slot_bytes as usize / WORD_BYTES, 0);
+        let image_at = start + IMAGE_AT as usize / WORD_BYTES;
+        self.slots[image_at..image_at + self.image.len()].copy_from_slice(&self.image);
+        Ok(())
     }
 
     /// The header's floor stays 0: no version is above [`Version::LOADED`] yet.
@@ -156,6 +178,105 @@ impl<'t> Builder<'t> {
         for replica in self.table.shard_replicas(self.shard) {
             metadata::write_bytes(lane, replica.address(self.geometry.slot_at(0)), self.slots.as_bytes()).await?;
             metadata::write_bytes(lane, replica.address(0), self.index.as_bytes()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// An FStore shard being built.
+struct FStore<'t> {
+    table: &'t Table,
+    shard: u16,
+    geometry: fstore::Geometry,
+    /// The whole shard, up to the last bucket in use.
+    words: Vec<u64>,
+    overflow_used: u64,
+    rows: u64,
+    image: Vec<u64>,
+}
+
+impl<'t> FStore<'t> {
+    fn new(table: &'t Table, geometry: fstore::Geometry, shard: u16) -> FStore<'t> {
+        let words = vec![0; geometry.buckets.at(geometry.buckets.main) as usize / WORD_BYTES];
+        FStore { table, shard, geometry, words, overflow_used: 0, rows: 0, image: Vec::new() }
+    }
+
+    fn record(&self, slot_at: u64) -> FetchedRecord<'_> {
+        let shape = self.table.shape();
+        FetchedRecord::new(&self.words[slot_at as usize / WORD_BYTES..][..shape.record_bytes() / WORD_BYTES], shape)
+    }
+
+    /// Puts what has been encoded into a slot.
+    fn install(&mut self, slot_at: u64) {
+        let at = (slot_at + IMAGE_AT) as usize / WORD_BYTES;
+        self.words[at..at + self.image.len()].copy_from_slice(&self.image);
+        self.image.clear();
+    }
+
+    fn set_structural(&mut self, at: u64, value: u64) {
+        let life = Life::Present { incarnation: 0 };
+        self.table.structural().encode(Version::LOADED, life, &[], value.as_bytes(), &mut self.image);
+        self.install(at);
+    }
+
+    /// The vacant slot for a key: the first of its chain, which grows by a bucket if it has none.
+    fn place(&mut self, key: &Key, rows: u64) -> Result<u64, IndexError> {
+        let mut bucket = self.table.home(key.hash()).bucket;
+        loop {
+            for slot in (0..self.geometry.slots).map(|slot| self.geometry.slot_at(bucket, slot)) {
+                match self.record(slot).check_in_place() {
+                    Ok(record) if record.has_key(key.words()) && record.is_present() => {
+                        let key = format!("{key:?}");
+                        return Err(IndexError::Duplicate { table: self.table.name().to_owned(), key });
+                    }
+                    Ok(record) if record.is_present() => {}
+                    _ => return Ok(slot),
+                }
+            }
+            let at = self.geometry.buckets.at(bucket);
+            let words = &self.words[at as usize / WORD_BYTES..];
+            let next = self.geometry.next(words, self.table.structural()).unwrap_or(0);
+            bucket = match self.geometry.buckets.number(next) {
+                Some(next) => next,
+                None => {
+                    let new = self.grow(rows)?;
+                    self.set_structural(at, self.geometry.buckets.at(new));
+                    new
+                }
+            };
+        }
+    }
+
+    fn grow(&mut self, rows: u64) -> Result<u64, IndexError> {
+        let buckets = &self.geometry.buckets;
+        if self.overflow_used == buckets.overflow {
+            let table = self.table.name().to_owned();
+            return Err(IndexError::Full { table, what: "reserved buckets of a shard", rows });
+        }
+        let new = buckets.main + self.overflow_used;
+        self.words.resize(buckets.at(new + 1) as usize / WORD_BYTES, 0);
+        self.overflow_used += 1;
+        Ok(new)
+    }
+}
+
+impl Build for FStore<'_> {
+    fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError> {
+        let slot = self.place(key, rows)?;
+        let life = Life::Present { incarnation: 1 };
+        self.table.shape().encode(Version::LOADED, life, key.words(), value, &mut self.image);
+        self.install(slot);
+        self.rows += 1;
+        Ok(())
+    }
+
+    async fn write(mut self, lane: &Lane) -> Result<(), IndexError> {
+        if self.overflow_used > 0 {
+            self.set_structural(0, self.overflow_used);
+        }
+        self.words[LOADED_WORD] = self.rows;
+        for replica in self.table.shard_replicas(self.shard) {
+            metadata::write_bytes(lane, replica.address(0), self.words.as_bytes()).await?;
         }
         Ok(())
     }

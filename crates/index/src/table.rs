@@ -1,12 +1,14 @@
 //! A table as a client sees it: what the catalog says, where its shards are, and the location cache.
 
 use remora_fabric::Address;
-use remora_memory::{Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
-use remora_sync::{KeyHash, RecordShape};
+use remora_memory::{IndexKind, Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
+use remora_sync::{KeyHash, RecordShape, structural};
 
+use crate::buckets::{Buckets, Index};
 use crate::cache::LocationCache;
-use crate::cluster_hash::{BUCKET_BYTES, Geometry, Location, Probe, location, search};
+use crate::cluster_hash::{self, Location, Probe, location, search};
 use crate::error::IndexError;
+use crate::fstore;
 
 /// Chains longer than this are not followed in the cache, where a stale link could make a circle.
 const CACHED_CHAIN_MAX: usize = 16;
@@ -22,11 +24,6 @@ pub struct BucketRef {
     pub bucket: u64,
 }
 
-impl BucketRef {
-    /// Bytes to READ for a bucket.
-    pub const BYTES: usize = BUCKET_BYTES;
-}
-
 /// An open table: what the catalog says of it, where its shards are, and the location cache. Shared by the workers of a
 /// client.
 #[derive(Debug)]
@@ -34,10 +31,21 @@ pub struct Table {
     id: TableId,
     entry: TableEntry,
     shape: RecordShape,
+    /// Of the records that its index consists of, if it does.
+    structural: RecordShape,
     geometry: Geometry,
+    buckets: Buckets,
+    shard_bytes: u64,
     /// Replicas of each shard, the primary first.
     shards: Vec<Vec<Replica>>,
     cache: LocationCache,
+}
+
+/// The index of a table's shards.
+#[derive(Clone, Copy, Debug)]
+enum Geometry {
+    ClusterHash(cluster_hash::Geometry),
+    FStore(fstore::Geometry),
 }
 
 impl Table {
@@ -50,18 +58,28 @@ impl Table {
     pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table(name)?;
         let spec = &entry.spec;
-        let geometry = Geometry::of(spec);
+        let geometry = match spec.index {
+            IndexKind::ClusterHash => Geometry::ClusterHash(cluster_hash::Geometry::of(spec)),
+            IndexKind::FStore => Geometry::FStore(fstore::Geometry::of(spec)),
+        };
         let first = usize::from(entry.shard_first.0);
         let shards =
             metadata.shards[first..first + usize::from(spec.shards)].iter().map(|shard| shard.replicas.clone());
-        let buckets = (geometry.buckets + geometry.indirect) * u64::from(spec.shards);
+        let buckets = match &geometry {
+            Geometry::ClusterHash(geometry) => Index::buckets(geometry),
+            Geometry::FStore(geometry) => geometry.buckets,
+        };
+        let cached = buckets.count() * u64::from(spec.shards);
         Ok(Table {
             id,
             entry: entry.clone(),
             shape: RecordShape::of(&spec.layout),
+            structural: structural(spec.layout.scheme),
+            shard_bytes: entry.spec.shard_bytes,
             geometry,
+            buckets,
             shards: shards.collect(),
-            cache: LocationCache::new(buckets, cache_bytes),
+            cache: LocationCache::new(cached, cache_bytes),
         })
     }
 
@@ -91,10 +109,46 @@ impl Table {
         &self.shape
     }
 
-    /// Of its shards.
+    /// Of the structural records of its index.
+    #[inline]
     #[must_use]
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+    pub fn structural(&self) -> &RecordShape {
+        &self.structural
+    }
+
+    /// How its index lies in a shard.
+    #[must_use]
+    pub fn index(&self) -> &dyn Index {
+        match &self.geometry {
+            Geometry::ClusterHash(geometry) => geometry,
+            Geometry::FStore(geometry) => geometry,
+        }
+    }
+
+    /// The same, if it is the cluster-chaining hash table.
+    #[must_use]
+    pub fn cluster_hash(&self) -> Option<&cluster_hash::Geometry> {
+        match &self.geometry {
+            Geometry::ClusterHash(geometry) => Some(geometry),
+            Geometry::FStore(_) => None,
+        }
+    }
+
+    /// The same, if it is FStore.
+    #[inline]
+    #[must_use]
+    pub fn fstore(&self) -> Option<&fstore::Geometry> {
+        match &self.geometry {
+            Geometry::ClusterHash(_) => None,
+            Geometry::FStore(geometry) => Some(geometry),
+        }
+    }
+
+    /// Bytes to READ for a bucket.
+    #[inline]
+    #[must_use]
+    pub fn bucket_bytes(&self) -> usize {
+        self.buckets.bytes as usize
     }
 
     /// Number of its shards.
@@ -108,7 +162,7 @@ impl Table {
     #[must_use]
     pub fn home(&self, hash: KeyHash) -> BucketRef {
         let shard = ((hash.scatter >> 48) * self.shards.len() as u64) >> 16;
-        BucketRef { shard: shard as u16, bucket: self.geometry.main_bucket(hash.scatter) }
+        BucketRef { shard: shard as u16, bucket: self.buckets.home(hash.scatter) }
     }
 
     /// Where a record of this table is: its primary's slot.
@@ -148,11 +202,11 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn bucket_address(&self, bucket: BucketRef) -> Address {
-        self.shards[usize::from(bucket.shard)][0].address(self.geometry.bucket_at(bucket.bucket))
+        self.shards[usize::from(bucket.shard)][0].address(self.buckets.at(bucket.bucket))
     }
 
     fn cache_number(&self, bucket: BucketRef) -> u64 {
-        u64::from(bucket.shard) * (self.geometry.buckets + self.geometry.indirect) + bucket.bucket
+        u64::from(bucket.shard) * self.buckets.count() + bucket.bucket
     }
 
     /// Where the cache believes a key to be.
@@ -163,7 +217,7 @@ impl Table {
         for _ in 0..CACHED_CHAIN_MAX {
             match self.cache.search(self.shard_id(at.shard), self.cache_number(at), hash.word) {
                 Probe::Entry { location, .. } => return self.belongs(location).then_some(location),
-                Probe::Link(offset) => at.bucket = self.geometry.bucket_number(offset)?,
+                Probe::Link(offset) => at.bucket = self.buckets.number(offset)?,
                 Probe::Absent => return None,
             }
         }
@@ -173,7 +227,7 @@ impl Table {
     /// Whether a location can be one of this table: what a cache or a torn bucket says may be anything.
     #[inline]
     fn belongs(&self, location: Location) -> bool {
-        location.pointer.offset() + self.geometry.slot_bytes <= self.geometry.bytes()
+        location.pointer.offset() + self.shape.record_bytes() as u64 <= self.shard_bytes
     }
 
     /// What a bucket that has been read says of a key, from a pair on. Keeps the bucket in the cache.
@@ -190,7 +244,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn linked(&self, from: BucketRef, offset: u64) -> Option<BucketRef> {
-        Some(BucketRef { bucket: self.geometry.bucket_number(offset)?, ..from })
+        Some(BucketRef { bucket: self.buckets.number(offset)?, ..from })
     }
 
     /// The location that an entry of the index names, in the shard of its key; `None` if it can be none of this table.

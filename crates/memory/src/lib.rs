@@ -19,6 +19,6 @@ pub use client::{ClientSlot, Registration, changes, clients, connected};
 pub use error::MemoryError;
 pub use identity::Identity;
 pub use metadata::{
-    Discipline, Fingerprint, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry,
-    TableId, TableSpec,
+    Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement,
+    TableEntry, TableId, TableSpec,
 };

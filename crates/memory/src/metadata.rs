@@ -18,7 +18,7 @@
 //! shard, 128 bytes                                     +110  value_at      u16   bytes of a slot before the value
 //! +0   table       u16                                 +112  line_header   u16   bytes of each further line before data
 //! +2   replicas    u16                                 +114  replicas      u8
-//! +8   bytes       u64                                 +115  index         u8    1 = cluster hash
+//! +8   bytes       u64                                 +115  index         u8    1 = cluster hash, 2 = FStore
 //! +16  replica     7 times: node u16, region u16,      +116  read_scheme   u8
 //!                  reserved u32, base u64              +120  discipline    4 times u8
 //! ```
@@ -132,9 +132,9 @@ pub struct Discipline {
     pub lock: u8,
     /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the request of clients.
     pub atomics: u8,
-    /// How backups follow: 1 = redo rings applied by the memory node.
+    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every replica in place.
     pub replication: u8,
-    /// Format of log entries: 2 = whole write set with new values and index patches.
+    /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole write set with old values.
     pub log: u8,
 }
 
@@ -143,18 +143,38 @@ impl Discipline {
     pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
     /// The same with locks taken by the CPU of the primary's node: presets `farm`, `fasst`, and `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
+    /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
+    pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
+}
+
+/// What finds a table's records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum IndexKind {
+    /// Buckets that say where records are.
+    ClusterHash = 1,
+    /// Buckets that hold the records.
+    FStore = 2,
+}
+
+impl IndexKind {
+    fn from_code(code: u8) -> Option<IndexKind> {
+        [IndexKind::ClusterHash, IndexKind::FStore].into_iter().find(|kind| *kind as u8 == code)
+    }
 }
 
 impl std::fmt::Display for Discipline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = |known: &'static str, code: u8| if code == 1 { known.to_owned() } else { format!("#{code}") };
         let atomics = if self.atomics == 2 { "the node's CPU".to_owned() } else { name("NIC atomics", self.atomics) };
+        let replication =
+            if self.replication == 2 { "replicas in place".to_owned() } else { name("redo rings", self.replication) };
         write!(
             f,
             "{} locks, changed by {}, {}, log format {}",
             name("owner", self.lock),
             atomics,
-            name("redo rings", self.replication),
+            replication,
             self.log
         )
     }
@@ -186,6 +206,8 @@ pub struct TableSpec {
     pub fingerprint: Fingerprint,
     /// Of its slots.
     pub layout: Layout,
+    /// What finds its records.
+    pub index: IndexKind,
     /// Of its protocols.
     pub discipline: Discipline,
     /// Number of shards.
@@ -321,7 +343,6 @@ const HEADER_BYTES: usize = size_of::<RawHeader>();
 const TABLE_BYTES: usize = size_of::<RawTable>();
 const SHARD_BYTES: usize = size_of::<RawShard>();
 const CHECKSUM_AT: usize = 12;
-const INDEX_CLUSTER_HASH: u8 = 1;
 
 const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 128 && SHARD_BYTES == 128);
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
@@ -365,7 +386,7 @@ impl Metadata {
                 value_at: spec.layout.value_at,
                 line_header: spec.layout.line_header,
                 replicas: spec.replicas,
-                index: INDEX_CLUSTER_HASH,
+                index: spec.index as u8,
                 read_scheme: spec.layout.scheme as u8,
                 discipline: [
                     spec.discipline.lock,
@@ -447,16 +468,17 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
     };
     let fits = u32::from(raw.shard_first) + u32::from(raw.shard_count) <= shards
         && raw.shard_count > 0
-        && raw.index == INDEX_CLUSTER_HASH
         && usize::from(raw.key_bytes) <= KEY_BYTES_MAX
         && raw.value_max as usize <= VALUE_BYTES_MAX
         && (1..=SLOT_BYTES_MAX).contains(&(raw.slot_bytes as usize))
         && raw.buckets > 0;
+    let index = IndexKind::from_code(raw.index)?;
     fits.then_some(TableEntry {
         spec: TableSpec {
             name,
             fingerprint: Fingerprint(raw.fingerprint),
             layout,
+            index,
             discipline: Discipline { lock, atomics, replication, log },
             shards: raw.shard_count,
             replicas: raw.replicas,

@@ -6,7 +6,8 @@
 //! ```text
 //! ring                                             frame, whole words
 //! +0   applied   u64   position up to which        +0    id       u64   transaction id, growing within the ring
-//!                      frames were applied         +8    kind     u32   1 = entry, 2 = the rest of the ring is skipped
+//!                      frames were applied         +8    kind     u32   1 = entry, 2 = the rest of the ring is skipped,
+//!                                                               3 = undo entry
 //! +8   last      u64   id of the last of them      +12   words    u32   of the frame, all included
 //! +64  data      RING_BYTES                        +16   entry    see `remora_txn::log`
 //!                                                  end-8 checksum u32   crc32c of everything before
@@ -15,6 +16,14 @@
 //!
 //! A *position* counts bytes since the ring was made; it never wraps, its place in the data is the remainder. The node
 //! writes `applied` and `last`, the client everything else.
+//!
+//! # Undo entries
+//!
+//! Where clients install on every replica in place, a lane's transactions need no queue: the log of each is needed from
+//! its commit round until its release, which goes out before the next commit round on the same connections. So frames of
+//! kind 3, which no applier touches, all begin at the start of the ring, one over the other; each is freed by a WRITE of
+//! 0 over its id. Only behind an entry that is still needed (its outcome is unknown, or its release has not gone out) the
+//! next ones begin after it.
 //!
 //! # Why a frame checks itself
 //!
@@ -48,6 +57,7 @@ pub const FRAME_OVERHEAD_WORDS: usize = 3;
 
 const KIND_ENTRY: u32 = 1;
 const KIND_SKIP: u32 = 2;
+const KIND_UNDO: u32 = 3;
 const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
 
 /// Fills in everything of a frame but its entry, which lies in `frame[2..len - 1]`.
@@ -64,6 +74,25 @@ fn seal_kind(frame: &mut [u64], id: u64, kind: u32) {
     if let Some((last, body)) = frame.split_last_mut() {
         *last = u64::from(crc32c::crc32c(body.as_bytes())) | words << 32;
     }
+}
+
+/// The same for an undo entry.
+#[inline]
+pub fn seal_undo(frame: &mut [u64], id: u64) {
+    seal_kind(frame, id, KIND_UNDO);
+}
+
+/// Id and entry of the undo log of a lane, from what was read at its place; `None` if it is free, or was not written whole.
+#[must_use]
+pub fn undo_entry(words: &[u64]) -> Option<(u64, &[u64])> {
+    let &[id, head, ..] = words else { return None };
+    let frame = words.get(..(head >> 32) as usize).filter(|frame| frame.len() >= FRAME_OVERHEAD_WORDS)?;
+    let (last, body) = frame.split_last()?;
+    let whole = id != 0
+        && head as u32 == KIND_UNDO
+        && last >> 32 == head >> 32
+        && crc32c::crc32c(body.as_bytes()) == *last as u32;
+    whole.then(|| (id, &body[2..]))
 }
 
 /// Where the next frame goes: promised room.
@@ -169,6 +198,14 @@ impl RingWriter {
         node::at(self.node, self.base + HEADER_BYTES + position % RING_BYTES)
     }
 
+    /// Where a lane's undo entry lies, so many bytes into the ring: see the [module](self).
+    #[inline]
+    #[must_use]
+    pub fn undo_at(&self, from: u64) -> Address {
+        debug_assert!(from < RING_BYTES);
+        self.data(from)
+    }
+
     /// Where the node says how far it has applied the ring: one word, for [`RingWriter::learn`].
     #[inline]
     #[must_use]
@@ -245,7 +282,8 @@ impl RingReader {
             }
             let head = load(1);
             let words = (head >> 32) as usize;
-            if !(FRAME_OVERHEAD_WORDS..=left.min(FRAME_BYTES_MAX / WORD_BYTES)).contains(&words)
+            if head as u32 == KIND_UNDO
+                || !(FRAME_OVERHEAD_WORDS..=left.min(FRAME_BYTES_MAX / WORD_BYTES)).contains(&words)
                 || load(words - 1) >> 32 != words as u64
             {
                 return None;
@@ -276,7 +314,16 @@ impl RingReader {
 
     /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie: for checks and
     /// recovery, which compare versions and need no order.
-    pub fn scan(&self, region: &[AtomicU64], mut visit: impl FnMut(u64, &[u64])) {
+    pub fn scan(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
+        self.scan_kind(region, KIND_ENTRY, visit);
+    }
+
+    /// The same for undo entries.
+    pub fn scan_undo(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
+        self.scan_kind(region, KIND_UNDO, visit);
+    }
+
+    fn scan_kind(&self, region: &[AtomicU64], kind: u32, mut visit: impl FnMut(u64, &[u64])) {
         let words_all = RING_BYTES as usize / WORD_BYTES;
         let data = self.header + HEADER_BYTES as usize / WORD_BYTES;
         let ring: Vec<u64> = region[data..data + words_all].iter().map(|word| word.load(Ordering::Acquire)).collect();
@@ -288,7 +335,7 @@ impl RingReader {
                 && at + words <= words_all
                 && ring[at + words - 1] >> 32 == words as u64
                 && crc32c::crc32c(ring[at..at + words - 1].as_bytes()) == ring[at + words - 1] as u32;
-            if whole && ring[at + 1] as u32 == KIND_ENTRY {
+            if whole && ring[at + 1] as u32 == kind {
                 visit(ring[at], &ring[at + 2..at + words - 1]);
             }
             at += if whole { words } else { 1 };

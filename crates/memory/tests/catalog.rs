@@ -37,6 +37,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
             slot_bytes: 64,
             scheme: ReadScheme::SingleLine,
         },
+        index: remora_memory::IndexKind::ClusterHash,
         discipline: Discipline::OCC_ONE_SIDED,
         shards: 2,
         replicas,

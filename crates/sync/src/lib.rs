@@ -12,6 +12,6 @@ pub use key::{Key, KeyHash};
 pub use lock::{LockWord, TransactionId};
 pub use record::{
     FetchedRecord, IMAGE_AT, INCARNATION_MASK, Life, RecordHeader, RecordShape, StableRecord, Unstable,
-    VALIDATED_BYTES, layout, value_words,
+    VALIDATED_BYTES, layout, structural, value_words,
 };
 pub use version::Version;

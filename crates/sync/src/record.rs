@@ -31,6 +31,9 @@
 //! whose lock is held may be half written, so it is never stable (see `remora_fabric::copy` for the other half of the
 //! argument). A checksum also vouches for a record that is locked and not written yet.
 //!
+//! Where records are installed in place ([`FetchedRecord::check_in_place`]) a record is stable if it is visible and its
+//! lines belong together, locked or not.
+//!
 //! Stable does not mean current: a transaction can have committed while its write-back is still in flight, and then holds
 //! the lock. Whoever does not validate later must therefore also see the lock free.
 
@@ -84,6 +87,13 @@ pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<
         slot_bytes: ((1 + further) * LINE_BYTES) as u32,
         scheme,
     })
+}
+
+/// The layout of a *structural record*: a word of an index that is changed like a record. It has no key and one line.
+#[must_use]
+pub fn structural(scheme: ReadScheme) -> RecordShape {
+    let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
+    RecordShape { scheme, key_words: 0, value_max: WORD_BYTES, words: HEADER_WORDS + 1 }
 }
 
 /// What follows from a layout, computed once for each table.
@@ -292,6 +302,22 @@ impl<'b> FetchedRecord<'b> {
     /// Whether the words are one state of the record.
     #[inline]
     pub fn check(self) -> Result<StableRecord<'b>, Unstable> {
+        let record = self.parse()?;
+        if self.shape.scheme != ReadScheme::Checksum && !record.header.lock.is_free() {
+            return Err(Unstable::Locked(record.header.lock));
+        }
+        record.whole()
+    }
+
+    /// The same in tables whose records are installed in place: a writer marks a record as invisible in the very WRITE
+    /// that begins to change it, and makes it visible when it is whole on every replica, so that a lock alone says nothing.
+    #[inline]
+    pub fn check_in_place(self) -> Result<StableRecord<'b>, Unstable> {
+        self.parse()?.whole()
+    }
+
+    #[inline]
+    fn parse(self) -> Result<StableRecord<'b>, Unstable> {
         let Some(header) = RecordHeader::parse(self.words).filter(|_| self.words.len() == self.shape.words) else {
             return Err(Unstable::Torn);
         };
@@ -300,27 +326,7 @@ impl<'b> FetchedRecord<'b> {
         }
         let record = StableRecord { words: self.words, shape: self.shape, header };
         // Memory that is no record of this table at all must not send accessors out of bounds.
-        if record.value_bytes() > self.shape.value_max {
-            return Err(Unstable::Torn);
-        }
-        match self.shape.scheme {
-            ReadScheme::SingleLine if header.lock.is_free() => Ok(record),
-            ReadScheme::SingleLine => Err(Unstable::Locked(header.lock)),
-            ReadScheme::LineVersions => {
-                if !header.lock.is_free() {
-                    return Err(Unstable::Locked(header.lock));
-                }
-                let whole = self.words.iter().step_by(LINE_WORDS).skip(1).all(|line| *line == header.version.to_bits());
-                if whole { Ok(record) } else { Err(Unstable::Torn) }
-            }
-            ReadScheme::Checksum => {
-                if record.checksum_holds() {
-                    Ok(record)
-                } else {
-                    Err(Unstable::Torn)
-                }
-            }
-        }
+        if record.value_bytes() > self.shape.value_max { Err(Unstable::Torn) } else { Ok(record) }
     }
 
     /// The record without any check: what a protocol without the read scheme would hand to the application. For mutants
@@ -398,6 +404,35 @@ impl StableRecord<'_> {
     #[must_use]
     pub fn value_bytes(&self) -> usize {
         (self.words[META] >> LENGTH_SHIFT) as usize & 0xffff
+    }
+
+    /// What a WRITE would install to bring this state back.
+    #[inline]
+    #[must_use]
+    pub fn image(&self) -> &[u64] {
+        &self.words[VERSION..]
+    }
+
+    /// The first words of its value; zeros where it has not so many.
+    #[inline]
+    pub fn first_words(&self, out: &mut [u64]) {
+        let count = value_words(self.value_bytes());
+        for (index, word) in out.iter_mut().enumerate() {
+            *word = if index < count { self.words[self.shape.data_at(self.shape.key_words + index)] } else { 0 };
+        }
+    }
+
+    /// What the scheme says of a record that may be looked at.
+    #[inline]
+    fn whole(self) -> Result<Self, Unstable> {
+        let whole = match self.shape.scheme {
+            ReadScheme::SingleLine => true,
+            ReadScheme::LineVersions => {
+                self.words.iter().step_by(LINE_WORDS).skip(1).all(|line| *line == self.header.version.to_bits())
+            }
+            ReadScheme::Checksum => self.checksum_holds(),
+        };
+        if whole { Ok(self) } else { Err(Unstable::Torn) }
     }
 
     /// Appends its value to `out`, in whole words.

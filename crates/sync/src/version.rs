@@ -16,7 +16,8 @@ use std::fmt;
 pub struct Version(u64);
 
 impl Version {
-    const INVISIBLE: u64 = 1 << 63;
+    /// The bit of a version word that says: invisible.
+    pub const INVISIBLE: u64 = 1 << 63;
     /// The version that a bulk load installs.
     pub const LOADED: Version = Version(2);
 
@@ -32,6 +33,13 @@ impl Version {
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
+    }
+
+    /// The word of a record that is being installed in place.
+    #[inline]
+    #[must_use]
+    pub fn to_invisible_bits(self) -> u64 {
+        self.0 | Version::INVISIBLE
     }
 
     /// What a commit installs over this version.

@@ -65,6 +65,9 @@ pub enum Limit {
         /// Largest value of the table.
         max: usize,
     },
+    /// A record is inserted or deleted that was not named for it.
+    #[error("a record to be inserted or deleted must be named for that before it is fetched")]
+    Intent,
     /// A table's shard has no room for another key.
     #[error("a table is full: create it with a larger capacity")]
     TableFull,

@@ -11,12 +11,13 @@
 //! and not committed is an absent record with a version, and is validated like any other record.
 
 use remora_fabric::Round;
+use remora_index::cluster_hash::BUCKET_BYTES;
 use remora_index::{BucketRef, Location, Probe};
 use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::protocol::{Execute, Protocol};
+use crate::protocol::{Execute, Protocol, ford};
 use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found, Intent, Item, Place, Sets, Span, registered};
 use crate::tx::Tx;
@@ -34,6 +35,9 @@ enum Seen {
 impl Tx<'_> {
     /// Brings every record that was named and is not here yet.
     pub async fn fetch(&mut self) -> Result<(), Stop> {
+        if let Protocol::Ford(ford) = self.state.protocol {
+            return ford::execute(self, ford).await;
+        }
         let mut waits = 0;
         while self.state.sets.fetched < self.state.sets.items.len() {
             let mut round = self.lane.round();
@@ -60,7 +64,7 @@ impl Tx<'_> {
                     Fetch::Ask => self.found_by_call(index, done.reply(item.call), None)?,
                     Fetch::Place(Intent::Insert) => self.found_prepared(index, done.reply(item.call))?,
                     Fetch::Place(intent) => self.found_by_call(index, done.reply(item.call), Some(intent))?,
-                    Fetch::Here | Fetch::Absent => continue,
+                    Fetch::Here | Fetch::Absent | Fetch::Grow(_) => continue,
                 };
                 if let Seen::Unstable(why) = seen {
                     unstable = Some(why);
@@ -90,14 +94,14 @@ impl Tx<'_> {
         for index in sets.fetched..sets.items.len() {
             let item = sets.items[index];
             let bytes = match item.fetch {
-                Fetch::Probe(..) => BucketRef::BYTES,
+                Fetch::Probe(..) => BUCKET_BYTES,
                 Fetch::Record(_) => sets.table(item.table).shape().record_bytes(),
                 Fetch::Ask | Fetch::Place(_) => {
                     self.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
                     ask_host(sets, index, round);
                     continue;
                 }
-                Fetch::Here | Fetch::Absent => {
+                Fetch::Here | Fetch::Absent | Fetch::Grow(_) => {
                     sets.items[index].asked = false;
                     continue;
                 }

@@ -1,12 +1,12 @@
 //! Looks at a table from outside, when nothing runs: is it left as it should be?
 
-use remora_fabric::{LINE_BYTES, Lane};
+use remora_fabric::{LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::Table;
 use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_BYTES, LINK_WORD, is_entry, linked_bucket,
 };
 use remora_memory::Replica;
-use remora_sync::{FetchedRecord, LockWord, StableRecord, TransactionId};
+use remora_sync::{FetchedRecord, LockWord, RecordHeader, StableRecord, TransactionId};
 
 use crate::error::Stop;
 
@@ -32,23 +32,30 @@ const CHUNK_BYTES: u64 = 4096;
 /// Reads a whole table: every record of its primaries is given to `visit`, every line of its backups is compared.
 pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
     let mut found = Inspection::default();
-    let (geometry, shape) = (table.geometry(), table.shape());
+    let (index, shape) = (table.index(), table.shape());
+    let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
     for shard in 0..table.shards() {
         let replicas = table.shard_replicas(shard);
-        let slots_at = geometry.slot_at(0);
-        // Chunks of whole slots, or of whole lines before the slots: no record is cut.
-        let slots_in_chunk = (CHUNK_BYTES / geometry.slot_bytes).max(1);
-        let mut offset = HEADER_BYTES;
-        while offset < geometry.bytes() {
-            let bytes = if offset < slots_at {
-                CHUNK_BYTES.min(slots_at - offset)
-            } else {
-                (slots_in_chunk * geometry.slot_bytes).min(geometry.bytes() - offset)
-            };
+        // The header of a cluster hash is its primary's own; that of FStore is a record.
+        let mut offset = if table.fstore().is_some() { 0 } else { HEADER_BYTES };
+        let mut slots = Vec::new();
+        while offset < index.bytes() {
+            slots.clear();
+            let mut end = (offset + CHUNK_BYTES.max(slot_bytes + LINE_BYTES as u64)).min(index.bytes());
+            let mut behind = offset;
+            // No record is cut.
+            while let Some(slot) = index.slot_behind(behind).filter(|slot| *slot < end) {
+                behind = slot + slot_bytes;
+                if behind > end {
+                    end = slot;
+                } else {
+                    slots.push(slot);
+                }
+            }
             // A round for each: the largest record times its replicas is more than one round holds.
             let read = async |replica: &Replica| {
                 let mut round = lane.round();
-                let read = round.read(replica.address(offset), bytes as usize);
+                let read = round.read(replica.address(offset), (end - offset) as usize);
                 lane.execute(round).await.map(|done| (done, read))
             };
             let (done, of_primary) = read(&replicas[0]).await?;
@@ -62,27 +69,50 @@ pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRe
                     }
                 }
             }
-            if offset >= slots_at {
-                for slot in primary.chunks_exact(geometry.slot_bytes as usize / 8) {
-                    let lock = LockWord::from_bits(slot[0]);
-                    if !lock.is_free() {
-                        found.locked += 1;
-                        found.holder = found.holder.or(lock.holder());
+            let mut checked = offset;
+            for slot in &slots {
+                found.structure(table, &primary[words(checked - offset)..words(slot - offset)]);
+                checked = slot + slot_bytes;
+                let record = &primary[words(slot - offset)..][..shape.record_bytes() / WORD_BYTES];
+                found.lock(LockWord::from_bits(record[0]));
+                match FetchedRecord::new(record, shape).check() {
+                    Ok(record) if record.is_present() => {
+                        found.records += 1;
+                        visit(&record);
                     }
-                    match FetchedRecord::new(&slot[..shape.record_bytes() / 8], shape).check() {
-                        Ok(record) if record.is_present() => {
-                            found.records += 1;
-                            visit(&record);
-                        }
-                        Ok(_) => {}
-                        Err(_) => found.torn += 1,
-                    }
+                    Ok(_) => {}
+                    Err(_) => found.torn += 1,
                 }
             }
-            offset += bytes;
+            found.structure(table, &primary[words(checked - offset)..]);
+            offset = end;
         }
     }
     Ok(found)
+}
+
+fn words(bytes: u64) -> usize {
+    bytes as usize / WORD_BYTES
+}
+
+impl Inspection {
+    fn lock(&mut self, lock: LockWord) {
+        if !lock.is_free() {
+            self.locked += 1;
+            self.holder = self.holder.or(lock.holder());
+        }
+    }
+
+    /// Looks at what lies between the records: in FStore, structural records.
+    fn structure(&mut self, table: &Table, words: &[u64]) {
+        if table.fstore().is_none() {
+            return;
+        }
+        for header in words.chunks(LINE_BYTES / WORD_BYTES).filter_map(RecordHeader::parse) {
+            self.lock(header.lock);
+            self.torn += u64::from(header.invisible);
+        }
+    }
 }
 
 /// Whether a line of the index differs only in a link that the backup has not, to a bucket without entries.
@@ -98,7 +128,8 @@ async fn only_an_unused_link(
     let others = |line: &[u64]| {
         line.iter().enumerate().filter(|(word, _)| *word != link).map(|(_, word)| *word).collect::<Vec<_>>()
     };
-    let in_index = at < table.geometry().slot_at(0) && second_half;
+    let Some(geometry) = table.cluster_hash() else { return Ok(false) };
+    let in_index = at < geometry.slot_at(0) && second_half;
     if !in_index || theirs.get(link) != Some(&0) || others(ours) != others(theirs) {
         return Ok(false);
     }

@@ -44,7 +44,7 @@ pub use applier::Applier;
 pub use error::{Abort, Limit, Stop};
 pub use event::{Access, Observer, Outcome, Phases, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect};
-pub use protocol::{Execute, Locks, Primitive, Primitives, Protocol};
+pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol};
 pub use rpc::RpcHandler;
 pub use session::{Session, SessionConfig, TransactOptions};
 pub use sets::{Intent, Slot};

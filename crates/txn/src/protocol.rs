@@ -1,20 +1,24 @@
 //! The protocols: one file each, its rounds in order.
 
 mod bare;
+pub(crate) mod ford;
 mod occ;
 
 use std::fmt;
 
-use remora_memory::Discipline;
+use remora_fabric::NodeId;
+use remora_memory::{Discipline, IndexKind};
 
+pub use ford::Ford;
 pub(crate) use occ::Check;
 
 use crate::error::Stop;
+use crate::event::Outcome;
 use crate::tx::Tx;
 
 /// How transactions are made serializable and durable.
 ///
-/// All but the last are one family: optimistic concurrency control with primary-backup replication, `protocol/occ.rs`. They
+/// The first ones are one family: optimistic concurrency control with primary-backup replication, `protocol/occ.rs`. They
 /// differ in which phase is done by one-sided verbs and which by calls: see [`Primitives`]. Four are what Wei's thesis
 /// compares (section 4.4.3); its errors are corrected in all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -29,6 +33,8 @@ pub enum Protocol {
     /// DrTM+H: the better primitive for each phase. Reads are one-sided where the location is cached, else a call brings
     /// record and location at once; logs are one-sided; locks as the table's discipline says.
     DrtmH,
+    /// FORD: one-sided, every replica updated in place, commit in two round trips; `protocol/ford.rs`. Tables are FStore.
+    Ford(Ford),
     /// Any choice of primitives: for measurements that change one phase at a time.
     Study(Primitives),
     /// The workload's reads and writes as bare rounds, without locks, validation or logs: **no transactions**. The bound
@@ -151,8 +157,11 @@ impl From<Discipline> for Primitive {
 
 impl Protocol {
     /// All that have a name of their own: all but studies.
-    pub const ALL: [Protocol; 5] =
-        [Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH, Protocol::Unsynchronized];
+    pub const ALL: [Protocol; 6] =
+        [Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH, Protocol::FORD, Protocol::Unsynchronized];
+
+    /// FORD with all it has.
+    pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
 
     /// Its name on the command line.
     #[must_use]
@@ -162,6 +171,7 @@ impl Protocol {
             Protocol::Fasst => "fasst",
             Protocol::DrtmR => "drtm-r",
             Protocol::DrtmH => "drtm-h",
+            Protocol::Ford(_) => "ford",
             Protocol::Study(_) => "study",
             Protocol::Unsynchronized => "unsynchronized",
         }
@@ -179,13 +189,14 @@ impl Protocol {
         self != Protocol::Unsynchronized
     }
 
-    /// What does its phases. [`Protocol::Unsynchronized`] executes as `drtm-r` does, and has no other phase.
+    /// What does its phases. [`Protocol::Unsynchronized`] executes as `drtm-r` does, and has no other phase;
+    /// [`Protocol::Ford`] uses one-sided verbs alone, but has other phases.
     #[must_use]
     pub fn primitives(self) -> Primitives {
         match self {
             Protocol::Farm => Primitives::FARM,
             Protocol::Fasst => Primitives::FASST,
-            Protocol::DrtmR | Protocol::Unsynchronized => Primitives::DRTM_R,
+            Protocol::DrtmR | Protocol::Ford(_) | Protocol::Unsynchronized => Primitives::DRTM_R,
             Protocol::DrtmH => Primitives::DRTM_H,
             Protocol::Study(primitives) => primitives,
         }
@@ -194,10 +205,17 @@ impl Protocol {
     /// The discipline of the tables that it creates.
     #[must_use]
     pub fn discipline(self) -> Discipline {
-        match self.primitives().locks {
-            Locks::Nic => Discipline::OCC_ONE_SIDED,
-            Locks::Cpu { .. } => Discipline::OCC_CALLS,
+        match (self, self.primitives().locks) {
+            (Protocol::Ford(_), _) => Discipline::IN_PLACE,
+            (_, Locks::Nic) => Discipline::OCC_ONE_SIDED,
+            (_, Locks::Cpu { .. }) => Discipline::OCC_CALLS,
         }
+    }
+
+    /// The index of the tables that it creates: one that clients change by themselves, if nothing else does.
+    #[must_use]
+    pub fn index(self) -> IndexKind {
+        if let Protocol::Ford(_) = self { IndexKind::FStore } else { IndexKind::ClusterHash }
     }
 
     /// Whether it may run on tables of a discipline.
@@ -207,11 +225,20 @@ impl Protocol {
     }
 
     pub(crate) fn execute(self) -> Execute {
-        self.primitives().execute
+        match self {
+            Protocol::Ford(ford) => Execute::OneSided { cached: ford.address_cache },
+            _ => self.primitives().execute,
+        }
+    }
+
+    /// What FORD does, if it is FORD.
+    pub(crate) fn ford(self) -> Ford {
+        if let Protocol::Ford(ford) = self { ford } else { Ford::WHOLE }
     }
 
     pub(crate) async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
         match self {
+            Protocol::Ford(ford) => ford::commit(tx, ford).await,
             Protocol::Unsynchronized => bare::commit(tx).await,
             _ => occ::commit(tx).await,
         }
@@ -219,8 +246,47 @@ impl Protocol {
 
     pub(crate) async fn validate_only(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
         match self {
+            Protocol::Ford(_) => ford::validate_read_only(tx).await,
             Protocol::Unsynchronized => Ok(()),
             _ => occ::validate_read_only(tx).await,
+        }
+    }
+}
+
+/// The nodes of a set of bits.
+fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
+    std::iter::from_fn(move || {
+        let node = (set != 0).then(|| NodeId(set.trailing_zeros() as u16));
+        set &= set.wrapping_sub(1);
+        node
+    })
+}
+
+/// A transaction that has committed and waits for the acknowledgement of what comes after. Dropped while it does, it is
+/// told as committed.
+struct Acknowledged<'t, 's> {
+    tx: &'t mut Tx<'s>,
+    awaited: bool,
+}
+
+impl<'t, 's> Acknowledged<'t, 's> {
+    fn of(tx: &'t mut Tx<'s>) -> Acknowledged<'t, 's> {
+        Acknowledged { tx, awaited: false }
+    }
+
+    fn tx(&mut self) -> &mut Tx<'s> {
+        self.tx
+    }
+
+    fn done(mut self) {
+        self.awaited = true;
+    }
+}
+
+impl Drop for Acknowledged<'_, '_> {
+    fn drop(&mut self) {
+        if !self.awaited {
+            self.tx.end(Outcome::Committed);
         }
     }
 }

@@ -6,8 +6,9 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use remora_fabric::{Lane, Nanos, NodeId, catch_panic};
+use remora_fabric::{Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
 use remora_index::Table;
+use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter};
 use remora_memory::{Registration, TableId};
 use remora_sync::{Key, TransactionId};
@@ -68,6 +69,10 @@ pub(crate) struct State {
     pub(crate) tell_committing: bool,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
+    /// Where the next undo entry begins in the rings, in bytes.
+    pub(crate) undo_from: u64,
+    /// What has been sent to each node: by it the replica to read from is chosen.
+    pub(crate) load: Vec<u64>,
     owner: u32,
     sequence: Rc<Cell<u64>>,
 }
@@ -87,6 +92,15 @@ impl State {
 }
 
 impl State {
+    /// A verb of so many bytes goes to a node. A verb costs a node about as much as this many bytes more.
+    #[inline]
+    pub(crate) fn count(&mut self, node: NodeId, bytes: usize) {
+        const VERB_BYTES: u64 = 64;
+        if let Some(load) = self.load.get_mut(usize::from(node.0)) {
+            *load += VERB_BYTES + bytes as u64;
+        }
+    }
+
     /// The outcome of a transaction is unknown: its log entry stays.
     pub(crate) fn doubt(&mut self) {
         self.in_doubt = true;
@@ -97,10 +111,25 @@ impl State {
         self.in_doubt || lane.background_failures() > 0
     }
 
+    /// Whether an undo entry of so many words has a place: always, unless others are still needed.
+    #[inline]
+    pub(crate) fn has_room_for_undo(&mut self, lane: &Lane, words: usize) -> bool {
+        if self.undo_from != 0 {
+            self.settle(lane);
+        }
+        self.undo_from + (words * WORD_BYTES) as u64 <= RING_BYTES
+    }
+
+    /// The undo entry that has been written last is still needed, and stays.
+    pub(crate) fn keep_undo(&mut self, words: usize) {
+        self.undo_from += (words * WORD_BYTES) as u64;
+    }
+
     /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing in doubt.
     pub(crate) fn settle(&mut self, lane: &Lane) {
         if lane.background() == 0 && !self.is_in_doubt(lane) {
             self.rings.iter_mut().for_each(RingWriter::settle);
+            self.undo_from = 0;
         }
     }
 }
@@ -135,6 +164,8 @@ impl Session {
             observer: None,
             tell_committing: false,
             sample_phases: false,
+            undo_from: 0,
+            load: vec![0; config.nodes.into()],
             owner: client.incarnation,
             sequence: config.sequence,
         };

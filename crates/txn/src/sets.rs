@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
-use remora_index::cluster_hash::unlinked;
+use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
-use remora_memory::TableId;
-use remora_sync::{Key, KeyHash, Life, StableRecord, Version, value_words};
+use remora_memory::{Pointer, TableId};
+use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, Version, value_words};
 use zerocopy::IntoBytes;
 
 use crate::error::{Limit, Stop};
@@ -48,6 +48,8 @@ pub(crate) enum Fetch {
     Here,
     /// The index does not have the key.
     Absent,
+    /// Its chain in FStore is to grow by a bucket, behind that one.
+    Grow(BucketRef),
 }
 
 /// What a record is named for.
@@ -55,6 +57,8 @@ pub(crate) enum Fetch {
 pub enum Intent {
     /// To be looked at, and changed if it is there.
     Read,
+    /// To be changed, if it is there: protocols that lock in execution lock it then. For others the same as `Read`.
+    Update,
     /// To be inserted, if it is not there.
     Insert,
     /// To be deleted, if it is there.
@@ -93,7 +97,7 @@ pub(crate) struct Place {
 }
 
 /// A bucket in which a key was looked for in vain, in the arena: the one before it + 1, shard, bucket, then its words.
-pub(crate) const CHAIN_WORDS: usize = 3 + BucketRef::BYTES / 8;
+pub(crate) const CHAIN_WORDS: usize = 3 + BUCKET_BYTES / 8;
 
 /// Where a location comes from.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +118,10 @@ pub(crate) enum Lock {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) table: TableId,
+    /// What it was named for: the strongest of what it was.
+    pub(crate) intent: Intent,
+    /// Whether it is a structural record of an index, and nobody's key.
+    pub(crate) structural: bool,
     pub(crate) hash: KeyHash,
     key: Span,
     pub(crate) home: BucketRef,
@@ -142,6 +150,8 @@ pub(crate) struct Item {
     pub(crate) collided: bool,
     image: Span,
     patches: Span,
+    /// Where records are installed in place: what the slot held under the lock, from its version on.
+    before: Span,
     pub(crate) lock: Lock,
     /// The verbs of the round that is under way.
     pub(crate) read: ReadHandle,
@@ -154,6 +164,41 @@ pub(crate) struct Item {
 }
 
 impl Item {
+    fn new(table: TableId, intent: Intent, hash: KeyHash, home: BucketRef, address: Address) -> Item {
+        Item {
+            table,
+            intent,
+            structural: false,
+            hash,
+            key: Span::default(),
+            home,
+            fetch: Fetch::Absent,
+            location: Location::default(),
+            address,
+            version: Version::default(),
+            seen: false,
+            existed: false,
+            present: false,
+            value: Span::default(),
+            value_bytes: 0,
+            change: Change::No,
+            place: None,
+            prepared: false,
+            chain: 0,
+            collided: false,
+            image: Span::default(),
+            patches: Span::default(),
+            before: Span::default(),
+            lock: Lock::No,
+            read: ReadHandle::default(),
+            swap: SwapHandle::default(),
+            call: CallHandle::default(),
+            lookups: 0,
+            hops: 0,
+            asked: false,
+        }
+    }
+
     #[inline]
     pub(crate) fn key_words<'a>(&self, arena: &'a [u64]) -> &'a [u64] {
         self.key.of(arena)
@@ -191,6 +236,19 @@ impl Item {
             self.value_bytes = record.value_bytes() as u32;
         }
     }
+
+    /// Keeps what its slot holds, to be put back if its transaction is undone.
+    #[inline]
+    pub(crate) fn keep_before(&mut self, arena: &mut Vec<u64>, record: &StableRecord<'_>) {
+        let at = arena.len() as u32;
+        arena.extend_from_slice(record.image());
+        self.before = Span { at, words: arena.len() as u32 - at };
+    }
+
+    #[inline]
+    pub(crate) fn before<'a>(&self, arena: &'a [u64]) -> &'a [u64] {
+        self.before.of(arena)
+    }
 }
 
 /// A table that a session knows.
@@ -203,6 +261,13 @@ pub(crate) fn registered(tables: &[Option<Arc<Table>>], id: TableId) -> &Table {
 #[inline]
 pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
     registered(tables, item.table).entry().spec.discipline.into()
+}
+
+/// How an item's record lies in its slot.
+#[inline]
+pub(crate) fn shape<'t>(tables: &'t [Option<Arc<Table>>], item: &Item) -> &'t RecordShape {
+    let table = registered(tables, item.table);
+    if item.structural { table.structural() } else { table.shape() }
 }
 
 /// As long as there are at most so many items, a key's is found by looking at all of them: there is nothing to set up for a
@@ -302,9 +367,23 @@ impl Sets {
             return Err(Limit::Key { found: key.bytes().len(), expected }.into());
         }
         let hash = key.hash();
+        let in_place = opened.fstore().is_some();
         if let Some(index) = self.find(table, key, hash) {
             let item = &mut self.items[index];
-            if intent != Intent::Read && item.place.is_none() && !matches!(item.fetch, Fetch::Place(_)) {
+            if in_place {
+                // Whatever is there is locked at the latest before the commit; a vacant slot has to be found before.
+                if intent == Intent::Insert && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..))
+                {
+                    item.fetch = Fetch::Probe(item.home, 0);
+                    item.chain = 0;
+                    self.fetched = self.fetched.min(index);
+                }
+                if item.intent != Intent::Insert && intent != Intent::Read {
+                    item.intent = intent;
+                }
+            } else if let (Intent::Insert | Intent::Delete, None) = (intent, item.place)
+                && !matches!(item.fetch, Fetch::Place(_))
+            {
                 item.fetch = Fetch::Place(intent);
                 self.fetched = self.fetched.min(index);
             }
@@ -314,52 +393,68 @@ impl Sets {
             return Err(Limit::Set.into());
         }
         let home = opened.home(hash);
-        let looks_into_cache =
-            intent == Intent::Read && !matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
+        let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
+        let looks_into_cache = !by_cpu
+            && !(in_place && intent == Intent::Insert)
+            && !matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
         let cached = if looks_into_cache { opened.cached(home, hash) } else { None };
-        let (fetch, location, address) = match (cached, intent, execute) {
-            (Some(location), ..) => (Fetch::Record(Found::Cached), location, opened.primary(location.pointer)),
-            (None, Intent::Read, Execute::OneSided { .. }) => {
+        let (fetch, location, address) = match (cached, execute) {
+            (Some(location), _) => (Fetch::Record(Found::Cached), location, opened.primary(location.pointer)),
+            (None, _) if by_cpu => (Fetch::Place(intent), Location::default(), opened.bucket_address(home)),
+            (None, Execute::OneSided { .. }) => {
                 (Fetch::Probe(home, 0), Location::default(), opened.bucket_address(home))
             }
-            (None, Intent::Read, _) => (Fetch::Ask, Location::default(), opened.bucket_address(home)),
-            (None, ..) => (Fetch::Place(intent), Location::default(), opened.bucket_address(home)),
+            (None, _) => (Fetch::Ask, Location::default(), opened.bucket_address(home)),
         };
         let at = self.arena.len() as u32;
         self.arena.extend_from_slice(key.words());
-        self.items.push(Item {
-            table,
-            hash,
-            key: Span { at, words: key.words().len() as u32 },
-            home,
-            fetch,
-            location,
-            address,
-            version: Version::default(),
-            seen: false,
-            existed: false,
-            present: false,
-            value: Span::default(),
-            value_bytes: 0,
-            change: Change::No,
-            place: None,
-            prepared: false,
-            chain: 0,
-            collided: false,
-            image: Span::default(),
-            patches: Span::default(),
-            lock: Lock::No,
-            read: ReadHandle::default(),
-            swap: SwapHandle::default(),
-            call: CallHandle::default(),
-            lookups: 0,
-            hops: 0,
-            asked: false,
-        });
+        let key = Span { at, words: key.words().len() as u32 };
+        self.items.push(Item { key, fetch, location, ..Item::new(table, intent, hash, home, address) });
         if self.items.len() > LINEAR_MAX {
             self.add_to_index();
         }
         Ok(Slot(self.items.len() as u32 - 1))
+    }
+
+    /// The item of a structural record of FStore, at this offset of a shard; made, to be locked and read, if there is none
+    /// yet. It is nobody's slot, and found by its place.
+    pub(crate) fn structural(&mut self, table: TableId, shard: u16, offset: u64) -> usize {
+        let opened = registered(&self.tables, table);
+        let pointer = Pointer::new(opened.shard_id(shard), offset);
+        let known = self.items.iter().position(|item| item.structural && item.location.pointer == pointer);
+        if let Some(known) = known {
+            return known;
+        }
+        let home = BucketRef { shard, bucket: 0 };
+        let mut item = Item::new(table, Intent::Update, KeyHash::default(), home, opened.primary(pointer));
+        item.structural = true;
+        item.location = Location { pointer, incarnation: 0 };
+        item.fetch = Fetch::Record(Found::Cached);
+        self.items.push(item);
+        if self.items.len() > LINEAR_MAX {
+            self.add_to_index();
+        }
+        self.items.len() - 1
+    }
+
+    /// How an item's record lies in its slot.
+    #[inline]
+    pub(crate) fn shape(&self, item: &Item) -> &RecordShape {
+        shape(&self.tables, item)
+    }
+
+    /// The value of a structural record that was read, as this transaction will leave it.
+    pub(crate) fn structural_value(&self, item: &Item) -> u64 {
+        if item.present { item.value.of(&self.arena).first().copied().unwrap_or(0) } else { 0 }
+    }
+
+    /// Changes it.
+    pub(crate) fn set_structural(&mut self, index: usize, value: u64) {
+        let at = self.arena.len() as u32;
+        self.arena.push(value);
+        let item = &mut self.items[index];
+        (item.value, item.value_bytes) = (Span { at, words: 1 }, 8);
+        self.change(Slot(index as u32), Change::Update);
     }
 
     #[inline]
@@ -429,7 +524,10 @@ impl Sets {
         if item.present {
             return Err(Stop::Exists);
         }
-        debug_assert!(item.place.is_some(), "the record was named to be inserted");
+        // A slot has been found for it, or is its own from before a delete.
+        if !item.existed && item.place.is_none() && item.lock == Lock::No {
+            return Err(Limit::Intent.into());
+        }
         self.write(slot, value)?;
         let item = &mut self.items[slot.0 as usize];
         // `write` has noted an update; what it means depends on what was there.
@@ -445,7 +543,9 @@ impl Sets {
         if !item.present {
             return Err(Stop::Absent);
         }
-        debug_assert!(item.place.is_some(), "the record was named to be deleted");
+        if item.place.is_none() && self.table(item.table).fstore().is_none() {
+            return Err(Limit::Intent.into());
+        }
         self.change(slot, Change::Delete);
         Ok(())
     }
@@ -475,7 +575,7 @@ impl Sets {
                 Change::Delete => (Life::Deleted { incarnation }, &[][..]),
                 _ => (Life::Present { incarnation }, &item.value.of(arena).as_bytes()[..item.value_bytes as usize]),
             };
-            registered(tables, item.table).shape().encode(item.version.committed_over(), life, key, value, images);
+            shape(tables, item).encode(item.version.committed_over(), life, key, value, images);
             let end = images.len() as u32;
             item.image = Span { at, words: end - at };
             let (Change::Insert | Change::Delete, Some(place)) = (item.change, item.place) else {
@@ -507,7 +607,8 @@ impl Sets {
     }
 
     pub(crate) fn accesses(&self) -> impl Iterator<Item = Access<'_>> {
-        self.items.iter().filter(|item| matches!(item.fetch, Fetch::Here | Fetch::Absent)).map(|item| {
+        let told = |item: &&Item| !item.structural && matches!(item.fetch, Fetch::Here | Fetch::Absent);
+        self.items.iter().filter(told).map(|item| {
             let table = self.table(item.table);
             let here = matches!(item.fetch, Fetch::Here) && item.existed;
             Access {

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::log::PATCH_WORDS;
-use crate::protocol::Primitive;
+use crate::protocol::{Primitive, Protocol, ford};
 use crate::rpc::Code;
 use crate::session::State;
 use crate::sets::{Change, Fetch, Intent, Lock, Slot, locks};
@@ -32,6 +32,10 @@ pub struct Tx<'s> {
     pub(crate) id: TransactionId,
     /// The log round, while its answer is awaited.
     pub(crate) logging: Option<Execute<'s>>,
+    /// Further rounds of a commit that did not fit one, to be sent one after the other.
+    pub(crate) unsent: Vec<Round<'s>>,
+    /// Words of its undo entry, once it has one.
+    pub(crate) undo_words: usize,
     pub(crate) phases: Phases,
     pub(crate) cost_before: Cost,
     pub(crate) began: Nanos,
@@ -67,6 +71,8 @@ impl<'s> Tx<'s> {
             state,
             id,
             logging: None,
+            unsent: Vec::new(),
+            undo_words: 0,
             phases,
             cost_before,
             began,
@@ -390,8 +396,14 @@ impl Drop for Tx<'_> {
         match self.logging.take() {
             Some(log) => {
                 // Decided by the log, whose answer nobody awaits any more.
-                let mut rounds = Vec::new();
-                self.install_rounds(|round| rounds.push(round));
+                let mut rounds = std::mem::take(&mut self.unsent);
+                if let Protocol::Ford(_) = self.state.protocol {
+                    let last = ford::release_rounds(self, |round| rounds.push(round));
+                    rounds.push(last);
+                    self.state.keep_undo(self.undo_words);
+                } else {
+                    self.install_rounds(|round| rounds.push(round));
+                }
                 log.then_post_all(rounds);
                 outcome = Outcome::Unknown;
             }

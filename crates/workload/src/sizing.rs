@@ -1,6 +1,7 @@
 //! How much memory a workload's tables need.
 
-use remora::floors::index::cluster_hash::Geometry;
+use remora::floors::index::Sizes;
+use remora::floors::memory::IndexKind;
 use remora::floors::memory::ring::RING_EXTENT_BYTES;
 use remora::floors::sync::layout;
 use remora::{Key, ReadScheme, Record};
@@ -43,7 +44,8 @@ pub(crate) fn node_bytes(tables: &[TableSize], setting: &Setting) -> u64 {
         let share = table.rows.div_ceil(setting.memory_nodes.max(1).into());
         // More records than there are addresses in a shard need more than any machine has, and must not overflow.
         let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
-        Geometry::for_rows(rows, table.slot_bytes).bytes()
+        let kinds = [IndexKind::ClusterHash, IndexKind::FStore];
+        kinds.map(|kind| Sizes::for_rows(kind, rows, table.slot_bytes).shard_bytes).into_iter().max().unwrap_or(0)
     });
     let tables = shards.fold(0, u64::saturating_add).saturating_mul(setting.replicas.into());
     let rings = setting.workers.saturating_mul(setting.coroutines * RING_EXTENT_BYTES + 4096);

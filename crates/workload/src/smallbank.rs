@@ -17,7 +17,9 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use remora::{Cluster, Error, Inspection, OpenError, Session, Table, TableOptions, Transaction, TransactionOptions};
+use remora::{
+    Cluster, Error, Inspection, Intent, OpenError, Session, Table, TableOptions, Transaction, TransactionOptions,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::guestbook::{PARAMETERS, Parameters};
@@ -212,8 +214,8 @@ impl SmallBank {
 
     /// Moves all that `from` has to `to`'s checking account.
     async fn amalgamate(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
-        let (savings, checking) = (tx.want(&self.savings, from), tx.want(&self.checking, from));
-        let receiver = tx.want(&self.checking, to);
+        let savings = tx.want_for(&self.savings, from, Intent::Update);
+        let [checking, receiver] = [from, to].map(|customer| tx.want_for(&self.checking, customer, Intent::Update));
         tx.fetch().await?;
         let saved = std::mem::take(&mut tx.get_mut(savings)?.balance);
         let checked = std::mem::take(&mut tx.get_mut(checking)?.balance);
@@ -237,7 +239,7 @@ impl SmallBank {
 
     /// From one checking account to another.
     async fn send_payment(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
-        let (sender, receiver) = (tx.want(&self.checking, from), tx.want(&self.checking, to));
+        let [sender, receiver] = [from, to].map(|customer| tx.want_for(&self.checking, customer, Intent::Update));
         tx.fetch().await?;
         if tx.get(sender)?.balance < PAYMENT {
             return Err(Error::user(InsufficientFunds));
@@ -255,7 +257,8 @@ impl SmallBank {
 
     /// Out of a checking account.
     async fn write_check(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
-        let (savings, checking) = (tx.want(&self.savings, customer), tx.want(&self.checking, customer));
+        let savings = tx.want(&self.savings, customer);
+        let checking = tx.want_for(&self.checking, customer, Intent::Update);
         tx.fetch().await?;
         let covered = tx.get(savings)?.balance + tx.get(checking)?.balance >= CHECK;
         let paid = if covered { CHECK } else { CHECK + OVERDRAFT_PENALTY };

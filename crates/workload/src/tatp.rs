@@ -279,8 +279,8 @@ impl Tatp {
 
     /// Changes a bit of the subscriber and a byte of one of its special facilities.
     async fn update_subscriber_data(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
-        let subscriber = tx.want(&self.subscriber, about.s_id);
-        let facility = tx.want(&self.special_facility, (about.s_id, about.kind));
+        let subscriber = tx.want_for(&self.subscriber, about.s_id, Intent::Update);
+        let facility = tx.want_for(&self.special_facility, (about.s_id, about.kind), Intent::Update);
         tx.fetch().await?;
         tx.get_mut(facility).map_err(expected)?.data_a = about.data as u8;
         let subscriber = tx.get_mut(subscriber)?;

@@ -127,7 +127,7 @@ fn invariants_that_do_not_hold_are_found() {
     // Somebody writes to a backup, and locks a record at a primary, behind everyone's back.
     let table = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
     let table = table.untyped();
-    let slots = table.geometry().slot_at(0);
+    let slots = table.cluster_hash().unwrap().slot_at(0);
     let word = |replica: usize, offset: u64, value: u64| {
         let replica = &table.shard_replicas(0)[replica];
         let region = cluster.fabric().region(replica.node, replica.region).unwrap();

@@ -257,7 +257,7 @@ fn damaged_memory_is_found() {
         region.words()[((replica.base + offset) / 8) as usize].fetch_xor(bits, std::sync::atomic::Ordering::SeqCst);
     };
     // A pair of a backup's index, and the lock of a primary's record.
-    let (pair, lock) = (table.geometry().pair_at(0, 6), table.geometry().slot_at(0));
+    let (pair, lock) = (table.cluster_hash().unwrap().pair_at(0, 6), table.cluster_hash().unwrap().slot_at(0));
     let cases: [(usize, u64, u64, &[&str]); 2] =
         [(1, pair, 1 << 50, &NAMES[3..4]), (0, lock, 1 << 39 | 1, &[NAMES[0], NAMES[3], NAMES[4]])];
     for (replica, offset, bits, expected) in cases {

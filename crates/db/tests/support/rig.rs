@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use remora::floors::fabric::{ClientId, Host, Lane, NodeId, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{IndexError, Table, bulk_load};
+use remora::floors::index::{IndexError, Sizes, Table, bulk_load};
 use remora::floors::memory::{
-    Discipline, Fingerprint, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
+    Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
 use remora::floors::sync::{Key, layout};
 use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, inspect};
@@ -20,11 +20,17 @@ pub struct Rig<F: Host> {
     pub fabric: F,
     admin: Registration,
     metadata: RefCell<Metadata>,
+    /// Whose tables are made.
+    protocol: Protocol,
     appliers: RefCell<Vec<Applier>>,
 }
 
 impl<F: Host> Rig<F> {
     pub fn new(fabric: F) -> Rig<F> {
+        Rig::for_protocol(fabric, Protocol::DrtmR)
+    }
+
+    pub fn for_protocol(fabric: F, protocol: Protocol) -> Rig<F> {
         let mut appliers = Vec::new();
         for at in (0..fabric.nodes()).map(NodeId) {
             let region = fabric.region(at, node::REGION).unwrap();
@@ -38,7 +44,7 @@ impl<F: Host> Rig<F> {
             Registration::connect(lane, nodes, 0).await
         };
         let admin = block_on(&fabric, ClientId(0), connect).unwrap().unwrap();
-        Rig { fabric, admin, metadata: RefCell::default(), appliers: RefCell::new(appliers) }
+        Rig { fabric, admin, metadata: RefCell::default(), protocol, appliers: RefCell::new(appliers) }
     }
 
     fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
@@ -83,20 +89,27 @@ impl<F: Host> Rig<F> {
         let nodes = self.fabric.nodes();
         // Room for an uneven share of the rows; buckets for an even one.
         let shares = rows.len().max(1) as u64;
-        let mut geometry = Geometry::for_rows(shares.div_ceil(nodes.into()), layout.slot_bytes);
-        geometry.slots = shares;
-        resize(&mut geometry);
+        let index = self.protocol.index();
+        let sizes = if index == IndexKind::ClusterHash {
+            let mut geometry = Geometry::for_rows(shares.div_ceil(nodes.into()), layout.slot_bytes);
+            geometry.slots = shares;
+            resize(&mut geometry);
+            Sizes::of(&geometry)
+        } else {
+            Sizes::for_rows(index, shares, layout.slot_bytes)
+        };
         let spec = TableSpec {
             name: name.to_owned(),
             fingerprint: Fingerprint(0),
             layout,
-            discipline: Discipline::OCC_ONE_SIDED,
+            index,
+            discipline: self.protocol.discipline(),
             shards: nodes,
             replicas,
-            buckets: geometry.buckets,
-            indirect: geometry.indirect,
-            slots: geometry.slots,
-            shard_bytes: geometry.bytes(),
+            buckets: sizes.buckets,
+            indirect: sizes.indirect,
+            slots: sizes.slots,
+            shard_bytes: sizes.shard_bytes,
         };
         let client = self.admin.incarnation.into();
         let create = async |lane: &Lane| metadata::create_table(lane, nodes, client, spec).await;

@@ -33,6 +33,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         name: "keys".to_owned(),
         fingerprint: Fingerprint(0),
         layout,
+        index: remora_memory::IndexKind::ClusterHash,
         discipline: Discipline::OCC_ONE_SIDED,
         shards: 1,
         replicas: 2,

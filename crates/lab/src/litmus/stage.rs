@@ -14,7 +14,8 @@ use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Table, bulk_load};
 use remora::floors::memory::ring::{RING_EXTENT_BYTES, RingReader};
 use remora::floors::memory::{
-    Discipline, Fingerprint, Metadata, ReadScheme, Registration, TableId, TableSpec, clients, identity, metadata, node,
+    Discipline, Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableId, TableSpec, clients, identity,
+    metadata, node,
 };
 use remora::floors::sync::{Key, layout};
 use remora::floors::txn::{
@@ -108,6 +109,7 @@ impl Stage {
             name: name.clone(),
             fingerprint: Fingerprint(0),
             layout,
+            index: IndexKind::ClusterHash,
             discipline: self.clients[0].1.discipline(),
             shards: 1,
             replicas: self.nodes as u8,

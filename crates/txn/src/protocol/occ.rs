@@ -52,16 +52,15 @@
 
 use remora_fabric::{CallHandle, Completed, FabricError, Fault, NodeId, ReadHandle, Round, probes};
 use remora_index::BucketRef;
-use remora_index::cluster_hash::still_absent;
+use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
 use remora_sync::{IMAGE_AT, LockWord, RecordHeader, VALIDATED_BYTES};
 
 use crate::error::{Abort, Limit, Stop};
-use crate::event::Outcome;
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
-use crate::protocol::{Locks, Primitive};
+use crate::protocol::{Acknowledged, Locks, Primitive, nodes};
 use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Change, Fetch, Item, Lock, Sets, locks};
 use crate::tx::Tx;
@@ -162,14 +161,6 @@ fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeI
         state.reservations.push((node, room));
     }
     Ok(())
-}
-
-fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
-    std::iter::from_fn(move || {
-        let node = (set != 0).then(|| NodeId(set.trailing_zeros() as u16));
-        set &= set.wrapping_sub(1);
-        node
-    })
 }
 
 /// Takes the lock of every record to be written, and sees in the same round trip whether it is still what was read: CAS
@@ -306,12 +297,12 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
     let before = |at: &usize| (sets.arena[*at] as usize).checked_sub(1);
     let chain = std::iter::successors((one.chain as usize).checked_sub(1), before);
     let buckets = chain.clone().count();
-    if !round.has_room(buckets, buckets * BucketRef::BYTES) && !round.is_empty() {
+    if !round.has_room(buckets, buckets * BUCKET_BYTES) && !round.is_empty() {
         return false;
     }
     checks.extend(chain.map(|chain| {
         let bucket = BucketRef { shard: sets.arena[chain + 1] as u16, bucket: sets.arena[chain + 2] };
-        Check::Bucket { item, chain, read: round.read(table.bucket_address(bucket), BucketRef::BYTES) }
+        Check::Bucket { item, chain, read: round.read(table.bucket_address(bucket), BUCKET_BYTES) }
     }));
     true
 }
@@ -422,28 +413,14 @@ async fn install(tx: &mut Tx<'_>) {
     } else {
         tx.install_rounds(send)
     }
-    let mut waiting = Acknowledged { tx, awaited: false };
+    let mut waiting = Acknowledged::of(tx);
     for round in under_way {
         if let Err(error) = round.await {
-            tracing::warn!(id = %waiting.tx.id, %error, "a commit was not acknowledged: it is in the log");
-            waiting.tx.state.doubt();
+            tracing::warn!(id = %waiting.tx().id, %error, "a commit was not acknowledged: it is in the log");
+            waiting.tx().state.doubt();
         }
     }
-    waiting.awaited = true;
-}
-
-/// A transaction that has committed and waits for the acknowledgement of that. Dropped while it does, it is told so.
-struct Acknowledged<'t, 's> {
-    tx: &'t mut Tx<'s>,
-    awaited: bool,
-}
-
-impl Drop for Acknowledged<'_, '_> {
-    fn drop(&mut self) {
-        if !self.awaited {
-            self.tx.end(Outcome::Committed);
-        }
-    }
+    waiting.done();
 }
 
 /// The rounds that install updates of records whose locks the primary's CPU has taken: see [`Locks::Cpu`].

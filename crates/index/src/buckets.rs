@@ -1,0 +1,108 @@
+//! What all hash indexes of a shard have in common: an array of buckets behind a header.
+
+use std::fmt;
+use std::ops::Range;
+
+use remora_memory::IndexKind;
+
+use crate::{cluster_hash, fstore};
+
+/// Bytes of a shard's header, whatever its index.
+pub(crate) const SHARD_HEADER_BYTES: u64 = 128;
+
+/// An array of buckets: main ones, which keys hash to, then those that chains grow by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Buckets {
+    /// Main buckets.
+    pub main: u64,
+    /// Buckets behind them, shared by all chains.
+    pub overflow: u64,
+    /// Bytes of a bucket.
+    pub bytes: u64,
+}
+
+impl Buckets {
+    /// How many there are.
+    #[inline]
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.main + self.overflow
+    }
+
+    /// Offset of a bucket in its shard; the main ones come first.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, number: u64) -> u64 {
+        SHARD_HEADER_BYTES + number * self.bytes
+    }
+
+    /// Offset behind the last one.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.at(self.count())
+    }
+
+    /// Number of the bucket at an offset, which may be anything, if there is one.
+    #[inline]
+    #[must_use]
+    pub fn number(&self, offset: u64) -> Option<u64> {
+        let number = offset.checked_sub(SHARD_HEADER_BYTES)? / self.bytes;
+        (number < self.count() && self.at(number) == offset).then_some(number)
+    }
+
+    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to choose the shard.
+    #[inline]
+    #[must_use]
+    pub fn home(&self, scatter: u64) -> u64 {
+        ((u128::from(scatter << 16) * u128::from(self.main)) >> 64) as u64
+    }
+}
+
+/// How an index lies in a shard: what the rounds of a transaction, loaders and checks need to know of it.
+pub trait Index: fmt::Debug + Send + Sync {
+    /// Its buckets.
+    fn buckets(&self) -> Buckets;
+
+    /// Bytes of a shard.
+    fn bytes(&self) -> u64;
+
+    /// Slots of records in a shard.
+    fn slots_in_all(&self) -> u64;
+
+    /// What of a shard consists of records alone.
+    fn lines_of_records(&self) -> Range<u64>;
+
+    /// Offset of the first slot of a record at or behind an offset.
+    fn slot_behind(&self, at: u64) -> Option<u64>;
+}
+
+/// What a table of so many rows for each shard is created with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Main buckets of a shard.
+    pub buckets: u64,
+    /// Buckets that chains grow by.
+    pub indirect: u64,
+    /// Slots of records.
+    pub slots: u64,
+    /// Bytes of a shard.
+    pub shard_bytes: u64,
+}
+
+impl Sizes {
+    /// For a shard of so many rows.
+    #[must_use]
+    pub fn for_rows(kind: IndexKind, rows: u64, slot_bytes: u32) -> Sizes {
+        match kind {
+            IndexKind::ClusterHash => Sizes::of(&cluster_hash::Geometry::for_rows(rows, slot_bytes)),
+            IndexKind::FStore => Sizes::of(&fstore::Geometry::for_rows(rows, slot_bytes)),
+        }
+    }
+
+    /// Of an index.
+    #[must_use]
+    pub fn of(index: &dyn Index) -> Sizes {
+        let Buckets { main, overflow, .. } = index.buckets();
+        Sizes { buckets: main, indirect: overflow, slots: index.slots_in_all(), shard_bytes: index.bytes() }
+    }
+}

@@ -1,0 +1,176 @@
+//! FStore (Zhang et al., TOS 2023, section 5.1): a hash table whose buckets hold the records themselves, so that one READ
+//! brings a record whose location nobody knows.
+//!
+//! ```text
+//! shard
+//! +0    header, 128 bytes: a structural record whose value is the number of overflow buckets in use
+//! +128  main buckets, then overflow buckets (the reserved space), all of one size
+//!
+//! bucket, whole 64-byte lines
+//! +0    header: a structural record whose value is the offset of the next bucket, 0 = none
+//! +64   slots of records (`remora_sync::record`), as many as fit about 512 bytes, 2 to 7
+//! ```
+//!
+//! A *structural record* is a record like any other, one line, with a value of 8 bytes and without a key: lock word,
+//! version, meta, value. So what changes in the structure is locked, logged, installed on every replica, made visible and
+//! recovered exactly as data are, by clients alone; no CPU of a memory node takes part.
+//!
+//! # Rules
+//!
+//! 1. **Whoever inserts into a chain holds the lock of its main bucket's header.** So there are never two inserters of one
+//!    key (the text leaves this open; its authors' code lets the second take the next slot: litmus L10).
+//! 2. **A delete is an update** to a tombstone, in place. A slot that was never used, or holds a visible tombstone, is
+//!    vacant; who inserts locks it as well, and looks again under that lock.
+//! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those of all slots of its
+//!    chain, which it reads under the lock of rule 1. The tombstone of the key's former life is among them, or was
+//!    overwritten by an insert into the same chain, whose version is higher still.
+//! 4. **A chain only grows at its end**, and never shrinks: growing writes the shard's header and the last bucket's.
+//!
+//! # That a key is absent
+//!
+//! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by reading the buckets again,
+//! at the primary, after all locks of one's own are held. If no version in the chain has changed, of slots and headers,
+//! nothing was inserted there from the first READ of each line to its second, and these intervals overlap. A transaction
+//! that writes must also find the main header unlocked, or have locked it itself: its holder may be about to insert.
+
+use std::ops::Range;
+
+use remora_memory::TableSpec;
+use remora_sync::{FetchedRecord, RecordShape, Unstable};
+
+use crate::buckets::{Buckets, Index};
+
+/// Bytes of a bucket's header: a line.
+pub const BUCKET_HEADER_BYTES: usize = 64;
+/// Bytes of the slots of a bucket, if at least [`SLOTS_MIN`] fit.
+const SLOTS_BYTES: u64 = 448;
+/// Fewest slots of a bucket.
+const SLOTS_MIN: u64 = 2;
+
+/// Share of the main buckets' slots that are used when a table holds what it was created for.
+const OCCUPANCY: f64 = 0.6;
+
+/// Sizes and places within a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Main buckets, and the reserved space behind them.
+    pub buckets: Buckets,
+    /// Slots of a bucket.
+    pub slots: u64,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+}
+
+impl Geometry {
+    /// For a shard of so many rows.
+    #[must_use]
+    pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
+        let slot_bytes = u64::from(slot_bytes);
+        let slots = (SLOTS_BYTES / slot_bytes).max(SLOTS_MIN);
+        let main = ((rows as f64 / (slots as f64 * OCCUPANCY)).ceil() as u64).max(1);
+        // At this occupancy at most an eighth of the main buckets overflow (two slots, Poisson with mean 1.2).
+        let overflow = main / 4 + 16;
+        Geometry::new(main, overflow, slots, slot_bytes)
+    }
+
+    fn new(main: u64, overflow: u64, slots: u64, slot_bytes: u64) -> Geometry {
+        let bytes = slots.saturating_mul(slot_bytes).saturating_add(BUCKET_HEADER_BYTES as u64);
+        Geometry { buckets: Buckets { main, overflow, bytes }, slots, slot_bytes }
+    }
+
+    /// Of a table's shards.
+    #[must_use]
+    pub fn of(spec: &TableSpec) -> Geometry {
+        let buckets = spec.buckets.saturating_add(spec.indirect).max(1);
+        Geometry::new(spec.buckets, spec.indirect, spec.slots / buckets, spec.layout.slot_bytes.into())
+    }
+
+    /// Offset of a slot of a bucket.
+    #[inline]
+    #[must_use]
+    pub fn slot_at(&self, bucket: u64, slot: u64) -> u64 {
+        self.buckets.at(bucket) + BUCKET_HEADER_BYTES as u64 + slot * self.slot_bytes
+    }
+
+    /// The slots of a bucket that was read, by number.
+    #[inline]
+    pub fn slots<'w>(&self, words: &'w [u64], shape: &'w RecordShape) -> impl Iterator<Item = FetchedRecord<'w>> {
+        let record = shape.record_bytes() / 8;
+        let slots =
+            words.get(BUCKET_HEADER_BYTES / 8..).unwrap_or(&[]).chunks_exact((self.slot_bytes as usize / 8).max(1));
+        // A catalog may say anything of its sizes.
+        slots.map(move |slot| FetchedRecord::new(slot.get(..record).unwrap_or(&[]), shape))
+    }
+
+    /// Offset of the bucket behind one that was read; 0 if it is the last of its chain. `shape` is that of structural
+    /// records.
+    pub fn next(&self, words: &[u64], shape: &RecordShape) -> Result<u64, Unstable> {
+        let header = words.get(..shape.record_bytes() / 8).unwrap_or(&[]);
+        Ok(structural_value(FetchedRecord::new(header, shape))?.1)
+    }
+}
+
+/// Version and value of a structural record, which may be locked.
+#[inline]
+pub fn structural_value(record: FetchedRecord<'_>) -> Result<(u64, u64), Unstable> {
+    let record = record.check_in_place()?;
+    let mut value = [0; 1];
+    record.first_words(&mut value);
+    Ok((record.version().to_bits(), value[0]))
+}
+
+impl Index for Geometry {
+    fn buckets(&self) -> Buckets {
+        self.buckets
+    }
+
+    fn bytes(&self) -> u64 {
+        self.buckets.end()
+    }
+
+    fn slots_in_all(&self) -> u64 {
+        self.buckets.count() * self.slots
+    }
+
+    fn lines_of_records(&self) -> Range<u64> {
+        0..self.bytes()
+    }
+
+    fn slot_behind(&self, at: u64) -> Option<u64> {
+        let bucket = at.saturating_sub(self.buckets.at(0)) / self.buckets.bytes;
+        let slot = at.saturating_sub(self.slot_at(bucket, 0)).div_ceil(self.slot_bytes);
+        let (bucket, slot) = if slot < self.slots { (bucket, slot) } else { (bucket + 1, 0) };
+        (bucket < self.buckets.count()).then(|| self.slot_at(bucket, slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_bucket_is_about_half_a_kilobyte() {
+        for (slot_bytes, slots, bytes) in [(64, 7, 512), (128, 3, 448), (192, 2, 448), (704, 2, 1472)] {
+            let geometry = Geometry::for_rows(1000, slot_bytes);
+            assert_eq!((geometry.slots, geometry.buckets.bytes), (slots, bytes), "{slot_bytes}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_slot_is_found(rows in 0u64..500, lines in 1u32..12, within in 0u64..64) {
+            let geometry = Geometry::for_rows(rows, lines * 64);
+            let mut at = 0;
+            for bucket in 0..geometry.buckets.count() {
+                for slot in (0..geometry.slots).map(|slot| geometry.slot_at(bucket, slot)) {
+                    prop_assert_eq!(geometry.slot_behind(at), Some(slot));
+                    prop_assert_eq!(geometry.slot_behind(slot), Some(slot));
+                    at = slot + 1 + within.min(geometry.slot_bytes - 1);
+                }
+            }
+            prop_assert_eq!(geometry.slot_behind(at), None);
+            prop_assert!(at <= geometry.bytes());
+        }
+    }
+}

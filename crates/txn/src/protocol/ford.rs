@@ -1,0 +1,899 @@
+//! FORD: one-sided transactions that update every replica in place (Zhang et al., TOS 2023, section 4), corrected.
+//!
+//! ```text
+//!            coordinator              primaries            all replicas of the write set, one chain a node
+//!
+//! execute    CAS lock; READ record -> of records to write                                      1 round trip
+//!            READ record           -> of records only read, at the primary or a backup          (the same)
+//! validate   READ lock, version    -> of records only read                                      1, if there are any
+//! commit                                                   WRITE undo entry;
+//!                                                          WRITE record, marked invisible;
+//!                                                          flush (backups)                   -> 1
+//!            ---- committed: every replica has acknowledged its chain ----
+//! release                                                  WRITE version, visible;
+//!                                                          WRITE undo entry free             -> in the background,
+//!                                     CAS unlock                                             -> and only then this
+//! ```
+//!
+//! With locations cached and records named for what is done to them ([`Intent::Update`]): 2 round trips for a transaction
+//! that writes what it reads, 3 if it also only reads records, 1 for one that reads one record, 2 for one that reads
+//! several. A record whose location is unknown costs the READ of its bucket before; one that was named to be read and is
+//! then written is locked by a round of its own. No CPU of a memory node takes part in anything.
+//!
+//! # Where this is not the text's protocol
+//!
+//! - The text puts the invisible bit into the lock word and sets it by a CAS before the data. Here it is in the version
+//!   word and **rides in the WRITE of the data**: mark and data land together, a commit needs no atomics, nothing depends on
+//!   a NIC's order of WRITE after CAS, and the lock word is only ever CASed.
+//! - The undo entry goes out **in the commit's own chain**, before the data on each connection, and not in a round during
+//!   execution. So two round trips are two also for short logic, and an abort has no log to neutralise.
+//! - Validation of a transaction that writes looks **at the primary, and at the lock** as well as the version.
+//! - Replicas are made visible, and logs freed, **and acknowledged, before any lock is freed**.
+//! - A rollback, which only recovery does, installs a new odd version, and never the old one again.
+//!
+//! # Invariants
+//!
+//! 1. **A written record is locked by its writer**, at its primary, from before it was last read until every replica is
+//!    visible again. Locks are taken by CAS(free -> me) and released by CAS(me -> free), only if they may have been taken.
+//! 2. **Validation after the last lock, before the commit round.** A transaction that writes fails on the lock of another
+//!    (else: write skew). One that only reads does not: whatever was acknowledged to anybody is in place everywhere,
+//!    visible or not.
+//! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write set. From the moment that
+//!    the commit round is posted this client never undoes; only recovery may.
+//! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later sees an older version.
+//! 5. **Visible before log free** on each node, **all of that before unlock**.
+//! 6. **A record is read only while visible and whole**; a lock alone does not make it unreadable. So a single record needs
+//!    no validation, wherever it was read.
+
+use std::sync::Arc;
+
+use remora_fabric::{Address, Completed, NodeId, Round, probes};
+use remora_index::fstore::BUCKET_HEADER_BYTES;
+use remora_index::{BucketRef, Location, Table};
+use remora_memory::limits::FRAME_BYTES_MAX;
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS};
+use remora_memory::{Pointer, Replica};
+use remora_sync::{
+    FetchedRecord, IMAGE_AT, INCARNATION_MASK, Life, LockWord, RecordHeader, StableRecord, Unstable, VALIDATED_BYTES,
+    Version,
+};
+
+use crate::error::{Abort, Limit, Stop};
+use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::log::{self, LoggedRecord};
+use crate::protocol::{Acknowledged, Check, nodes};
+use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
+use crate::tx::Tx;
+
+/// What FORD does. All is on by default; an ablation turns one off.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ford {
+    /// Locks are taken by the round that reads the record. Without: by a round of their own before the commit.
+    pub hitchhike: bool,
+    /// Locations are cached.
+    pub address_cache: bool,
+    /// Undo entry, backups and primaries in one round. Without: in three, one after the other.
+    pub coalesce: bool,
+    /// Nobody waits for the release.
+    pub background_release: bool,
+    /// What is only read may be read from a backup. Without: from primaries.
+    pub backup_reads: bool,
+    /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every replica.
+    pub selective_flush: bool,
+}
+
+impl Ford {
+    /// All of it.
+    pub const WHOLE: Ford = Ford {
+        hitchhike: true,
+        address_cache: true,
+        coalesce: true,
+        background_release: true,
+        backup_reads: true,
+        selective_flush: true,
+    };
+    /// The mechanisms that can be turned off, by name.
+    pub const MECHANISMS: [&'static str; 6] =
+        ["hitchhike", "address-cache", "coalesce", "background-release", "backup-reads", "selective-flush"];
+
+    /// Turns a mechanism off; false if there is none of that name.
+    #[must_use]
+    pub fn disable(&mut self, mechanism: &str) -> bool {
+        let known = Ford::MECHANISMS.iter().position(|name| *name == mechanism);
+        let Some(index) = known else { return false };
+        let Ford { hitchhike, address_cache, coalesce, background_release, backup_reads, selective_flush } = self;
+        *[hitchhike, address_cache, coalesce, background_release, backup_reads, selective_flush][index] = false;
+        true
+    }
+}
+
+// ---- execute --------------------------------------------------------------------------------------------------------
+
+/// What a record's words turned out to be.
+enum Seen {
+    /// Its step is done.
+    Done,
+    /// Not to be used now.
+    Unstable(Abort),
+}
+
+/// Brings every record that was named and is not here yet, and locks those that were named to be written.
+pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    let mut waits = 0;
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        grow(tx)?;
+        let mut round = tx.lane.round();
+        ask(tx, &mut round, ford);
+        let done = tx.lane.execute(round).await?;
+        let asked = tx.state.sets.items.len();
+        locked(tx, &done)?;
+        let mut unstable = None;
+        for index in tx.state.sets.fetched..asked {
+            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
+                continue;
+            }
+            let words = done.words(tx.state.sets.items[index].read);
+            let seen = match tx.state.sets.items[index].fetch {
+                Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words)?,
+                _ => record_arrived(tx, index, words)?,
+            };
+            if let Seen::Unstable(why) = seen {
+                unstable = Some(why);
+            }
+        }
+        drop(done);
+        let Sets { items, fetched, .. } = &mut tx.state.sets;
+        while items.get(*fetched).is_some_and(|item| matches!(item.fetch, Fetch::Here | Fetch::Absent)) {
+            *fetched += 1;
+        }
+        if let Some(why) = unstable {
+            waits += 1;
+            if waits == READ_ATTEMPTS {
+                return Err(why.into());
+            }
+            tx.lane.sleep(READ_PAUSE_NS).await;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the next step of every item to the round: as much as fits.
+fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
+    let mut index = tx.state.sets.fetched;
+    // Structural records are added behind as they are needed.
+    while index < tx.state.sets.items.len() {
+        let item = tx.state.sets.items[index];
+        let asked = match item.fetch {
+            Fetch::Probe(bucket, _) => ask_bucket(tx, round, index, bucket, ford),
+            Fetch::Record(_) | Fetch::Place(_) => ask_record(tx, round, index, ford),
+            Fetch::Here | Fetch::Absent | Fetch::Ask | Fetch::Grow(_) => false,
+        };
+        tx.state.sets.items[index].asked = asked;
+        index += 1;
+    }
+}
+
+/// A bucket of a key's chain. Whoever is to insert first locks the chain, by the lock of its main bucket.
+fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: BucketRef, ford: Ford) -> bool {
+    let item = tx.state.sets.items[index];
+    let table = registered(&tx.state.sets.tables, item.table);
+    let (bytes, at) = (table.bucket_bytes(), table.bucket_address(bucket));
+    if !round.has_room(2, bytes + 4 * 8) {
+        return false;
+    }
+    let inserts = item.intent == Intent::Insert;
+    if inserts && bucket == item.home {
+        let offset = table.fstore().map_or(0, |fstore| fstore.buckets.at(bucket.bucket));
+        let known = tx.state.sets.items.len();
+        let header = tx.state.sets.structural(item.table, bucket.shard, offset);
+        if header == known {
+            // Only its lock is needed, until the chain has to grow.
+            tx.state.sets.items[header].fetch = Fetch::Here;
+        }
+        lock(tx, round, header);
+    }
+    let sets = &tx.state.sets;
+    let replicas = sets.table(item.table).shard_replicas(bucket.shard);
+    let replica = if inserts || !ford.backup_reads { 0 } else { lightest(&tx.state.load, replicas) };
+    let from = Address { node: replicas[replica].node, region: replicas[replica].region, ..at };
+    let from = Address { offset: from.offset - replicas[0].base + replicas[replica].base, ..from };
+    tx.state.sets.items[index].read = round.read(from, bytes);
+    tx.state.count(from.node, bytes);
+    true
+}
+
+/// A record whose location is known; with its lock, if it is to be written.
+fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) -> bool {
+    let sets = &tx.state.sets;
+    let item = sets.items[index];
+    let bytes = sets.shape(&item).record_bytes();
+    if !round.has_room(2, bytes + 4 * 8) {
+        return false;
+    }
+    let vacant = matches!(item.fetch, Fetch::Place(_));
+    let writes = vacant || item.structural || ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete);
+    let mut from = item.address;
+    if writes {
+        lock(tx, round, index);
+    } else if ford.backup_reads {
+        let replicas = sets.table(item.table).replicas(item.location.pointer);
+        from = replicas[lightest(&tx.state.load, replicas)].address(item.location.pointer.offset());
+    }
+    // Behind the CAS, which is an ordered pair: what it brings is the record under the lock.
+    tx.state.sets.items[index].read = round.read(from, bytes);
+    tx.state.count(from.node, bytes);
+    true
+}
+
+/// Adds the CAS that locks an item's record, unless it is locked already.
+fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
+    let me = tx.id.lock().to_bits();
+    let item = &mut tx.state.sets.items[index];
+    if item.lock == Lock::No {
+        item.lock = Lock::Maybe;
+        item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
+        tx.state.count(tx.state.sets.items[index].address.node, 16);
+        if !std::mem::replace(&mut tx.locking, true) {
+            tx.lane.probe(probes::LOCKS);
+        }
+    }
+}
+
+/// The replica that this client has sent least to. Which that is follows the load, because what it sends is counted.
+fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
+    let of = |replica: &Replica| load.get(usize::from(replica.node.0)).copied().unwrap_or(0);
+    (0..replicas.len()).min_by_key(|replica| of(&replicas[*replica])).unwrap_or(0)
+}
+
+/// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and releases its own.
+fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<(), Stop> {
+    let me = tx.id.lock();
+    let mut conflict = None;
+    for item in tx.state.sets.items.iter_mut().filter(|item| item.lock == Lock::Maybe) {
+        let previous = LockWord::from_bits(done.previous(item.swap));
+        // A stale location can lead two items to one slot, which is one's own then, under the name of the other.
+        item.lock = if previous.is_free() { Lock::Held } else { Lock::No };
+        if !previous.is_free() && previous != me {
+            conflict = Some(Abort::Locked(previous));
+        }
+    }
+    conflict.map_or(Ok(()), |abort| Err(abort.into()))
+}
+
+fn unstable(why: Unstable) -> Seen {
+    Seen::Unstable(match why {
+        Unstable::Locked(lock) | Unstable::Invisible(lock) => Abort::Locked(lock),
+        Unstable::Torn => Abort::Torn,
+    })
+}
+
+/// A record has arrived: keeps it, if it is whole, visible, and its key's.
+fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, Stop> {
+    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+    let item = &mut items[index];
+    let record = match check(FetchedRecord::new(words, shape(tables, item))) {
+        Ok(record) => record,
+        Err(why) => return Ok(unstable(why)),
+    };
+    if let Fetch::Place(_) = item.fetch {
+        let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(chain::SLOT_WORDS));
+        // Above every version of the chain: the key's former life ended with one of them (`fstore`, rule 3).
+        let floor = chain.map(|word| Version::from_bits(*word).0).fold(record.version(), Version::max);
+        item.keep_before(arena, &record);
+        return slot_arrived(item, floor, record.life());
+    }
+    let its_own = item.structural
+        || record.is_present()
+            && record.has_key(item.key_words(arena))
+            && record.incarnation() == item.location.incarnation;
+    if !its_own {
+        return look_up_again(tx, index);
+    }
+    if item.fetched_before() == Some(false) && !item.structural {
+        return Err(Abort::Changed.into());
+    }
+    item.keep(arena, &record);
+    if item.lock == Lock::Held {
+        item.keep_before(arena, &record);
+    }
+    Ok(Seen::Done)
+}
+
+#[inline]
+fn check(fetched: FetchedRecord<'_>) -> Result<StableRecord<'_>, Unstable> {
+    if mutant!(AcceptTorn) { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check_in_place() }
+}
+
+/// The record at the location that the cache gave is another's, or gone: looks into the index. A lock that was taken for
+/// nothing goes back at once.
+#[cold]
+fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
+    let item = tx.state.sets.items[index];
+    if item.lock == Lock::Held {
+        let mut round = tx.lane.round();
+        round.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
+        tx.lane.post(round);
+    }
+    tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
+    let item = &mut tx.state.sets.items[index];
+    item.lock = Lock::No;
+    item.location = Location::default();
+    item.fetch = Fetch::Probe(item.home, 0);
+    item.chain = 0;
+    item.lookups += 1;
+    if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Seen::Done) }
+}
+
+// ---- the chain of a key ---------------------------------------------------------------------------------------------
+
+/// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket, version word of its
+/// header; then version word of each slot, and whether it is vacant.
+mod chain {
+    pub(super) const HEAD_WORDS: usize = 4;
+    pub(super) const SLOT_WORDS: usize = 2;
+}
+
+/// A bucket of the chain of a key, as it was read.
+struct ChainLink<'a> {
+    bucket: BucketRef,
+    slots: &'a [u64],
+}
+
+/// The chain that was read for an item, last bucket first.
+fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item: &Item) -> impl Iterator<Item = ChainLink<'a>> {
+    let slots = registered(tables, item.table).fstore().map_or(0, |fstore| fstore.slots) as usize;
+    let mut at = item.chain as usize;
+    std::iter::from_fn(move || {
+        let head = &arena[at.checked_sub(1)?..];
+        at = head[0] as usize;
+        let bucket = BucketRef { shard: head[1] as u16, bucket: head[2] };
+        Some(ChainLink { bucket, slots: &head[chain::HEAD_WORDS..][..slots * chain::SLOT_WORDS] })
+    })
+}
+
+/// A bucket has arrived: the key's record is in it, or further on, or nowhere.
+fn bucket_arrived(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64]) -> Result<Seen, Stop> {
+    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+    let item = &mut items[index];
+    let table = registered(tables, item.table);
+    let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
+    let next = match fstore.next(words, table.structural()) {
+        Ok(next) => next,
+        Err(why) => return Ok(unstable(why)),
+    };
+    let entry = arena.len();
+    arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, words[1]]);
+    let mut unreadable = None;
+    let mut found = None;
+    for (slot, fetched) in fstore.slots(words, table.shape()).enumerate() {
+        let record = match check(fetched) {
+            Ok(record) => record,
+            Err(why) => {
+                // It may be the key's own.
+                unreadable = Some(why);
+                continue;
+            }
+        };
+        if record.is_present() && record.has_key(item.key_words(arena)) {
+            found = Some((slot as u64, record));
+            break;
+        }
+        arena.extend([record.version().to_bits(), u64::from(!record.is_present() && record.lock().is_free())]);
+    }
+    match (found, unreadable) {
+        (Some((slot, record)), _) => {
+            arena.truncate(entry);
+            let offset = fstore.slot_at(bucket.bucket, slot);
+            let pointer = Pointer::new(table.shard_id(bucket.shard), offset);
+            item.location = Location { pointer, incarnation: record.incarnation() };
+            item.address = table.primary(pointer);
+            if item.fetched_before() == Some(false) {
+                return Err(Abort::Changed.into());
+            }
+            let ford = tx.state.protocol.ford();
+            if ford.address_cache {
+                table.learn(item.home, item.hash, item.location);
+            }
+            if ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete) {
+                // The CAS could not name it: the record is read once more, under its lock.
+                item.fetch = Fetch::Record(Found::Probed(bucket, slot as usize));
+            } else {
+                item.keep(arena, &record);
+            }
+            return Ok(Seen::Done);
+        }
+        (None, Some(why)) => {
+            arena.truncate(entry);
+            return Ok(unstable(why));
+        }
+        (None, None) => {}
+    }
+    item.chain = entry as u32 + 1;
+    item.hops += 1;
+    if item.hops > HOPS_MAX {
+        return Err(Abort::Changed.into());
+    }
+    if let Some(next) = table.linked(bucket, next) {
+        item.fetch = Fetch::Probe(next, 0);
+    } else if item.intent == Intent::Insert {
+        choose_slot(tx, index, bucket);
+    } else if item.fetched_before() == Some(true) {
+        return Err(Abort::Changed.into());
+    } else {
+        item.fetch = Fetch::Absent;
+        item.seen = true;
+    }
+    Ok(Seen::Done)
+}
+
+/// Under the lock of its chain the key is nowhere: it will be in the first vacant slot, or the chain has to grow.
+fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
+    let sets = &tx.state.sets;
+    let item = sets.items[index];
+    let table = sets.table(item.table);
+    let Some(fstore) = table.fstore() else { return };
+    let shard = table.shard_id(last.shard);
+    let taken =
+        |pointer: Pointer| sets.items.iter().any(|other| !other.structural && other.location.pointer == pointer);
+    let mut vacant = None;
+    for link in chain_of(&sets.tables, &sets.arena, &item) {
+        for (slot, words) in link.slots.chunks_exact(chain::SLOT_WORDS).enumerate() {
+            let pointer = Pointer::new(shard, fstore.slot_at(link.bucket.bucket, slot as u64));
+            if words[1] == 1 && !taken(pointer) {
+                // Overwritten by those of buckets further ahead.
+                vacant = Some(pointer);
+                break;
+            }
+        }
+    }
+    let last_header = Pointer::new(shard, fstore.buckets.at(last.bucket));
+    // A bucket that this transaction has added to the chain for another key.
+    let added = sets.items.iter().find(|item| item.location.pointer == last_header && item.is_written());
+    if let (None, Some(header)) = (vacant, added) {
+        let bucket = fstore.buckets.number(sets.structural_value(header)).unwrap_or(last.bucket);
+        let slots = (0..fstore.slots).map(|slot| Pointer::new(shard, fstore.slot_at(bucket, slot)));
+        vacant = slots.into_iter().find(|pointer| !taken(*pointer));
+    }
+    match vacant {
+        Some(pointer) => place(sets.table(item.table).primary(pointer), pointer, &mut tx.state.sets.items[index]),
+        None => {
+            let (header, offset) = (item.table, last_header.offset());
+            for offset in [0, offset] {
+                let record = tx.state.sets.structural(header, last.shard, offset);
+                let sets = &mut tx.state.sets;
+                if sets.items[record].before(&sets.arena).is_empty() {
+                    sets.items[record].fetch = Fetch::Record(Found::Cached);
+                    sets.fetched = sets.fetched.min(record);
+                }
+            }
+            tx.state.sets.items[index].fetch = Fetch::Grow(last);
+        }
+    }
+}
+
+fn place(address: Address, pointer: Pointer, item: &mut Item) {
+    item.fetch = Fetch::Place(Intent::Insert);
+    item.location = Location { pointer, incarnation: 0 };
+    item.address = address;
+}
+
+/// Grows the chains whose last header, and shard header, have been locked and read: the new bucket is linked by this
+/// transaction's commit, like any change of a record.
+fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        let item = tx.state.sets.items[index];
+        let Fetch::Grow(last) = item.fetch else { continue };
+        let sets = &mut tx.state.sets;
+        let Some(fstore) = sets.table(item.table).fstore().copied() else { continue };
+        let shard = sets.structural(item.table, last.shard, 0);
+        let header = sets.structural(item.table, last.shard, fstore.buckets.at(last.bucket));
+        if [shard, header].iter().any(|index| sets.items[*index].before(&sets.arena).is_empty()) {
+            continue;
+        }
+        if sets.items[header].is_written() {
+            // Grown meanwhile, for another key of this transaction.
+            choose_slot(tx, index, last);
+            continue;
+        }
+        let used = sets.structural_value(&sets.items[shard]);
+        if used >= fstore.buckets.overflow {
+            return Err(Limit::TableFull.into());
+        }
+        let new = fstore.buckets.main + used;
+        sets.set_structural(shard, used + 1);
+        sets.set_structural(header, fstore.buckets.at(new));
+        let pointer = Pointer::new(sets.table(item.table).shard_id(last.shard), fstore.slot_at(new, 0));
+        place(sets.table(item.table).primary(pointer), pointer, &mut sets.items[index]);
+    }
+    Ok(())
+}
+
+/// The vacant slot for a key to be inserted has arrived, locked.
+fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<Seen, Stop> {
+    let incarnation = match life {
+        None => 1,
+        Some(Life::Deleted { incarnation }) => incarnation.wrapping_add(1),
+        Some(Life::Present { .. } | Life::Prepared { .. }) => return Err(Abort::Changed.into()),
+    };
+    item.location.incarnation = incarnation & INCARNATION_MASK;
+    item.version = floor;
+    item.fetch = Fetch::Here;
+    item.seen = true;
+    Ok(Seen::Done)
+}
+
+// ---- validate -------------------------------------------------------------------------------------------------------
+
+/// A transaction that writes nothing. One record was whole and visible when it was read; several must be looked at again
+/// together.
+pub(super) async fn validate_read_only(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    let one = matches!(tx.state.sets.items.as_slice(), [item] if matches!(item.fetch, Fetch::Here));
+    if !one {
+        validate(tx, false).await?;
+        tx.mark(|phases, now| phases.validated = now);
+    }
+    Ok(())
+}
+
+/// Looks again, at the primaries, at what was read and is not locked (invariant 2).
+async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
+    let mut next = 0;
+    while next < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        let state = &mut *tx.state;
+        state.checks.clear();
+        while let Some(item) = state.sets.items.get(next) {
+            let fits = match item.fetch {
+                _ if item.lock == Lock::Held || item.structural => true,
+                Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
+                _ => {
+                    round.has_room(1, VALIDATED_BYTES) && {
+                        state.checks.push(Check::Read { item: next, read: round.read(item.address, VALIDATED_BYTES) });
+                        true
+                    }
+                }
+            };
+            if !fits {
+                break;
+            }
+            next += 1;
+        }
+        let done = tx.lane.execute(round).await?;
+        for check in &tx.state.checks {
+            passes(&tx.state.sets, &done, *check, writes, tx.id.lock())?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the buckets of an absent key's chain. A chain that no round has room for is read as far as it fits, and refused.
+fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
+    if mutant!(AbsentWithoutValidation) {
+        return true;
+    }
+    let one = &sets.items[item];
+    let table = sets.table(one.table);
+    let (bytes, links) = (table.bucket_bytes(), chain_of(&sets.tables, &sets.arena, one).count());
+    if !round.has_room(links, links * bytes) && !round.is_empty() {
+        return false;
+    }
+    let mut chain = one.chain as usize;
+    for link in chain_of(&sets.tables, &sets.arena, one) {
+        checks.push(Check::Bucket {
+            item,
+            chain: chain - 1,
+            read: round.read(table.bucket_address(link.bucket), bytes),
+        });
+        chain = sets.arena[chain - 1] as usize;
+    }
+    true
+}
+
+/// Whether what was looked at again is still what was read; if the transaction `writes`, also that nobody else has it
+/// locked.
+fn passes(sets: &Sets, done: &Completed<'_>, check: Check, writes: bool, me: LockWord) -> Result<(), Stop> {
+    let (item, words, same) = match check {
+        Check::Read { item, read } => {
+            let (item, words) = (&sets.items[item], done.words(read));
+            (item, words, words.get(1) == Some(&item.version.to_bits()))
+        }
+        Check::Bucket { item, chain, read } => {
+            let (item, words) = (&sets.items[item], done.words(read));
+            (item, words, bucket_is_same(sets.table(item.table), &sets.arena[chain..], words))
+        }
+        Check::Call { .. } | Check::Find { .. } => return Err(Abort::Changed.into()), // never asked for here
+    };
+    debug_assert!(!item.structural);
+    let lock = RecordHeader::parse(words).map_or(LockWord::FREE, |header| header.lock);
+    let anothers = !lock.is_free() && lock != me;
+    if writes && anothers && !mutant!(ValidateVersionOnly) {
+        return Err(Abort::Locked(lock).into());
+    }
+    if same { Ok(()) } else { Err(Abort::Changed.into()) }
+}
+
+/// Whether no version of a bucket has changed since it was put into the arena.
+fn bucket_is_same(table: &Table, before: &[u64], now: &[u64]) -> bool {
+    let Some(fstore) = table.fstore() else { return false };
+    let slots = before[chain::HEAD_WORDS..].chunks_exact(chain::SLOT_WORDS);
+    let version = |slot: usize| now.get(BUCKET_HEADER_BYTES / 8 + slot * fstore.slot_bytes as usize / 8 + 1);
+    now.get(1) == Some(&before[3])
+        && slots.take(fstore.slots as usize).enumerate().all(|(slot, words)| version(slot) == Some(&words[0]))
+}
+
+// ---- commit ---------------------------------------------------------------------------------------------------------
+
+pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    if tx.state.sets.written == 0 {
+        return validate_read_only(tx).await;
+    }
+    let entry = prepare_entry(tx)?;
+    while !tx.state.has_room_for_undo(tx.lane, entry.words) {
+        if tx.lane.background() == 0 {
+            return Err(Limit::LogInDoubt.into());
+        }
+        tx.lane.sleep(LOG_PAUSE_NS).await;
+    }
+    if mutant!(ValidateWithLocks) {
+        validate(tx, true).await?;
+        lock_rest(tx).await?;
+    } else {
+        lock_rest(tx).await?;
+        validate(tx, true).await?;
+    }
+    tx.mark(|phases, now| phases.validated = now);
+    tx.lane.probe(probes::VALIDATED);
+    tx.committing();
+    write_replicas(tx, &entry, ford).await?;
+    tx.mark(|phases, now| phases.logged = now);
+    tx.lane.probe(probes::LOGGED);
+    release(tx, ford).await;
+    tx.lane.probe(probes::INSTALLED);
+    Ok(())
+}
+
+/// The undo entry of a transaction: which nodes get it, and how long it is.
+struct UndoEntry {
+    participants: u64,
+    backups: u64,
+    words: usize,
+}
+
+fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
+    let sets = &mut tx.state.sets;
+    sets.encode_images();
+    let (mut participants, mut backups) = (0u64, 0u64);
+    for item in sets.items.iter().filter(|item| item.is_written()) {
+        for (number, replica) in sets.table(item.table).replicas(item.location.pointer).iter().enumerate() {
+            participants |= 1 << replica.node.0;
+            backups |= u64::from(number > 0) << replica.node.0;
+        }
+    }
+    if participants.count_ones() as usize > LOG_NODES_MAX {
+        return Err(Limit::LogNodes.into());
+    }
+    let before: usize =
+        sets.items.iter().filter(|item| item.is_written()).map(|item| sets.shape(item).image_words()).sum();
+    let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + log::RECORD_WORDS * sets.written + before;
+    if words > FRAME_BYTES_MAX / 8 {
+        return Err(Limit::LogEntry.into());
+    }
+    tx.undo_words = words;
+    Ok(UndoEntry { participants, backups, words })
+}
+
+/// Locks what is written and was only named to be read, and sees in the same round trip whether it is still what was read.
+async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    let mut next = 0;
+    while next < tx.state.sets.items.len() {
+        let (first, mut round) = (next, tx.lane.round());
+        while next < tx.state.sets.items.len() {
+            let item = tx.state.sets.items[next];
+            if item.is_written() && item.lock == Lock::No {
+                let bytes = tx.state.sets.shape(&item).record_bytes();
+                if !round.has_room(2, bytes + 4 * 8) {
+                    break;
+                }
+                lock(tx, &mut round, next);
+                tx.state.sets.items[next].read = round.read(item.address, bytes);
+                tx.state.sets.items[next].asked = true;
+            }
+            next += 1;
+        }
+        let done = tx.lane.execute(round).await?;
+        locked(tx, &done)?;
+        let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+        for item in &mut items[first..next] {
+            if !std::mem::take(&mut item.asked) {
+                continue;
+            }
+            let record = check(FetchedRecord::new(done.words(item.read), shape(tables, item)));
+            let unchanged =
+                |record: &StableRecord<'_>| record.version() == item.version || mutant!(LockWithoutValidation);
+            let Some(record) = record.ok().filter(unchanged) else { return Err(Abort::Changed.into()) };
+            item.keep_before(arena, &record);
+        }
+    }
+    Ok(())
+}
+
+/// Where the undo entry of this lane lies at a node.
+fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
+    tx.state.rings[usize::from(node.0)].undo_at(tx.state.undo_from)
+}
+
+/// Installs the write set on every replica, invisible, each node's undo entry before it (invariants 3 and 4).
+async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
+    debug_assert!(tx.unsent.is_empty());
+    let first = commit_rounds(tx, entry, ford);
+    let posted = tx.lane.execute(first);
+    if !posted.was_sent() {
+        // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
+        tx.unsent.clear();
+        return posted.await.map(|_| ()).map_err(Stop::from);
+    }
+    // From here on only recovery may undo it: neither an error nor a drop releases its locks.
+    tx.locking = false;
+    tx.logging = Some(posted);
+    while let Some(posted) = &mut tx.logging {
+        let outcome = posted.await.map(|_| ());
+        tx.logging = None;
+        if let Err(error) = outcome {
+            tracing::warn!(id = %tx.id, %error, "the answer to a commit was lost: the outcome is unknown");
+            tx.unsent.clear();
+            tx.state.doubt();
+            tx.state.keep_undo(entry.words);
+            return Err(Stop::Unknown(tx.id));
+        }
+        if !tx.unsent.is_empty() {
+            let next = tx.unsent.remove(0);
+            tx.logging = Some(tx.lane.execute(next));
+        }
+    }
+    Ok(())
+}
+
+/// The rounds of the commit: the first one, and, where they do not fit one round, the others in [`Tx::unsent`], to be sent
+/// one after the other.
+fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
+    let lane = tx.lane;
+    let mut round = lane.round();
+    let sets = &tx.state.sets;
+    let written = || sets.items.iter().filter(|item| item.is_written());
+
+    let records = written().map(|item| LoggedRecord {
+        pointer: item.location.pointer,
+        old_version: item.version.committed_over().to_bits(),
+        image: item.before(&sets.arena),
+        patches: &[],
+    });
+    let words = records
+        .clone()
+        .fold(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS, |words, record| words + log::RECORD_WORDS + record.image.len());
+    let staged = round.stage_words(words);
+    let frame = round.staged_mut(staged);
+    log::encode(&mut frame[2..words - 1], tx.state.epoch, entry.participants, records);
+    ring::seal_undo(frame, tx.id.to_bits());
+    for node in nodes(entry.participants) {
+        round.write_staged(undo_at(tx, node), staged);
+    }
+
+    let mut rounds: Vec<Round<'s>> = Vec::new();
+    // The last round of each, for its flushes: with everything coalesced there is one kind.
+    let kinds: &[fn(usize) -> bool] =
+        if ford.coalesce { &[|_| true] } else { &[|number| number > 0, |number| number == 0] };
+    for kind in kinds {
+        if !ford.coalesce {
+            rounds.push(std::mem::replace(&mut round, lane.round()));
+        }
+        for item in written() {
+            let image = sets.image(item);
+            let replicas = sets.table(item.table).replicas(item.location.pointer);
+            let verbs = 2 * replicas.len() + entry.backups.count_ones() as usize;
+            if !round.has_room(verbs, size_of_val(image)) {
+                flush_backups(&mut round, entry, ford);
+                rounds.push(std::mem::replace(&mut round, lane.round()));
+            }
+            let staged = round.stage_words(image.len());
+            let copy = round.staged_mut(staged);
+            copy.copy_from_slice(image);
+            if let Some(version) = copy.first_mut() {
+                *version |= Version::INVISIBLE;
+            }
+            for (_, replica) in replicas.iter().enumerate().filter(|(number, _)| kind(*number)) {
+                round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), staged);
+                if !ford.selective_flush {
+                    round.flush(replica.node);
+                }
+            }
+        }
+        if kind(1) {
+            flush_backups(&mut round, entry, ford);
+        }
+    }
+    if rounds.is_empty() {
+        return round;
+    }
+    rounds.push(round);
+    let first = rounds.remove(0);
+    tx.unsent = rounds;
+    first
+}
+
+/// One flush behind the last WRITE to each backup. A primary's memory is rebuilt from a backup if it fails.
+fn flush_backups(round: &mut Round<'_>, entry: &UndoEntry, ford: Ford) {
+    if ford.selective_flush {
+        nodes(entry.backups).for_each(|node| round.flush(node));
+    }
+}
+
+// ---- release --------------------------------------------------------------------------------------------------------
+
+/// Makes the write set visible and frees its logs, and then its locks: the transaction has committed.
+async fn release(tx: &mut Tx<'_>, ford: Ford) {
+    let lane = tx.lane;
+    let mut rounds = Vec::new();
+    let last = release_rounds(tx, |round| rounds.push(round));
+    if ford.background_release && rounds.is_empty() {
+        return lane.post(last);
+    }
+    if !rounds.is_empty() {
+        // More than one round: nobody waits, so that nobody can drop the others.
+        tx.state.keep_undo(tx.undo_words);
+        let first = lane.execute(rounds.remove(0));
+        return first.then_post_all(rounds.into_iter().chain([last]));
+    }
+    let mut waiting = Acknowledged::of(tx);
+    if let Err(error) = lane.execute(last).await {
+        tracing::warn!(id = %waiting.tx().id, %error, "a release was not acknowledged");
+        waiting.tx().state.doubt();
+    }
+    waiting.done();
+}
+
+/// The rounds of a release, each to be sent when the one before has been acknowledged; the last one is returned. Almost
+/// always there is but one, with a fence before its unlocks (invariant 5).
+pub(crate) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) -> Round<'s> {
+    let (lane, me) = (tx.lane, tx.id.lock().to_bits());
+    let mut round = lane.round();
+    let sets = &tx.state.sets;
+    let mut participants = 0u64;
+    for item in sets.items.iter().filter(|item| item.is_written()) {
+        let table = sets.table(item.table);
+        match item.change {
+            Change::Insert => table.learn(item.home, item.hash, item.location),
+            Change::Delete => table.forget(item.home, item.hash, item.location),
+            Change::No | Change::Update => {}
+        }
+        let replicas = table.replicas(item.location.pointer);
+        if !round.has_room(replicas.len() + 1, 8) {
+            send(std::mem::replace(&mut round, lane.round()));
+        }
+        let version = round.stage_words(1);
+        round.staged_mut(version)[0] = item.version.committed_over().to_bits();
+        for replica in replicas {
+            participants |= 1 << replica.node.0;
+            round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), version);
+        }
+    }
+    if !round.has_room(participants.count_ones() as usize, 8) {
+        send(std::mem::replace(&mut round, lane.round()));
+    }
+    let free = round.stage_words(1);
+    round.staged_mut(free)[0] = 0;
+    for node in nodes(participants) {
+        round.write_staged(undo_at(tx, node), free);
+    }
+    let mut fenced = false;
+    for item in sets.items.iter().filter(|item| item.lock == Lock::Held) {
+        if !round.has_room(2, 4 * 8) {
+            send(std::mem::replace(&mut round, lane.round()));
+            fenced = true;
+        }
+        if !std::mem::replace(&mut fenced, true) {
+            round.after_completion();
+        }
+        round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+    }
+    round
+}
