@@ -1039,7 +1039,7 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
 /// A client loses its access after every step of a transaction. Committed means that all backups will have it; not
 /// committed means that none will; and a lost answer is neither.
 fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
-    const ROWS: u64 = 500;
+    const ROWS: u64 = 300;
     for seed in seeds(0..2) {
         let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
         let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();

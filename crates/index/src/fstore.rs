@@ -17,8 +17,9 @@
 //!
 //! # Rules
 //!
-//! 1. **Whoever inserts into a chain holds the lock of its main bucket's header.** So there are never two inserters of one
-//!    key (the text leaves this open; its authors' code lets the second take the next slot: litmus L10).
+//! 1. **Whoever inserts into a chain holds the lock of its main bucket's header**, and changes that header's version. So
+//!    there are never two inserters of one key (the text leaves this open; its authors' code lets the second take the next
+//!    slot: litmus L10).
 //! 2. **A delete is an update** to a tombstone, in place. A slot that was never used, or holds a visible tombstone, is
 //!    vacant; who inserts locks it as well, and looks again under that lock.
 //! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those of all slots of its
@@ -29,9 +30,12 @@
 //! # That a key is absent
 //!
 //! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by reading the buckets again,
-//! at the primary, after all locks of one's own are held. If no version in the chain has changed, of slots and headers,
-//! nothing was inserted there from the first READ of each line to its second, and these intervals overlap. A transaction
-//! that writes must also find the main header unlocked, or have locked it itself: its holder may be about to insert.
+//! at the primary, after all locks of one's own are held, and no version in the chain may have changed, of slots and of
+//! headers; a transaction that writes must also find the main header unlocked, or have locked it itself. Then no insert
+//! fell in between. One that had the header locked when it was read again would be seen by the lock; one that had unlocked
+//! it by then, by the header's version, also if the slots were read before it wrote them (the litmus test `ford-absent-read`
+//! found that the lock is not enough); and one that locks it later sees the locks and versions of this transaction. What
+//! was inserted between the first READ of a slot and the first READ of the header shows in the slot's version.
 
 use std::ops::Range;
 
@@ -73,7 +77,9 @@ impl Geometry {
         Geometry::new(main, overflow, slots, slot_bytes)
     }
 
-    fn new(main: u64, overflow: u64, slots: u64, slot_bytes: u64) -> Geometry {
+    /// With so many main and overflow buckets of so many slots.
+    #[must_use]
+    pub fn new(main: u64, overflow: u64, slots: u64, slot_bytes: u64) -> Geometry {
         let bytes = slots.saturating_mul(slot_bytes).saturating_add(BUCKET_HEADER_BYTES as u64);
         Geometry { buckets: Buckets { main, overflow, bytes }, slots, slot_bytes }
     }

@@ -9,6 +9,7 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
+use remora::Protocol;
 use remora::floors::fabric::seeded::explore::{Counts, Exploration};
 use remora::floors::txn::mutant::{self, Mutant};
 use serde::Serialize;
@@ -22,7 +23,9 @@ pub struct Litmus {
     pub source: &'static str,
     /// The error, put back.
     pub mutant: Mutant,
-    program: fn(u64) -> Exploration<String>,
+    /// Which protocol plays.
+    pub protocol: Protocol,
+    program: fn(Protocol, u64) -> Exploration<String>,
 }
 
 /// When an exploration gives up.
@@ -101,103 +104,218 @@ pub const ALL: &[Litmus] = &[
         name: "write-skew",
         source: "L3 covert lock: FORD a7d942e dtx_issue.cc:259, dtx_check.cc:134; Motor 94d9051 validate.cc:37",
         mutant: Mutant::ValidateVersionOnly,
+        protocol: Protocol::DrtmR,
         program: programs::write_skew,
     },
     Litmus {
         name: "write-skew-relaxed-locks",
         source: "L4 relaxed lock: FORD a7d942e dtx_issue.cc:240",
         mutant: Mutant::ValidateWithLocks,
+        protocol: Protocol::DrtmR,
         program: programs::write_skew,
     },
     Litmus {
         name: "lost-update",
         source: "a lock without validation of what was read before it",
         mutant: Mutant::LockWithoutValidation,
+        protocol: Protocol::DrtmR,
         program: programs::lost_update,
     },
     Litmus {
         name: "torn-read-lines",
         source: "L8: FORD a7d942e and HDTX 0461ac9, dtx_exe_commit.cc:53: no line versions",
         mutant: Mutant::AcceptTorn,
+        protocol: Protocol::DrtmR,
         program: programs::torn_lines,
     },
     Litmus {
         name: "torn-read-checksum",
         source: "L8: FORD a7d942e and HDTX 0461ac9, dtx_exe_commit.cc:53: no checksum",
         mutant: Mutant::AcceptTorn,
+        protocol: Protocol::DrtmR,
         program: programs::torn_checksum,
     },
     Litmus {
         name: "complicit-abort",
         source: "L1, L12: FORD a7d942e dtx_issue.cc:116, dtx.cc:217; Motor 94d9051 read_cvt.cc:104",
         mutant: Mutant::ReleaseAll,
+        protocol: Protocol::DrtmR,
         program: programs::complicit_abort,
     },
     Litmus {
         name: "unlock-before-data",
         source: "commit order: the unlock in front of the write it protects",
         mutant: Mutant::UnlockFirst,
+        protocol: Protocol::DrtmR,
         program: programs::lost_update,
     },
     Litmus {
         name: "commit-before-log",
         source: "L14: Motor 94d9051 framework.cc Commit: true without replica ACKs",
         mutant: Mutant::CommitBeforeLog,
+        protocol: Protocol::DrtmR,
         program: programs::commit_before_log,
     },
     Litmus {
         name: "one-copy-without-log",
         source: "a crash in the middle of installing what no log has",
         mutant: Mutant::NoLogForOneCopy,
+        protocol: Protocol::DrtmR,
         program: programs::one_copy_without_log,
     },
     Litmus {
         name: "ring-overwrite",
         source: "L11: FORD a7d942e allocator/log_allocator.h: wraps without a look",
         mutant: Mutant::OverwriteLog,
+        protocol: Protocol::DrtmR,
         program: programs::ring_overwrite,
     },
     Litmus {
         name: "backup-order",
         source: "rings of different clients applied in the order found",
         mutant: Mutant::ApplyOlderVersions,
+        protocol: Protocol::DrtmR,
         program: programs::backup_order,
     },
     Litmus {
         name: "insert-insert",
         source: "L10: FORD a7d942e dtx_check_rw.cc:193: a locked slot is skipped",
         mutant: Mutant::InsertBesideLocked,
+        protocol: Protocol::DrtmR,
         program: programs::insert_insert,
     },
     Litmus {
         name: "absent-read",
         source: "a phantom of one key: that it was absent is not validated",
         mutant: Mutant::AbsentWithoutValidation,
+        protocol: Protocol::DrtmR,
         program: programs::absent_read,
     },
     Litmus {
         name: "stale-read",
         source: "one-record read of a locked record whose commit was already reported",
         mutant: Mutant::AcceptLocked,
+        protocol: Protocol::DrtmR,
         program: programs::stale_read,
     },
     Litmus {
         name: "reported-before",
         source: "FORD's rule that read-only validation ignores locks, where redo logs install late",
         mutant: Mutant::ValidateReadOnlyVersionOnly,
+        protocol: Protocol::DrtmR,
         program: programs::reported_before,
     },
     Litmus {
         name: "mixed-atomics",
         source: "CPU and NIC change one lock word, without atomicity between them",
         mutant: Mutant::CpuLocksForNics,
+        protocol: Protocol::DrtmR,
         program: programs::mixed_atomics,
     },
     Litmus {
         name: "shared-ids",
         source: "L9: FORD a7d942e worker.cc:144; Motor 94d9051 gen_output.cc:20: ids of one process",
         mutant: Mutant::LocalIds,
+        protocol: Protocol::DrtmR,
         program: programs::shared_ids,
+    },
+    Litmus {
+        name: "ford-write-skew",
+        source: "R1, R2, T1, L3: validation of versions only; locks are no part of it",
+        mutant: Mutant::ValidateVersionOnly,
+        protocol: Protocol::FORD,
+        program: programs::write_skew_named,
+    },
+    Litmus {
+        name: "ford-write-skew-relaxed-locks",
+        source: "L4: a record named late is locked after the read set was validated",
+        mutant: Mutant::ValidateWithLocks,
+        protocol: Protocol::FORD,
+        program: programs::write_skew,
+    },
+    Litmus {
+        name: "ford-validate-at-backup",
+        source: "R3, T1: read-write validation at the replica that was read, where no locks are",
+        mutant: Mutant::ValidateAtBackup,
+        protocol: Protocol::FORD,
+        program: programs::write_skew_backup,
+    },
+    Litmus {
+        name: "ford-lost-update",
+        source: "a record named late is locked without validation",
+        mutant: Mutant::LockWithoutValidation,
+        protocol: Protocol::FORD,
+        program: programs::lost_update,
+    },
+    Litmus {
+        name: "ford-torn-read-lines",
+        source: "R8, T3, L8: no line versions",
+        mutant: Mutant::AcceptTorn,
+        protocol: Protocol::FORD,
+        program: programs::torn_lines,
+    },
+    Litmus {
+        name: "ford-torn-read-checksum",
+        source: "R8, T3, L8: no checksum",
+        mutant: Mutant::AcceptTorn,
+        protocol: Protocol::FORD,
+        program: programs::torn_checksum,
+    },
+    Litmus {
+        name: "ford-complicit-abort",
+        source: "R17, L1, T5: an abort frees what others hold",
+        mutant: Mutant::ReleaseAll,
+        protocol: Protocol::FORD,
+        program: programs::complicit_abort,
+    },
+    Litmus {
+        name: "ford-no-invisible-mark",
+        source: "R7, T4: data that is readable before it is on every replica",
+        mutant: Mutant::InstallVisible,
+        protocol: Protocol::FORD,
+        program: programs::half_visible,
+    },
+    Litmus {
+        name: "ford-read-only-without-validation",
+        source: "R4: several records are read, and not looked at again",
+        mutant: Mutant::ReadOnlyWithoutValidation,
+        protocol: Protocol::FORD,
+        program: programs::half_visible,
+    },
+    Litmus {
+        name: "ford-answer-before-backups",
+        source: "R5, L14: acknowledged before every replica has it",
+        mutant: Mutant::CommitBeforeLog,
+        protocol: Protocol::FORD,
+        program: programs::stale_backup,
+    },
+    Litmus {
+        name: "ford-late-release",
+        source: "R11, T7, L7: locks freed before backups have confirmed that they are visible",
+        mutant: Mutant::UnlockFirst,
+        protocol: Protocol::FORD,
+        program: programs::late_release,
+    },
+    Litmus {
+        name: "ford-insert-insert",
+        source: "T17, L10: nothing excludes two inserters of one key",
+        mutant: Mutant::InsertBesideLocked,
+        protocol: Protocol::FORD,
+        program: programs::insert_insert,
+    },
+    Litmus {
+        name: "ford-absent-read",
+        source: "T17: that a key was absent is not validated",
+        mutant: Mutant::AbsentWithoutValidation,
+        protocol: Protocol::FORD,
+        program: programs::absent_read,
+    },
+    Litmus {
+        name: "ford-insert-behind-header",
+        source: "found here: an insert that leaves its chain's header as it was, and a bucket READ that is not atomic",
+        mutant: Mutant::InsertLeavesHeader,
+        protocol: Protocol::FORD,
+        program: programs::absent_read,
     },
 ];
 
@@ -223,7 +341,7 @@ fn side(litmus: &Litmus, bound: Bound, put_back: Option<Mutant>) -> Side {
     let began = Instant::now();
     mutant::set(put_back);
     let _restore = Restore;
-    let Exploration { counts, bounded, violation } = (litmus.program)(bound.runs);
+    let Exploration { counts, bounded, violation } = (litmus.program)(litmus.protocol, bound.runs);
     let violation = violation.map(|(why, steps)| (why, steps.iter().map(ToString::to_string).collect()));
     Side { counts, bounded, violation, took: began.elapsed() }
 }

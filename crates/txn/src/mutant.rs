@@ -41,11 +41,19 @@ pub enum Mutant {
     InsertBesideLocked,
     /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
     CpuLocksForNics,
+    /// FORD: the data is not marked as invisible while it is installed. Rule R7.
+    InstallVisible,
+    /// FORD: a transaction that writes validates what it only read at a backup, where no lock is. Rule R3.
+    ValidateAtBackup,
+    /// FORD: what a transaction only reads is not validated if it writes nothing. Rule R4.
+    ReadOnlyWithoutValidation,
+    /// FORD: an insert does not change the version of its chain's first header.
+    InsertLeavesHeader,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 20] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -62,6 +70,10 @@ impl Mutant {
         Mutant::NoLogForOneCopy,
         Mutant::InsertBesideLocked,
         Mutant::CpuLocksForNics,
+        Mutant::InstallVisible,
+        Mutant::ValidateAtBackup,
+        Mutant::ReadOnlyWithoutValidation,
+        Mutant::InsertLeavesHeader,
     ];
 }
 

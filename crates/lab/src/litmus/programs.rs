@@ -8,13 +8,14 @@ use remora::floors::memory::limits::RING_BYTES;
 use remora::floors::memory::ring::FRAME_OVERHEAD_WORDS;
 use remora::floors::sync::{RecordShape, layout};
 use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
+use remora::floors::txn::{Slot, Stop, Tx};
 
-use super::stage::{Actor, Broken, Explored, Row, Said, Stage, get, insert, put, want, want_to_insert, words};
-
-/// What most programs run: every phase by one-sided verbs, so that every step is a verb's.
-const PROTOCOL: Protocol = Protocol::DrtmR;
+use super::stage::{
+    Actor, Broken, Explored, Row, Said, Stage, get, insert, put, want, want_to_change, want_to_insert, words,
+};
 
 type Found = Exploration<Broken>;
+type Want = fn(&mut Tx<'_>, Row) -> Result<Slot, Stop>;
 
 fn within(runs_max: u64) -> Explored {
     Explored { runs_max, ..Explored::default() }
@@ -25,8 +26,22 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
 }
 
 /// Each of two clients reads both halves of a pair and takes its own if both are there: one must stay.
-pub(super) fn write_skew(runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Found {
+    skew(protocol, 1, want, runs_max)
+}
+
+/// The same where each names what it means to change.
+pub(super) fn write_skew_named(protocol: Protocol, runs_max: u64) -> Found {
+    skew(protocol, 1, want_to_change, runs_max)
+}
+
+/// The same where reads may be of a backup.
+pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Found {
+    skew(protocol, 2, want_to_change, runs_max)
+}
+
+fn skew(protocol: Protocol, nodes: u16, want_own: Want, runs_max: u64) -> Found {
+    let mut stage = Stage::new(nodes, &[protocol; 2]);
     let halves = stage.table(SingleLine, 1, &[1, 1]);
     let rows = [halves(0), halves(1)];
     stage.explore(
@@ -35,7 +50,10 @@ pub(super) fn write_skew(runs_max: u64) -> Found {
         async |client, actor| {
             actor
                 .once(async |tx| {
-                    let slots = [want(tx, rows[0])?, want(tx, rows[1])?];
+                    let mut slots = Vec::new();
+                    for (half, row) in rows.into_iter().enumerate() {
+                        slots.push(if half == client { want_own(tx, row)? } else { want(tx, row)? });
+                    }
                     tx.fetch().await?;
                     if get(tx, slots[0])? + get(tx, slots[1])? == 2 {
                         put(tx, rows[client], slots[client], 0)?;
@@ -55,8 +73,8 @@ pub(super) fn write_skew(runs_max: u64) -> Found {
 }
 
 /// Clients that each add one to the same record, once: what was committed is there.
-fn increments(clients: usize, runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &vec![PROTOCOL; clients]);
+fn increments(protocol: Protocol, clients: usize, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &vec![protocol; clients]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     counted(&stage, counter, &within(runs_max))
 }
@@ -90,19 +108,19 @@ fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Found {
     )
 }
 
-pub(super) fn lost_update(runs_max: u64) -> Found {
-    increments(2, runs_max)
+pub(super) fn lost_update(protocol: Protocol, runs_max: u64) -> Found {
+    increments(protocol, 2, runs_max)
 }
 
 /// One is inside, one fails at its lock and aborts, one comes in.
-pub(super) fn complicit_abort(runs_max: u64) -> Found {
-    increments(3, runs_max)
+pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Found {
+    increments(protocol, 3, runs_max)
 }
 
 /// One writes a record of two lines, the other reads it: all or nothing, also where it will not commit.
-fn torn(scheme: ReadScheme, runs_max: u64) -> Found {
+fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Found {
     const WORDS: usize = 8;
-    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+    let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(scheme, WORDS, &[0])(0);
     let torn = std::cell::Cell::new(false);
     stage.explore(
@@ -133,17 +151,17 @@ fn torn(scheme: ReadScheme, runs_max: u64) -> Found {
     )
 }
 
-pub(super) fn torn_lines(runs_max: u64) -> Found {
-    torn(LineVersions, runs_max)
+pub(super) fn torn_lines(protocol: Protocol, runs_max: u64) -> Found {
+    torn(protocol, LineVersions, runs_max)
 }
 
-pub(super) fn torn_checksum(runs_max: u64) -> Found {
-    torn(Checksum, runs_max)
+pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Found {
+    torn(protocol, Checksum, runs_max)
 }
 
 /// A client crashes anywhere while it writes a record: if its commit was reported, every participant has it in its log.
-fn logged(nodes: u16, runs_max: u64) -> Found {
-    let mut stage = Stage::new(nodes, &[PROTOCOL]);
+fn logged(protocol: Protocol, nodes: u16, runs_max: u64) -> Found {
+    let mut stage = Stage::new(nodes, &[protocol]);
     let record = stage.table(SingleLine, 1, &[0])(0);
     // The primary takes part only where it is the only copy.
     let participants = if nodes == 1 { 0..1 } else { 1..nodes };
@@ -169,19 +187,19 @@ fn logged(nodes: u16, runs_max: u64) -> Found {
     )
 }
 
-pub(super) fn commit_before_log(runs_max: u64) -> Found {
-    logged(3, runs_max)
+pub(super) fn commit_before_log(protocol: Protocol, runs_max: u64) -> Found {
+    logged(protocol, 3, runs_max)
 }
 
-pub(super) fn one_copy_without_log(runs_max: u64) -> Found {
-    logged(1, runs_max)
+pub(super) fn one_copy_without_log(protocol: Protocol, runs_max: u64) -> Found {
+    logged(protocol, 1, runs_max)
 }
 
 /// A ring is full of entries that its node has not applied; one more is written while the node begins to apply them.
-pub(super) fn ring_overwrite(runs_max: u64) -> Found {
+pub(super) fn ring_overwrite(protocol: Protocol, runs_max: u64) -> Found {
     /// Of a value: some thirty entries fill a ring.
     const WORDS: usize = 250;
-    let mut stage = Stage::new(2, &[PROTOCOL]);
+    let mut stage = Stage::new(2, &[protocol]);
     let layout = layout(8, 8 * WORDS, Checksum).expect("a value that a slot has room for");
     let entry = FRAME_OVERHEAD_WORDS + HEADER_WORDS + RECORD_WORDS + RecordShape::of(&layout).image_words();
     let fit = RING_BYTES / 8 / entry as u64;
@@ -209,7 +227,7 @@ pub(super) fn ring_overwrite(runs_max: u64) -> Found {
 async fn write(actor: &mut super::stage::Actor, row: Row) -> super::stage::Said {
     actor
         .once(async |tx| {
-            let slot = want(tx, row)?;
+            let slot = want_to_change(tx, row)?;
             tx.fetch().await?;
             put(tx, row, slot, 1)?;
             Ok(Vec::new())
@@ -218,8 +236,8 @@ async fn write(actor: &mut super::stage::Actor, row: Row) -> super::stage::Said 
 }
 
 /// Two clients write one record, and its backup applies their entries at any time.
-pub(super) fn backup_order(runs_max: u64) -> Found {
-    let mut stage = Stage::new(2, &[PROTOCOL; 2]);
+pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(2, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
         &Explored { appliers: true, ..within(runs_max) },
@@ -245,8 +263,8 @@ pub(super) fn backup_order(runs_max: u64) -> Found {
 }
 
 /// Two clients insert the same key: it is there once, with what the one has inserted that committed.
-pub(super) fn insert_insert(runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(7);
     stage.explore(
         &within(runs_max),
@@ -271,8 +289,8 @@ pub(super) fn insert_insert(runs_max: u64) -> Found {
 }
 
 /// One takes a token because a key is absent, the other inserts the key because the token is there: not both.
-pub(super) fn absent_read(runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
     let tokens = stage.table(SingleLine, 1, &[1]);
     let (token, absent) = (tokens(0), tokens(1));
     stage.explore(
@@ -305,8 +323,17 @@ pub(super) fn absent_read(runs_max: u64) -> Found {
 }
 
 /// One writes a record and is reported; the other begins then, and reads that record alone.
-pub(super) fn stale_read(runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &[PROTOCOL; 2]);
+pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
+    stale(protocol, 1, runs_max)
+}
+
+/// The same where it may be read at a backup.
+pub(super) fn stale_backup(protocol: Protocol, runs_max: u64) -> Found {
+    stale(protocol, 2, runs_max)
+}
+
+fn stale(protocol: Protocol, nodes: u16, runs_max: u64) -> Found {
+    let mut stage = Stage::new(nodes, &[protocol; 2]);
     let record = stage.table(Checksum, 1, &[0])(0);
     stage.explore(
         &within(runs_max),
@@ -334,8 +361,8 @@ pub(super) fn stale_read(runs_max: u64) -> Found {
 }
 
 /// One writes y and is reported; then another begins and writes x. Who sees x sees y, also one that only reads.
-pub(super) fn reported_before(runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &[PROTOCOL; 3]);
+pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
     let (x, y) = (rows(0), rows(1));
     stage.explore(
@@ -373,15 +400,15 @@ pub(super) fn reported_before(runs_max: u64) -> Found {
 }
 
 /// One client takes locks by its NIC, another has the CPU take them: the same lock words.
-pub(super) fn mixed_atomics(runs_max: u64) -> Found {
-    let mut stage = Stage::with_split_atomics(&[Protocol::DrtmR, Protocol::Farm]);
+pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::with_split_atomics(&[protocol, Protocol::Farm]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     counted(&stage, counter, &within(runs_max))
 }
 
 /// Three clients add one to a record; the future of one is dropped anywhere, and takes back its lock, if it has it.
-pub(super) fn shared_ids(runs_max: u64) -> Found {
-    let mut stage = Stage::new(1, &[PROTOCOL; 3]);
+pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 3]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     stage.explore(
         &Explored { cancel: Some(1), ..within(runs_max) },
@@ -396,6 +423,75 @@ pub(super) fn shared_ids(runs_max: u64) -> Found {
                 format!("{least} increments were reported, the counter says {values:?}")
             })?;
             check(found.locked + found.torn == 0, || format!("{found:?}"))
+        },
+    )
+}
+
+/// One writes two records, the other reads both: all or nothing.
+pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    let rows = stage.table(SingleLine, 1, &[0, 0]);
+    let rows = [rows(0), rows(1)];
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&rows).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slots = match client {
+                        0 => [want_to_change(tx, rows[0])?, want_to_change(tx, rows[1])?],
+                        _ => [want(tx, rows[0])?, want(tx, rows[1])?],
+                    };
+                    tx.fetch().await?;
+                    let seen = vec![get(tx, slots[0])?, get(tx, slots[1])?];
+                    if client == 0 {
+                        put(tx, rows[0], slots[0], 1)?;
+                        put(tx, rows[1], slots[1], 1)?;
+                    }
+                    Ok(seen)
+                })
+                .await
+        },
+        |scene| {
+            let seen = scene.said[1].as_deref();
+            check(seen.is_none_or(|seen| seen[0] == seen[1]), || {
+                format!("{seen:?} were seen of two that change together")
+            })
+        },
+    )
+}
+
+/// Two clients write one record, one of them crashes: whatever a replica shows as a version is what that version was.
+pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
+    const NODES: u16 = 2;
+    let mut stage = Stage::new(NODES, &[protocol; 2]);
+    let record = stage.table(SingleLine, 1, &[0])(0);
+    stage.explore(
+        &Explored { crash: Some(1), ..within(runs_max) },
+        async |_, actor| actor.look_up(&[record]).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want_to_change(tx, record)?;
+                    tx.fetch().await?;
+                    let before = get(tx, slot)?;
+                    put(tx, record, slot, client as u64 + 1)?;
+                    Ok(vec![before])
+                })
+                .await
+        },
+        |scene| {
+            // What client 0 has read tells who came first; if it has not committed, only the other one wrote.
+            let first = if scene.said[0].as_deref() == Some(&[0]) { 1 } else { 2 };
+            let values = [0, first, 3 - first];
+            (0..NODES).try_for_each(|node| {
+                let (version, value) = scene.replica(node, record);
+                let visible = version >> 63 == 0;
+                let expected = values.get((version as usize).wrapping_sub(2) / 2);
+                check(!visible || expected == Some(&value), || {
+                    format!("node {node} shows {value} as version {version}, which was {expected:?}")
+                })
+            })
         },
     )
 }

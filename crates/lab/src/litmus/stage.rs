@@ -4,14 +4,15 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use remora::Protocol;
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::seeded::explore::{Exploration, ExploreOptions, Player, Private, Reduction, explore};
-use remora::floors::fabric::{ClientId, Fabric, Host, Lane, NodeId, Worker, block_on};
+use remora::floors::fabric::{ClientId, Fabric, Host, Lane, NodeId, WORD_BYTES, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{Table, bulk_load};
+use remora::floors::index::{Sizes, Table, bulk_load, fstore};
 use remora::floors::memory::ring::{RING_EXTENT_BYTES, RingReader};
 use remora::floors::memory::{
     Discipline, Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableId, TableSpec, clients, identity,
@@ -103,20 +104,27 @@ impl Stage {
     pub(super) fn table(&mut self, scheme: ReadScheme, words: usize, values: &[u64]) -> impl Fn(u64) -> Row + use<> {
         let name = format!("table {}", self.names.len());
         let layout = layout(8, 8 * words, scheme).expect("small values");
-        let mut geometry = Geometry::for_rows(1, layout.slot_bytes);
-        geometry.slots = values.len() as u64 + 2;
+        let index = self.clients[0].1.index();
+        let sizes = if index == IndexKind::ClusterHash {
+            let mut geometry = Geometry::for_rows(1, layout.slot_bytes);
+            geometry.slots = values.len() as u64 + 2;
+            Sizes::of(&geometry)
+        } else {
+            // One chain, with room for what is inserted.
+            Sizes::of(&fstore::Geometry::new(1, 1, values.len() as u64 + 2, layout.slot_bytes.into()))
+        };
         let spec = TableSpec {
             name: name.clone(),
             fingerprint: Fingerprint(0),
             layout,
-            index: IndexKind::ClusterHash,
+            index,
             discipline: self.clients[0].1.discipline(),
             shards: 1,
             replicas: self.nodes as u8,
-            buckets: geometry.buckets,
-            indirect: geometry.indirect,
-            slots: geometry.slots,
-            shard_bytes: geometry.bytes(),
+            buckets: sizes.buckets,
+            indirect: sizes.indirect,
+            slots: sizes.slots,
+            shard_bytes: sizes.shard_bytes,
         };
         let (nodes, admin) = (self.nodes, self.admin.incarnation.into());
         let create = async |lane: &Lane| metadata::create_table(lane, nodes, admin, spec).await;
@@ -298,6 +306,25 @@ impl Scene<'_> {
         self.stage.fabric.settle_services();
     }
 
+    /// The version word and the first word of a row's value at a node.
+    pub(super) fn replica(&self, at: u16, row: Row) -> (u64, u64) {
+        let name = &self.stage.names[usize::from(row.table.0)];
+        let table = Table::open_with_cache(&self.stage.metadata, name, 0).expect("a table of the stage");
+        let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
+        let replica = table.shard_replicas(0).iter().find(|replica| replica.node == NodeId(at)).expect("a replica");
+        let (mut slot, mut found) = (0, None);
+        while let Some(next) = table.index().slot_behind(slot) {
+            let at = replica.address(next).offset as usize / WORD_BYTES;
+            let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
+            // Lock, version, meta, key, value.
+            if key(row.key).words() == [word(3)] && word(1) != 0 {
+                found = Some((word(1), word(4)));
+            }
+            slot = next + WORD_BYTES as u64;
+        }
+        found.expect("a row of the table")
+    }
+
     /// Whether a node's redo rings hold the entry of the transaction with this id.
     pub(super) fn is_logged(&self, at: u16, id: u64) -> bool {
         let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
@@ -320,6 +347,11 @@ fn key(number: u64) -> Key {
 /// Names a row to be read or changed.
 pub(super) fn want(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
     tx.want(row.table, &key(row.key))
+}
+
+/// Names a row to be changed: where a protocol locks early, it is locked when it is fetched.
+pub(super) fn want_to_change(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
+    tx.want_for(row.table, &key(row.key), Intent::Update)
 }
 
 /// Names a row to be inserted.

@@ -182,7 +182,7 @@ fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: Buck
         return false;
     }
     let inserts = item.intent == Intent::Insert;
-    if inserts && bucket == item.home {
+    if inserts && bucket == item.home && !mutant!(InsertBesideLocked) {
         let offset = table.fstore().map_or(0, |fstore| fstore.buckets.at(bucket.bucket));
         let known = tx.state.sets.items.len();
         let header = tx.state.sets.structural(item.table, bucket.shard, offset);
@@ -353,14 +353,49 @@ fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item: &Item) ->
 
 /// A bucket has arrived: the key's record is in it, or further on, or nowhere.
 fn bucket_arrived(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64]) -> Result<Seen, Stop> {
-    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
-    let item = &mut items[index];
-    let table = registered(tables, item.table);
+    let sets = &tx.state.sets;
+    let item = &sets.items[index];
+    let table = sets.table(item.table);
     let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
     let next = match fstore.next(words, table.structural()) {
         Ok(next) => next,
         Err(why) => return Ok(unstable(why)),
     };
+    if item.intent == Intent::Insert && bucket == item.home {
+        return chain_locked(tx, index, bucket, words);
+    }
+    search_bucket(tx, index, bucket, words, next)
+}
+
+/// The main bucket of a chain has arrived with its lock: its header is kept as well, because an insert changes its version.
+fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64]) -> Result<Seen, Stop> {
+    let sets = &mut tx.state.sets;
+    let item = sets.items[index];
+    let Some(fstore) = sets.table(item.table).fstore().copied() else { return Err(Abort::Changed.into()) };
+    let next = fstore.next(words, sets.table(item.table).structural()).unwrap_or(0);
+    let header = Pointer::new(sets.table(item.table).shard_id(bucket.shard), fstore.buckets.at(bucket.bucket));
+    let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
+    let Some(header) = header else { return search_bucket(tx, index, bucket, words, next) };
+    let Sets { tables, items, arena, .. } = sets;
+    let structural = registered(tables, item.table).structural();
+    let Some(words_of_header) = words.get(..structural.record_bytes() / 8) else { return Err(Abort::Changed.into()) };
+    let record = match check(FetchedRecord::new(words_of_header, structural)) {
+        Ok(record) => record,
+        Err(why) => return Ok(unstable(why)),
+    };
+    let header = &mut items[header];
+    if header.before(arena).is_empty() {
+        header.keep(arena, &record);
+        header.keep_before(arena, &record);
+    }
+    search_bucket(tx, index, bucket, words, next)
+}
+
+fn search_bucket(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64], next: u64) -> Result<Seen, Stop> {
+    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+    let item = &mut items[index];
+    let table = registered(tables, item.table);
+    let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
     let entry = arena.len();
     arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, words[1]]);
     let mut unreadable = None;
@@ -528,7 +563,7 @@ fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<S
 /// together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let one = matches!(tx.state.sets.items.as_slice(), [item] if matches!(item.fetch, Fetch::Here));
-    if !one {
+    if !one && !mutant!(ReadOnlyWithoutValidation) {
         validate(tx, false).await?;
         tx.mark(|phases, now| phases.validated = now);
     }
@@ -546,11 +581,15 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
             let fits = match item.fetch {
                 _ if item.lock == Lock::Held || item.structural => true,
                 Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
+                _ if !round.has_room(1, VALIDATED_BYTES) => false,
                 _ => {
-                    round.has_room(1, VALIDATED_BYTES) && {
-                        state.checks.push(Check::Read { item: next, read: round.read(item.address, VALIDATED_BYTES) });
-                        true
+                    let mut at = item.address;
+                    if writes && mutant!(ValidateAtBackup) {
+                        let replicas = state.sets.table(item.table).replicas(item.location.pointer);
+                        at = replicas[replicas.len() - 1].address(item.location.pointer.offset());
                     }
+                    state.checks.push(Check::Read { item: next, read: round.read(at, VALIDATED_BYTES) });
+                    true
                 }
             };
             if !fits {
@@ -627,6 +666,9 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.state.sets.written == 0 {
         return validate_read_only(tx).await;
     }
+    if !mutant!(InsertLeavesHeader) {
+        touch_chains(tx);
+    }
     let entry = prepare_entry(tx)?;
     while !tx.state.has_room_for_undo(tx.lane, entry.words) {
         if tx.lane.background() == 0 {
@@ -650,6 +692,23 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     release(tx, ford).await;
     tx.lane.probe(probes::INSTALLED);
     Ok(())
+}
+
+/// An insert changes the version of its chain's first header: who has found the key absent sees that also when its READ of
+/// the header comes after this transaction's unlock, and those of the slots before its commit.
+fn touch_chains(tx: &mut Tx<'_>) {
+    for index in 0..tx.state.sets.items.len() {
+        let sets = &mut tx.state.sets;
+        let item = sets.items[index];
+        let Some(fstore) = sets.table(item.table).fstore().filter(|_| item.change == Change::Insert) else { continue };
+        let header =
+            Pointer::new(sets.table(item.table).shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
+        let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
+        if let Some(header) = header.filter(|header| !sets.items[*header].is_written()) {
+            let next = sets.structural_value(&sets.items[header]);
+            sets.set_structural(header, next);
+        }
+    }
 }
 
 /// The undo entry of a transaction: which nodes get it, and how long it is.
@@ -726,6 +785,11 @@ fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
 async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
     debug_assert!(tx.unsent.is_empty());
     let first = commit_rounds(tx, entry, ford);
+    if mutant!(CommitBeforeLog) {
+        tx.locking = false;
+        tx.lane.post(first);
+        return Ok(());
+    }
     let posted = tx.lane.execute(first);
     if !posted.was_sent() {
         // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
@@ -797,7 +861,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
             let staged = round.stage_words(image.len());
             let copy = round.staged_mut(staged);
             copy.copy_from_slice(image);
-            if let Some(version) = copy.first_mut() {
+            if let Some(version) = copy.first_mut().filter(|_| !mutant!(InstallVisible)) {
                 *version |= Version::INVISIBLE;
             }
             for (_, replica) in replicas.iter().enumerate().filter(|(number, _)| kind(*number)) {
@@ -890,7 +954,7 @@ pub(crate) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
             send(std::mem::replace(&mut round, lane.round()));
             fenced = true;
         }
-        if !std::mem::replace(&mut fenced, true) {
+        if !std::mem::replace(&mut fenced, true) && !mutant!(UnlockFirst) {
             round.after_completion();
         }
         round.compare_swap(item.address, me, LockWord::FREE.to_bits());
