@@ -45,10 +45,15 @@ pub(crate) struct RunArgs {
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h; or unsynchronized, the bound without transactions.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford; or unsynchronized, the bound without transactions.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,
+    /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce, background-release,
+    /// backup-reads, selective-flush.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ford_without: Vec<String>,
     /// Memory nodes [default: 3].
     #[arg(long, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
@@ -156,7 +161,15 @@ impl RunArgs {
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
-        Protocol::named(&self.protocol).unwrap_or_default()
+        match Protocol::named(&self.protocol).unwrap_or_default() {
+            Protocol::Ford(mut ford) => {
+                for mechanism in &self.ford_without {
+                    let _known = ford.disable(mechanism);
+                }
+                Protocol::Ford(ford)
+            }
+            protocol => protocol,
+        }
     }
 
     pub(crate) fn memory_nodes(&self) -> u16 {

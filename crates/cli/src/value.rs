@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remora::{Nodes, Protocol};
+use remora::{Ford, Nodes, Protocol};
 use serde::{Serialize, Serializer};
 
 /// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
@@ -44,6 +44,14 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let share: Option<f64> = text.parse().ok();
     share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
+}
+
+/// One of FORD's mechanisms.
+pub(crate) fn ford_mechanism(text: &str) -> Result<String, String> {
+    if Ford::MECHANISMS.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("FORD has no such mechanism; there are {}", Ford::MECHANISMS.join(", ")))
 }
 
 /// A protocol.

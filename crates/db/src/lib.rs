@@ -109,7 +109,7 @@ pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
 pub use remora_memory::ReadScheme;
 pub use remora_sync::TransactionId;
 pub use remora_txn::{
-    Abort, Access, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, WriteKind,
+    Abort, Access, Ford, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, WriteKind,
 };
 
 /// The floors below, for tools and tests that need them.
