@@ -82,17 +82,24 @@ pub fn seal_undo(frame: &mut [u64], id: u64) {
     seal_kind(frame, id, KIND_UNDO);
 }
 
-/// Id and entry of the undo log of a lane, from what was read at its place; `None` if it is free, or was not written whole.
-#[must_use]
-pub fn undo_entry(words: &[u64]) -> Option<(u64, &[u64])> {
-    let &[id, head, ..] = words else { return None };
-    let frame = words.get(..(head >> 32) as usize).filter(|frame| frame.len() >= FRAME_OVERHEAD_WORDS)?;
-    let (last, body) = frame.split_last()?;
-    let whole = id != 0
-        && head as u32 == KIND_UNDO
-        && last >> 32 == head >> 32
-        && crc32c::crc32c(body.as_bytes()) == *last as u32;
-    whole.then(|| (id, &body[2..]))
+/// The undo entries of a client that writes no more, in the data of one of its rings: place in bytes, id and entry of each
+/// that is neither free nor cut short. They follow one another from the start, free ones among them.
+pub fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = (u64, u64, &[u64])> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let &[id, head, ..] = data.get(at..)? else { return None };
+            let words = (head >> 32) as usize;
+            let frame = data[at..].get(..words).filter(|_| words >= FRAME_OVERHEAD_WORDS && head as u32 == KIND_UNDO)?;
+            let place = (at * WORD_BYTES) as u64;
+            at += words;
+            let (last, body) = frame.split_last()?;
+            let whole = last >> 32 == head >> 32 && crc32c::crc32c(body.as_bytes()) == *last as u32;
+            if whole && (id >> OWNER_SHIFT) as u32 == owner {
+                return Some((place, id, &body[2..]));
+            }
+        }
+    })
 }
 
 /// Where the next frame goes: promised room.

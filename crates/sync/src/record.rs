@@ -164,6 +164,22 @@ impl RecordShape {
         (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
     }
 
+    /// Gives an image another version: what a rollback installs.
+    pub fn stamp(&self, image: &mut [u64], version: Version) {
+        debug_assert_eq!(image.len(), self.image_words());
+        let Some(first) = image.first_mut() else { return };
+        *first = version.to_bits();
+        if self.scheme == ReadScheme::LineVersions {
+            for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
+                image[line - VERSION] = version.to_bits();
+            }
+        }
+        if self.scheme == ReadScheme::Checksum {
+            image[META - VERSION] &= u64::from(u32::MAX);
+            image[META - VERSION] |= u64::from(crc32c::crc32c(image.as_bytes())) << CHECKSUM_SHIFT;
+        }
+    }
+
     /// Appends the image of a record to `out`. The value has been checked against the table's maximum.
     #[inline]
     pub fn encode(&self, version: Version, life: Life, key: &[u64], value: &[u8], out: &mut Vec<u64>) {
@@ -487,6 +503,21 @@ mod tests {
             let mut read = Vec::new();
             record.copy_value(&mut read);
             prop_assert_eq!(&read.as_bytes()[..record.value_bytes()], &value[..]);
+        }
+
+        #[test]
+        fn a_rollback_differs_in_its_version_only(
+            scheme in 1usize..3, key in any::<u64>(), value in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let shape = RecordShape::of(&layout(8, value.len(), SCHEMES[scheme]).unwrap());
+            let mut words = slot(&shape, 0, 2, &[key], &value);
+            shape.stamp(&mut words[1..], Version::from_bits(5).0);
+            prop_assert_eq!(&words, &slot(&shape, 0, 5, &[key], &value));
+            // Also of a slot that was never used.
+            let mut unused = vec![0; shape.record_bytes() / 8];
+            shape.stamp(&mut unused[1..], Version::from_bits(5).0);
+            let record = FetchedRecord::new(&unused, &shape).check_in_place().unwrap();
+            prop_assert!(!record.is_present() && record.version().to_bits() == 5);
         }
 
         /// A mixture of two states, lines or words, is never stable unless it is one of them.

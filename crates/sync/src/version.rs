@@ -53,7 +53,14 @@ impl Version {
     #[inline]
     #[must_use]
     pub fn rolled_back_over(self) -> Version {
-        Version(self.committed_over().0 + 1)
+        self.committed_over().rolled_back()
+    }
+
+    /// What a rollback of the commit that installs this version installs: one above it.
+    #[inline]
+    #[must_use]
+    pub fn rolled_back(self) -> Version {
+        Version(self.0 + 1)
     }
 }
 

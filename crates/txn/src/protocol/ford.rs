@@ -547,8 +547,9 @@ fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
 fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<Seen, Stop> {
     let incarnation = match life {
         None => 1,
-        Some(Life::Deleted { incarnation }) => incarnation.wrapping_add(1),
-        Some(Life::Present { .. } | Life::Prepared { .. }) => return Err(Abort::Changed.into()),
+        // Never used, but for an insert that recovery has undone.
+        Some(Life::Deleted { incarnation } | Life::Prepared { incarnation }) => incarnation.wrapping_add(1),
+        Some(Life::Present { .. }) => return Err(Abort::Changed.into()),
     };
     item.location.incarnation = incarnation & INCARNATION_MASK;
     item.version = floor;

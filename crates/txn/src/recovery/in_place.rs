@@ -1,0 +1,214 @@
+//! The rule for transactions that install in place and log old values: `protocol/ford.rs`.
+//!
+//! ```text
+//! read        undo entries of the dead client at all nodes; union by transaction
+//! look        every replica of every record that an entry names
+//! decide      a version beyond this transaction's anywhere: it has ended long ago, no data is touched
+//!             every replica of every record complete in the new version: forward
+//!             else: undo
+//! undo        WRITE a copy of the entry at every participant, then WRITE the old value under a new, odd version, invisible,
+//!             at every replica, also those that were never touched
+//! show        WRITE version, visible, at every replica
+//! free        WRITE entries free
+//! unlock      CAS of the dead client's locks
+//! ```
+//!
+//! Each line is awaited before the next one begins.
+//!
+//! # Why this never contradicts an answer
+//!
+//! 1. *Acknowledged means complete at every replica* (invariant 4 of `ford.rs`), so a transaction that is incomplete
+//!    anywhere was acknowledged to nobody, and one that was acknowledged is found complete. Complete by line versions or
+//!    checksum, not by the header alone.
+//! 2. *An entry lists the whole write set,* so one copy is enough, whichever replicas of it are left.
+//! 3. *Entries that are whole come before data* on every node, so a node without one is untouched.
+//! 4. *Log before data binds recovery too*: it writes at replicas which the dead client may not have reached, and whose
+//!    nodes then have no entry; if it dies and the other nodes are lost, nothing would name what it has half written.
+//! 5. *Free before unlock, unlock last.* A successor that found the entry after the unlock would undo it again, over what
+//!    the next writer has installed. Until then every record named is locked by the dead client, so that all of this is
+//!    done again by a successor with the same result.
+//! 6. *A rollback installs a version of its own,* one above what the commit would have installed. A reader whose READ spans
+//!    the half-written record and the rollback sees three versions, not the same one twice.
+
+use std::collections::BTreeMap;
+
+use remora_fabric::{Address, Lane, NodeId, WORD_BYTES};
+use remora_index::fstore::Geometry;
+use remora_memory::limits::RING_BYTES;
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES};
+use remora_memory::{IndexKind, MemoryError, Metadata, Replica, metadata, node};
+use remora_sync::{FetchedRecord, IMAGE_AT, LockWord, RecordShape, Version, structural};
+
+use crate::log::{self, LoggedRecord};
+
+/// A ring of the dead client: its node, the number of its lane, and where it begins.
+pub(super) type RingAt = (NodeId, usize, u64);
+
+/// A transaction of which some node has an undo entry.
+struct Undo {
+    lane: usize,
+    /// Bytes into the rings, the same at every node.
+    place: u64,
+    entry: Vec<u64>,
+}
+
+/// What becomes of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Decision {
+    Ended,
+    Forward,
+    Undo,
+}
+
+/// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an undo entry. Ids of those
+/// that have committed, and of those that have not.
+pub(super) async fn repair(
+    lane: &Lane,
+    metadata: &Metadata,
+    rings: &[RingAt],
+    client: u32,
+) -> Result<(Vec<u64>, Vec<u64>), MemoryError> {
+    let (mut committed, mut undone) = (Vec::new(), Vec::new());
+    for (id, undo) in read(lane, rings, client).await? {
+        let Some(records) = records(metadata, &undo.entry) else {
+            tracing::error!(id, "an undo entry names records that no table has: it is left as it is");
+            continue;
+        };
+        let decision = decide(lane, &records).await?;
+        tracing::info!(id, ?decision, "a dead client's transaction");
+        if decision == Decision::Undo {
+            put_back(lane, id, &undo, &records, rings).await?;
+        }
+        if decision != Decision::Ended {
+            show(lane, &records, decision).await?;
+        }
+        for at in places(&undo, rings) {
+            let mut round = lane.round();
+            round.write_words(at, &[0]);
+            lane.execute(round).await?;
+        }
+        for record in &records {
+            let mut round = lane.round();
+            round.compare_swap(record.replicas[0].address(record.offset), id, LockWord::FREE.to_bits());
+            lane.execute(round).await?;
+        }
+        (if decision == Decision::Undo { &mut undone } else { &mut committed }).push(id);
+    }
+    Ok((committed, undone))
+}
+
+/// The union of all nodes' entries.
+async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<BTreeMap<u64, Undo>, MemoryError> {
+    let mut all = BTreeMap::new();
+    for (at, number, base) in rings {
+        let bytes = metadata::read_bytes(lane, node::at(*at, base + HEADER_BYTES), RING_BYTES as usize).await?;
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        let data: Vec<u64> = bytes.chunks_exact(WORD_BYTES).map(word).collect();
+        for (place, id, entry) in ring::undo_entries(&data, client) {
+            all.entry(id).or_insert_with(|| Undo { lane: *number, place, entry: entry.to_vec() });
+        }
+    }
+    Ok(all)
+}
+
+/// Where the entry of a transaction is, or would be, at every participant.
+fn places(undo: &Undo, rings: &[RingAt]) -> impl Iterator<Item = Address> {
+    let (lane, place) = (undo.lane, undo.place);
+    let participants = undo.entry.get(1).copied().unwrap_or(0);
+    let theirs = rings.iter().filter(move |(at, number, _)| *number == lane && participants >> at.0 & 1 == 1);
+    theirs.map(move |(at, _, base)| node::at(*at, base + HEADER_BYTES + place))
+}
+
+/// A record of an entry.
+struct Record<'e> {
+    replicas: &'e [Replica],
+    offset: u64,
+    shape: RecordShape,
+    /// What the commit installs.
+    version: Version,
+    /// What was there before.
+    before: &'e [u64],
+}
+
+/// The records of an entry; `None` if one of them cannot be one of its table.
+fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e>>> {
+    let record = |logged: LoggedRecord<'e>| {
+        let placement = metadata.shards.get(usize::from(logged.pointer.shard().0))?;
+        let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+        let (geometry, offset) = (Geometry::of(spec), logged.pointer.offset());
+        let is_header = offset == 0 || geometry.buckets.number(offset).is_some();
+        let shape = if is_header { structural(spec.layout.scheme) } else { RecordShape::of(&spec.layout) };
+        let fits = spec.index == IndexKind::FStore
+            && offset.is_multiple_of(WORD_BYTES as u64)
+            && offset.checked_add(shape.record_bytes() as u64)? <= placement.bytes
+            && logged.image.len() == shape.image_words();
+        let (version, _) = Version::from_bits(logged.old_version);
+        fits.then_some(Record { replicas: &placement.replicas, offset, shape, version, before: logged.image })
+    };
+    log::records(entry).map(record).collect()
+}
+
+async fn decide(lane: &Lane, records: &[Record<'_>]) -> Result<Decision, MemoryError> {
+    let mut complete = true;
+    for record in records {
+        for replica in record.replicas {
+            let mut round = lane.round();
+            let read = round.read(replica.address(record.offset), record.shape.record_bytes());
+            let done = lane.execute(round).await?;
+            let mut words = done.words(read).to_vec();
+            let (found, _) = Version::from_bits(words[1]);
+            if found > record.version.rolled_back() {
+                return Ok(Decision::Ended);
+            }
+            words[1] = found.to_bits();
+            complete &= found == record.version && FetchedRecord::new(&words, &record.shape).check_in_place().is_ok();
+        }
+    }
+    Ok(if complete { Decision::Forward } else { Decision::Undo })
+}
+
+/// Puts the old values back on every replica, invisible, behind a copy of the entry at every participant.
+async fn put_back(
+    lane: &Lane,
+    id: u64,
+    undo: &Undo,
+    records: &[Record<'_>],
+    rings: &[RingAt],
+) -> Result<(), MemoryError> {
+    for at in places(undo, rings) {
+        let words = undo.entry.len() + FRAME_OVERHEAD_WORDS;
+        let mut round = lane.round();
+        let staged = round.stage_words(words);
+        let frame = round.staged_mut(staged);
+        frame[2..words - 1].copy_from_slice(&undo.entry);
+        ring::seal_undo(frame, id);
+        round.write_staged(at, staged);
+        round.flush(at.node);
+        lane.execute(round).await?;
+    }
+    for record in records {
+        let mut image = record.before.to_vec();
+        record.shape.stamp(&mut image, record.version.rolled_back());
+        image[0] |= Version::INVISIBLE;
+        for replica in record.replicas {
+            let mut round = lane.round();
+            round.write_words(replica.address(record.offset + IMAGE_AT), &image);
+            round.flush(replica.node);
+            lane.execute(round).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes every replica visible.
+async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision) -> Result<(), MemoryError> {
+    for record in records {
+        let version = if decision == Decision::Undo { record.version.rolled_back() } else { record.version };
+        for replica in record.replicas {
+            let mut round = lane.round();
+            round.write_words(replica.address(record.offset + IMAGE_AT), &[version.to_bits()]);
+            lane.execute(round).await?;
+        }
+    }
+    Ok(())
+}
