@@ -37,6 +37,8 @@
 //!
 //! The loop ends: it repeats only when a store to this line has happened meanwhile, so some writer makes progress.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::LINE_WORDS;
@@ -70,9 +72,42 @@ pub fn read(region: &[AtomicU64], start: usize, into: &mut [u64]) {
 /// Writes words from word `start` of a region on, ascending. The caller has checked the bounds.
 #[inline]
 pub fn write<W: Word>(region: &[W], start: usize, from: &[u64]) {
+    let Some(pause) = PAUSE.with_borrow(Clone::clone) else { return write_at_once(region, start, from) };
+    for at in 0..from.len() {
+        if at > 0 {
+            pause();
+        }
+        write_at_once(region, start + at, &from[at..=at]);
+    }
+}
+
+/// The same, whatever the thread does between words.
+#[inline]
+pub(crate) fn write_at_once<W: Word>(region: &[W], start: usize, from: &[u64]) {
     for (word, value) in region[start..start + from.len()].iter().zip(from) {
         word.store(*value);
     }
+}
+
+/// What a thread does between two words that it writes.
+type Pause = Rc<dyn Fn()>;
+
+thread_local! {
+    static PAUSE: RefCell<Option<Pause>> = const { RefCell::new(None) };
+}
+
+/// Runs `body`, whose [`write`]s stand still between words and do `pause`: a simulator plays a CPU that others overtake.
+pub(crate) fn with_pauses<T>(pause: Pause, body: impl FnOnce() -> T) -> T {
+    /// Also after a panic.
+    struct Without;
+    impl Drop for Without {
+        fn drop(&mut self) {
+            PAUSE.set(None);
+        }
+    }
+    PAUSE.set(Some(pause));
+    let _without = Without;
+    body()
 }
 
 /// [`read`] for lines of any length, so that a model checker can take short ones.

@@ -45,6 +45,8 @@
 //!    alone at its node, but verbs of others run beside it, and meet its stores word by word. It CASes only words that no
 //!    verb CASes, unless [`Capabilities::coherent_atomics`].
 
+#![allow(clippy::vec_box, reason = "a round's buffer moves from hand to hand, and waits in lists, by its box")]
+
 mod address;
 pub mod conformance;
 pub mod copy;
@@ -54,6 +56,7 @@ mod executor;
 mod gate;
 mod lane;
 pub mod limits;
+mod prefetch;
 mod prng;
 pub mod probes;
 mod region;

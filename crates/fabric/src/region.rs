@@ -14,6 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
 
 use crate::address::{LINE_BYTES, WORD_BYTES};
+use crate::prefetch::prefetch;
 use crate::transport::Nanos;
 
 /// Bytes of the huge pages that mappings are rounded up to.
@@ -139,18 +140,9 @@ impl Region {
     /// Asks the processor to bring the line of a word into its cache. Reads nothing.
     #[inline(always)]
     pub(crate) fn prefetch(&self, word: usize) {
-        #[cfg(target_arch = "x86_64")]
-        if word < self.words {
-            // SAFETY: the address is inside the mapping (and a prefetch neither faults nor accesses memory as the language
-            // sees it).
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                    self.base.as_ptr().add(word).cast(),
-                )
-            };
+        if let Some(word) = self.words().get(word) {
+            prefetch(word);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = word;
     }
 
     /// Its size in bytes.

@@ -190,14 +190,19 @@ impl Tally {
 const _: () = assert!(ROUND_VERBS_MAX < 1 << Tally::BITS);
 const _: () = assert!((ROUND_VERBS_MAX as u64 * ROUND_BYTES_MAX as u64) < 1 << 32);
 
+/// Verbs of a new buffer, and words: it grows up to the limits of a round when one needs more, once. Most rounds are far
+/// smaller, and thousands of buffers of the full size would fill the caches of a simulation with nothing.
+const VERBS_AT_FIRST: usize = 16;
+const WORDS_AT_FIRST: usize = 128;
+
 /// The buffer of a round: what a transport gets and gives back.
 ///
 /// In this order, so that what a small round touches lies together.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RoundBuffer {
-    verb_count: usize,
-    words: Box<[u64; ROUND_WORDS_MAX]>,
+    verbs: Vec<Verb>,
+    words: Vec<u64>,
     words_used: usize,
     pub(crate) tally: Tally,
     pub(crate) outcome: Result<(), FabricError>,
@@ -208,15 +213,13 @@ pub struct RoundBuffer {
     pub(crate) sent: bool,
     /// Tells rounds apart: handles in debug builds, continuations always.
     pub(crate) serial: u64,
-    verbs: [Verb; ROUND_VERBS_MAX],
 }
 
 impl RoundBuffer {
     pub(crate) fn new() -> Box<RoundBuffer> {
         Box::new(RoundBuffer {
-            verbs: [Verb::AfterCompletion; ROUND_VERBS_MAX],
-            verb_count: 0,
-            words: vec![0; ROUND_WORDS_MAX].try_into().expect("the vector has the array's length"),
+            verbs: Vec::with_capacity(VERBS_AT_FIRST),
+            words: vec![0; WORDS_AT_FIRST],
             words_used: 0,
             tally: Tally::default(),
             outcome: Ok(()),
@@ -228,7 +231,7 @@ impl RoundBuffer {
     }
 
     pub(crate) fn reset(&mut self, lane: LaneId, serial: u64) {
-        self.verb_count = 0;
+        self.verbs.clear();
         self.words_used = 0;
         self.tally = Tally::default();
         self.outcome = Ok(());
@@ -242,20 +245,26 @@ impl RoundBuffer {
     #[inline]
     #[must_use]
     pub fn verbs(&self) -> &[Verb] {
-        &self.verbs[..self.verb_count]
+        &self.verbs
     }
 
     /// The verbs, and the words they read into and write from.
     #[inline]
     #[must_use]
     pub fn parts(&mut self) -> (&[Verb], &mut [u64]) {
-        (&self.verbs[..self.verb_count], &mut self.words[..self.words_used])
+        (&self.verbs, &mut self.words[..self.words_used])
     }
 
     /// Whether any of its verbs is a call.
     #[inline(always)]
     pub(crate) fn has_calls(&self) -> bool {
         self.tally.verbs >> (4 * Tally::BITS) != 0
+    }
+
+    /// Whether it has parts that wait for others.
+    #[inline(always)]
+    pub(crate) fn has_fences(&self) -> bool {
+        self.tally.fences != 0
     }
 
     /// What names it while it is under way: unique among the rounds of an endpoint.
@@ -277,9 +286,8 @@ impl RoundBuffer {
 
     #[inline]
     fn push(&mut self, verb: Verb) {
-        if self.verb_count < ROUND_VERBS_MAX {
-            self.verbs[self.verb_count] = verb;
-            self.verb_count += 1;
+        if self.verbs.len() < ROUND_VERBS_MAX {
+            self.verbs.push(verb);
         } else {
             self.refuse(verb.node(), Fault::RoundFull);
         }
@@ -289,12 +297,22 @@ impl RoundBuffer {
     #[inline]
     fn lease(&mut self, words: usize, node: NodeId) -> u32 {
         let at = self.words_used;
-        if words > ROUND_WORDS_MAX - at {
+        if words > self.words.len() - at && !self.grow(words) {
             self.refuse(Some(node), Fault::RoundFull);
             return 0;
         }
         self.words_used = at + words;
         at as u32
+    }
+
+    /// Makes room for so many more words, if a round may have them.
+    #[cold]
+    fn grow(&mut self, words: usize) -> bool {
+        if words > ROUND_WORDS_MAX - self.words_used {
+            return false;
+        }
+        self.words.resize((self.words_used + words).next_power_of_two(), 0);
+        true
     }
 
     #[cold]
@@ -546,7 +564,7 @@ impl<'l> Round<'l> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.buffer_ref().verb_count == 0
+        self.buffer_ref().verbs.is_empty()
     }
 
     /// Whether so many more verbs and bytes fit. A larger set is split into several rounds.
@@ -554,7 +572,7 @@ impl<'l> Round<'l> {
     #[must_use]
     pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {
         let buffer = self.buffer_ref();
-        verbs <= ROUND_VERBS_MAX - buffer.verb_count
+        verbs <= ROUND_VERBS_MAX - buffer.verbs.len()
             && bytes.div_ceil(WORD_BYTES) <= ROUND_WORDS_MAX - buffer.words_used
     }
 }

@@ -28,9 +28,9 @@ pub trait Service: Send {
 }
 
 /// Sleep after a step that found work. Short enough that a log ring of the default size does not fill meanwhile.
-const NAP_MIN: Duration = Duration::from_micros(50);
+pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
 /// Sleep of a service that has found nothing for long: under 1 % of a CPU.
-const NAP_MAX: Duration = Duration::from_millis(2);
+pub(crate) const NAP_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
 struct Shared {

@@ -27,6 +27,7 @@ mod world;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use faults::{FaultKind, Injected, Planned};
@@ -35,6 +36,7 @@ pub use profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile};
 pub use profiles::ProfileError;
 
 use crate::address::{Address, NodeId, RegionId};
+use crate::copy;
 use crate::error::FabricError;
 use crate::executor::{Turn, Turned};
 use crate::region::{Region, RegionError};
@@ -43,7 +45,7 @@ use crate::shm::Memory;
 use crate::transport::{Capabilities, ClientId, Fabric, Flush, Handler, Host, Nanos, Transport};
 use queue::NS;
 use transport::SimTransport;
-use world::World;
+use world::{Step, Work, World};
 
 /// Who runs where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -184,7 +186,7 @@ impl Sim {
     pub fn new(nodes: &[Vec<usize>], options: &SimOptions) -> Result<Sim, SimError> {
         let memory = Arc::new(Memory::map(nodes)?);
         let profile = &options.profile;
-        let world = World::new(memory.clone(), options).ok_or_else(|| SimError::NoMedium {
+        let mut world = World::new(memory.clone(), options).ok_or_else(|| SimError::NoMedium {
             profile: profile.name.clone(),
             medium: options.medium.clone(),
             known: profile.media.keys().cloned().collect::<Vec<_>>().join(", "),
@@ -197,6 +199,7 @@ impl Sim {
             }
             _ => Flush::Visible,
         };
+        world.flush_persists = flush == Flush::Persistent;
         let capabilities =
             Capabilities { atomic_line: true, coherent_atomics: profile.coherent_atomics, flush, revoke: true };
         Ok(Sim { memory, world: Arc::new(Mutex::new(world)), capabilities })
@@ -264,9 +267,18 @@ impl Sim {
                         Some(at) if at > until => return Ended::OutOfTime,
                         Some(_) => {}
                     }
-                    if let Some(core) = world.step() {
-                        idle_events = 0;
-                        break core;
+                    world.coming(|core, lane| workers[core].run.prefetch(lane));
+                    match world.step() {
+                        Step::Turn(core) => {
+                            idle_events = 0;
+                            break core;
+                        }
+                        Step::Work(work) => {
+                            drop(world);
+                            self.work(work);
+                            world = self.world();
+                        }
+                        Step::Nothing => {}
                     }
                     idle_events += 1;
                     if idle_events > IDLE_EVENTS_MAX {
@@ -284,6 +296,21 @@ impl Sim {
                 Turned::Waiting(None) => {}
             }
         }
+    }
+
+    /// The next event happens, of a simulation that nobody drives.
+    fn step(&self) {
+        let step = self.world().step();
+        if let Step::Work(work) = step {
+            self.work(work);
+        }
+    }
+
+    /// A memory node's CPU does what it has to do, while verbs go on.
+    fn work(&self, mut work: Work) {
+        let beside = self.clone();
+        copy::with_pauses(Rc::new(move || beside.world().meanwhile()), || work.run(&self.memory));
+        self.world().worked(work);
     }
 
     /// Steps the memory nodes' services until none finds work; takes no time.
@@ -311,7 +338,7 @@ impl Sim {
     /// How often each probe was reached.
     #[must_use]
     pub fn reached(&self) -> BTreeMap<&'static str, u64> {
-        self.world().faults.reached.clone()
+        self.world().faults.reached.iter().copied().collect()
     }
 
     /// A client's machine dies now.
@@ -375,8 +402,8 @@ impl Fabric for Sim {
     }
 
     fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
-        let connection = self.world().connect(client);
-        Ok(Box::new(SimTransport { sim: self.clone(), connection, news: RefCell::default() }))
+        let (connection, idle) = self.world().connect(client);
+        Ok(Box::new(SimTransport { sim: self.clone(), connection, idle, news: RefCell::default() }))
     }
 
     fn region(&self, node: NodeId, region: RegionId) -> Option<Arc<Region>> {

@@ -177,7 +177,7 @@ impl Memory {
     /// Has the processor fetch what the verbs of a round will touch, all at once: a NIC would overlap them too, and a
     /// round's cache misses then cost little more than one.
     #[inline]
-    pub(super) fn prefetch(&self, verbs: &[Verb]) {
+    pub(crate) fn prefetch(&self, verbs: &[Verb]) {
         for verb in verbs {
             if let Verb::Read { at, .. } | Verb::Write { at, .. } | Verb::CompareSwap { at, .. } = verb
                 && let Some(region) = self.region(at.node, at.region)
@@ -232,7 +232,7 @@ pub(crate) fn execute_verb(
         }
         Verb::Write { at, words: count, from } => {
             let (region, start) = memory.words(at, count)?;
-            copy::write(region, start, &words[from as usize..][..count as usize]);
+            copy::write_at_once(region, start, &words[from as usize..][..count as usize]);
             unfenced.set(true);
         }
         Verb::CompareSwap { at, expected, new, into } => {

@@ -8,16 +8,29 @@ pub(super) fn picos(ns: f64) -> Picos {
     (ns * NS as f64).round() as Picos
 }
 
-/// Picoseconds a byte takes at so many gigabytes per second.
-fn per_byte(gb_s: f64) -> f64 {
-    NS as f64 / gb_s
+/// A time for each byte in parts of a picosecond, so that it is an integer: floating point is slow where everything else
+/// is integers.
+#[derive(Clone, Copy, Debug)]
+struct PerByte(u64);
+
+impl PerByte {
+    const FRACTION_BITS: u32 = 20;
+
+    /// What a byte takes at so many gigabytes per second.
+    fn at(gb_s: f64) -> PerByte {
+        PerByte((NS as f64 / gb_s * f64::from(1u32 << PerByte::FRACTION_BITS)).round() as u64)
+    }
+
+    fn times(self, bytes: u64) -> Picos {
+        ((u128::from(self.0) * u128::from(bytes)) >> PerByte::FRACTION_BITS) as Picos
+    }
 }
 
 /// What everything costs: see [`Profile`] for what each is.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
-    link_per_byte: f64,
-    pcie_per_byte: f64,
+    link_per_byte: PerByte,
+    pcie_per_byte: PerByte,
     pub(super) wire: Picos,
     pub(super) send: Picos,
     pub(super) fetch: Picos,
@@ -56,8 +69,8 @@ impl Costs {
     pub(super) fn of(profile: &Profile) -> Costs {
         let Profile { nic, cpu, calls, .. } = profile;
         Costs {
-            link_per_byte: per_byte(nic.link_gb_s),
-            pcie_per_byte: per_byte(nic.pcie_gb_s),
+            link_per_byte: PerByte::at(nic.link_gb_s),
+            pcie_per_byte: PerByte::at(nic.pcie_gb_s),
             wire: picos(nic.wire_ns),
             send: picos(nic.send_ns),
             fetch: picos(nic.fetch_ns),
@@ -95,13 +108,13 @@ impl Costs {
 
     /// Time on the link of a message with so much payload, headers included.
     pub(super) fn link(&self, payload: u64) -> Picos {
-        let packets = payload.div_ceil(self.packet_bytes).max(1);
-        ((payload + packets * self.header_bytes) as f64 * self.link_per_byte) as Picos
+        let packets = if payload <= self.packet_bytes { 1 } else { payload.div_ceil(self.packet_bytes) };
+        self.link_per_byte.times(payload + packets * self.header_bytes)
     }
 
     /// Time of so many bytes between NIC and memory.
     pub(super) fn pcie(&self, bytes: u64) -> Picos {
-        (bytes as f64 * self.pcie_per_byte) as Picos
+        self.pcie_per_byte.times(bytes)
     }
 
     /// The slot of the NIC's table that an atomic at this offset takes.
@@ -113,8 +126,8 @@ impl Costs {
         self.slot_mask as usize + 1
     }
 
-    /// What a verb costs a NIC that has so many connections in use: those that are not cached are fetched.
-    pub(super) fn miss(&self, connections: u32) -> Picos {
+    /// What a verb costs, beside its own, a NIC that has so many connections in use: those that are not cached are fetched.
+    fn miss(&self, connections: u32) -> Picos {
         let connections = f64::from(connections);
         if self.cached_connections == 0.0 || connections <= self.cached_connections {
             return 0;
@@ -133,13 +146,21 @@ pub(super) struct NicState {
     pub(super) receiving: Picos,
     pub(super) slots: Box<[Picos]>,
     /// Connections of this machine's clients that go through it, and have been used.
-    pub(super) connections: u32,
+    connections: u32,
+    /// What each verb that is asked costs because not all of them are cached.
+    pub(super) miss: Picos,
 }
 
 impl NicState {
     pub(super) fn new(costs: &Costs) -> NicState {
         let slots = vec![0; costs.slots()].into();
-        NicState { engine: 0, sending: 0, receiving: 0, slots, connections: 0 }
+        NicState { engine: 0, sending: 0, receiving: 0, slots, connections: 0, miss: 0 }
+    }
+
+    /// One more connection is used.
+    pub(super) fn connected(&mut self, costs: &Costs) {
+        self.connections += 1;
+        self.miss = costs.miss(self.connections);
     }
 }
 
@@ -155,39 +176,72 @@ pub(super) fn occupy(until: &mut Picos, now: Picos, from: Picos, time: Picos) ->
 /// A node's memory.
 #[derive(Clone, Debug)]
 pub(super) struct MediumState {
-    pub(super) medium: Medium,
-    pub(super) busy: Picos,
-    /// Applies to all that is written and read: the NIC's socket is another one.
-    factor: f64,
-    amplification: f64,
+    pub(super) persistent: bool,
+    /// Nothing occupies it.
+    free: bool,
+    busy: Picos,
+    line_shift: u32,
+    unit_shift: u32,
+    /// Occupancies.
+    write: Picos,
+    line_write: Picos,
+    /// The same for a line of a long WRITE.
+    bulk_line_write: Picos,
+    partial: Picos,
+    line_read: Picos,
+    /// Further latency of a read.
+    read: Picos,
 }
 
 impl MediumState {
-    pub(super) fn new(medium: Medium, ddio: bool, cross_socket: bool) -> MediumState {
+    pub(super) fn new(medium: &Medium, ddio: bool, cross_socket: bool) -> MediumState {
         let factor = if cross_socket { medium.cross_socket } else { 1.0 };
         let amplification = if ddio { medium.ddio_amplification } else { 1.0 };
-        MediumState { medium, busy: 0, factor, amplification }
+        let Medium { write_ns, line_write_ns, partial_ns, line_read_ns, .. } = *medium;
+        MediumState {
+            persistent: medium.persistent,
+            free: [write_ns, line_write_ns, partial_ns, line_read_ns] == [0.0; 4],
+            busy: 0,
+            line_shift: medium.line_bytes.max(1).ilog2(),
+            unit_shift: medium.unit_bytes.max(1).ilog2(),
+            write: picos(write_ns * factor),
+            line_write: picos(line_write_ns * factor),
+            bulk_line_write: picos(line_write_ns * amplification * factor),
+            partial: picos(partial_ns * factor),
+            line_read: picos(line_read_ns * factor),
+            read: picos(medium.read_ns),
+        }
     }
 
     /// Occupies it for a write; when that is over.
     pub(super) fn write(&mut self, now: Picos, from: Picos, offset: u64, bytes: u64) -> Picos {
-        let Medium { line_bytes, unit_bytes, line_write_ns, write_ns, partial_ns, .. } = self.medium;
+        if self.free {
+            return from;
+        }
         let end = offset.saturating_add(bytes);
-        let spanned = |size: u64| end.div_ceil(size) - offset / size;
-        let lines = spanned(line_bytes.into());
-        let unit = u64::from(unit_bytes);
-        let whole = (end / unit).saturating_sub(offset.div_ceil(unit));
-        let partial = spanned(unit) - whole;
-        let amplification = if lines > 1 { self.amplification } else { 1.0 };
-        let ns = write_ns + lines as f64 * line_write_ns * amplification + partial as f64 * partial_ns;
-        occupy(&mut self.busy, now, from, picos(ns * self.factor))
+        let lines = spanned(offset, end, self.line_shift);
+        let whole = (end >> self.unit_shift).saturating_sub(up(offset, self.unit_shift));
+        let partial = spanned(offset, end, self.unit_shift) - whole;
+        let line = if lines > 1 { self.bulk_line_write } else { self.line_write };
+        occupy(&mut self.busy, now, from, self.write + lines * line + partial * self.partial)
     }
 
     /// Occupies it for a read; when that is over.
     pub(super) fn read(&mut self, now: Picos, from: Picos, offset: u64, bytes: u64) -> Picos {
-        let Medium { line_bytes, line_read_ns, read_ns, .. } = self.medium;
-        let line = u64::from(line_bytes);
-        let lines = offset.saturating_add(bytes).div_ceil(line) - offset / line;
-        occupy(&mut self.busy, now, from, picos(lines as f64 * line_read_ns * self.factor)) + picos(read_ns)
+        if self.free {
+            return from + self.read;
+        }
+        let lines = spanned(offset, offset.saturating_add(bytes), self.line_shift);
+        occupy(&mut self.busy, now, from, lines * self.line_read) + self.read
     }
+}
+
+/// Divided by a power of two, and rounded up.
+fn up(offset: u64, shift: u32) -> u64 {
+    offset.saturating_add((1 << shift) - 1) >> shift
+}
+
+/// How many pieces of this size, a power of two, have bytes from `offset` to `end`.
+fn spanned(offset: u64, end: u64, shift: u32) -> u64 {
+    up(end, shift) - (offset >> shift)
 }

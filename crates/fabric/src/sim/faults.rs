@@ -3,13 +3,14 @@
 //! A fault happens when somebody has reached a *probe* (a place in a protocol, such as "a lock may have been taken") for
 //! the n-th time, or at a time. Probes are what makes faults hit where they hurt.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::queue::{NS, Picos};
 use super::world::{Event, World};
 use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
+use crate::limits::LANES_MAX;
 use crate::probes;
 use crate::shm::Memory;
 use crate::transport::{ClientId, Nanos};
@@ -101,10 +102,10 @@ pub(super) struct Faults {
     /// Lines that are not kept yet: what is, and the connections whose writes it lacks.
     dirty: HashMap<Address, ([u64; LINE_WORDS], Vec<usize>)>,
     /// How often each probe was reached.
-    pub(super) reached: BTreeMap<&'static str, u64>,
+    pub(super) reached: Vec<(&'static str, u64)>,
     pub(super) injected: Vec<Injected>,
-    /// Until when a lane of a connection may hold locks.
-    holding: HashMap<(usize, u8), Picos>,
+    /// Until when each lane may hold locks, by connection.
+    holding: Vec<[Picos; LANES_MAX]>,
 }
 
 /// A release that has been posted is not there before this time.
@@ -161,25 +162,29 @@ impl Faults {
 
 /// A client has reached a probe.
 pub(super) fn probe(world: &mut World, connection: usize, lane: u8, name: &'static str) {
+    let now = world.clock(connection);
     let faults = &mut world.faults;
-    let reached = faults.reached.entry(name).or_default();
+    // There are few, and they come often.
+    let at = faults.reached.iter().position(|(reached, _)| *reached == name).unwrap_or_else(|| {
+        faults.reached.push((name, 0));
+        faults.reached.len() - 1
+    });
+    let (_, reached) = &mut faults.reached[at];
     *reached += 1;
     let reached = *reached;
-    let (mut set_off, mut waiting) = (Vec::new(), Vec::new());
-    for planned in faults.planned.drain(..) {
-        let now = planned.probe == name && planned.nth <= reached;
-        if now { set_off.push(planned) } else { waiting.push(planned) }
-    }
-    faults.planned = waiting;
-    let now = world.clock(connection);
     let holding = match name {
         probes::LOCKS => Some(Picos::MAX),
         probes::INSTALLED | probes::RELEASED => Some(now + RELEASE_TAKES),
         _ => None,
     };
     if let Some(until) = holding {
-        world.faults.holding.insert((connection, lane), until);
+        if faults.holding.len() <= connection {
+            faults.holding.resize(connection + 1, [0; LANES_MAX]);
+        }
+        faults.holding[connection][usize::from(lane)] = until;
     }
+    let due = |planned: &mut Planned| planned.probe == name && planned.nth <= reached;
+    let set_off: Vec<Planned> = faults.planned.extract_if(.., due).collect();
     for planned in set_off {
         let index = world.faults.due.len() as u32;
         let at = now + planned.after * NS;
@@ -191,7 +196,7 @@ pub(super) fn probe(world: &mut World, connection: usize, lane: u8, name: &'stat
 pub(super) fn happen(world: &mut World, Happening { planned, connection }: Happening) {
     let now = world.now;
     let kind = planned.kind;
-    let holding = world.faults.holding.iter().any(|((holder, _), until)| *holder == connection && *until >= now);
+    let holding = world.faults.holding.get(connection).is_some_and(|lanes| lanes.iter().any(|until| *until >= now));
     if (planned.holding && !holding) || world.connections[connection].dead {
         return world.faults.planned.push(planned);
     }
@@ -233,7 +238,9 @@ pub(super) fn fail(world: &mut World, node: usize) {
 pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
     let number = NodeId(node as u16);
     if persistent {
-        let lines: Vec<Address> = world.faults.dirty.keys().filter(|line| line.node == number).copied().collect();
+        let mut lines: Vec<Address> = world.faults.dirty.keys().filter(|line| line.node == number).copied().collect();
+        // The map has no order of its own that a seed would give again.
+        lines.sort_unstable_by_key(|line| (line.region.0, line.offset));
         for line in lines {
             let Some((kept, _)) = world.faults.dirty.remove(&line) else { continue };
             // What was not flushed may have been kept all the same.

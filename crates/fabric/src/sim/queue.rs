@@ -1,8 +1,10 @@
 //! The event queue: a timing wheel, so that an event costs the same whether ten or a million are waiting.
 //!
-//! Time is cut into slices; the slice that is being run is sorted, those of the next two milliseconds are buckets in which
-//! events lie in any order, and what is later waits in a heap. Events of one instant come in the order in which they were
-//! put in.
+//! Time is cut into slices of a few nanoseconds. The next events, at least [`AHEAD`] of them, are sorted; those of the next
+//! sixty microseconds are in buckets, a list in any order for each slice; what is later waits in a heap. Events of one
+//! instant come in the order in which they were put in.
+//!
+//! That some events are known before they happen is for the caches: whoever runs them can fetch what the next ones need.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,10 +15,18 @@ pub(crate) type Picos = u64;
 /// Picoseconds of a nanosecond.
 pub(crate) const NS: Picos = 1_000;
 
-const SLICE_BITS: u32 = 16;
+/// Events that are sorted before they are due, if there are so many.
+pub(crate) const AHEAD: usize = 4;
+
+const SLICE_BITS: u32 = 11;
 const SLICES: usize = 1 << 15;
 const OCCUPIED_WORDS: usize = SLICES / 64;
+/// Events that are over and still stand before those that are sorted, at most.
+const OVER_MAX: usize = 64;
+/// The end of a list.
+const NONE: u32 = u32::MAX;
 
+#[derive(Clone, Copy)]
 struct Entry<E> {
     at: Picos,
     order: u64,
@@ -26,6 +36,10 @@ struct Entry<E> {
 impl<E> Entry<E> {
     fn key(&self) -> (Picos, u64) {
         (self.at, self.order)
+    }
+
+    fn slice(&self) -> u64 {
+        self.at >> SLICE_BITS
     }
 }
 
@@ -49,29 +63,44 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// Events in the order of their times.
-pub(crate) struct Queue<E> {
-    /// Of the slice that is being run, the next one last.
-    current: Vec<Entry<E>>,
-    slice: u64,
-    buckets: Box<[Vec<Entry<E>>]>,
-    /// Which buckets have events, a bit each.
-    occupied: [u64; OCCUPIED_WORDS],
-    later: BinaryHeap<Reverse<Entry<E>>>,
-    next_order: u64,
-    len: usize,
+/// An event in a bucket's list, or a free place.
+struct Link<E> {
+    entry: Entry<E>,
+    next: u32,
 }
 
-impl<E> Queue<E> {
+/// Events in the order of their times.
+pub(crate) struct Queue<E> {
+    /// All of the slices up to `slice`, ascending; those before `first` are over.
+    front: Vec<Entry<E>>,
+    first: usize,
+    slice: u64,
+    /// The first link of each bucket's list.
+    buckets: Box<[u32]>,
+    /// Which buckets have events, a bit each.
+    occupied: [u64; OCCUPIED_WORDS],
+    links: Vec<Link<E>>,
+    /// The first free link. Those that were used last are used first: they are in the cache.
+    free: u32,
+    later: BinaryHeap<Reverse<Entry<E>>>,
+    /// Events that are not in `front`.
+    waiting: usize,
+    next_order: u64,
+}
+
+impl<E: Copy> Queue<E> {
     pub(crate) fn new() -> Queue<E> {
         Queue {
-            current: Vec::new(),
+            front: Vec::new(),
+            first: 0,
             slice: 0,
-            buckets: (0..SLICES).map(|_| Vec::new()).collect(),
+            buckets: vec![NONE; SLICES].into(),
             occupied: [0; OCCUPIED_WORDS],
+            links: Vec::new(),
+            free: NONE,
             later: BinaryHeap::new(),
+            waiting: 0,
             next_order: 0,
-            len: 0,
         }
     }
 
@@ -80,65 +109,109 @@ impl<E> Queue<E> {
     pub(crate) fn push(&mut self, at: Picos, event: E) {
         let entry = Entry { at, order: self.next_order, event };
         self.next_order += 1;
-        self.len += 1;
-        let slice = at >> SLICE_BITS;
+        let slice = entry.slice();
         if slice <= self.slice {
-            let place = self.current.partition_point(|other| other.key() > entry.key());
-            self.current.insert(place, entry);
-        } else if slice - self.slice < SLICES as u64 {
+            return self.insert(entry);
+        }
+        self.waiting += 1;
+        if slice - self.slice < SLICES as u64 {
             self.put(slice, entry);
         } else {
             self.later.push(Reverse(entry));
         }
     }
 
+    /// Puts an event where it belongs among those that are sorted: near their end, and there are few.
+    #[inline]
+    fn insert(&mut self, entry: Entry<E>) {
+        let sorted = &self.front[self.first..];
+        match sorted.iter().rev().position(|other| other.key() < entry.key()).unwrap_or(sorted.len()) {
+            0 => self.front.push(entry),
+            behind => self.front.insert(self.front.len() - behind, entry),
+        }
+    }
+
     #[inline]
     fn put(&mut self, slice: u64, entry: Entry<E>) {
         let bucket = slice as usize % SLICES;
-        self.buckets[bucket].push(entry);
+        let link = Link { entry, next: self.buckets[bucket] };
+        let index = self.free;
+        if let Some(free) = self.links.get_mut(index as usize) {
+            self.free = free.next;
+            *free = link;
+            self.buckets[bucket] = index;
+        } else {
+            self.buckets[bucket] = self.links.len() as u32;
+            self.links.push(link);
+        }
         self.occupied[bucket / 64] |= 1 << (bucket % 64);
     }
 
     /// When the next event happens.
+    #[inline]
     pub(crate) fn next_at(&mut self) -> Option<Picos> {
-        if self.current.is_empty() {
+        if self.first == self.front.len() {
             self.advance();
         }
-        self.current.last().map(|entry| entry.at)
+        self.front.get(self.first).map(|entry| entry.at)
     }
 
     /// The next event and its time.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Picos, E)> {
-        if self.current.is_empty() {
+        while self.front.len() - self.first <= AHEAD && self.waiting > 0 {
             self.advance();
         }
-        let entry = self.current.pop()?;
-        self.len -= 1;
+        let entry = *self.front.get(self.first)?;
+        self.first += 1;
+        if self.first == OVER_MAX || self.first == self.front.len() {
+            self.front.drain(..self.first);
+            self.first = 0;
+        }
         Some((entry.at, entry.event))
     }
 
-    /// Goes on to the next slice that has events.
+    /// The event that comes after so many others, as far as is known: fewer than [`AHEAD`].
+    #[inline]
+    pub(crate) fn ahead(&self, others: usize) -> Option<&E> {
+        self.front.get(self.first + others).map(|entry| &entry.event)
+    }
+
+    /// Takes the next slice that has events to those that are sorted.
     fn advance(&mut self) {
         let wheel = self.next_occupied();
-        let heap = self.later.peek().map(|Reverse(entry)| entry.at >> SLICE_BITS);
+        let heap = self.later.peek().map(|Reverse(entry)| entry.slice());
         let Some(next) = wheel.into_iter().chain(heap).min() else { return };
         self.slice = next;
-        let bucket = next as usize % SLICES;
         if wheel == Some(next) {
-            std::mem::swap(&mut self.current, &mut self.buckets[bucket]);
-            self.occupied[bucket / 64] &= !(1 << (bucket % 64));
+            self.take_bucket(next as usize % SLICES);
         }
         // What was far away may be near now.
         while let Some(Reverse(entry)) = self.later.peek() {
-            let slice = entry.at >> SLICE_BITS;
+            let slice = entry.slice();
             if slice - next >= SLICES as u64 {
                 break;
             }
             let Some(Reverse(entry)) = self.later.pop() else { break };
-            if slice == next { self.current.push(entry) } else { self.put(slice, entry) }
+            if slice == next {
+                self.waiting -= 1;
+                self.insert(entry);
+            } else {
+                self.put(slice, entry);
+            }
         }
-        self.current.sort_unstable_by_key(|entry| Reverse(entry.key()));
+    }
+
+    fn take_bucket(&mut self, bucket: usize) {
+        self.occupied[bucket / 64] &= !(1 << (bucket % 64));
+        let mut index = std::mem::replace(&mut self.buckets[bucket], NONE);
+        while let Some(link) = self.links.get_mut(index as usize) {
+            let entry = link.entry;
+            let next = std::mem::replace(&mut link.next, self.free);
+            self.free = std::mem::replace(&mut index, next);
+            self.waiting -= 1;
+            self.insert(entry);
+        }
     }
 
     fn next_occupied(&self) -> Option<u64> {
@@ -187,6 +260,6 @@ mod tests {
         while let Some(next) = expected.pop_first() {
             assert_eq!(queue.pop(), Some(next));
         }
-        assert_eq!((queue.pop(), queue.len), (None, 0));
+        assert_eq!((queue.pop(), queue.waiting), (None, 0));
     }
 }

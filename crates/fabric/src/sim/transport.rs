@@ -1,6 +1,8 @@
 //! A client's side of the simulation.
 
 use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Sim;
 use super::faults;
@@ -14,6 +16,8 @@ const IDLE_POLLS_MAX: u64 = 10_000_000;
 pub(super) struct SimTransport {
     pub(super) sim: Sim,
     pub(super) connection: usize,
+    /// There is nothing to poll for.
+    pub(super) idle: Arc<AtomicBool>,
     /// Empty but while polling: so that a poll allocates nothing.
     pub(super) news: RefCell<(Vec<LaneId>, Vec<Box<RoundBuffer>>)>,
 }
@@ -32,23 +36,27 @@ impl Transport for SimTransport {
     }
 
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
-        let mut news = self.news.take();
-        {
-            let mut world = self.sim.world();
-            if !world.driven && !world.instant {
-                world.step();
-                if world.is_quiet() {
-                    world.idle_polls += 1;
-                    assert!(
-                        world.idle_polls < IDLE_POLLS_MAX,
-                        "deadlock in a simulation: every coroutine waits, and nothing is under way"
-                    );
-                } else {
-                    world.idle_polls = 0;
-                }
-            }
-            world.news(self.connection, &mut news.0, &mut news.1);
+        if self.idle.load(Ordering::Relaxed) {
+            return;
         }
+        let mut world = self.sim.world();
+        if !world.driven && !world.instant {
+            drop(world);
+            self.sim.step();
+            world = self.sim.world();
+            if world.is_quiet() {
+                world.idle_polls += 1;
+                assert!(
+                    world.idle_polls < IDLE_POLLS_MAX,
+                    "deadlock in a simulation: every coroutine waits, and nothing is under way"
+                );
+            } else {
+                world.idle_polls = 0;
+            }
+        }
+        let mut news = self.news.take();
+        world.news(self.connection, &mut news.0, &mut news.1);
+        drop(world);
         news.0.drain(..).for_each(ready);
         news.1.drain(..).for_each(reclaimed);
         self.news.replace(news);
@@ -63,21 +71,25 @@ impl Transport for SimTransport {
     }
 
     fn idle(&self, until: Option<Nanos>) {
-        let mut world = self.sim.world();
         let Some(until) = until.map(|until| until.saturating_mul(NS)) else { return };
-        if world.instant {
+        let due = || self.sim.world().next_at().is_some_and(|at| at <= until);
+        let instant = self.sim.world().instant;
+        if instant {
             // Time passes for sleepers only; what is under way and what memory nodes have to do gets done meanwhile.
-            while world.next_at().is_some_and(|at| at <= until) {
-                world.step();
+            while due() {
+                self.sim.step();
             }
-            world.now = world.now.max(until);
-            world.settle_services();
-        } else if world.next_at().is_none_or(|at| at > until) {
-            world.now = world.now.max(until);
-        } else {
-            world.step();
+        } else if due() {
+            self.sim.step();
+            self.sim.world().idle_polls = 0;
+            return;
         }
+        let mut world = self.sim.world();
+        world.now = world.now.max(until);
         world.idle_polls = 0;
+        if instant {
+            world.settle_services();
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -6,9 +6,13 @@
 //! post     the client's core pays; its NIC sends                        (no event: computed when posted)
 //! Arrive   the group is at the node: its NIC, or a CPU, takes the verbs one after the other; when each takes effect
 //!          is drawn here, within the time that the access to memory takes
-//! Piece    a part of a verb takes effect: an atomic, some words of a WRITE, some lines of a READ, a call
-//! Done     the answer is at the client; with the last group's the round has completed
+//! Piece    a part of a verb takes effect: an atomic, some words of a WRITE, some lines of a READ, a call; the last of a
+//!          group sends its answer
+//! Done     the last group's answer is at the client: the round has completed   (one event for the round)
 //! ```
+//!
+//! What memory nodes' CPUs do for calls and services is their own code, which stores whenever it likes. It runs outside of
+//! the world ([`Step::Work`]), so that other verbs take effect between its stores: see [`World::meanwhile`].
 //!
 //! **Order** (contract, rule 1) is kept by a few times for each connection and node, its *floors*: when the last WRITE and
 //! the last atomic take effect. A verb that is ordered behind one of them takes effect after it; all others take effect
@@ -16,8 +20,9 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::costs::{Costs, MediumState, NicState, occupy};
 use super::faults::{self, Faults};
@@ -26,10 +31,11 @@ use super::queue::{NS, Picos, Queue};
 use super::{Deployment, SimOptions, SimStatistics};
 use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
 use crate::error::{FabricError, Fault};
-use crate::limits::REGIONS_PER_NODE_MAX;
+use crate::limits::{REGIONS_PER_NODE_MAX, ROUND_VERBS_MAX};
+use crate::prefetch::prefetch;
 use crate::prng::{Prng, splitmix};
 use crate::round::{RoundBuffer, Verb};
-use crate::service::{Progress, Service, ServiceStop};
+use crate::service::{self, Progress, Service, ServiceStop};
 use crate::shm::{Memory, execute_verb, no_such_node};
 use crate::transport::{ClientId, LaneId, Posted, Ticket};
 
@@ -41,11 +47,14 @@ const WORD_PARTS_MAX: u64 = 2;
 pub(super) const RETRY: Picos = 1_000_000 * NS;
 /// How much longer than usual a stretched access to memory takes, at most.
 const STRETCH: u64 = 30;
-/// Naps of a memory node's services: see `service.rs`.
-const NAP_MIN: Picos = 20_000 * NS;
-const NAP_MAX: Picos = 500_000 * NS;
+/// Naps of a memory node's services.
+const NAP_MIN: Picos = service::NAP_MIN.as_nanos() as Picos * NS;
+const NAP_MAX: Picos = service::NAP_MAX.as_nanos() as Picos * NS;
 /// What a step of a service that has found work costs its CPU.
 const SERVICE_STEP: Picos = 1_000 * NS;
+/// For how long a CPU stands still between two of its stores, at most, and how often: one in so many.
+const BETWEEN_STORES: Picos = 200 * NS;
+const BETWEEN_STORES_ONE_IN: u64 = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
@@ -75,31 +84,109 @@ pub(super) enum Event {
     },
 }
 
-/// A round under way.
+impl Event {
+    /// The round that it belongs to.
+    #[inline(always)]
+    fn flight(&self) -> Option<u32> {
+        match *self {
+            Event::Arrive { flight, .. } | Event::Piece { flight, .. } | Event::Done { flight } => Some(flight),
+            Event::Turn { .. } | Event::Service { .. } | Event::Fault { .. } => None,
+        }
+    }
+}
+
+/// What an event has come to.
+pub(super) enum Step {
+    Nothing,
+    /// A core's turn has come.
+    Turn(usize),
+    /// A memory node's CPU has something to do: [`Work::run`], and then [`World::worked`].
+    Work(Work),
+}
+
+/// What a memory node's CPU does next.
+pub(super) enum Work {
+    Call(Call),
+    Service { index: u32, running: RunningService, progress: Progress },
+}
+
+/// A call that is served now.
+pub(super) struct Call {
+    flight: Box<Flight>,
+    client: ClientId,
+    index: u32,
+    group: u16,
+    verb: u8,
+    result: Result<(), FabricError>,
+}
+
+impl Work {
+    pub(super) fn run(&mut self, memory: &Memory) {
+        match self {
+            Work::Call(Call { flight, client, verb, result, .. }) => {
+                let (verbs, words) = flight.buffer.parts();
+                *result = memory.call(*client, &verbs[usize::from(*verb)], words);
+            }
+            Work::Service { running, progress, .. } => *progress = running.service.step(),
+        }
+    }
+}
+
+/// A round under way. In this order, so that what every event touches lies together.
+#[repr(C)]
 struct Flight {
     buffer: Box<RoundBuffer>,
-    connection: u32,
-    ticket: Ticket,
-    outcome: Result<(), FabricError>,
-    orphaned: bool,
-    /// The verbs that are under way: up to a fence.
-    segment: (usize, usize),
     groups: Vec<Group>,
+    connection: u32,
     groups_left: u16,
+    /// The verbs up to here are under way: up to a fence.
+    end: u16,
+    /// When all answers so far are at the client.
+    back: Picos,
+    ticket: Ticket,
     /// Destinations that the client's CPU takes a completion of.
     polls: u16,
     calls: u16,
+    orphaned: bool,
+    outcome: Result<(), FabricError>,
 }
 
+/// The verbs of a round for one node.
 #[derive(Clone, Copy, Debug)]
 struct Group {
+    /// Which of the round's verbs, a bit each.
+    verbs: u128,
     node: NodeId,
-    pieces: u32,
     failed: bool,
+    has_calls: bool,
+    /// Parts that have not taken effect.
+    pieces: u32,
+    /// Payload, but for what calls answer.
+    bytes_out: u32,
+    bytes_back: u32,
+}
+
+const _: () = assert!(ROUND_VERBS_MAX <= u128::BITS as usize);
+
+impl Group {
+    fn of(node: NodeId) -> Group {
+        Group { verbs: 0, node, failed: false, has_calls: false, pieces: 0, bytes_out: 0, bytes_back: 0 }
+    }
+
+    /// The places of its verbs in the round.
+    fn places(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.verbs;
+        std::iter::from_fn(move || {
+            let place = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            place
+        })
+    }
 }
 
 /// What orders the verbs of one connection at one node.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Floor {
     /// The last group's arrival.
     pub(super) arrival: Picos,
@@ -126,6 +213,8 @@ pub(super) struct Connection {
     completed: Vec<(Ticket, Box<RoundBuffer>, Picos)>,
     reclaimed: Vec<Box<RoundBuffer>>,
     ready: Vec<LaneId>,
+    /// Its endpoint need not poll: somebody else drives the simulation, and there is nothing to be told.
+    pub(super) idle: Arc<AtomicBool>,
     /// Rounds with parts behind a fence that have not been posted.
     fenced: u32,
     /// Rounds that wait for those.
@@ -145,6 +234,8 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) clock: Picos,
+    /// Of its worker, which has only one that is alive.
+    connection: Option<usize>,
     /// When it looks next.
     turn_at: Option<Picos>,
     pub(super) paused_until: Picos,
@@ -171,7 +262,7 @@ pub(super) struct NodeState {
     pub(super) stalled_until: Picos,
 }
 
-struct RunningService {
+pub(super) struct RunningService {
     node: usize,
     stop: ServiceStop,
     service: Box<dyn Service>,
@@ -180,8 +271,8 @@ struct RunningService {
 
 pub(super) struct World {
     pub(super) memory: Arc<Memory>,
-    /// For each region, a bit for each line that is a record's.
-    record_lines: Vec<Vec<u64>>,
+    /// For each region, from where to where its bytes are lines of records, ascending.
+    record_lines: Vec<Vec<Range<u64>>>,
     queue: Queue<Event>,
     pub(super) now: Picos,
     pub(super) prng: Prng,
@@ -210,6 +301,8 @@ pub(super) struct World {
     services: Vec<Option<RunningService>>,
     /// Rounds complete at once and take no time.
     pub(super) instant: bool,
+    /// What a flush covers is kept by persistent memory: it gets further than to a cache that is lost.
+    pub(super) flush_persists: bool,
     /// Somebody drives it, so that endpoints that poll do not.
     pub(super) driven: bool,
     pub(super) faults: Faults,
@@ -231,7 +324,7 @@ impl World {
         let node = || NodeState {
             down: false,
             life: 0,
-            medium: MediumState::new(medium.clone(), options.ddio, options.cross_socket),
+            medium: MediumState::new(medium, options.ddio, options.cross_socket),
             stalled_until: 0,
         };
         let mut world = World {
@@ -260,6 +353,7 @@ impl World {
             turning: None,
             services: Vec::new(),
             instant: false,
+            flush_persists: false,
             driven: false,
             faults: Faults::default(),
             watched: None,
@@ -293,7 +387,8 @@ impl World {
         machine
     }
 
-    pub(super) fn connect(&mut self, client: ClientId) -> usize {
+    /// The connection's number, and whether it is [`idle`](Connection::idle).
+    pub(super) fn connect(&mut self, client: ClientId) -> (usize, Arc<AtomicBool>) {
         let machine = self.machine_of(self.place);
         let index = self.connections.len();
         let revoked = self.connections.iter().any(|other| other.client == client && other.revoked);
@@ -306,6 +401,7 @@ impl World {
             completed: Vec::new(),
             reclaimed: Vec::new(),
             ready: Vec::new(),
+            idle: Arc::default(),
             fenced: 0,
             held: VecDeque::new(),
             dead: false,
@@ -315,18 +411,22 @@ impl World {
             lose_calls: 0,
             duplicate_calls: 0,
         });
-        index
+        (index, self.connections[index].idle.clone())
     }
 
     /// Gives a worker's connections a core of their own, on the machine where they are.
     pub(super) fn add_core(&mut self, clients: &[ClientId]) -> usize {
         let core = self.cores.len();
-        self.cores.push(Core { clock: self.now, turn_at: None, paused_until: 0, stopped: false });
+        self.cores.push(Core { clock: self.now, connection: None, turn_at: None, paused_until: 0, stopped: false });
         self.running_cores += 1;
         let mut machine = None;
-        for connection in &mut self.connections {
+        for (index, connection) in self.connections.iter_mut().enumerate() {
             if clients.contains(&connection.client) {
+                self.cores[core].connection = Some(index);
                 connection.core = Some(core);
+                connection
+                    .idle
+                    .store(connection.ready.is_empty() && connection.reclaimed.is_empty(), Ordering::Relaxed);
                 // By the worker: each may have had several connections before this one.
                 connection.nic = core % self.machines[connection.machine].nics.len();
                 machine = Some(connection.machine);
@@ -346,7 +446,10 @@ impl World {
         self.cores.clear();
         self.running_cores = 0;
         self.machines.iter_mut().for_each(|machine| machine.cores.clear());
-        self.connections.iter_mut().for_each(|connection| connection.core = None);
+        for connection in &mut self.connections {
+            connection.core = None;
+            connection.idle.store(false, Ordering::Relaxed);
+        }
     }
 
     // --- Time
@@ -384,7 +487,7 @@ impl World {
 
     /// Has a core look at what it can do, at this time or when it can.
     pub(super) fn wake(&mut self, core: usize, at: Picos) {
-        let Core { clock, turn_at, paused_until, stopped } = &mut self.cores[core];
+        let Core { clock, turn_at, paused_until, stopped, .. } = &mut self.cores[core];
         if *stopped {
             return;
         }
@@ -398,7 +501,7 @@ impl World {
     /// Has a core look at once, without an event, if it is idle.
     fn wake_now(&mut self, core: usize) {
         let now = self.now;
-        let Core { clock, turn_at, paused_until, stopped } = &mut self.cores[core];
+        let Core { clock, turn_at, paused_until, stopped, .. } = &mut self.cores[core];
         let idle = *clock <= now && *paused_until <= now && !*stopped;
         if !idle || self.turning.is_some() {
             return self.wake(core, now);
@@ -436,29 +539,122 @@ impl World {
         self.queue.next_at()
     }
 
-    /// The next event happens. The core whose turn has come, if it is one's.
-    pub(super) fn step(&mut self) -> Option<usize> {
-        let (at, event) = self.queue.pop()?;
+    /// The next event happens.
+    pub(super) fn step(&mut self) -> Step {
+        let Some((at, event)) = self.queue.pop() else { return Step::Nothing };
+        self.prefetch();
         self.now = self.now.max(at);
         self.statistics.events += 1;
         match event {
             Event::Arrive { flight, group } => self.arrive(flight, group.into()),
             Event::Piece { flight, group, verb, part, parts } => {
-                self.piece(flight, group.into(), verb.into(), part.into(), parts.into());
+                if let Some(call) = self.piece(flight, group, verb, part, parts) {
+                    return Step::Work(Work::Call(call));
+                }
             }
             Event::Done { flight } => {
                 self.done(flight);
-                return self.turning.take();
+                if let Some(core) = self.turning.take() {
+                    return Step::Turn(core);
+                }
             }
             Event::Turn { core } => {
                 if self.turn(core as usize) {
-                    return Some(core as usize);
+                    return Step::Turn(core as usize);
                 }
             }
-            Event::Service { index } => self.step_service(index as usize),
+            Event::Service { index } => {
+                if let Some(running) = self.step_service(index as usize) {
+                    return Step::Work(Work::Service { index, running, progress: Progress::Idle });
+                }
+            }
             Event::Fault { index } => self.fault_due(index as usize),
         }
-        None
+        Step::Nothing
+    }
+
+    /// Fetches what the next events need, for each of them one step on the way to it: events of a large cluster touch
+    /// more than caches hold, and would wait for memory longer than they work.
+    fn prefetch(&self) {
+        let flight = |others: usize| self.flights.get(self.queue.ahead(others)?.flight()? as usize)?.as_deref();
+        if let Some(flight) = flight(3) {
+            prefetch(flight);
+        }
+        if let Some(flight) = flight(2) {
+            prefetch(&*flight.buffer);
+            flight.groups.first().inspect(|group| prefetch(*group));
+        }
+        let verb = |others: usize| match *self.queue.ahead(others)? {
+            Event::Piece { flight, verb, .. } => {
+                self.flights.get(flight as usize)?.as_ref()?.buffer.verbs().get(usize::from(verb))
+            }
+            _ => None,
+        };
+        if let Some(verb) = verb(1) {
+            prefetch(verb);
+        }
+        if let Some(verb) = verb(0) {
+            self.memory.prefetch(std::slice::from_ref(verb));
+        }
+    }
+
+    /// The cores and lanes that the next event but one lets go on.
+    pub(super) fn coming(&self, mut lane: impl FnMut(usize, LaneId)) {
+        match self.queue.ahead(1) {
+            Some(Event::Done { flight }) => {
+                if let Some(flight) = self.flights.get(*flight as usize).and_then(Option::as_ref)
+                    && let (Some(core), false) = (self.connections[flight.connection as usize].core, flight.orphaned)
+                {
+                    lane(core, flight.buffer.lane());
+                }
+            }
+            Some(Event::Turn { core }) => {
+                let connection = self.cores.get(*core as usize).and_then(|core| core.connection);
+                for ready in connection.iter().flat_map(|connection| &self.connections[*connection].ready) {
+                    lane(*core as usize, *ready);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The CPU of a memory node stands still between two of its stores, sometimes: what verbs do next happens before it
+    /// goes on. Nothing else does, above all no client's turn and no other call, so that this is but a slow CPU.
+    pub(super) fn meanwhile(&mut self) {
+        if !self.hostile || !self.prng.next_u64().is_multiple_of(BETWEEN_STORES_ONE_IN) {
+            return;
+        }
+        let until = self.now + BETWEEN_STORES;
+        while self.queue.next_at().is_some_and(|at| at <= until)
+            && self.queue.ahead(0).is_some_and(|next| self.is_verbs(next))
+        {
+            self.step();
+        }
+    }
+
+    /// Whether an event is of verbs that no CPU of a memory node executes.
+    fn is_verbs(&self, event: &Event) -> bool {
+        // The round whose call is being served has no flight here meanwhile.
+        let flight = |index: u32| self.flights[index as usize].as_deref();
+        match *event {
+            // That a call arrives asks its handler, who is busy, what it will cost.
+            Event::Arrive { flight: index, group } => {
+                flight(index).is_some_and(|flight| !flight.groups[usize::from(group)].has_calls)
+            }
+            Event::Piece { flight: index, verb, .. } => flight(index)
+                .is_some_and(|flight| !matches!(flight.buffer.verbs()[usize::from(verb)], Verb::Call { .. })),
+            Event::Done { .. } | Event::Turn { .. } | Event::Service { .. } | Event::Fault { .. } => false,
+        }
+    }
+
+    /// The CPU of a memory node has done its work.
+    pub(super) fn worked(&mut self, work: Work) {
+        match work {
+            Work::Call(Call { flight, index, group, result, .. }) => {
+                self.piece_over(flight, index, group.into(), result)
+            }
+            Work::Service { index, running, progress } => self.service_stepped(index, running, progress),
+        }
     }
 
     /// Whether nothing is left to happen but memory nodes that look for work.
@@ -477,15 +673,16 @@ impl World {
         let ticket = buffer.ticket();
         let flight = Box::new(Flight {
             buffer,
-            connection: connection as u32,
-            ticket,
-            outcome: Ok(()),
-            orphaned: false,
-            segment: (0, 0),
             groups: self.spare_groups.pop().unwrap_or_default(),
+            connection: connection as u32,
             groups_left: 0,
+            end: 0,
+            back: 0,
+            ticket,
             polls: 0,
             calls: 0,
+            orphaned: false,
+            outcome: Ok(()),
         });
         let index = match self.free_flights.pop() {
             Some(index) => {
@@ -534,42 +731,42 @@ impl World {
     /// The first part of a round goes out.
     fn launch(&mut self, index: u32) {
         let flight = self.flight(index);
-        let fenced = flight.buffer.verbs().iter().any(|verb| matches!(verb, Verb::AfterCompletion));
         let connection = flight.connection as usize;
-        if fenced {
+        if flight.buffer.has_fences() {
             self.connections[connection].fenced += 1;
         }
         self.segment(index, 0);
     }
 
     /// The verbs from `from` on go out, up to a fence.
-    fn segment(&mut self, index: u32, mut from: usize) {
+    fn segment(&mut self, index: u32, from: usize) {
         let Some(mut flight) = self.flights[index as usize].take() else { return };
         let connection = flight.connection as usize;
-        let verbs = flight.buffer.verbs();
+        let Flight { buffer, groups, .. } = &mut *flight;
+        let (verbs, fenced) = (buffer.verbs(), buffer.has_fences());
+        groups.clear();
         let mut end = from;
-        flight.groups.clear();
-        while end < verbs.len() {
-            match verbs[end].node() {
-                None if flight.groups.is_empty() => {
-                    from = end + 1;
-                }
+        while let Some(verb) = verbs.get(end) {
+            match verb.node() {
+                // A fence with nothing in front of it has nothing to wait for.
+                None if groups.is_empty() => {}
                 None => break,
                 Some(node) => {
-                    if !flight.groups.iter().any(|group| group.node == node) {
-                        flight.groups.push(Group { node, pieces: 0, failed: false });
-                    }
+                    let group = groups.iter().position(|group| group.node == node).unwrap_or_else(|| {
+                        groups.push(Group::of(node));
+                        groups.len() - 1
+                    });
+                    groups[group].verbs |= 1 << end;
                 }
             }
             end += 1;
         }
-        flight.segment = (from, end);
+        let last = !fenced || !verbs[end..].iter().any(|verb| matches!(verb, Verb::AfterCompletion));
+        flight.end = end as u16;
         flight.groups_left = flight.groups.len() as u16;
-        let last = !verbs[end..].iter().any(|verb| matches!(verb, Verb::AfterCompletion));
-        let was_fenced = verbs[..end].iter().any(|verb| matches!(verb, Verb::AfterCompletion)) || !last;
         if flight.groups.is_empty() {
             self.flights[index as usize] = Some(flight);
-            return self.complete(index, was_fenced);
+            return self.complete(index, fenced);
         }
         let mut calls_posted = 0;
         for group in 0..flight.groups.len() {
@@ -577,7 +774,7 @@ impl World {
             self.queue.push(arrival, Event::Arrive { flight: index, group: group as u16 });
         }
         self.flights[index as usize] = Some(flight);
-        if was_fenced && last {
+        if fenced && last {
             self.unfence(connection);
         }
     }
@@ -595,11 +792,14 @@ impl World {
     /// One group leaves: what the client's core and NIC do. When it is at the node.
     fn send(&mut self, flight: &mut Flight, group: usize, calls_posted: &mut u32) -> Picos {
         let connection = flight.connection as usize;
-        let node = flight.groups[group].node;
-        let verbs = flight.buffer.verbs()[flight.segment.0..flight.segment.1].iter();
-        let verbs = verbs.filter(|verb| verb.node() == Some(node));
+        let Flight { buffer, groups, .. } = flight;
+        let group = &mut groups[group];
+        let (node, verbs) = (group.node, buffer.verbs());
         let (mut cpu, mut count, mut calls) = (0, 0u64, 0u64);
-        for verb in verbs.clone() {
+        for place in group.places() {
+            let verb = &verbs[place];
+            group.bytes_out += bytes_out(verb);
+            group.bytes_back += bytes_back(verb);
             if let Verb::Call { .. } = verb {
                 cpu += if *calls_posted == 0 { self.costs.call_post } else { self.costs.call_next };
                 *calls_posted += 1;
@@ -608,6 +808,7 @@ impl World {
                 count += 1;
             }
         }
+        group.has_calls = calls > 0;
         flight.calls += calls as u16;
         if count > 0 {
             cpu += self.costs.doorbell + count * self.costs.post;
@@ -616,11 +817,10 @@ impl World {
         let posted = self.charge(connection, cpu);
         if self.path == Path::Loads {
             // The core waits for its loads; those of one round overlap.
-            let loads = |verb: &Verb| !matches!(verb, Verb::Write { .. } | Verb::Call { .. });
-            let bytes =
-                verbs.clone().map(|verb| if let Verb::Read { words, .. } = verb { u64::from(*words) * 8 } else { 0 });
-            let time = self.costs.pcie(bytes.sum());
-            let latency = if verbs.clone().any(loads) { self.costs.dma_read } else { 0 };
+            let loads = |place: usize| !matches!(verbs[place], Verb::Write { .. } | Verb::Call { .. });
+            let words = |place: usize| if let Verb::Read { words, .. } = verbs[place] { u64::from(words) } else { 0 };
+            let time = self.costs.pcie(group.places().map(words).sum::<u64>() * WORD_BYTES as u64);
+            let latency = if group.places().any(loads) { self.costs.dma_read } else { 0 };
             self.charge(connection, latency + time);
         }
         self.statistics.verbs += count + calls;
@@ -635,22 +835,22 @@ impl World {
         let nic = &mut machines[client.machine].nics[client.nic];
         if !floor.used {
             floor.used = true;
-            nic.connections += 1;
+            nic.connected(costs);
         }
-        let miss = costs.miss(nic.connections);
         let mut arrival = match self.path {
             Path::Loads => posted,
             Path::Messages => {
-                let bytes = verbs.map(bytes_out).sum();
-                let asked = occupy(&mut nic.engine, now, posted, costs.request + miss);
+                let bytes = group.bytes_out.into();
+                let asked = occupy(&mut nic.engine, now, posted, costs.request + nic.miss);
                 let asked = occupy(&mut floor.sending, now, asked, costs.connection);
                 occupy(&mut nic.sending, now, asked, costs.link(bytes)) + costs.send + costs.pcie(bytes) + away
             }
             Path::Nic => {
                 let mut left = posted;
-                for verb in verbs {
-                    let bytes = bytes_out(verb);
-                    let engine = if let Verb::Call { .. } = verb { costs.message } else { costs.request + miss };
+                for place in group.places() {
+                    let verb = &verbs[place];
+                    let bytes = bytes_out(verb).into();
+                    let engine = if let Verb::Call { .. } = verb { costs.message } else { costs.request + nic.miss };
                     let asked = occupy(&mut nic.engine, now, posted, engine);
                     let asked = occupy(&mut floor.sending, now, asked, costs.connection);
                     let fetched = if bytes > costs.inline_bytes { costs.fetch + costs.pcie(bytes) } else { 0 };
@@ -679,8 +879,8 @@ impl World {
         let node = flight.groups[group].node;
         let number = usize::from(node.0);
         if number >= self.nodes.len() {
-            let mut verbs = flight.buffer.verbs()[flight.segment.0..].iter();
-            let error = match verbs.find(|verb| verb.node() == Some(node)) {
+            let verbs = flight.buffer.verbs();
+            let error = match flight.groups[group].places().next().map(|place| &verbs[place]) {
                 Some(
                     Verb::Read { at, .. }
                     | Verb::Write { at, .. }
@@ -689,8 +889,7 @@ impl World {
                 ) => FabricError { node, fault: Fault::NoSuchRegion(*at) },
                 _ => no_such_node(node),
             };
-            self.flights[index as usize] = Some(flight);
-            return self.fail_group(index, group, error, self.now);
+            return self.fail_group(flight, index, group, error, self.now);
         }
         if self.connections[connection].dead && self.now > self.connections[connection].floors[number].cut {
             self.statistics.lost_groups += 1;
@@ -698,43 +897,39 @@ impl World {
         }
         if let Some(until) = self.faults.cut_off(self.connections[connection].machine, number, self.now) {
             let give_up = self.now + RETRY;
-            self.flights[index as usize] = Some(flight);
             if until > give_up {
-                return self.fail_group(index, group, FabricError { node, fault: Fault::Unreachable }, give_up);
+                return self.fail_group(flight, index, group, FabricError { node, fault: Fault::Unreachable }, give_up);
             }
+            self.flights[index as usize] = Some(flight);
             self.statistics.resent_groups += 1;
             self.queue.push(until, Event::Arrive { flight: index, group: group as u16 });
             return;
         }
         if let Some(fault) = self.refusal(connection, number) {
-            self.flights[index as usize] = Some(flight);
             let when = if fault == Fault::Unreachable { self.now + RETRY } else { self.now };
-            return self.fail_group(index, group, FabricError { node, fault }, when);
+            return self.fail_group(flight, index, group, FabricError { node, fault }, when);
         }
-        let (first, end) = flight.segment;
         let mut pieces = 0;
-        let bytes_in: u64 =
-            flight.buffer.verbs()[first..end].iter().filter(|verb| verb.node() == Some(node)).map(bytes_out).sum();
+        let bytes_in = u64::from(flight.groups[group].bytes_out);
         let World { costs, machines, connections, .. } = self;
-        let client = &connections[connection];
-        let nics = machines[number].nics.len();
-        let link = &mut machines[number].nics[client.nic % nics].receiving;
+        let link = &mut machines[number].nics[connections[connection].nic].receiving;
         // It was as long on the sender's link: here it only waits for others.
-        let arrived = occupy(link, self.now, self.now, costs.link(bytes_in)) - costs.link(bytes_in);
+        let on_link = costs.link(bytes_in);
+        let arrived = occupy(link, self.now, self.now, on_link) - on_link;
         let received = arrived + if self.path == Path::Loads { 0 } else { costs.receive };
         // In software: one message, served by one thread.
-        let words = bytes_in / WORD_BYTES as u64 + (end - first) as u64;
+        let words = bytes_in / WORD_BYTES as u64 + u64::from(flight.groups[group].verbs.count_ones());
         let (there, time) = (received + costs.pcie(bytes_in), costs.serve + words * costs.serve_word);
         let software = (self.path == Path::Messages).then(|| self.serving_core(number, connection, there, time));
-        for at in first..end {
+        for at in flight.groups[group].places() {
             let verb = flight.buffer.verbs()[at];
-            if verb.node() != Some(node) {
-                continue;
-            }
             let taken = match software {
                 Some(served) => served,
                 None => {
-                    let work = self.memory.work(&verb, flight.buffer.parts().1) * NS;
+                    let work = match verb {
+                        Verb::Call { .. } => self.memory.work(&verb, flight.buffer.parts().1) * NS,
+                        _ => 0,
+                    };
                     self.take_verb(number, connection, &verb, received, work)
                 }
             };
@@ -832,10 +1027,10 @@ impl World {
             Verb::Call { .. } => 2 * self.costs.message, // it, and its answer
         };
         let machine = &mut self.machines[node];
-        let nics = machine.nics.len();
         let nic = match offset_of(verb) {
-            Some(offset) => (offset >> 12) as usize % nics,
-            None => self.connections[connection].nic % nics,
+            // Machines have one or two: no 64-bit division.
+            Some(offset) => ((offset >> 12) as u32 % machine.nics.len() as u32) as usize,
+            None => self.connections[connection].nic,
         };
         let now = self.now;
         let taken = occupy(&mut machine.nics[nic].engine, now, received, occupied);
@@ -860,7 +1055,11 @@ impl World {
             Path::Messages => (0, 0),
             Path::Nic | Path::Loads => (self.costs.dma_read, self.costs.dma_write),
         };
-        let (read_time, write_time) = (self.spread(dma_read), self.spread(dma_write));
+        let time = match verb {
+            Verb::Write { .. } => self.spread(dma_write),
+            Verb::Read { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => self.spread(dma_read),
+            Verb::Flush { .. } | Verb::Call { .. } | Verb::AfterCompletion => 0,
+        };
         let World { costs, nodes, connections, now, .. } = self;
         let floor = &mut connections[connection].floors[node];
         let medium = &mut nodes[node].medium;
@@ -869,19 +1068,19 @@ impl World {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
                 let begin = taken.max(floor.write).max(floor.atomic);
                 let stored = medium.read(*now, begin, at.offset, bytes);
-                (begin + read_time / 2, stored.max(begin) + read_time + costs.pcie(bytes))
+                (begin + time / 2, stored.max(begin) + time + costs.pcie(bytes))
             }
             Verb::Write { at, words, .. } => {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
                 let stored = medium.write(*now, taken, at.offset, bytes);
                 // WRITEs of a connection follow each other into memory; none waits until the one before has arrived.
-                let former = std::mem::replace(&mut floor.write, stored + write_time + costs.pcie(bytes));
+                let former = std::mem::replace(&mut floor.write, stored + time + costs.pcie(bytes));
                 floor.write = floor.write.max(former + 1);
-                (former.max(floor.write - write_time / 2), floor.write)
+                (former.max(floor.write - time / 2), floor.write)
             }
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => {
                 let begin = taken.max(floor.write).max(floor.atomic);
-                floor.atomic = (begin + read_time).max(floor.atomic + 1);
+                floor.atomic = (begin + time).max(floor.atomic + 1);
                 (floor.atomic, floor.atomic)
             }
             Verb::Flush { .. } => {
@@ -906,21 +1105,21 @@ impl World {
 
     fn is_record_line(&self, at: Address) -> bool {
         let region = usize::from(at.node.0) * REGIONS_PER_NODE_MAX + usize::from(at.region.0);
-        let line = at.offset / LINE_BYTES as u64;
-        let bits = self.record_lines.get(region).and_then(|bits| bits.get((line / 64) as usize));
-        bits.is_some_and(|bits| bits >> (line % 64) & 1 != 0)
+        self.record_lines.get(region).is_some_and(|ranges| ranges.iter().any(|range| range.contains(&at.offset)))
     }
 
     pub(super) fn lines_of_records(&mut self, at: Address, bytes: u64) {
         let region = usize::from(at.node.0) * REGIONS_PER_NODE_MAX + usize::from(at.region.0);
-        let Some(bits) = self.record_lines.get_mut(region) else { return };
-        let lines = at.offset / LINE_BYTES as u64..(at.offset + bytes).div_ceil(LINE_BYTES as u64);
-        if bits.len() * 64 < lines.end as usize {
-            bits.resize((lines.end as usize).div_ceil(64), 0);
-        }
-        for line in lines {
-            bits[(line / 64) as usize] |= 1 << (line % 64);
-        }
+        let Some(ranges) = self.record_lines.get_mut(region) else { return };
+        let line = LINE_BYTES as u64;
+        ranges.push(at.offset / line * line..(at.offset + bytes).next_multiple_of(line));
+        ranges.sort_unstable_by_key(|range| range.start);
+        // What touches is one: a table's shards lie side by side, and every part of a verb looks here.
+        ranges.dedup_by(|range, former| {
+            let touches = range.start <= former.end;
+            former.end = if touches { former.end.max(range.end) } else { former.end };
+            touches
+        });
     }
 
     /// In how many parts a verb takes effect.
@@ -938,69 +1137,81 @@ impl World {
         }
     }
 
-    fn piece(&mut self, index: u32, group: usize, at: usize, part: u64, parts: u64) {
-        let Some(mut flight) = self.flights[index as usize].take() else { return };
+    /// A part of a verb takes effect; or a call is to be served.
+    fn piece(&mut self, index: u32, group: u16, at: u8, part: u8, parts: u8) -> Option<Call> {
+        let mut flight = self.flights[index as usize].take()?;
         let connection = flight.connection as usize;
-        let Group { node, failed, .. } = flight.groups[group];
+        let Group { node, failed, .. } = flight.groups[usize::from(group)];
         let number = usize::from(node.0);
-        let verb = flight.buffer.verbs()[at];
+        let verb = flight.buffer.verbs()[usize::from(at)];
         if self.connections[connection].dead
             && self.now > self.connections[connection].floors[number].cut
             && matches!(verb, Verb::Write { .. })
         {
             // The rest of a WRITE whose packets were not all sent.
-            return;
+            return None;
         }
+        let mut result = Ok(());
         if !failed {
             self.statistics.pieces += 1;
             if !self.revocations.is_empty() {
                 self.revoke_due();
             }
-            let result = match self.refusal(connection, number) {
+            let Connection { client, .. } = self.connections[connection];
+            result = match self.refusal(connection, number) {
                 Some(fault) => Err(FabricError { node, fault }),
-                None => self.effect(&mut flight, connection, &verb, part, parts),
+                None if part == 0 && matches!(verb, Verb::Call { .. }) => {
+                    return Some(Call { flight, client, index, group, verb: at, result });
+                }
+                None => self.effect(&mut flight, connection, &verb, part.into(), parts.into()),
             };
-            if let Err(error) = result {
-                flight.outcome = flight.outcome.and(Err(error));
-                flight.groups[group].failed = true;
-            }
         }
-        let group_state = &mut flight.groups[group];
-        group_state.pieces -= 1;
-        if group_state.pieces == 0 {
-            let back = self.answer(&mut flight, number);
-            self.queue.push(back, Event::Done { flight: index });
+        self.piece_over(flight, index, group.into(), result);
+        None
+    }
+
+    fn piece_over(&mut self, mut flight: Box<Flight>, index: u32, group: usize, result: Result<(), FabricError>) {
+        if result.is_err() {
+            flight.outcome = flight.outcome.and(result);
+            flight.groups[group].failed = true;
+        }
+        flight.groups[group].pieces -= 1;
+        if flight.groups[group].pieces == 0 {
+            let back = self.answer(&mut flight, group);
+            self.group_over(&mut flight, index, back);
         }
         self.flights[index as usize] = Some(flight);
     }
 
+    /// A group's answer is at the client at `back`.
+    fn group_over(&mut self, flight: &mut Flight, index: u32, back: Picos) {
+        flight.back = flight.back.max(back);
+        flight.groups_left -= 1;
+        if flight.groups_left == 0 {
+            self.queue.push(flight.back, Event::Done { flight: index });
+        }
+    }
+
     /// The answer leaves; when it is at the client.
-    fn answer(&mut self, flight: &mut Flight, node: usize) -> Picos {
-        let (first, end) = flight.segment;
-        let (verbs, words) = flight.buffer.parts();
-        let verbs = verbs[first..end].iter().filter(|verb| verb.node().is_some_and(|at| usize::from(at.0) == node));
-        let (mut bytes, mut reply_words, mut called) = (0, 0, false);
-        for verb in verbs {
-            bytes += WORD_BYTES as u64
-                * match *verb {
-                    Verb::Read { words, .. } => words.into(),
-                    Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => 1,
-                    Verb::Call { into, .. } => {
-                        called = true;
-                        reply_words += words[into as usize];
-                        words[into as usize]
-                    }
-                    Verb::Write { .. } | Verb::Flush { .. } | Verb::AfterCompletion => 0,
-                };
+    fn answer(&mut self, flight: &mut Flight, group: usize) -> Picos {
+        let group = &flight.groups[group];
+        let node = usize::from(group.node.0);
+        let (mut bytes, mut reply_words) = (u64::from(group.bytes_back), 0);
+        if group.has_calls {
+            let (verbs, words) = flight.buffer.parts();
+            for place in group.places() {
+                if let Verb::Call { into, .. } = verbs[place] {
+                    reply_words += words[into as usize];
+                }
+            }
+            bytes += reply_words * WORD_BYTES as u64;
         }
         let World { costs, machines, connections, now, path, .. } = self;
         let client = &connections[flight.connection as usize];
-        let machine = &mut machines[node];
-        let nics = machine.nics.len();
-        let nic = &mut machine.nics[client.nic % nics];
+        let nic = &mut machines[node].nics[client.nic];
         let link = costs.link(bytes);
         let mut left = *now + reply_words * costs.serve_word;
-        if called && *path == Path::Nic {
+        if group.has_calls && *path == Path::Nic {
             // The answer is a message that the CPU posts.
             left += costs.send;
         }
@@ -1046,13 +1257,15 @@ impl World {
         part: u64,
         parts: u64,
     ) -> Result<(), FabricError> {
-        let draw = splitmix(self.seed ^ flight.ticket.0 << 20 ^ (connection as u64) << 8 ^ u64::from(verb_key(verb)));
-        let (_, buffer) = flight.buffer.parts();
+        // Which parts take what is drawn, the same for all parts of a verb.
+        let draw =
+            || splitmix(self.seed ^ flight.ticket.0 << 20 ^ (connection as u64) << 8 ^ u64::from(verb_key(verb)));
         match *verb {
             Verb::Read { at, words, into } => {
                 let (region, start) = self.memory.words(at, words)?;
-                let into = &mut buffer[into as usize..][..words as usize];
                 let from = &region[start..start + words as usize];
+                let draw = if parts == 1 { 0 } else { draw() };
+                let into = &mut flight.buffer.parts().1[into as usize..][..words as usize];
                 if parts == 1 {
                     into.iter_mut().zip(from).for_each(|(into, word)| *into = word.load(Ordering::Acquire));
                     return Ok(());
@@ -1068,17 +1281,21 @@ impl World {
             Verb::Write { at, words, from } => {
                 let (region, start) = self.memory.words(at, words)?;
                 let words = words as usize;
-                let by_line = self.is_record_line(at);
-                let cut = |part: u64| {
-                    if part == 0 || part == parts {
-                        return if part == 0 { 0 } else { words };
-                    }
-                    let cut = (words * part as usize + draw as usize % words) / parts as usize;
-                    // A line of a record lands whole.
-                    if by_line { ((start + cut).next_multiple_of(LINE_WORDS) - start).min(words) } else { cut }
+                let range = if parts == 1 {
+                    0..words
+                } else {
+                    let (draw, by_line) = (draw() as usize % words, self.is_record_line(at));
+                    let cut = |part: u64| {
+                        if part == 0 || part == parts {
+                            return if part == 0 { 0 } else { words };
+                        }
+                        let cut = (words * part as usize + draw) / parts as usize;
+                        // A line of a record lands whole.
+                        if by_line { ((start + cut).next_multiple_of(LINE_WORDS) - start).min(words) } else { cut }
+                    };
+                    cut(part)..cut(part + 1)
                 };
-                let range = cut(part)..cut(part + 1);
-                if self.nodes[usize::from(at.node.0)].medium.medium.persistent {
+                if self.nodes[usize::from(at.node.0)].medium.persistent {
                     self.faults.dirty(&self.memory, at, range.clone(), connection);
                 }
                 if let Some((watched, when)) = &mut self.watched
@@ -1087,7 +1304,7 @@ impl World {
                 {
                     *when = Some(self.now);
                 }
-                let from = &buffer[from as usize..][..words];
+                let from = &flight.buffer.parts().1[from as usize..][..words];
                 for (word, value) in region[start..][range.clone()].iter().zip(&from[range]) {
                     word.store(*value, Ordering::Release);
                 }
@@ -1096,9 +1313,13 @@ impl World {
             Verb::Call { .. } if part > 0 => self.statistics.suppressed_calls += 1,
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Call { .. } | Verb::AfterCompletion => {
                 let client = self.connections[connection].client;
-                execute_verb(&self.memory, verb, buffer, &Cell::new(false), client)?;
+                execute_verb(&self.memory, verb, flight.buffer.parts().1, &Cell::new(false), client)?;
             }
-            Verb::Flush { node } => self.faults.flushed(node, connection),
+            Verb::Flush { node } => {
+                if self.flush_persists {
+                    self.faults.flushed(node, connection);
+                }
+            }
         }
         Ok(())
     }
@@ -1106,24 +1327,19 @@ impl World {
     // --- Back at the client
 
     /// A group will not be done.
-    fn fail_group(&mut self, index: u32, group: usize, error: FabricError, at: Picos) {
-        let flight = self.flight(index);
+    fn fail_group(&mut self, mut flight: Box<Flight>, index: u32, group: usize, error: FabricError, at: Picos) {
         flight.outcome = flight.outcome.and(Err(error));
         flight.groups[group].failed = true;
         let back = at + self.costs.wire + self.costs.completion;
-        self.queue.push(back, Event::Done { flight: index });
+        self.group_over(&mut flight, index, back);
+        self.flights[index as usize] = Some(flight);
     }
 
+    /// All verbs that were under way are over.
     fn done(&mut self, index: u32) {
         let flight = self.flight(index);
-        flight.groups_left -= 1;
-        if flight.groups_left > 0 {
-            return;
-        }
-        let (_, end) = flight.segment;
-        let verbs = flight.buffer.verbs();
-        let fenced = verbs.iter().any(|verb| matches!(verb, Verb::AfterCompletion));
-        let more = end < verbs.len();
+        let (fenced, end) = (flight.buffer.has_fences(), usize::from(flight.end));
+        let more = end < flight.buffer.verbs().len();
         let (failed, connection) = (flight.outcome.is_err(), flight.connection as usize);
         if more && !failed && !self.connections[connection].dead {
             return self.segment(index, end + 1);
@@ -1145,6 +1361,7 @@ impl World {
         if let Some(at) = client.under_way.iter().position(|(ticket, _)| *ticket == flight.ticket) {
             client.under_way.swap_remove(at);
         }
+        client.idle.store(false, Ordering::Relaxed);
         if flight.orphaned {
             client.reclaimed.push(flight.buffer);
         } else {
@@ -1181,6 +1398,7 @@ impl World {
     /// What an endpoint is told when it polls: goes into vectors that are empty.
     pub(super) fn news(&mut self, connection: usize, ready: &mut Vec<LaneId>, reclaimed: &mut Vec<Box<RoundBuffer>>) {
         let client = &mut self.connections[connection];
+        client.idle.store(client.core.is_some(), Ordering::Relaxed);
         std::mem::swap(&mut client.ready, ready);
         std::mem::swap(&mut client.reclaimed, reclaimed);
     }
@@ -1194,19 +1412,22 @@ impl World {
         self.queue.push(at, Event::Service { index });
     }
 
-    fn step_service(&mut self, index: usize) {
-        let Some(running) = &mut self.services[index] else { return };
-        if running.stop.requested() {
-            self.services[index] = None;
-            return;
-        }
-        let node = &self.nodes[running.node];
-        if node.down || node.stalled_until > self.now {
-            let at = node.stalled_until.max(self.now + NAP_MAX);
+    /// A service whose nap is over, if it is to be stepped.
+    fn step_service(&mut self, index: usize) -> Option<RunningService> {
+        let running = self.services[index].take_if(|running| {
+            let node = &self.nodes[running.node];
+            running.stop.requested() || !(node.down || node.stalled_until > self.now)
+        });
+        if running.is_none()
+            && let Some(standing) = &self.services[index]
+        {
+            let at = self.nodes[standing.node].stalled_until.max(self.now + NAP_MAX);
             self.queue.push(at, Event::Service { index: index as u32 });
-            return;
         }
-        let progress = running.service.step();
+        running.filter(|running| !running.stop.requested())
+    }
+
+    fn service_stepped(&mut self, index: u32, mut running: RunningService, progress: Progress) {
         let pause = match progress {
             Progress::Behind => SERVICE_STEP,
             Progress::Worked => {
@@ -1220,10 +1441,10 @@ impl World {
         };
         if progress != Progress::Idle {
             running.stop.add_cpu_ns(SERVICE_STEP / NS);
-            let node = running.node;
-            self.occupy_idlest(node, SERVICE_STEP);
+            self.occupy_idlest(running.node, SERVICE_STEP);
         }
-        self.queue.push(self.now + pause, Event::Service { index: index as u32 });
+        self.services[index as usize] = Some(running);
+        self.queue.push(self.now + pause, Event::Service { index });
     }
 
     /// Steps the services until none finds work.
@@ -1242,7 +1463,7 @@ impl World {
     }
 
     pub(super) fn is_persistent(&self, node: usize) -> bool {
-        self.nodes[node].medium.medium.persistent
+        self.nodes[node].medium.persistent
     }
 
     // --- Faults
@@ -1283,7 +1504,7 @@ fn between(prng: &mut Prng, most: u64) -> i64 {
 }
 
 /// Payload that a verb sends.
-fn bytes_out(verb: &Verb) -> u64 {
+fn bytes_out(verb: &Verb) -> u32 {
     let words = match verb {
         Verb::Write { words, .. } => *words,
         Verb::CompareSwap { .. } => 2,
@@ -1291,7 +1512,17 @@ fn bytes_out(verb: &Verb) -> u64 {
         Verb::Call { head_words, body_words, .. } => head_words + body_words,
         Verb::Read { .. } | Verb::Flush { .. } | Verb::AfterCompletion => 0,
     };
-    u64::from(words) * WORD_BYTES as u64
+    words * WORD_BYTES as u32
+}
+
+/// Payload that comes back, but for what a call answers.
+fn bytes_back(verb: &Verb) -> u32 {
+    let words = match verb {
+        Verb::Read { words, .. } => *words,
+        Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => 1,
+        Verb::Write { .. } | Verb::Flush { .. } | Verb::Call { .. } | Verb::AfterCompletion => 0,
+    };
+    words * WORD_BYTES as u32
 }
 
 fn offset_of(verb: &Verb) -> Option<u64> {
