@@ -1,11 +1,10 @@
 //! Benchmarks on simulated clusters: `remora bench WORKLOAD --fabric sim`.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use remora::{Cluster, ClusterOptions, Observer};
+use remora::{Cluster, ClusterOptions, Observer, SimulatedError};
 use remora_fabric::sim::{self, Profile, Sim, SimOptions};
 use remora_workload::simulated::{Simulation, simulate};
 use remora_workload::{SimulatedIn, Workload};
@@ -140,7 +139,6 @@ impl Bench {
     /// A simulated cluster: nothing takes time on it yet.
     pub(crate) fn simulated(&self) -> Result<(Cluster, Sim), Failure> {
         let (run, args) = (&self.run, &self.run.sim);
-        let nodes = run.memory_nodes();
         let options = SimOptions {
             medium: args.memory.clone().unwrap_or_else(|| "dram".to_owned()),
             deployment: match args.deployment {
@@ -150,14 +148,16 @@ impl Bench {
             ddio: !args.no_ddio,
             ..SimOptions::new(args.hardware()?, run.seed)
         };
-        let node_bytes = self.node_bytes()?;
-        let regions = vec![vec![node_bytes.next_multiple_of(64)]; nodes.into()];
-        let sim = Sim::new(&regions, &options).map_err(|error| Failure::new("--fabric sim", error))?;
-        sim.instant(true);
-        let options =
-            ClusterOptions { memory_nodes: nodes, replicas: run.replicas(), node_bytes, protocol: run.protocol() };
-        let cluster = Cluster::on(Arc::new(sim.clone()), options).map_err(|error| self.blame(&error))?;
-        Ok((cluster, sim))
+        let cluster = ClusterOptions {
+            memory_nodes: run.memory_nodes(),
+            replicas: run.replicas(),
+            node_bytes: self.node_bytes()?,
+            protocol: run.protocol(),
+        };
+        Cluster::simulated(cluster, &options).map_err(|error| match error {
+            SimulatedError::Sim(error) => Failure::new("--fabric sim", error),
+            SimulatedError::Open(error) => self.blame(&error),
+        })
     }
 
     /// Runs it in virtual time.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
+use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::NodeStatus;
 use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, NodeId, Pages, ServiceHandle};
 use remora_index::Sizes;
@@ -16,7 +17,7 @@ use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
 use zerocopy::IntoBytes;
 
 use crate::connect::{Nodes, Remote};
-use crate::error::OpenError;
+use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
 use crate::worker::{Worker, WorkerOptions};
@@ -109,6 +110,15 @@ impl Cluster {
         check(&options)?;
         let seeded = Seeded::new(&regions(&options), seed).map_err(MemoryError::from)?;
         Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
+    }
+
+    /// The same in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing takes time before
+    /// [`Sim::instant`] says so.
+    pub fn simulated(options: ClusterOptions, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
+        check(&options).map_err(OpenError::from)?;
+        let sim = Sim::new(&regions(&options), sim)?;
+        sim.instant(true);
+        Ok((Cluster::format(Arc::new(sim.clone()), None, options)?, sim))
     }
 
     /// The same on any fabric whose memory nodes are in this process; they must be new. For tests and tools:
@@ -246,7 +256,9 @@ impl Cluster {
         let client = self.inner.admin.incarnation.into();
         let (_, metadata) =
             self.administer(async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec).await)?;
-        if matches!(layout.scheme, ReadScheme::SingleLine | ReadScheme::LineVersions) {
+        // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
+        // be of one instant.
+        if atomic_line {
             let table = remora_index::Table::open(&metadata, name)?;
             for replica in (0..table.shards()).flat_map(|shard| table.shard_replicas(shard)) {
                 let lines = table.index().lines_of_records();

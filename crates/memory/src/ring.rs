@@ -90,7 +90,8 @@ pub fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = (u64, u64,
         loop {
             let &[id, head, ..] = data.get(at..)? else { return None };
             let words = (head >> 32) as usize;
-            let frame = data[at..].get(..words).filter(|_| words >= FRAME_OVERHEAD_WORDS && head as u32 == KIND_UNDO)?;
+            let frame =
+                data[at..].get(..words).filter(|_| words >= FRAME_OVERHEAD_WORDS && head as u32 == KIND_UNDO)?;
             let place = (at * WORD_BYTES) as u64;
             at += words;
             let (last, body) = frame.split_last()?;
@@ -268,6 +269,12 @@ impl RingReader {
         }
         let position = region[header].load(Ordering::Acquire);
         Some(RingReader { owner, header, position, last: region[header + 1].load(Ordering::Acquire) })
+    }
+
+    /// The id of the last entry returned; 0 if the ring has had none.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last
     }
 
     /// The next complete frame's entry, copied to `scratch`. `None` if it has not arrived.

@@ -4,6 +4,8 @@
 
 use std::cell::Cell;
 
+use crate::protocol::Protocol;
+
 /// An error that a published system or text has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
@@ -75,6 +77,29 @@ impl Mutant {
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
     ];
+}
+
+impl Mutant {
+    /// Whether a protocol has the place where the error would be.
+    #[must_use]
+    pub fn concerns(self, protocol: Protocol) -> bool {
+        use Mutant::{
+            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, InstallVisible, NoLogForOneCopy,
+            OverwriteLog, ReadOnlyWithoutValidation, ValidateAtBackup, ValidateReadOnlyVersionOnly,
+        };
+        match self {
+            InstallVisible | ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
+                matches!(protocol, Protocol::Ford(_))
+            }
+            AcceptLocked
+            | ValidateReadOnlyVersionOnly
+            | OverwriteLog
+            | ApplyOlderVersions
+            | NoLogForOneCopy
+            | CpuLocksForNics => !matches!(protocol, Protocol::Ford(_)),
+            _ => true,
+        }
+    }
 }
 
 thread_local! {

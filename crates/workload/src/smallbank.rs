@@ -180,6 +180,7 @@ pub struct SmallBank {
     savings: Table<u64, Account>,
     checking: Table<u64, Account>,
     customers: Customers,
+    attempts: u32,
 }
 
 impl SmallBank {
@@ -190,7 +191,8 @@ impl SmallBank {
             cluster.load(&table, (0..customers.accounts).map(|id| (id, Account { balance: BALANCE_AT_FIRST })))?;
             Ok::<_, OpenError>(table)
         };
-        Ok(SmallBank { savings: open(SAVINGS)?, checking: open(CHECKING)?, customers })
+        let (savings, checking) = (open(SAVINGS)?, open(CHECKING)?);
+        Ok(SmallBank { savings, checking, customers, attempts: TransactionOptions::default().attempts })
     }
 
     /// Who the customers are.
@@ -204,6 +206,12 @@ impl SmallBank {
     pub fn with_customers(self, customers: Customers) -> SmallBank {
         assert_eq!(customers.accounts, self.customers.accounts, "the tables have their size");
         SmallBank { customers, ..self }
+    }
+
+    /// The same, with transactions that are given up after so many attempts.
+    #[must_use]
+    pub fn with_attempts(self, attempts: u32) -> SmallBank {
+        SmallBank { attempts, ..self }
     }
 
     /// Bytes that each memory node needs for so many accounts.
@@ -270,7 +278,8 @@ impl SmallBank {
     pub async fn run(&self, session: &mut Session, kind: Kind, random: &mut Prng) -> Result<i64, Error> {
         let one = self.customers.draw(random);
         let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
-        let options = TransactionOptions { label: kind as u16, ..TransactionOptions::default() };
+        let options =
+            TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
         let transaction = session.transact_with(options, async |tx| match kind {
             Kind::Amalgamate => self.amalgamate(tx, one, other).await,
             Kind::Balance => self.balance(tx, one).await,
@@ -297,7 +306,8 @@ impl Workload for SmallBank {
     fn open(cluster: &Cluster, parameters: &Parameters) -> Result<SmallBank, OpenError> {
         let [accounts, hot, hot_probability, ..] = *parameters;
         let customers = Customers { accounts, hot, hot_probability: f64::from_bits(hot_probability) };
-        Ok(SmallBank { savings: cluster.open_table(SAVINGS)?, checking: cluster.open_table(CHECKING)?, customers })
+        let (savings, checking) = (cluster.open_table(SAVINGS)?, cluster.open_table(CHECKING)?);
+        Ok(SmallBank { savings, checking, customers, attempts: TransactionOptions::default().attempts })
     }
 
     fn parameters(&self) -> Parameters {

@@ -206,6 +206,7 @@ pub struct Tatp {
     call_forwarding: Table<ForwardingKey, CallForwarding>,
     subscribers: Subscribers,
     at_first: Rows,
+    attempts: u32,
 }
 
 impl Tatp {
@@ -230,13 +231,28 @@ impl Tatp {
             (row.s_id, row.sf_type, row.start_time)
         })?;
         let at_first = Rows { unchanging, forwarding };
-        Ok(Tatp { subscriber, number, access_info, special_facility, call_forwarding, subscribers, at_first })
+        Ok(Tatp {
+            subscriber,
+            number,
+            access_info,
+            special_facility,
+            call_forwarding,
+            subscribers,
+            at_first,
+            attempts: TransactionOptions::default().attempts,
+        })
     }
 
     /// Who the subscribers are.
     #[must_use]
     pub fn subscribers(&self) -> &Subscribers {
         &self.subscribers
+    }
+
+    /// The same, with transactions that are given up after so many attempts.
+    #[must_use]
+    pub fn with_attempts(self, attempts: u32) -> Tatp {
+        Tatp { attempts, ..self }
     }
 
     /// Bytes that each memory node needs for so many subscribers.
@@ -331,7 +347,8 @@ impl Tatp {
         ledger: &mut Changes,
     ) -> Result<(), Error> {
         let about = &Parameters::draw(kind, &self.subscribers, random);
-        let options = TransactionOptions { label: kind as u16, ..TransactionOptions::default() };
+        let options =
+            TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
         let transaction = session.transact_with(options, async |tx| match kind {
             Kind::GetSubscriberData => self.get_subscriber_data(tx, about).await,
             Kind::GetNewDestination => self.get_new_destination(tx, about).await,
@@ -388,6 +405,7 @@ impl Workload for Tatp {
             call_forwarding: cluster.open_table(CALL_FORWARDING)?,
             subscribers: Subscribers::new(count as u32),
             at_first: Rows { unchanging: [subscribers, numbers, access, facilities], forwarding },
+            attempts: TransactionOptions::default().attempts,
         })
     }
 

@@ -1,15 +1,22 @@
 //! A workload made to meet itself: few keys, records of one line and of many, rows that come and go.
 //!
 //! Every word of a value is the same number, so that a torn record shows; every number is written once.
+//!
+//! One in four transactions only looks at records that were just reported as written, one alone or several: what it may miss
+//! is a write-back under way. Values are large, so that log rings fill when they are not applied.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
+use remora::floors::memory::ReadScheme;
 use remora::floors::txn::Intent;
 use remora::{Cluster, Error, OpenError, Record, Session, Table, TableOptions, TransactionOptions};
 use remora_workload::Prng;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const LARGE: usize = 40;
+const LARGE: usize = 200;
+/// Records reported last, to be looked at: of some microseconds, which a write-back that is late takes.
+const RECENT: usize = 8;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
@@ -33,7 +40,11 @@ pub(crate) struct Registers {
     keys: u64,
     next: Cell<u64>,
     torn: Cell<u64>,
+    recent: RefCell<VecDeque<At>>,
 }
+
+/// A record: whether it is in the table of large ones, and its key.
+type At = (bool, u64);
 
 /// What is done to a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,16 +55,25 @@ enum Action {
     Delete,
 }
 
+fn options() -> TransactionOptions {
+    TransactionOptions { attempts: super::ATTEMPTS, ..TransactionOptions::default() }
+}
+
 impl Registers {
-    /// Half of the keys are there at first.
-    pub(crate) fn load(cluster: &Cluster, keys: u64) -> Result<Registers, OpenError> {
+    /// Half of the keys are there at first. How torn records are told is drawn for each table: by checksum, which does not
+    /// tell a lock, or as the fabric allows, which does.
+    pub(crate) fn load(cluster: &Cluster, keys: u64, random: &mut Prng) -> Result<Registers, OpenError> {
         let keys = (keys / 2).max(2);
-        let small = cluster.create_table("small", TableOptions::for_rows(keys))?;
-        let large = cluster.create_table("large", TableOptions::for_rows(keys))?;
+        let mut layout = || {
+            let read_scheme = (random.below(2) == 0).then_some(ReadScheme::Checksum);
+            TableOptions { read_scheme, ..TableOptions::for_rows(keys) }
+        };
+        let small = cluster.create_table("small", layout())?;
+        let large = cluster.create_table("large", layout())?;
         let present = || (0..keys).filter(|key| key % 2 == 0);
         cluster.load(&small, present().map(|key| (key, Words([0]))))?;
         cluster.load(&large, present().map(|key| (key, Words([0; LARGE]))))?;
-        Ok(Registers { small, large, keys, next: Cell::new(1), torn: Cell::new(0) })
+        Ok(Registers { small, large, keys, next: Cell::new(1), torn: Cell::new(0), recent: RefCell::default() })
     }
 
     /// Records that an application has seen torn.
@@ -65,9 +85,12 @@ impl Registers {
         Ok(vec![cluster.inspect(&self.small, |_| {})?, cluster.inspect(&self.large, |_| {})?])
     }
 
-    /// One transaction of one to four records.
+    /// One transaction: of one to four records, or a look at recent ones.
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
-        let mut plan = Vec::new();
+        if !self.recent.borrow().is_empty() && random.below(4) == 0 {
+            return self.look(session, random).await;
+        }
+        let mut plan: Vec<(At, Action)> = Vec::new();
         for _ in 0..=random.below(4) {
             let action = match random.below(100) {
                 0..45 => Action::Read,
@@ -75,19 +98,17 @@ impl Registers {
                 85..93 => Action::Insert,
                 _ => Action::Delete,
             };
-            let one = (random.below(2) == 0, random.below(self.keys), action);
-            if !plan.iter().any(|(large, key, _)| (*large, *key) == (one.0, one.1)) {
-                plan.push(one);
+            let at = (random.below(2) == 0, random.below(self.keys));
+            if !plan.iter().any(|(other, _)| *other == at) {
+                plan.push((at, action));
             }
         }
-        // Who meets what a dead client holds goes elsewhere soon.
-        let options = TransactionOptions { attempts: 8, ..TransactionOptions::default() };
-        session
-            .transact_with(options, async |tx| {
+        let done = session
+            .transact_with(options(), async |tx| {
                 let number = self.next.replace(self.next.get() + 1);
                 let mut small = Vec::new();
                 let mut large = Vec::new();
-                for (is_large, key, action) in &plan {
+                for ((is_large, key), action) in &plan {
                     let intent = match action {
                         Action::Insert => Intent::Insert,
                         Action::Delete => Intent::Delete,
@@ -119,6 +140,35 @@ impl Registers {
                         Action::Delete if found.is_some() => tx.remove(slot)?,
                         _ => {}
                     }
+                }
+                Ok(())
+            })
+            .await;
+        if done.is_ok() {
+            let written = plan.into_iter().filter(|(_, action)| *action != Action::Read).map(|(at, _)| at);
+            let mut recent = self.recent.borrow_mut();
+            recent.extend(written);
+            let old = recent.len().saturating_sub(RECENT);
+            recent.drain(..old);
+        }
+        done
+    }
+
+    /// Looks at one recent record, or at several one after the other, so that others commit in between.
+    async fn look(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
+        let records = if random.below(2) == 0 { 1 } else { 2 + random.below(7) };
+        session
+            .transact_with(options(), async |tx| {
+                for _ in 0..records {
+                    let (is_large, key) = {
+                        let recent = self.recent.borrow();
+                        recent[random.below(recent.len() as u64) as usize]
+                    };
+                    self.note(if is_large {
+                        tx.read(&self.large, key).await?.map(|value| value.is_whole())
+                    } else {
+                        tx.read(&self.small, key).await?.map(|value| value.is_whole())
+                    });
                 }
                 Ok(())
             })

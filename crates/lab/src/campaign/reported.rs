@@ -1,0 +1,55 @@
+//! What was reported as committed outlives its client: every memory node that had to log it has its entry.
+//!
+//! Recovery can finish a transaction only from its log, so this must hold whoever has died, and whatever else went wrong.
+
+use std::collections::BTreeMap;
+
+use remora::floors::memory::ring::RingReader;
+use remora::floors::memory::{Discipline, Replica, clients, node};
+use remora::floors::sync::Key;
+use remora::{TransactionEvent, TransactionId};
+use remora_fabric::sim::Sim;
+use remora_fabric::{Fabric, NodeId};
+
+/// A redo ring: its client's incarnation, its lane, its memory node.
+type Ring = (u32, usize, NodeId);
+
+/// The last transaction that was reported of each ring that had to log it. A node applies a ring in order, so the others
+/// came before.
+#[derive(Debug, Default)]
+pub(super) struct Reported(BTreeMap<Ring, TransactionId>);
+
+impl Reported {
+    /// A lane is told that its transaction has committed.
+    pub(super) fn note(&mut self, lane: usize, event: &TransactionEvent<'_>) {
+        for access in event.accesses().filter(|access| access.written.is_some()) {
+            if access.table.entry().spec.discipline == Discipline::IN_PLACE {
+                continue; // nothing is logged any more: the history shows what was reported
+            }
+            let Some(key) = Key::new(access.key) else { continue };
+            let shard = access.table.home(key.hash()).shard;
+            for replica in logged_at(access.table.shard_replicas(shard)) {
+                self.0.insert((event.id.owner(), lane, replica.node), event.id);
+            }
+        }
+    }
+
+    /// Something reported that a memory node has not applied, though all is still.
+    pub(super) fn lost(&self, sim: &Sim) -> Option<String> {
+        let lost = self.0.iter().find(|(ring, id)| last_applied(sim, **ring) < id.to_bits());
+        lost.map(|((_, lane, node), id)| format!("{id} was reported, and {node} has no log entry of it (lane {lane})"))
+    }
+}
+
+/// The backups; the primary where there is one copy.
+fn logged_at(replicas: &[Replica]) -> &[Replica] {
+    if replicas.len() == 1 { replicas } else { &replicas[1..] }
+}
+
+/// The id of the last entry of a ring that its node has applied; 0 if there is none, or the client has no slot there.
+fn last_applied(sim: &Sim, (incarnation, lane, at): Ring) -> u64 {
+    let Some(region) = sim.region(at, node::REGION) else { return 0 };
+    let client = clients(region.words()).find(|client| client.incarnation == incarnation);
+    let reader = client.and_then(|client| RingReader::resume(region.words(), client.ring(lane), incarnation));
+    reader.map_or(0, |reader| reader.last())
+}
