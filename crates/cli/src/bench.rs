@@ -39,6 +39,9 @@ pub(crate) struct RunArgs {
     /// The key that these memory nodes ask for.
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(crate) key_file: Option<PathBuf>,
+    /// File that says which clients are alive: one for all client processes of a cluster, on one host. Beside the first file of memory nodes if they are files
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) configuration: Option<PathBuf>,
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(crate) tls_ca: Option<PathBuf>,

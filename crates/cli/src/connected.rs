@@ -120,7 +120,8 @@ impl Bench {
             }
             (path, _) => path.as_deref().map(read_client_tls).transpose()?,
         };
-        let options = ConnectOptions { protocol, replicas: self.run.replicas, key, tls, ..ConnectOptions::default() };
+        let (replicas, configuration) = (self.run.replicas, self.run.configuration.clone());
+        let options = ConnectOptions { protocol, replicas, key, tls, configuration, ..ConnectOptions::default() };
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -129,6 +130,7 @@ impl Bench {
                     thread::sleep(PAUSE);
                 }
                 Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
+                Err(ConnectError::Configuration(error)) => return Err(Failure::new("--configuration", error)),
                 Err(error) => return Err(Failure::new("--connect", error)),
                 Ok(cluster) => return Ok(cluster),
             }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use remora_cluster::{Configuration, InMemory};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
@@ -76,7 +78,13 @@ fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
 pub struct Cluster {
     inner: Arc<Inner>,
     protocol: Protocol,
+    configuration: Option<Arc<dyn Configuration>>,
+    lease: Option<Duration>,
 }
+
+/// Length of a lease, unless [`Cluster::with_lease`] says otherwise: so long may a process that is alive be kept from
+/// running by others of an overloaded machine, or a closure compute. Whoever waits for a dead client waits a little longer.
+pub const LEASE: Duration = Duration::from_secs(2);
 
 struct Inner {
     // Stopped before the memory goes.
@@ -102,10 +110,11 @@ impl Cluster {
         check(&options)?;
         let shm = Shm::new(&regions(&options)).map_err(MemoryError::from)?;
         let pages = shm.memory().pages();
-        Cluster::format(Arc::new(shm), pages, options)
+        Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
     }
 
-    /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
+    /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests. Its clients have no leases:
+    /// see [`Cluster::with_lease`].
     pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
         check(&options)?;
         let seeded = Seeded::new(&regions(&options), seed).map_err(MemoryError::from)?;
@@ -122,7 +131,7 @@ impl Cluster {
     }
 
     /// The same on any fabric whose memory nodes are in this process; they must be new. For tests and tools:
-    /// `options.memory_nodes` and `node_bytes` are the fabric's.
+    /// `options.memory_nodes` and `node_bytes` are the fabric's. Its clients have no leases: see [`Cluster::with_lease`].
     pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
         check(&options)?;
@@ -151,7 +160,13 @@ impl Cluster {
             tables: Mutex::default(),
             metadata: Mutex::default(),
         };
-        Ok(Cluster { inner: Arc::new(inner), protocol: options.protocol })
+        let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
+        Ok(Cluster {
+            inner: Arc::new(inner),
+            protocol: options.protocol,
+            configuration: Some(configuration),
+            lease: None,
+        })
     }
 
     /// A cluster of memory nodes that are processes of their own.
@@ -160,6 +175,7 @@ impl Cluster {
         remote: (Nodes, Remote),
         options: ClusterOptions,
         admin: Registration,
+        configuration: Option<Arc<dyn Configuration>>,
     ) -> Result<Cluster, OpenError> {
         let inner = Inner {
             appliers: Vec::new(),
@@ -171,7 +187,8 @@ impl Cluster {
             tables: Mutex::default(),
             metadata: Mutex::default(),
         };
-        let cluster = Cluster { inner: Arc::new(inner), protocol: options.protocol };
+        let lease = configuration.is_some().then_some(LEASE);
+        let cluster = Cluster { inner: Arc::new(inner), protocol: options.protocol, configuration, lease };
         cluster.refresh()?;
         Ok(cluster)
     }
@@ -375,6 +392,34 @@ impl Cluster {
     #[must_use]
     pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
         Cluster { protocol, ..self.clone() }
+    }
+
+    /// Who of its clients is alive, and who recovers the others. `None` where nothing says so: clients of other processes
+    /// that share no configuration, whose locks nobody frees when they die.
+    #[must_use]
+    pub fn configuration(&self) -> Option<&Arc<dyn Configuration>> {
+        self.configuration.as_ref()
+    }
+
+    /// The same cluster, with workers that trust another configuration. Every client of a cluster must trust the same.
+    #[must_use]
+    pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Cluster {
+        Cluster { configuration: Some(configuration), ..self.clone() }
+    }
+
+    /// How long a worker that runs may give no sign of life until others take it for dead.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
+
+    /// The same cluster, with workers that have leases of this length, and recover those whose leases have run out; or with
+    /// workers that do neither. A worker whose thread does nothing but compute, or blocks, for longer than its lease is
+    /// taken for dead: its transactions then fail with [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing
+    /// is not.
+    #[must_use]
+    pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
+        Cluster { lease, ..self.clone() }
     }
 
     /// The fabric, for tests and tools.

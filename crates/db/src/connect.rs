@@ -1,11 +1,12 @@
 //! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by address or by file.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use remora_cluster::{Configuration, ConfigurationError, LockedFile};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
@@ -122,6 +123,10 @@ pub struct ConnectOptions {
     pub key: Option<Key>,
     /// Whose certificates to trust: nodes over TCP must have TLS then.
     pub tls: Option<ClientTls>,
+    /// The file that says who of the clients is alive: one for all client processes of the cluster, which are on one host
+    /// then. If `None`, nodes in files have it beside the file of node 0; with nodes over TCP nobody recovers the clients of
+    /// other processes, nor any of this one.
+    pub configuration: Option<PathBuf>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
 }
@@ -144,6 +149,9 @@ pub enum ConnectError {
     /// What the nodes hold cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
 }
 
 /// The fabric of memory nodes that are other processes.
@@ -221,12 +229,44 @@ impl Cluster {
             let remote = Remote::new(&sorted, options)?;
             (sorted, remote)
         };
+        let cluster = identities.first().map_or(0, |identity| identity.cluster);
+        let configuration = configuration(&nodes, options.configuration.as_deref(), cluster)?;
         let fabric = remote.fabric();
         let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, count, 0).await)
             .map_err(named)?
             .map_err(blame)?;
         let options =
             ClusterOptions { memory_nodes: count, replicas, protocol: options.protocol, ..ClusterOptions::default() };
-        Ok(Cluster::remote(fabric, (nodes, remote), options, admin)?)
+        Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration)?)
     }
+}
+
+/// The configuration of a cluster's clients, by option or where it is by default.
+fn configuration(
+    nodes: &Nodes,
+    given: Option<&Path>,
+    cluster: u64,
+) -> Result<Option<Arc<dyn Configuration>>, ConfigurationError> {
+    let file: LockedFile = match (given, nodes) {
+        (Some(path), _) => LockedFile::open(path, cluster)?,
+        (None, Nodes::Shm(paths)) => {
+            let Some(first) = paths.first() else { return Ok(None) };
+            let mut path = first.clone().into_os_string();
+            path.push(".configuration");
+            // Of an earlier cluster in a file of that name, perhaps.
+            match LockedFile::open_or_replace(path, cluster) {
+                Ok(file) => file,
+                Err(ConfigurationError::File { path, cause }) => {
+                    tracing::warn!(path = %path.display(), %cause, "no configuration: nobody recovers clients that die");
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        (None, Nodes::Tcp(_)) => {
+            tracing::info!("no configuration is named: nobody recovers clients that die");
+            return Ok(None);
+        }
+    };
+    Ok(Some(Arc::new(file)))
 }

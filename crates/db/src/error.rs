@@ -30,8 +30,11 @@ pub enum Error {
     Aborted(Abort),
     /// It may or may not have committed: the answer was lost. Never retried.
     Unknown(TransactionId),
-    /// A memory node that it needs is down, or has revoked this client. It has not committed.
+    /// A memory node that it needs is down. It has not committed.
     Unavailable(FabricError),
+    /// This client was taken for dead, and what it had begun was ended by another. The transaction has not committed. The
+    /// worker is of no use any more: make a new one, which is a new client.
+    Fenced,
     /// It exceeds a limit. It has not committed.
     Limit(Limit),
     /// A record that it wants to have or to write is not there. Validated like an error of the application.
@@ -63,6 +66,7 @@ impl Error {
             Error::Aborted(abort) => Ok(Stop::Abort(abort)),
             Error::Unknown(id) => Ok(Stop::Unknown(id)),
             Error::Unavailable(error) => Ok(Stop::Unavailable(error)),
+            Error::Fenced => Ok(Stop::Fenced),
             Error::Limit(limit) => Ok(Stop::Limit(limit)),
             Error::NotFound | Error::Exists | Error::User(_) => Err(self),
         }
@@ -75,6 +79,7 @@ impl From<Stop> for Error {
             Stop::Abort(abort) => Error::Aborted(abort),
             Stop::Unknown(id) => Error::Unknown(id),
             Stop::Unavailable(error) => Error::Unavailable(error),
+            Stop::Fenced => Error::Fenced,
             Stop::Limit(limit) => Error::Limit(limit),
             Stop::Absent => Error::NotFound,
             Stop::Exists => Error::Exists,
@@ -90,6 +95,9 @@ impl fmt::Display for Error {
             }
             Error::Unknown(id) => write!(f, "transaction {id} may or may not have committed: its answer was lost"),
             Error::Unavailable(error) => write!(f, "the transaction did not commit: {error}"),
+            Error::Fenced => f.write_str(
+                "the transaction did not commit: this client was taken for dead; connect again, as a new one",
+            ),
             Error::Limit(limit) => write!(f, "the transaction did not commit: {limit}"),
             Error::NotFound => f.write_str("a record that the transaction needs is not there"),
             Error::Exists => f.write_str("a record that the transaction inserts is there already"),
@@ -105,7 +113,7 @@ impl StdError for Error {
             Error::Unavailable(error) => Some(error),
             Error::Limit(limit) => Some(limit),
             Error::User(error) => error.source(),
-            Error::Unknown(_) | Error::NotFound | Error::Exists => None,
+            Error::Unknown(_) | Error::Fenced | Error::NotFound | Error::Exists => None,
         }
     }
 }

@@ -87,13 +87,14 @@
 mod cluster;
 mod connect;
 mod error;
+mod keeper;
 mod node;
 mod pool;
 mod table;
 mod transaction;
 mod worker;
 
-pub use cluster::{Cluster, ClusterOptions, TableOptions};
+pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use error::{Error, OpenError, SimulatedError};
 pub use node::{MemoryNode, NodeError};
@@ -102,12 +103,14 @@ pub use table::{Key, Record, Table};
 pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 
+pub use remora_cluster::{Configuration, ConfigurationError, Standing};
 pub use remora_fabric::shm::file::Found;
 pub use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 pub use remora_fabric::tcp::{Key as NodeKey, KeyError, NodeStatus, ServerOptions};
 pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
 pub use remora_memory::ReadScheme;
 pub use remora_sync::TransactionId;
+pub use remora_txn::recovery::Verdict;
 pub use remora_txn::{
     Abort, Access, Ford, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, WriteKind,
 };
@@ -115,7 +118,8 @@ pub use remora_txn::{
 /// The floors below, for tools and tests that need them.
 pub mod floors {
     pub use {
-        remora_fabric as fabric, remora_index as index, remora_memory as memory, remora_sync as sync, remora_txn as txn,
+        remora_cluster as cluster, remora_fabric as fabric, remora_index as index, remora_memory as memory,
+        remora_sync as sync, remora_txn as txn,
     };
 }
 

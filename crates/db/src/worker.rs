@@ -5,12 +5,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use remora_fabric::limits::LANES_MAX;
-use remora_fabric::{ClientId, Lane, LaneId, Nanos};
+use remora_fabric::{ClientId, Lane, Nanos};
 use remora_memory::{MemoryError, Registration};
+use remora_sync::TransactionId;
+use remora_txn::recovery::Verdict;
 use remora_txn::{Observer, SessionConfig, TransactOptions};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, OpenError};
+use crate::keeper::Keeper;
 use crate::transaction::{Begun, Transaction};
 
 /// Of a worker.
@@ -51,6 +54,9 @@ impl Default for TransactionOptions {
     }
 }
 
+/// Pause between two looks for what became of a transaction.
+const RESOLVE_PAUSE_NS: Nanos = 100_000;
+
 /// How long a worker that ends waits for the memory nodes to apply what it has logged.
 const DRAIN_NS: Nanos = 5_000_000_000;
 
@@ -67,9 +73,15 @@ pub struct Worker {
 #[derive(Debug)]
 struct Client {
     registration: Registration,
-    /// For what is not a transaction: leaving.
+    /// For what is not a transaction: the lease, recovery, leaving.
     admin: Lane,
+    /// Where there is a configuration.
+    keeper: Option<Rc<Keeper>>,
 }
+
+/// A coroutine lets the others have a turn after so many transactions, where a lease has to be kept: on shared memory a
+/// round completes at once, so that otherwise it might never wait.
+const TURN: u32 = 64;
 
 impl Worker {
     pub(crate) fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
@@ -104,14 +116,24 @@ impl Worker {
         let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation))?;
         endpoint.yield_after_rounds(options.yield_after_rounds);
         let (protocol, epoch, sequence) = (cluster.protocol(), cluster.epoch(), Rc::new(Cell::new(1)));
+        let incarnation = registration.incarnation;
+        let keeper = cluster
+            .configuration()
+            .cloned()
+            .map(|configuration| Keeper::join(cluster, configuration, incarnation, sequence.clone()).map(Rc::new));
+        let keeper = keeper.transpose().map_err(|error| MemoryError::Configuration(error.to_string()))?;
         let config = SessionConfig { protocol, epoch, nodes, sequence };
         for ring in 0..coroutines {
             let seed = options.seed.wrapping_mul(1009).wrapping_add(self.sessions.len() as u64);
             let lane = self.worker.lane(&endpoint, seed).expect("lanes were counted");
-            self.sessions.push(Session { inner: remora_txn::Session::new(lane, &registration, ring, config.clone()) });
+            let mut inner = remora_txn::Session::new(lane, &registration, ring, config.clone());
+            if let Some(keeper) = &keeper {
+                keeper.guard(&mut inner);
+            }
+            self.sessions.push(Session { inner, keeper: keeper.clone(), until_turn: TURN });
         }
         let admin = self.worker.lane(&endpoint, 0).expect("lanes were counted");
-        self.clients.push(Client { registration, admin });
+        self.clients.push(Client { registration, admin, keeper });
         Ok(())
     }
 
@@ -127,13 +149,7 @@ impl Worker {
 
     /// Runs a body on every coroutine, with the coroutine's number and session, until all have returned.
     pub fn run<T>(&mut self, body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
-        let tasks: Vec<(LaneId, _)> = self
-            .sessions
-            .iter_mut()
-            .enumerate()
-            .map(|(index, session)| (session.inner.lane().id(), body(index, session)))
-            .collect();
-        self.worker.run(tasks)
+        self.start(&body).to_end()
     }
 
     /// Begins a body on every coroutine, for whoever drives the worker turn by turn: a simulator.
@@ -141,25 +157,59 @@ impl Worker {
         &'w mut self,
         body: &'w B,
     ) -> remora_fabric::Run<'w, impl Future<Output = T> + use<'w, T, B>> {
-        let Worker { worker, sessions, .. } = self;
+        let Worker { worker, sessions, clients, .. } = self;
+        let shift = Rc::new(Shift::begin(clients, sessions.len()));
         let tasks = sessions.iter_mut().enumerate().map(|(index, session)| {
-            let lane = session.inner.lane().id();
-            (lane, async move { body(index, session).await })
+            let (lane, shift) = (session.inner.lane().id(), shift.clone());
+            (lane, async move {
+                let result = body(index, &mut *session).await;
+                shift.end_of(session).await;
+                result
+            })
         });
-        worker.start(tasks)
+        let mut run = worker.start(tasks);
+        attend(&mut run, clients);
+        run
     }
 
     /// Ends it as the death of its client does: nothing is waited for, and its slot, its locks and its logs stay.
     pub fn abandon(mut self) {
+        self.let_leases_run_out();
         self.clients.clear();
         self.sessions.clear();
     }
 
+    fn let_leases_run_out(&self) {
+        self.clients.iter().filter_map(|client| client.keeper.as_ref()).for_each(|keeper| keeper.abandon());
+    }
+
+    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run out; also where clients
+    /// have no leases. Its access is revoked first: if it is alive, it is told so ([`Error::Fenced`]) and can connect again.
+    /// Does nothing with a client that has left, or was recovered by somebody else.
+    pub fn recover(&mut self, client: u32) -> Result<(), OpenError> {
+        let Some(Client { admin, keeper: Some(keeper), .. }) = self.clients.first() else { return Ok(()) };
+        let recovery = async {
+            keeper.recover(admin, client).await.map_err(|error| match error {
+                crate::keeper::RecoveryError::Memory(error) => error,
+                error => MemoryError::Configuration(error.to_string()),
+            })
+        };
+        Ok(self.worker.run([(admin.id(), recovery)]).pop().unwrap_or(Ok(()))?)
+    }
+
     /// Runs one body on the first coroutine.
     pub fn block_on<T>(&mut self, body: impl AsyncFnOnce(&mut Session) -> T) -> T {
-        let Some(session) = self.sessions.first_mut() else { unreachable!("a worker has a coroutine") };
-        let task = (session.inner.lane().id(), body(session));
-        self.worker.run([task]).pop().expect("a task that has run has a result")
+        let Worker { worker, sessions, clients, .. } = self;
+        let Some(session) = sessions.first_mut() else { unreachable!("a worker has a coroutine") };
+        let shift = Shift::begin(clients, 1);
+        let task = (session.inner.lane().id(), async move {
+            let result = body(&mut *session).await;
+            shift.end_of(session).await;
+            result
+        });
+        let mut run = worker.start([task]);
+        attend(&mut run, clients);
+        run.to_end().pop().expect("a task that has run has a result")
     }
 
     /// Waits until everything that was logged has been applied at every memory node, and every background round is done.
@@ -172,23 +222,72 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return; // a crash like any other: the client's slot stays, and recovery will find what it left
+            return self.let_leases_run_out(); // a crash like any other: recovery will find what it left
         }
         if self.clients.is_empty() {
             return; // abandoned
         }
         match self.drain() {
             Ok(true) => {}
-            Ok(false) => return tracing::warn!("a memory node has not applied the log in time: the client slot stays"),
-            Err(error) => return tracing::warn!(%error, "the client slot stays"),
+            Ok(false) => {
+                tracing::warn!("a memory node has not applied the log in time: the client slot stays");
+                return self.let_leases_run_out();
+            }
+            Err(Error::Fenced) => return, // whoever has recovered it gives its slot back
+            Err(error) => {
+                tracing::warn!(%error, "the client slot stays");
+                return self.let_leases_run_out();
+            }
         }
         let leaving = self.clients.iter().map(|client| {
             let lane = &client.admin;
             (lane.id(), client.registration.clone().disconnect(lane))
         });
-        for result in self.worker.run(leaving) {
-            if let Err(error) = result {
-                tracing::warn!(%error, "the client slot stays");
+        for (result, client) in self.worker.run(leaving).into_iter().zip(&self.clients) {
+            match (result, &client.keeper) {
+                (Ok(()), Some(keeper)) => keeper.leave(),
+                (Ok(()), None) => {}
+                (Err(error), _) => tracing::warn!(%error, "the client slot stays"),
+            }
+        }
+    }
+}
+
+/// Has every client's keeper run beside the coroutines.
+fn attend<'w, F: Future>(run: &mut remora_fabric::Run<'w, F>, clients: &'w [Client]) {
+    for Client { admin, keeper, .. } in clients {
+        if let Some(keeper) = keeper.as_ref().filter(|keeper| keeper.is_leased()) {
+            run.attend(admin.id(), keeper.attend(admin));
+        }
+    }
+}
+
+/// One run of a worker: leases run from its begin until its last coroutine ends.
+struct Shift {
+    keepers: Vec<Rc<Keeper>>,
+    running: Cell<usize>,
+    /// Something is still on its way, and may hold locks: the leases run on.
+    restless: Cell<bool>,
+}
+
+impl Shift {
+    fn begin(clients: &[Client], coroutines: usize) -> Shift {
+        let keepers = clients.iter().filter_map(|client| client.keeper.clone()).filter(|keeper| keeper.is_leased());
+        let shift = Shift { keepers: keepers.collect(), running: Cell::new(coroutines), restless: Cell::default() };
+        shift.keepers.iter().for_each(|keeper| keeper.wake());
+        shift
+    }
+
+    async fn end_of(&self, session: &Session) {
+        let Some(keeper) = session.keeper.as_ref().filter(|keeper| keeper.is_leased()) else { return };
+        let lane = session.inner.lane();
+        if !keeper.quiet(lane).await {
+            self.restless.set(true);
+        }
+        self.running.set(self.running.get() - 1);
+        if self.running.get() == 0 && !self.restless.get() {
+            for keeper in &self.keepers {
+                keeper.rest(lane).await;
             }
         }
     }
@@ -198,6 +297,9 @@ impl Drop for Worker {
 #[derive(Debug)]
 pub struct Session {
     inner: remora_txn::Session,
+    keeper: Option<Rc<Keeper>>,
+    /// Transactions until the others have a turn.
+    until_turn: u32,
 }
 
 impl Session {
@@ -250,6 +352,13 @@ impl Session {
         options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+            self.until_turn -= 1;
+            if self.until_turn == 0 {
+                self.until_turn = TURN;
+                self.inner.lane().yield_now().await;
+            }
+        }
         let deadline = options.deadline.map(|patience| {
             let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
             self.inner.lane().now().saturating_add(patience)
@@ -266,6 +375,38 @@ impl Session {
             }
         });
         outcome.await.unwrap_or_else(|stop| Err(stop.into()))
+    }
+
+    /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or of any other.
+    ///
+    /// Waits as long as nobody can know, but not longer than `patience`: until its client is recovered, if that is dead.
+    /// [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The answer can be had while the transaction's log entry is
+    /// in the rings (the last 64 KiB that its coroutine has logged at each memory node, and without limit after an answer
+    /// was lost to a failure), and of dead clients for the last transactions of each, until 256 more have died:
+    /// [`Verdict::Forgotten`] after that.
+    pub async fn resolve(&mut self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.inner.lane().now().saturating_add(patience);
+        loop {
+            let recorded = || match &self.keeper {
+                Some(keeper) => keeper.verdict(id).unwrap_or_else(|error| {
+                    tracing::warn!(%error, "the configuration does not say what became of a transaction");
+                    None
+                }),
+                None => None,
+            };
+            let mut verdict = recorded();
+            if verdict.is_none() {
+                let found = self.inner.look_up(id).await?;
+                // A client that was recovered meanwhile has no rings any more.
+                verdict = if found == Verdict::Forgotten { recorded() } else { None }.or(Some(found));
+            }
+            match verdict {
+                Some(verdict) if verdict != Verdict::Undecided => return Ok(verdict),
+                _ if self.inner.lane().now() >= deadline => return Ok(Verdict::Undecided),
+                _ => self.inner.lane().sleep(RESOLVE_PAUSE_NS).await,
+            }
+        }
     }
 
     /// Whoever is told of every attempt from now on; the former one back.

@@ -222,7 +222,7 @@ fn loads_that_are_refused() {
         let table = make(name, count);
         assert_eq!(cluster.load(&table, rows(0..count)).unwrap(), count);
         let (found, state) = look(&cluster, &table);
-        assert_eq!(found.iter().map(|row| row.0[0]).sum::<u64>(), (0..count).sum());
+        assert_eq!(found.iter().map(|row| row.0[0]).sum::<u64>(), (0..count).sum::<u64>());
         assert_eq!((state.records, state.differing_lines, state.torn), (count, 0, 0));
     }
 

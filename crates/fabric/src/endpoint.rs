@@ -57,7 +57,8 @@ impl Endpoint {
             spare: Cell::new(None),
             pool: RefCell::default(),
             buffers: Cell::new(0),
-            timers: RefCell::default(),
+            // Several of one lane, at times.
+            timers: RefCell::new(Vec::with_capacity(2 * LANES_MAX)),
             continuations: RefCell::default(),
             background: [const { Cell::new(0) }; LANES_MAX],
             failures: RefCell::default(),

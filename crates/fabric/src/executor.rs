@@ -123,14 +123,7 @@ impl Worker {
     /// Runs one coroutine for each named lane until all have finished; their results in the order given. A panic of one
     /// ends the run.
     pub fn run<F: Future>(&self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
-        let mut run = self.start(tasks);
-        loop {
-            match run.turn() {
-                Turned::Finished => return run.finish(),
-                Turned::Ready => {}
-                Turned::Waiting(_) => self.wait(),
-            }
-        }
+        self.start(tasks).to_end()
     }
 
     /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one thread.
@@ -147,7 +140,7 @@ impl Worker {
                 Task { future: Some(Box::pin(future)), waker: Arc::new(waker).into(), output: None }
             })
             .collect();
-        Run { worker: self, running: tasks.len(), tasks, by_lane }
+        Run { worker: self, running: tasks.len(), tasks, by_lane, attendants: Vec::new() }
     }
 
     /// Lets every endpoint make progress once, also outside of [`Worker::run`].
@@ -198,8 +191,16 @@ struct Task<F: Future> {
 pub struct Run<'w, F: Future> {
     worker: &'w Worker,
     tasks: Vec<Task<F>>,
+    /// The coroutine of each lane: attendants are numbered after the tasks.
     by_lane: [u8; LANES_MAX],
     running: usize,
+    attendants: Vec<Attendant<'w>>,
+}
+
+/// A coroutine that serves the others, and ends with them.
+struct Attendant<'w> {
+    future: Option<Pin<Box<dyn Future<Output = ()> + 'w>>>,
+    waker: Waker,
 }
 
 /// What a turn of a worker has come to.
@@ -240,7 +241,10 @@ impl<F: Future> Turn for Run<'_, F> {
         while bits != 0 {
             let lane = bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            let Some(task) = self.tasks.get_mut(usize::from(self.by_lane[lane])) else { continue };
+            let Some(task) = self.tasks.get_mut(usize::from(self.by_lane[lane])) else {
+                self.attend_to(lane);
+                continue;
+            };
             let Some(future) = &mut task.future else { continue };
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
                 task.future = None;
@@ -267,7 +271,38 @@ impl<F: Future> Turn for Run<'_, F> {
     }
 }
 
-impl<F: Future> Run<'_, F> {
+impl<'w, F: Future> Run<'w, F> {
+    /// Adds a coroutine that serves the others: the run does not wait for it, and drops it when they have finished.
+    pub fn attend(&mut self, lane: LaneId, future: impl Future<Output = ()> + 'w) {
+        assert_eq!(self.by_lane[lane.0 as usize], u8::MAX, "a lane runs one coroutine");
+        // Every coroutine has a lane of its own, so that there are fewer than a byte counts.
+        self.by_lane[lane.0 as usize] = (self.tasks.len() + self.attendants.len()) as u8;
+        self.worker.ready.set(lane);
+        let waker = LaneWaker { remote: self.worker.ready.remote.clone(), bit: 1 << lane.0 };
+        self.attendants.push(Attendant { future: Some(Box::pin(future)), waker: Arc::new(waker).into() });
+    }
+
+    #[cold]
+    fn attend_to(&mut self, lane: usize) {
+        let Some(number) = usize::from(self.by_lane[lane]).checked_sub(self.tasks.len()) else { return };
+        let Some(attendant) = self.attendants.get_mut(number) else { return };
+        let Some(future) = &mut attendant.future else { return };
+        if future.as_mut().poll(&mut Context::from_waker(&attendant.waker)).is_ready() {
+            attendant.future = None;
+        }
+    }
+
+    /// Goes on until every coroutine has finished; see [`Worker::run`].
+    pub fn to_end(mut self) -> Vec<F::Output> {
+        loop {
+            match self.turn() {
+                Turned::Finished => return self.finish(),
+                Turned::Ready => {}
+                Turned::Waiting(_) => self.worker.wait(),
+            }
+        }
+    }
+
     /// What the coroutines have returned, in the order in which they were given: of those that have finished.
     #[must_use]
     pub fn finish(self) -> Vec<F::Output> {

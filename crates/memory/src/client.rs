@@ -143,6 +143,61 @@ async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u
     Ok(())
 }
 
+/// What a client that has died has at every node: its slot and its rings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Remains {
+    incarnation: u32,
+    slot: u64,
+    /// Lanes and offset of the first ring at each node; none where the client had not come that far, or was leaving.
+    rings: Vec<(usize, u64)>,
+}
+
+impl Remains {
+    /// Looks for the slot of a client; `None` if it has none, or no longer. A client that died while it came or left has
+    /// rings at some nodes only, or none: it had no transaction then.
+    pub async fn find(lane: &Lane, nodes: u16, incarnation: u32) -> Result<Option<Remains>, MemoryError> {
+        let mut round = lane.round();
+        let read = round.read(slot_at(NodeId(0), 0), SLOTS_BYTES);
+        let done = lane.execute(round).await?;
+        let mut slots = done.words(read).chunks_exact(SLOT_WORDS);
+        let Some(slot) = slots.position(|slot| slot[0] & !CHANGING == u64::from(incarnation)) else { return Ok(None) };
+        drop(done);
+        let mut rings = Vec::with_capacity(nodes.into());
+        for node in (0..nodes).map(NodeId) {
+            let mut round = lane.round();
+            let read = round.read(slot_at(node, slot as u64), CLIENT_SLOT_BYTES as usize);
+            let done = lane.execute(round).await?;
+            let client = ClientSlot::of(|word| done.words(read)[word]);
+            let client = client.filter(|client| client.incarnation == incarnation);
+            rings.push(client.map_or((0, 0), |client| (client.lanes, client.rings)));
+        }
+        Ok(Some(Remains { incarnation, slot: slot as u64, rings }))
+    }
+
+    /// Every ring: node, lane and offset.
+    pub fn rings(&self) -> impl Iterator<Item = (NodeId, usize, u64)> + '_ {
+        let of_node = |(node, (lanes, first)): (NodeId, &(usize, u64))| {
+            let first = *first;
+            (0..*lanes).map(move |lane| (node, lane, first + lane as u64 * RING_EXTENT_BYTES))
+        };
+        (0..).map(NodeId).zip(&self.rings).flat_map(of_node)
+    }
+
+    /// Gives the slot back: only when every ring has been applied to its end and nothing needs its entries any more. Doing
+    /// it again does nothing.
+    pub async fn give_back(self, lane: &Lane) -> Result<(), MemoryError> {
+        for node in (0..self.rings.len() as u16).rev().map(NodeId) {
+            let mut round = lane.round();
+            for word in [u64::from(self.incarnation), u64::from(self.incarnation) | CHANGING] {
+                round.compare_swap(slot_at(node, self.slot), word, 0);
+            }
+            round.fetch_add(node::at(node, AT_CHANGES), 1);
+            lane.execute(round).await?;
+        }
+        Ok(())
+    }
+}
+
 fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }

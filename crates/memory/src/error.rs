@@ -34,6 +34,9 @@ pub enum MemoryError {
         /// The unknown feature bits.
         unknown: u64,
     },
+    /// The configuration, which says who is alive, cannot be used.
+    #[error("{0}")]
+    Configuration(String),
     /// Neither copy of the metadata is whole.
     #[error("{0}: both copies of the catalog are damaged")]
     Damaged(NodeId),

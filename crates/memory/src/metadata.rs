@@ -566,7 +566,8 @@ async fn is_blank(lane: &Lane, node: NodeId) -> Result<bool, MemoryError> {
 /// Bytes moved by one round of the loops below: well under a round's limit.
 const CHUNK_BYTES: usize = 32 << 10;
 
-async fn read_bytes(lane: &Lane, at: Address, length: usize) -> Result<Vec<u8>, MemoryError> {
+/// Reads bytes of any length, in several rounds.
+pub async fn read_bytes(lane: &Lane, at: Address, length: usize) -> Result<Vec<u8>, MemoryError> {
     let mut bytes = Vec::with_capacity(length);
     while bytes.len() < length {
         let chunk = CHUNK_BYTES.min(length - bytes.len());

@@ -42,11 +42,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
+use remora_fabric::{Address, Lane, NodeId, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
+use crate::error::MemoryError;
 use crate::limits::{FRAME_BYTES_MAX, RING_BYTES};
-use crate::node;
+use crate::{metadata, node};
 
 /// Bytes of the ring's header.
 pub const HEADER_BYTES: u64 = 64;
@@ -138,6 +139,13 @@ impl RingWriter {
     #[must_use]
     pub fn new(node: NodeId, base: u64) -> RingWriter {
         RingWriter { node, base, tail: 0, applied: 0, settled: 0 }
+    }
+
+    /// A ring that another client has written up to `tail`, to be written on after its death: by recovery, which puts back
+    /// what that client had reserved the room for.
+    #[must_use]
+    pub fn resume(node: NodeId, base: u64, tail: u64) -> RingWriter {
+        RingWriter { node, base, tail, applied: tail, settled: tail }
     }
 
     /// The memory node it lies at.
@@ -319,6 +327,12 @@ impl RingReader {
         }
     }
 
+    /// Position behind the last entry returned.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Tells the client that everything returned so far has been applied.
     pub fn publish(&self, region: &[AtomicU64]) {
         // `applied` first: after a crash between the two, the next frame's id is above the older `last` all the same.
@@ -354,6 +368,127 @@ impl RingReader {
             }
             at += if whole { words } else { 1 };
         }
+    }
+}
+
+/// A ring of a client that writes no more, as it was read from afar: for recovery. Only what is needed of it is read.
+#[derive(Debug)]
+pub struct RingCopy {
+    node: NodeId,
+    base: u64,
+    owner: u32,
+    words: Vec<AtomicU64>,
+    /// Which blocks of the data have been read, a bit each.
+    read: u64,
+    /// Position up to which the node has applied it.
+    applied: u64,
+    /// Position behind the last whole frame.
+    tail: u64,
+    /// Id of that frame.
+    last: u64,
+}
+
+/// What is read at a time.
+const BLOCK_BYTES: u64 = RING_BYTES / u64::BITS as u64;
+
+impl RingCopy {
+    /// Reads the ring that begins at `base` of the node's region 0, of a client whose access has been revoked.
+    pub async fn read(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
+        let mut copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+        // On its first lap, what lies behind is of nobody, or of an earlier client.
+        copy.fetch(lane, 0, copy.tail.min(RING_BYTES)).await?;
+        Ok(copy)
+    }
+
+    /// The same of what has not been applied yet.
+    async fn read_unapplied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
+        let words = (0..RING_EXTENT_BYTES as usize / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
+        let mut copy = RingCopy { node, base, owner, words, read: 0, applied: 0, tail: 0, last: 0 };
+        let mut round = lane.round();
+        let header = round.read(node::at(node, base), HEADER_BYTES as usize);
+        let done = lane.execute(round).await?;
+        for (to, from) in copy.words.iter().zip(done.words(header)) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        drop(done);
+        let Some(mut reader) = RingReader::resume(&copy.words, 0, owner) else { return Ok(copy) };
+        copy.applied = reader.position();
+        let mut scratch = Vec::new();
+        loop {
+            let position = reader.position();
+            let place = position % RING_BYTES;
+            let left = RING_BYTES - place;
+            let place = if left < (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64 { 0 } else { place };
+            copy.fetch(lane, place, place + 2 * WORD_BYTES as u64).await?;
+            let head = (HEADER_BYTES + place) as usize / WORD_BYTES + 1;
+            let frame = (copy.words[head].load(Ordering::Relaxed) >> 32) * WORD_BYTES as u64;
+            copy.fetch(lane, place, place + frame.min(FRAME_BYTES_MAX as u64)).await?;
+            if reader.next(&copy.words, &mut scratch).is_none() && reader.position() == position {
+                break;
+            }
+        }
+        (copy.tail, copy.last) = (reader.position(), reader.last());
+        Ok(copy)
+    }
+
+    /// Reads what is not read yet of a piece of the data.
+    async fn fetch(&mut self, lane: &Lane, from: u64, to: u64) -> Result<(), MemoryError> {
+        let blocks = from / BLOCK_BYTES..to.min(RING_BYTES).div_ceil(BLOCK_BYTES);
+        let missing = |block: &u64, read: u64| read >> block & 1 == 0;
+        let mut next = blocks.start;
+        while let Some(first) = (next..blocks.end).find(|block| missing(block, self.read)) {
+            next = (first..blocks.end).find(|block| !missing(block, self.read)).unwrap_or(blocks.end);
+            let at = HEADER_BYTES + first * BLOCK_BYTES;
+            let bytes = ((next - first) * BLOCK_BYTES) as usize;
+            let bytes = metadata::read_bytes(lane, node::at(self.node, self.base + at), bytes).await?;
+            for (to, from) in self.words[at as usize / WORD_BYTES..].iter().zip(bytes.chunks_exact(WORD_BYTES)) {
+                to.store(from.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
+            }
+            self.read |= (first..next).fold(0, |bits, block| bits | 1 << block);
+        }
+        Ok(())
+    }
+
+    /// Whether the node has applied a ring to its end.
+    pub async fn is_applied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<bool, MemoryError> {
+        let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+        Ok(copy.applied == copy.tail)
+    }
+
+    /// Every entry that is still whole, in any order.
+    pub fn entries(&self, visit: impl FnMut(u64, &[u64])) {
+        if let Some(reader) = RingReader::resume(&self.words, 0, self.owner) {
+            reader.scan(&self.words, visit);
+        }
+    }
+
+    /// Id of the newest entry that has arrived. Entries arrive in the order of their ids, so that one with a smaller id
+    /// that is not there has been overwritten, and one with a larger id never came.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether nothing of it has ever been overwritten, not even by a frame that has not arrived whole.
+    #[must_use]
+    pub fn is_first_lap(&self) -> bool {
+        self.tail + FRAME_BYTES_MAX as u64 <= RING_BYTES
+    }
+
+    /// Writes an entry that never came behind those that did, just where its client would have.
+    pub async fn append(&mut self, lane: &Lane, id: u64, entry: &[u64]) -> Result<(), MemoryError> {
+        let words = entry.len() + FRAME_OVERHEAD_WORDS;
+        let mut writer = RingWriter::resume(self.node, self.base, self.tail);
+        let Some(room) = writer.reserve(words) else { return Err(MemoryError::Damaged(self.node)) };
+        let mut round = lane.round();
+        let staged = round.stage_words(words);
+        let frame = round.staged_mut(staged);
+        frame[2..words - 1].copy_from_slice(entry);
+        seal(frame, id);
+        writer.append(&mut round, staged, room, id);
+        lane.execute(round).await?;
+        (self.tail, self.last) = (writer.written(), id);
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not failures.
 
-use remora_fabric::FabricError;
+use remora_fabric::{FabricError, Fault};
 use remora_sync::{LockWord, TransactionId};
 
 /// A transaction met another one. It has left no trace and can be tried again.
@@ -88,12 +88,15 @@ pub enum Stop {
     /// It left no trace; trying again may help.
     #[error("aborted: {0}")]
     Abort(Abort),
-    /// A node it needs is down, or has revoked this client. It has not committed.
+    /// A node it needs is down. It has not committed.
     #[error("unavailable: {0}")]
     Unavailable(FabricError),
     /// It may or may not have committed: the answer to its log was lost. Trying again could apply it twice.
     #[error("the outcome of transaction {0} is unknown")]
     Unknown(TransactionId),
+    /// This client was taken for dead, and has lost its access. It has not committed.
+    #[error("this client was taken for dead: connect again")]
+    Fenced,
     /// It exceeds a limit.
     #[error("limit: {0}")]
     Limit(Limit),
@@ -113,7 +116,7 @@ impl From<Abort> for Stop {
 
 impl From<FabricError> for Stop {
     fn from(error: FabricError) -> Stop {
-        Stop::Unavailable(error)
+        if error.fault == Fault::Revoked { Stop::Fenced } else { Stop::Unavailable(error) }
     }
 }
 

@@ -68,6 +68,9 @@ impl Tx<'_> {
                 };
                 if let Seen::Unstable(why) = seen {
                     unstable = Some(why);
+                    if let Abort::Locked(lock) = why {
+                        self.met(index, lock);
+                    }
                 }
             }
             drop(done);

@@ -35,6 +35,7 @@ pub mod log;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 mod protocol;
+pub mod recovery;
 mod rpc;
 mod session;
 mod sets;

@@ -6,17 +6,18 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use remora_fabric::{Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
+use remora_fabric::{FabricError, Fault, Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter};
-use remora_memory::{Registration, TableId};
+use remora_memory::{MemoryError, Registration, TableId};
 use remora_sync::{Key, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
 use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS};
 use crate::protocol::{Check, Protocol};
+use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
 use crate::tx::{Attempt, Tx};
 
@@ -75,7 +76,16 @@ pub(crate) struct State {
     pub(crate) load: Vec<u64>,
     owner: u32,
     sequence: Rc<Cell<u64>>,
+    /// Whose locks mean nothing any more, if anybody says so.
+    pub(crate) departed: Option<Rc<dyn Departed>>,
+    /// Whether this client was taken for dead.
+    fenced: Rc<Cell<bool>>,
+    /// Transactions of this session whose outcome nobody was told.
+    pub(crate) unsure: Vec<TransactionId>,
 }
+
+/// Transactions that are remembered as such: the last ones.
+const UNSURE_MAX: usize = 64;
 
 /// The ends of phases are noted for one attempt in so many: reading the clock four times costs more than a verb.
 const PHASE_SAMPLES: u64 = 16;
@@ -83,6 +93,9 @@ const PHASE_SAMPLES: u64 = 16;
 impl State {
     #[inline]
     pub(crate) fn next_id(&mut self) -> Result<TransactionId, Stop> {
+        if self.fenced.get() {
+            return Err(Stop::Fenced);
+        }
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
         self.sample_phases = sequence.is_multiple_of(PHASE_SAMPLES);
@@ -104,6 +117,15 @@ impl State {
     /// The outcome of a transaction is unknown: its log entry stays.
     pub(crate) fn doubt(&mut self) {
         self.in_doubt = true;
+    }
+
+    /// Nobody was told what became of a transaction.
+    #[cold]
+    pub(crate) fn note_unsure(&mut self, id: TransactionId) {
+        if self.unsure.len() == UNSURE_MAX {
+            self.unsure.remove(0);
+        }
+        self.unsure.push(id);
     }
 
     /// Whether the rings hold what must stay. Also a background round that failed may have been an install.
@@ -168,6 +190,9 @@ impl Session {
             load: vec![0; config.nodes.into()],
             owner: client.incarnation,
             sequence: config.sequence,
+            departed: None,
+            fenced: Rc::default(),
+            unsure: Vec::with_capacity(UNSURE_MAX),
         };
         Session { lane, state }
     }
@@ -181,6 +206,30 @@ impl Session {
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.state.tell_committing = observer.as_ref().is_some_and(|observer| observer.wants_committing());
         std::mem::replace(&mut self.state.observer, observer)
+    }
+
+    /// Has it free the locks of the dead that it meets, and stop when `fenced` says that its own client was taken for dead.
+    pub fn watch_for(&mut self, departed: Rc<dyn Departed>, fenced: Rc<Cell<bool>>) {
+        self.state.departed = Some(departed);
+        self.state.fenced = fenced;
+    }
+
+    /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as long as they say nothing.
+    pub async fn look_up(&self, id: TransactionId) -> Result<Verdict, Stop> {
+        if let Protocol::Ford(_) = self.state.protocol {
+            // Its log is freed when it has ended.
+            return Ok(Verdict::Forgotten);
+        }
+        // One of its own that was given up may still be on its way.
+        let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
+        let nodes = self.state.rings.len() as u16;
+        recovery::look_up(&self.lane, nodes, id, ended).await.map_err(|error| match error {
+            MemoryError::Fabric(error) => error.into(),
+            error => {
+                tracing::error!(%error, "the redo rings of a client cannot be read");
+                Stop::Unavailable(FabricError { node: NodeId(0), fault: Fault::Behind })
+            }
+        })
     }
 
     /// The lane.

@@ -13,6 +13,7 @@ use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Primitive, Protocol, ford};
+use crate::recovery::free_in;
 use crate::rpc::Code;
 use crate::session::State;
 use crate::sets::{Change, Fetch, Intent, Lock, Slot, locks};
@@ -357,6 +358,21 @@ impl Tx<'_> {
         }
     }
 
+    /// A record that it needs is locked by another. If that one is dead, and everything that it had logged is decided, its
+    /// lock means nothing: it is freed in the background, and the record can be had at the next try.
+    #[cold]
+    pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
+        let (Some(departed), Some(holder)) = (&self.state.departed, lock.holder()) else { return };
+        if !departed.is_recovered(holder.owner()) {
+            return;
+        }
+        let item = self.state.sets.items[index];
+        let mut round = self.lane.round();
+        free_in(&mut round, item.address, item.location.pointer, self.state.sets.locks(&item), lock);
+        self.lane.post(round);
+        tracing::debug!(id = %self.id, %holder, "freed a lock of a dead client");
+    }
+
     /// The next round can make it commit: told to whoever must know of it also if the client dies.
     #[inline]
     pub(crate) fn committing(&mut self) {
@@ -368,6 +384,9 @@ impl Tx<'_> {
     /// The one place where an attempt's end is told.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
+        if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped)) {
+            self.state.note_unsure(self.id);
+        }
         self.show(outcome, |observer, event| observer.transaction(event));
     }
 

@@ -249,15 +249,17 @@ fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
 fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<(), Stop> {
     let me = tx.id.lock();
     let mut conflict = None;
-    for item in tx.state.sets.items.iter_mut().filter(|item| item.lock == Lock::Maybe) {
+    for (index, item) in tx.state.sets.items.iter_mut().enumerate().filter(|(_, item)| item.lock == Lock::Maybe) {
         let previous = LockWord::from_bits(done.previous(item.swap));
         // A stale location can lead two items to one slot, which is one's own then, under the name of the other.
         item.lock = if previous.is_free() { Lock::Held } else { Lock::No };
         if !previous.is_free() && previous != me {
-            conflict = Some(Abort::Locked(previous));
+            conflict = Some((index, previous));
         }
     }
-    conflict.map_or(Ok(()), |abort| Err(abort.into()))
+    let Some((index, holder)) = conflict else { return Ok(()) };
+    tx.met(index, holder);
+    Err(Abort::Locked(holder).into())
 }
 
 fn unstable(why: Unstable) -> Seen {

@@ -191,9 +191,9 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        let mut conflict = None;
+        let (mut conflict, mut met) = (None, None);
         let Sets { tables, items, .. } = &mut tx.state.sets;
-        for item in items[first..next].iter_mut().filter(|item| item.is_written()) {
+        for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.is_written()) {
             let (previous, header) = if locks(tables, item) == Primitive::Call {
                 let &[previous, version] = done.reply(item.call) else {
                     conflict = conflict.or(Some(Abort::Changed)); // refused: no such record there, and no lock taken
@@ -206,7 +206,9 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
             };
             if previous != LockWord::FREE.to_bits() {
                 item.lock = Lock::No;
-                conflict = Some(Abort::Locked(LockWord::from_bits(previous)));
+                let holder = LockWord::from_bits(previous);
+                conflict = Some(Abort::Locked(holder));
+                met = Some((index, holder));
                 continue;
             }
             item.lock = Lock::Held;
@@ -215,6 +217,9 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
             }
         }
         drop(done);
+        if let Some((index, holder)) = met {
+            tx.met(index, holder);
+        }
         if let Some(abort) = conflict {
             return Err(abort.into());
         }
@@ -258,8 +263,14 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        for check in &tx.state.checks {
-            passes(&tx.state.sets, &done, *check, ignore_locks)?;
+        for number in 0..tx.state.checks.len() {
+            let check = tx.state.checks[number];
+            if let Err(abort) = passes(&tx.state.sets, &done, check, ignore_locks) {
+                if let (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) = (abort, check) {
+                    tx.met(item, lock);
+                }
+                return Err(abort.into());
+            }
         }
     }
     Ok(())
@@ -309,24 +320,24 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
 
 /// Whether what was looked at again is still what was read, and nobody's lock says that it is about to change.
 #[inline]
-fn passes(sets: &Sets, done: &Completed<'_>, check: Check, ignore_locks: bool) -> Result<(), Stop> {
+fn passes(sets: &Sets, done: &Completed<'_>, check: Check, ignore_locks: bool) -> Result<(), Abort> {
     let (item, words) = match check {
         Check::Read { item, read } => (&sets.items[item], done.words(read)),
         Check::Call { item, call } => (&sets.items[item], done.reply(call)),
         Check::Bucket { item, chain, read } => {
             let before = &sets.arena[chain..][..CHAIN_WORDS][3..];
             let absent = still_absent(before, done.words(read), sets.items[item].hash.word);
-            return if absent { Ok(()) } else { Err(Abort::Changed.into()) };
+            return if absent { Ok(()) } else { Err(Abort::Changed) };
         }
         Check::Find { call } => {
-            return if done.reply(call) == [0] { Ok(()) } else { Err(Abort::Changed.into()) };
+            return if done.reply(call) == [0] { Ok(()) } else { Err(Abort::Changed) };
         }
     };
     let lock = words.first().map_or(LockWord::FREE, |lock| LockWord::from_bits(*lock));
     if !lock.is_free() && !ignore_locks {
-        return Err(Abort::Locked(lock).into());
+        return Err(Abort::Locked(lock));
     }
-    if unchanged(item, words) { Ok(()) } else { Err(Abort::Changed.into()) }
+    if unchanged(item, words) { Ok(()) } else { Err(Abort::Changed) }
 }
 
 /// Sends the entry to every participant's ring and waits for all of them (invariant 4). From here on the transaction is

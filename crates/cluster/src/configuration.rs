@@ -1,0 +1,125 @@
+//! Where the membership is kept.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use remora_txn::recovery::Departed;
+
+use crate::membership::{Fenced, Membership, Standing};
+
+/// Why the configuration could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigurationError {
+    /// This client was taken for dead.
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    /// The file cannot be read or written.
+    #[error("the configuration {path} cannot be used: {cause}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// The file is something else.
+    #[error("{0} holds no configuration of Remora's: name another file, or remove it")]
+    Foreign(PathBuf),
+    /// It was written by another version.
+    #[error(
+        "{path} has configuration format {found}; this program knows format {known}: use a program of that version"
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The version found.
+        found: u32,
+        /// The version known here.
+        known: u32,
+    },
+    /// It is another cluster's.
+    #[error("{0} is the configuration of another cluster: name one file for each cluster")]
+    OtherCluster(PathBuf),
+}
+
+/// A place that keeps the [`Membership`] and puts its changes into one order.
+pub trait Configuration: Send + Sync + fmt::Debug {
+    /// The membership's generation as last seen here: one load, so that a client may ask at any time. It may lag by as much
+    /// as clients take to renew their leases.
+    fn generation(&self) -> u64;
+
+    /// Makes a change, atomically; nobody else sees a part of it. It may be made several times before it counts, so it is a
+    /// function of the membership alone. A look is a change that changes nothing.
+    fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError>;
+}
+
+impl dyn Configuration {
+    /// Makes a change, for its result.
+    pub fn change<T>(&self, mut change: impl FnMut(&mut Membership) -> T) -> Result<T, ConfigurationError> {
+        let mut result = None;
+        self.update(&mut |membership| result = Some(change(membership)))?;
+        let Some(result) = result else { unreachable!("a change that was made has a result") };
+        Ok(result)
+    }
+}
+
+/// The configuration of one process: of a simulation, a test, or a cluster that lives in it.
+#[derive(Debug, Default)]
+pub struct InMemory {
+    membership: Mutex<Membership>,
+    generation: AtomicU64,
+}
+
+impl Configuration for InMemory {
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError> {
+        let mut membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut membership);
+        self.generation.store(membership.generation(), Ordering::Release);
+        Ok(())
+    }
+}
+
+/// The clients whose locks mean nothing any more, as the transactions of one thread ask for them: the configuration is
+/// looked at only when its generation has changed.
+#[derive(Debug)]
+pub struct RecoveredClients {
+    configuration: Arc<dyn Configuration>,
+    looked: Cell<u64>,
+    clients: RefCell<Vec<u32>>,
+}
+
+impl RecoveredClients {
+    /// Of a configuration.
+    #[must_use]
+    pub fn new(configuration: Arc<dyn Configuration>) -> RecoveredClients {
+        RecoveredClients { configuration, looked: Cell::new(0), clients: RefCell::default() }
+    }
+}
+
+impl Departed for RecoveredClients {
+    fn is_recovered(&self, client: u32) -> bool {
+        let generation = self.configuration.generation();
+        if self.looked.get() != generation {
+            let recovered = |standing| matches!(standing, Standing::Recovered { .. } | Standing::Forgotten);
+            let clients = self.configuration.change(|membership| {
+                membership.clients().filter(|(_, standing)| recovered(*standing)).map(|(client, _)| client).collect()
+            });
+            match clients {
+                Ok(clients) => {
+                    self.clients.replace(clients);
+                    self.looked.set(generation);
+                }
+                Err(error) => tracing::warn!(%error, "nobody knows whether the holder of a lock is dead"),
+            }
+        }
+        self.clients.borrow().contains(&client)
+    }
+}

@@ -1,0 +1,257 @@
+//! The membership: a plain value and the changes it may undergo. Where it is kept is the business of a
+//! [`Configuration`](crate::Configuration).
+
+use std::collections::BTreeMap;
+
+use remora_fabric::Nanos;
+use remora_txn::recovery::Verdicts;
+use serde::{Deserialize, Serialize};
+
+/// Forgotten clients whose verdicts are kept: who asks what became of a transaction does so soon.
+const FORGOTTEN_MAX: usize = 256;
+
+/// How a client incarnation stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Standing {
+    /// It runs, as far as anybody knows.
+    Alive,
+    /// It was taken for dead. Its locks still mean something.
+    Suspected {
+        /// Its recoverer.
+        by: u32,
+    },
+    /// What it had logged is decided and repaired. Its locks mean nothing any more.
+    Recovered {
+        /// Its recoverer, who looks for what else it has left; 0 if nobody does now.
+        by: u32,
+    },
+    /// Nothing of it is left.
+    Forgotten,
+}
+
+/// This client was taken for dead. It may come back as a new incarnation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("client {0} was taken for dead, and what it had begun was ended by another: connect again")]
+pub struct Fenced(pub u32);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Member {
+    standing: Standing,
+    /// Grows as long as it lives.
+    renewals: u64,
+    lease_ns: Nanos,
+    /// It runs nothing and holds nothing, so that its lease does not run either.
+    resting: bool,
+    verdicts: Verdicts,
+}
+
+/// Every client incarnation that anybody still has to know of.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Membership {
+    generation: u64,
+    members: BTreeMap<u32, Member>,
+}
+
+impl Membership {
+    /// Grows whenever some client's standing changes.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// A new incarnation, at rest: its lease begins to run with its first renewal.
+    pub fn join(&mut self, client: u32, lease_ns: Nanos) {
+        let verdicts = Verdicts::default();
+        let member = Member { standing: Standing::Alive, renewals: 0, lease_ns, resting: true, verdicts };
+        self.members.entry(client).or_insert(member);
+        self.generation += 1;
+    }
+
+    /// A sign of life.
+    pub fn renew(&mut self, client: u32) -> Result<(), Fenced> {
+        let member = self.alive(client)?;
+        member.renewals += 1;
+        member.resting = false;
+        Ok(())
+    }
+
+    /// The client runs nothing and holds no lock until its next renewal: until then nobody suspects it. Who is repairing
+    /// what another has left does not rest.
+    pub fn rest(&mut self, client: u32) -> Result<(), Fenced> {
+        if self.charges(client).any(|charge| matches!(self.standing(charge), Some(Standing::Suspected { .. }))) {
+            return Ok(());
+        }
+        self.hand_back(client);
+        self.alive(client)?.resting = true;
+        Ok(())
+    }
+
+    /// The client has gone, in good order: it has no transaction under way and its slot is given back.
+    pub fn leave(&mut self, client: u32) -> Result<(), Fenced> {
+        self.alive(client)?;
+        self.hand_back(client);
+        self.members.remove(&client);
+        self.generation += 1;
+        Ok(())
+    }
+
+    fn alive(&mut self, client: u32) -> Result<&mut Member, Fenced> {
+        self.members.get_mut(&client).filter(|member| member.standing == Standing::Alive).ok_or(Fenced(client))
+    }
+
+    /// What is left of its work may be taken up by anybody: searching for locks, which does no harm done twice.
+    fn hand_back(&mut self, recoverer: u32) {
+        for member in self.members.values_mut() {
+            if member.standing == (Standing::Recovered { by: recoverer }) {
+                member.standing = Standing::Recovered { by: 0 };
+                self.generation += 1;
+            }
+        }
+    }
+
+    /// How a client stands; `None` if it has left, or was never heard of, or was forgotten long ago.
+    #[must_use]
+    pub fn standing(&self, client: u32) -> Option<Standing> {
+        self.members.get(&client).map(|member| member.standing)
+    }
+
+    /// All of them.
+    pub fn clients(&self) -> impl Iterator<Item = (u32, Standing)> + '_ {
+        self.members.iter().map(|(client, member)| (*client, member.standing))
+    }
+
+    /// Clients whose leases run: how often each has renewed its own, and its length.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = (u32, u64, Nanos)> + '_ {
+        let running = self.members.iter().filter(|(_, member)| member.standing == Standing::Alive && !member.resting);
+        running.map(|(client, member)| (*client, member.renewals, member.lease_ns))
+    }
+
+    /// Those that a client has to recover.
+    pub fn charges(&self, by: u32) -> impl Iterator<Item = u32> + '_ {
+        self.clients().filter(move |(_, standing)| is_charge(*standing, by)).map(|(client, _)| client)
+    }
+
+    /// `by` has found that a client's lease has run out, and is its recoverer from now on, and of all that it was to
+    /// recover. Does nothing if somebody else was first; fails if `by` itself is not alive any more.
+    pub fn suspect(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
+        self.alive(by)?;
+        if client == by || self.alive(client).is_err() {
+            return Ok(());
+        }
+        for (other, member) in &mut self.members {
+            if *other == client {
+                member.standing = Standing::Suspected { by };
+            } else if is_charge(member.standing, client) {
+                member.standing = match member.standing {
+                    Standing::Suspected { .. } => Standing::Suspected { by },
+                    _ => Standing::Recovered { by },
+                };
+            }
+        }
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// `by` takes up what recoverers that have left did not finish.
+    pub fn adopt(&mut self, by: u32) {
+        if self.standing(by) != Some(Standing::Alive) {
+            return;
+        }
+        for member in self.members.values_mut().filter(|member| member.standing == Standing::Recovered { by: 0 }) {
+            member.standing = Standing::Recovered { by };
+            self.generation += 1;
+        }
+    }
+
+    /// Every transaction that a client had logged is decided and repaired. Fails if `by` is not its recoverer any more.
+    pub fn recovered(&mut self, client: u32, by: u32, verdicts: Verdicts) -> Result<(), Fenced> {
+        self.alive(by)?;
+        let member = self.members.get_mut(&client).filter(|member| is_charge(member.standing, by)).ok_or(Fenced(by))?;
+        // When a successor does it again, the first verdicts count: the rings may have been given back since.
+        if matches!(member.standing, Standing::Suspected { .. }) {
+            member.standing = Standing::Recovered { by };
+            member.verdicts = verdicts;
+            self.generation += 1;
+        }
+        Ok(())
+    }
+
+    /// Nothing is left of a client. Fails if `by` is not its recoverer any more.
+    pub fn forget(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
+        let member = self.members.get_mut(&client).filter(|member| member.standing == Standing::Recovered { by });
+        member.ok_or(Fenced(by))?.standing = Standing::Forgotten;
+        self.generation += 1;
+        let forgotten = |member: &Member| member.standing == Standing::Forgotten;
+        if self.members.values().filter(|member| forgotten(member)).count() > FORGOTTEN_MAX {
+            let oldest = self.members.iter().find(|(_, member)| forgotten(member)).map(|(client, _)| *client);
+            oldest.and_then(|oldest| self.members.remove(&oldest));
+        }
+        Ok(())
+    }
+
+    /// What became of a dead client's transactions, once that is decided.
+    #[must_use]
+    pub fn verdicts(&self, client: u32) -> Option<&Verdicts> {
+        let member = self.members.get(&client)?;
+        matches!(member.standing, Standing::Recovered { .. } | Standing::Forgotten).then_some(&member.verdicts)
+    }
+}
+
+fn is_charge(standing: Standing, recoverer: u32) -> bool {
+    matches!(standing, Standing::Suspected { by } | Standing::Recovered { by } if by == recoverer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Nanos = 5_000_000;
+
+    fn alive(clients: &[u32]) -> Membership {
+        let mut membership = Membership::default();
+        for client in clients {
+            membership.join(*client, LEASE);
+            membership.renew(*client).unwrap();
+        }
+        membership
+    }
+
+    #[test]
+    fn who_suspects_first_recovers() {
+        let mut all = alive(&[1, 2, 3]);
+        all.suspect(1, 2).unwrap();
+        all.suspect(1, 3).unwrap();
+        assert_eq!(all.standing(1), Some(Standing::Suspected { by: 2 }));
+        assert_eq!(all.renew(1), Err(Fenced(1)));
+        assert_eq!(all.recovered(1, 3, Verdicts::default()), Err(Fenced(3)), "not its charge");
+        assert_eq!(all.recovered(1, 2, Verdicts::default()), Ok(()));
+        assert_eq!(all.forget(1, 2), Ok(()));
+        assert_eq!(all.standing(1), Some(Standing::Forgotten));
+    }
+
+    #[test]
+    fn charges_pass_to_who_suspects_the_recoverer() {
+        let mut all = alive(&[1, 2, 3, 4]);
+        all.suspect(1, 2).unwrap();
+        all.suspect(4, 2).unwrap();
+        all.recovered(4, 2, Verdicts::default()).unwrap();
+        all.suspect(2, 3).unwrap();
+        assert_eq!(all.suspect(3, 2), Err(Fenced(2)), "the dead suspect nobody");
+        assert_eq!(all.charges(3).collect::<Vec<_>>(), [1, 2, 4]);
+        assert_eq!(all.recovered(1, 2, Verdicts::default()), Err(Fenced(2)), "the earlier recoverer decides nothing");
+        assert_eq!(all.standing(4), Some(Standing::Recovered { by: 3 }), "what was decided stays decided");
+    }
+
+    #[test]
+    fn who_repairs_neither_rests_nor_is_out_of_the_judges_sight() {
+        let mut all = alive(&[1, 2]);
+        all.suspect(1, 2).unwrap();
+        all.rest(2).unwrap();
+        assert_eq!(all.leases().count(), 1);
+        all.recovered(1, 2, Verdicts::default()).unwrap();
+        all.rest(2).unwrap();
+        assert_eq!((all.leases().count(), all.standing(1)), (0, Some(Standing::Recovered { by: 0 })));
+        all.adopt(2);
+        assert_eq!(all.charges(2).collect::<Vec<_>>(), [1]);
+    }
+}

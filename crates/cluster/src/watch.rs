@@ -1,0 +1,87 @@
+//! A judge of leases: see the crate's first page.
+
+use remora_fabric::Nanos;
+
+use crate::membership::Membership;
+
+/// A lease's length divided by this is added to it: the judge's clock may run that much faster than its holder's, and a
+/// renewal takes a while to be seen.
+const MARGIN: Nanos = 8;
+
+/// Clients that a judge can watch without another allocation.
+const CLIENTS_AT_FIRST: usize = 64;
+
+/// What one judge has seen of the others' renewals, and when by its own clock. Looking allocates nothing.
+#[derive(Clone, Debug)]
+pub struct LeaseWatch {
+    seen: Vec<Seen>,
+    /// What is being seen now: the two take turns.
+    seeing: Vec<Seen>,
+    every: Nanos,
+    looked: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    client: u32,
+    renewals: u64,
+    since: Nanos,
+}
+
+impl LeaseWatch {
+    /// Of a judge that looks so often.
+    #[must_use]
+    pub fn every(every: Nanos) -> LeaseWatch {
+        let room = || Vec::with_capacity(CLIENTS_AT_FIRST);
+        LeaseWatch { seen: room(), seeing: room(), every, looked: 0 }
+    }
+
+    /// Looks at the membership; the clients whose leases have run out. `now` is of a clock that does not jump.
+    pub fn expired(&mut self, membership: &Membership, now: Nanos) -> Vec<u32> {
+        // Who was kept from looking was perhaps stopped together with those that it watches: it begins anew.
+        if now.saturating_sub(self.looked) > self.every.saturating_mul(2) {
+            self.seen.clear();
+        }
+        self.looked = now;
+        self.seeing.clear();
+        let mut expired = Vec::new();
+        for (client, renewals, lease) in membership.leases() {
+            // Both are in the order of clients.
+            let before = self.seen.binary_search_by_key(&client, |seen| seen.client).ok().map(|at| self.seen[at]);
+            let since = before.filter(|before| before.renewals == renewals).map_or(now, |before| before.since);
+            if now.saturating_sub(since) > lease.saturating_add(lease / MARGIN) {
+                expired.push(client);
+            }
+            self.seeing.push(Seen { client, renewals, since });
+        }
+        std::mem::swap(&mut self.seen, &mut self.seeing);
+        expired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_runs_out_by_the_clock_of_who_watches() {
+        let mut all = Membership::default();
+        let mut watch = LeaseWatch::every(1_000);
+        all.join(1, 800);
+        all.join(2, 800);
+        assert!(watch.expired(&all, 5).is_empty());
+        all.renew(1).unwrap();
+        all.renew(2).unwrap();
+        assert!(watch.expired(&all, 9_990).is_empty());
+        assert!(watch.expired(&all, 10_000).is_empty(), "at rest before, so that the lease begins now");
+        all.renew(2).unwrap();
+        assert!(watch.expired(&all, 10_890).is_empty(), "within the margin");
+        assert_eq!(watch.expired(&all, 10_891), [1]);
+        all.renew(1).unwrap();
+        assert!(watch.expired(&all, 11_000).is_empty());
+        all.rest(2).unwrap();
+        assert_eq!(watch.expired(&all, 12_000), [1]);
+        assert!(watch.expired(&all, 99_000).is_empty(), "the judge itself stood still");
+        assert_eq!(watch.expired(&all, 99_901), [1]);
+    }
+}

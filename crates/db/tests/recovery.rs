@@ -1,0 +1,418 @@
+//! Recovery: clients die at every step of a transaction, and so do those who recover them; others wait only on the records
+//! concerned, no answer is contradicted, and nothing is left. Every test was seen to fail with the rule that it is about
+//! taken away.
+
+mod support;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use remora::floors::fabric::seeded::Seeded;
+use remora::floors::fabric::{ClientId, Fabric};
+use remora::{
+    Cluster, ClusterOptions, Error, Intent, Protocol, Session, Standing, Table, TableOptions, TransactionId, Verdict,
+    Worker,
+};
+
+use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
+
+macro_rules! presets {
+    ($($test:ident),* $(,)?) => { $(
+        mod $test {
+            #[test]
+            fn farm() { super::$test(remora::Protocol::Farm); }
+            #[test]
+            fn fasst() { super::$test(remora::Protocol::Fasst); }
+            #[test]
+            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
+            #[test]
+            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
+            #[test]
+            fn ford() { super::$test(remora::Protocol::FORD); }
+        }
+    )* };
+}
+
+presets! {
+    a_client_dies_at_every_step,
+    a_recoverer_dies_at_every_step,
+    an_inserter_dies_at_every_step,
+    clients_that_die_are_found_by_their_leases,
+}
+
+type Rows = Table<u64, Words<1>>;
+const ROWS: u64 = 40;
+const MONEY: u64 = 100;
+
+fn cluster(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded, Rows) {
+    let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, replicas) };
+    let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+    let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([MONEY]));
+    (cluster, fabric, rows)
+}
+
+/// Moves one from a row to another; `last` is the id of the last attempt.
+async fn transfer(
+    session: &mut Session,
+    rows: &Rows,
+    (from, to): (u64, u64),
+    last: &Cell<Option<TransactionId>>,
+) -> Result<(), Error> {
+    let transfer = session.transact(async |tx| {
+        last.set(Some(tx.id()));
+        let [from, to] = [from, to].map(|key| tx.want_for(rows, key, Intent::Update));
+        tx.fetch().await?;
+        tx.get_mut(from)?.0[0] -= 1;
+        tx.get_mut(to)?.0[0] += 1;
+        Ok(())
+    });
+    transfer.await
+}
+
+async fn read(session: &mut Session, rows: &Rows, key: u64) -> Option<u64> {
+    session.transact(async |tx| Ok(tx.read(rows, key).await?.map(|row| row.0[0]))).await.unwrap()
+}
+
+fn standing(cluster: &Cluster, client: u32) -> Option<Standing> {
+    cluster.configuration().unwrap().change(|membership| membership.standing(client)).unwrap()
+}
+
+/// Nothing is locked, torn or different, and no money was lost. `sum` is of the rows' values.
+fn assert_whole(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) {
+    fabric.settle_services();
+    let (values, found) = look(cluster, rows);
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{what}: {found:?}");
+    assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), ROWS * MONEY, "{what}: money");
+}
+
+/// A victim that loses its access after so many steps, in the middle of a transfer between two shards. Its answer, and the
+/// id that it is about; `None` if it was through before that.
+fn victim(
+    cluster: &Cluster,
+    fabric: &Seeded,
+    rows: &Rows,
+    keys: (u64, u64),
+    step: u64,
+) -> (u32, TransactionId, Result<(), Error>) {
+    let mut worker = worker(cluster, 1, step);
+    let client = worker.incarnations().next().unwrap();
+    let last = Cell::new(None);
+    worker.block_on(async |session| {
+        // Something older in its rings, long installed, and changed by others since.
+        transfer(session, rows, (keys.0, 5), &last).await.unwrap();
+        support::rest(session).await;
+    });
+    support::worker(cluster, 1, step).block_on(async |session| {
+        transfer(session, rows, (5, keys.0), &last).await.unwrap();
+    });
+    fabric.revoke_after(ClientId(client), step);
+    let result = worker.block_on(async |session| transfer(session, rows, keys, &last).await);
+    worker.abandon();
+    (client, last.get().unwrap(), result)
+}
+
+/// Scheduler's steps of a transaction: calls are one, and verbs many.
+fn steps_of_death(protocol: Protocol) -> impl Iterator<Item = u64> + Clone {
+    (0..120).map(move |step| if protocol == Protocol::Fasst { step / 4 } else { step })
+}
+
+fn verdict(worker: &mut Worker, id: TransactionId) -> Verdict {
+    worker.block_on(async |session| session.resolve(id, Duration::from_micros(10)).await.unwrap())
+}
+
+/// What was reported is what is found.
+fn assert_answer(protocol: Protocol, result: &Result<(), Error>, verdict: Verdict, what: &str) {
+    if protocol == Protocol::FORD && verdict == Verdict::Forgotten {
+        return; // nothing was ever logged, or nothing is logged any more: what the records hold shows which
+    }
+    match result {
+        Ok(()) => assert_eq!(verdict, Verdict::Committed, "{what}: it was reported"),
+        Err(Error::Unknown(_)) => assert!(matches!(verdict, Verdict::Committed | Verdict::Aborted), "{what}"),
+        Err(Error::Fenced) => assert_eq!(verdict, Verdict::Aborted, "{what}: it was told so"),
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+/// Whether it has committed.
+fn has_committed(result: &Result<(), Error>, verdict: Verdict) -> bool {
+    verdict == Verdict::Committed || verdict == Verdict::Forgotten && result.is_ok()
+}
+
+fn a_client_dies_at_every_step(protocol: Protocol) {
+    let (mut committed, mut back, mut forward) = (0, 0, 0);
+    for seed in seeds(0..1) {
+        // Where every replica is written by the client, few steps lie between the last of them and the answer.
+        let often = if protocol == Protocol::FORD { 1 } else { 4 };
+        for (replicas, every) in [(3, often), (1, 12)] {
+            let (cluster, fabric, rows) = cluster(protocol, replicas, seed);
+            let mut survivor = worker(&cluster, 1, seed);
+            let mut money = [MONEY; ROWS as usize];
+            for step in steps_of_death(protocol).step_by(every) {
+                let what = format!("{protocol:?}, seed {seed}, {replicas} replicas, step {step}");
+                let keys = (10 + step % 10, 20 + step % 20);
+                let (dead, id, result) = victim(&cluster, &fabric, &rows, keys, step);
+                survivor.recover(dead).unwrap();
+                let verdict = verdict(&mut survivor, id);
+                assert_answer(protocol, &result, verdict, &what);
+                if has_committed(&result, verdict) {
+                    money[keys.0 as usize] -= 1;
+                    money[keys.1 as usize] += 1;
+                }
+                match (&result, verdict) {
+                    // It was reported, and its release has not landed: it is in the log, and was rolled forward.
+                    (Ok(()), Verdict::Committed) if protocol == Protocol::FORD => forward += 1,
+                    (Ok(()), _) => committed += 1,
+                    (_, Verdict::Committed) => forward += 1,
+                    _ => back += 1,
+                }
+                for key in [keys.0, keys.1] {
+                    let found = survivor.block_on(async |session| read(session, &rows, key).await);
+                    assert_eq!(found, Some(money[key as usize]), "{what}: {result:?}, {verdict:?}");
+                }
+                assert_whole(&cluster, &fabric, &rows, &what);
+                survivor.recover(dead).unwrap();
+            }
+        }
+    }
+    assert!(committed > 0 && back > 0 && forward > 0, "{committed} reported, {back} back, {forward} forward");
+}
+
+/// Each recoverer dies one step later than the one before it, until one is through.
+fn a_recoverer_dies_at_every_step(protocol: Protocol) {
+    let mut deaths = 0;
+    for seed in seeds(0..1) {
+        for step in [30, 55, 80] {
+            let what = format!("{protocol:?}, seed {seed}, step {step}");
+            let (cluster, fabric, rows) = cluster(protocol, 3, seed);
+            let (dead, id, result) = victim(&cluster, &fabric, &rows, (3, 4), step);
+            let mut first = None;
+            let mut last_dead = dead;
+            for steps in (0..).map(|turn| turn * 150) {
+                let mut recoverer = worker(&cluster, 1, seed);
+                let own = recoverer.incarnations().next().unwrap();
+                if steps < 2_500 {
+                    fabric.revoke_after(ClientId(own), steps);
+                }
+                // As the death of the earlier one is found: it, and all that it was to recover.
+                let outcome = recoverer.recover(last_dead);
+                if let Some(Standing::Recovered { .. } | Standing::Forgotten) = standing(&cluster, dead) {
+                    let mut other = worker(&cluster, 1, seed);
+                    let now = verdict(&mut other, id);
+                    assert_answer(protocol, &result, now, &what);
+                    assert_eq!(*first.get_or_insert(now), now, "{what}: a decision was changed");
+                }
+                if outcome.is_ok() {
+                    fabric.revoke(ClientId(own)).unwrap();
+                    recoverer.abandon();
+                    break;
+                }
+                deaths += 1;
+                recoverer.abandon();
+                last_dead = own;
+            }
+            assert_whole(&cluster, &fabric, &rows, &what);
+        }
+    }
+    assert!(deaths > 20, "{deaths}");
+}
+
+fn an_inserter_dies_at_every_step(protocol: Protocol) {
+    let (mut there, mut gone) = (0, 0);
+    for seed in seeds(0..1) {
+        let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
+        let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+        let rows: Rows = cluster.create_table("rows", TableOptions::for_rows(400)).unwrap();
+        cluster.load(&rows, (0..200).map(|key| (key, Words([key])))).unwrap();
+        let mut survivor = worker(&cluster, 1, seed);
+        // A bucket is many lines.
+        let stretch = if protocol == Protocol::FORD { 8 } else { 1 };
+        for step in steps_of_death(protocol).step_by(4).map(|step| step * stretch) {
+            let what = format!("{protocol:?}, seed {seed}, step {step}");
+            let (old, new) = (step / stretch, 1000 + step);
+            let mut worker = worker(&cluster, 1, step);
+            let dead = worker.incarnations().next().unwrap();
+            fabric.revoke_after(ClientId(dead), step);
+            let last = Cell::new(None);
+            let result = worker.block_on(async |session| {
+                let moved = session.transact(async |tx| {
+                    last.set(Some(tx.id()));
+                    let from = tx.want_for(&rows, old, Intent::Delete);
+                    let to = tx.want_for(&rows, new, Intent::Insert);
+                    tx.fetch().await?;
+                    let row = *tx.get(from)?;
+                    tx.remove(from)?;
+                    tx.put(to, row)
+                });
+                moved.await
+            });
+            worker.abandon();
+            survivor.recover(dead).unwrap();
+            let verdict = verdict(&mut survivor, last.get().unwrap());
+            assert_answer(protocol, &result, verdict, &what);
+            let committed = has_committed(&result, verdict);
+            let found =
+                survivor.block_on(async |session| [read(session, &rows, old).await, read(session, &rows, new).await]);
+            assert_eq!(found, if committed { [None, Some(old)] } else { [Some(old), None] }, "{what}");
+            if committed {
+                there += 1
+            } else {
+                gone += 1
+            }
+            fabric.settle_services();
+            let (values, inspection) = look(&cluster, &rows);
+            assert_eq!((inspection.locked, inspection.torn), (0, 0), "{what}: {inspection:?}");
+            assert_eq!(inspection.differing_lines, 0, "{what}: {inspection:?}");
+            assert_eq!(values.len(), 200, "{what}");
+        }
+    }
+    assert!(there > 2 && gone > 2, "{there} {gone}");
+}
+
+/// On shared memory, with leases: nobody says who has died.
+fn clients_that_die_are_found_by_their_leases(protocol: Protocol) {
+    const LEASE: Duration = Duration::from_millis(300);
+    let cluster = embedded(protocol, 3).with_lease(Some(LEASE));
+    let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([MONEY]));
+    for polls in [2, 4, 5, 6] {
+        let mut victim = worker(&cluster, 1, 1);
+        let dead = victim.incarnations().next().unwrap();
+        let last = Cell::new(None);
+        // Stands still in the middle of its transaction, for ever.
+        let body = async |_: usize, session: &mut Session| {
+            let stuck = async {
+                let mut transfer = std::pin::pin!(transfer(session, &rows, (1, 2), &last));
+                cut_off(&mut transfer, polls).await;
+                std::future::pending::<()>().await;
+            };
+            stuck.await;
+        };
+        let mut run = victim.start(&body);
+        for _ in 0..100 {
+            remora::floors::fabric::Turn::turn(&mut run);
+        }
+        let mut survivor = worker(&cluster, 1, 2);
+        survivor.block_on(async |session| {
+            while !matches!(standing(&cluster, dead), Some(Standing::Forgotten)) {
+                session.lane().sleep(1_000_000).await;
+            }
+            transfer(session, &rows, (1, 2), &last).await.unwrap();
+        });
+        drop(run);
+        drop(victim);
+        assert!(survivor.drain().unwrap());
+        let (values, found) = look(&cluster, &rows);
+        assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{polls} polls");
+        assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), ROWS * MONEY);
+    }
+}
+
+/// A client that stood still comes back: it is told, nothing of it lands, and it can connect again.
+#[test]
+fn a_client_that_was_only_slow_is_told_so_and_connects_again() {
+    let (cluster, fabric, rows) = cluster(Protocol::DrtmR, 3, 3);
+    let mut slow = worker(&cluster, 1, 1);
+    let old = slow.incarnations().next().unwrap();
+    let last = Cell::new(None);
+    let (before, after) = slow.block_on(async |session| {
+        let unsure = {
+            let mut stuck = std::pin::pin!(transfer(session, &rows, (1, 2), &last));
+            // It holds its locks, and stands still.
+            let mut polls = 0;
+            while look(&cluster, &rows).1.holder.is_none_or(|holder| holder.owner() != old) {
+                assert!(cut_off(&mut stuck, 1).await.is_none());
+                polls += 1;
+                assert!(polls < 10_000);
+            }
+            worker(&cluster, 1, 2).recover(old).unwrap();
+            let whole = look(&cluster, &rows);
+            assert_eq!(whole.1.locked, 0);
+            let outcome = stuck.await;
+            // Nothing of what it went on with has landed.
+            fabric.settle_services();
+            assert_eq!(look(&cluster, &rows), whole);
+            outcome
+        };
+        (unsure, transfer(session, &rows, (1, 2), &last).await)
+    });
+    assert!(matches!(before, Err(Error::Fenced | Error::Unknown(_))), "{before:?}");
+    assert!(matches!(after, Err(Error::Fenced)), "{after:?}");
+    assert!(after.unwrap_err().to_string().contains("connect again"));
+    drop(slow);
+    let mut again = worker(&cluster, 1, 1);
+    assert_ne!(again.incarnations().next(), Some(old));
+    again.block_on(async |session| transfer(session, &rows, (1, 2), &last).await).unwrap();
+    assert!(again.drain().unwrap());
+    assert_whole(&cluster, &fabric, &rows, "connected again");
+}
+
+/// Locks without a log stay as long as their client is only suspected, and are freed by whoever meets them from then on.
+#[test]
+fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
+    for protocol in [Protocol::DrtmR, Protocol::Farm] {
+        let (cluster, fabric, rows) = cluster(protocol, 3, 5);
+        let mut victim = worker(&cluster, 1, 1);
+        let dead = victim.incarnations().next().unwrap();
+        let last = Cell::new(None);
+        victim.block_on(async |session| {
+            let mut stuck = std::pin::pin!(transfer(session, &rows, (1, 2), &last));
+            while look(&cluster, &rows).1.locked < 2 {
+                assert!(cut_off(&mut stuck, 1).await.is_none());
+            }
+            fabric.revoke(ClientId(dead)).unwrap();
+        });
+        victim.abandon();
+        let mut survivor = worker(&cluster, 1, 2);
+        let own = survivor.incarnations().next().unwrap();
+        let configuration = cluster.configuration().unwrap().clone();
+        configuration.change(|membership| membership.suspect(dead, own)).unwrap().unwrap();
+        survivor.block_on(async |session| {
+            let met = transfer(session, &rows, (1, 3), &last).await;
+            assert!(matches!(met, Err(Error::Aborted(_))), "suspected is not decided: {met:?}");
+            transfer(session, &rows, (3, 4), &last).await.expect("others wait only on the records concerned");
+        });
+        let decided = remora::floors::fabric::block_on(&fabric, ClientId(own), async |lane| {
+            remora::floors::txn::recovery::repair(&fabric, lane, &[dead]).await
+        });
+        for (client, verdicts) in decided.unwrap().unwrap() {
+            configuration.change(|membership| membership.recovered(client, own, verdicts.clone())).unwrap().unwrap();
+        }
+        assert_eq!(look(&cluster, &rows).1.locked, 2, "nobody has met them");
+        survivor.block_on(async |session| transfer(session, &rows, (1, 3), &last).await).unwrap();
+        support::quiet(&mut survivor);
+        assert_eq!(look(&cluster, &rows).1.locked, 1, "the other one is still there");
+        survivor.recover(dead).unwrap();
+        assert!(survivor.drain().unwrap());
+        assert_whole(&cluster, &fabric, &rows, "swept");
+    }
+}
+
+/// A client asks what became of transactions of its own, and of those of others.
+#[test]
+fn answers_that_were_lost_are_found() {
+    for protocol in [Protocol::DrtmR, Protocol::Fasst] {
+        let (cluster, fabric, rows) = cluster(protocol, 3, 9);
+        let mut one = worker(&cluster, 1, 1);
+        let last = Cell::new(None);
+        let (mut committed, mut aborted) = (0, 0);
+        for polls in 0..60 {
+            let id = one.block_on(async |session| {
+                let given_up = cut_off(transfer(session, &rows, (1, 2), &last), polls).await;
+                let id = last.take()?;
+                match (given_up, session.resolve(id, Duration::from_millis(1)).await.unwrap()) {
+                    (Some(outcome), _) => outcome.unwrap(),
+                    (None, Verdict::Committed) => committed += 1,
+                    (None, Verdict::Aborted) => aborted += 1,
+                    (None, verdict) => panic!("{polls} polls: {verdict:?}"),
+                }
+                Some(id)
+            });
+            let mut other = worker(&cluster, 1, 2);
+            if let Some(id) = id {
+                assert_ne!(verdict(&mut other, id), Verdict::Forgotten);
+            }
+        }
+        assert!(committed > 0 && aborted > 0, "{committed} {aborted}");
+        assert!(one.drain().unwrap());
+        assert_whole(&cluster, &fabric, &rows, "resolved");
+    }
+}

@@ -1,0 +1,145 @@
+//! How long a simulated cluster takes to get over the death of a client: from the crash until every survivor commits as
+//! much again as before.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use remora::{Cluster, ClusterOptions, Error, Observer, Outcome, Protocol, Session, TransactionEvent, WorkerOptions};
+use remora_fabric::sim::{Driven, FaultKind, Planned, Profile, Sim, SimOptions};
+use remora_fabric::{ClientId, Nanos, probes};
+use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::{After, Prng, Workload};
+
+const MS: Nanos = 1_000_000;
+const NODES: u16 = 4;
+const CLIENTS: usize = 4;
+const COROUTINES: usize = 4;
+/// CPU time of a transaction beside its verbs: 40 transactions of each client in a bin are enough to see its rate.
+const THINKING: Nanos = 25_000;
+/// The rate before is the mean over so long.
+const BEFORE: Nanos = 100 * MS;
+const AFTER: Nanos = 80 * MS;
+const BOUND: Nanos = 50 * MS;
+
+/// When transactions of a client have committed.
+struct Commits(Rc<RefCell<Vec<Nanos>>>);
+
+impl Observer for Commits {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if matches!(event.outcome, Outcome::Committed | Outcome::UserAbort) {
+            self.0.borrow_mut().push(event.ended);
+        }
+    }
+}
+
+/// Kills a client when it reaches a place in the protocol with its locks held. Time until each survivor is back at 90 % of
+/// its rate; `None` of one that was not within the time looked at.
+fn kill(seed: u64, probe: &'static str) -> Vec<Option<Nanos>> {
+    const BYTES: usize = 48 << 20;
+    let profile = Profile::named("connectx5").unwrap();
+    let sim = Sim::new(&vec![vec![BYTES]; NODES.into()], &SimOptions::new(profile, seed)).unwrap();
+    sim.instant(true);
+    let options = ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol: Protocol::DrtmR };
+    let cluster = Cluster::on(Arc::new(sim.clone()), options).unwrap().with_lease(Some(Duration::from_millis(5)));
+    // Few customers, so that survivors do meet what the dead one has locked.
+    let bank = SmallBank::load(&cluster, Customers::new(2_000, 0.01, 0.9)).unwrap();
+    let mut commits = Vec::new();
+    let mut workers: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            sim.place(client);
+            let options = WorkerOptions { coroutines: COROUTINES, seed, ..WorkerOptions::default() };
+            let mut worker = cluster.worker(options).unwrap();
+            let times = Rc::new(RefCell::new(Vec::new()));
+            for session in worker.sessions() {
+                session.observe(Some(Box::new(Commits(times.clone()))));
+            }
+            commits.push(times);
+            worker
+        })
+        .collect();
+    sim.instant(false);
+    let began = sim.now();
+    let crash_at = began + BEFORE + 2 * MS;
+    let body = |client: usize| {
+        let (bank, sim) = (&bank, &sim);
+        async move |coroutine: usize, session: &mut Session| {
+            let mut random = Prng::derive(seed, (client * COROUTINES + coroutine) as u64);
+            let mut ledger = Default::default();
+            while session.lane().now() < crash_at + AFTER {
+                if client == 0
+                    && session.lane().now() > crash_at
+                    && coroutine == 0
+                    && sim.injected().is_empty()
+                    && sim.waiting() == 0
+                {
+                    let kind = FaultKind::Crash;
+                    sim.plan(Planned { probe, nth: 1, after: 0, kind, holding: true });
+                }
+                session.lane().endpoint().charge(THINKING);
+                match bank.transact(session, &mut random, &mut ledger).await {
+                    Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_)) => {}
+                    Err(error) => panic!("seed {seed}, client {client}: {error}"),
+                }
+                session.lane().yield_now().await;
+            }
+        }
+    };
+    let bodies: Vec<_> = (0..CLIENTS).map(body).collect();
+    let clients: Vec<Vec<ClientId>> =
+        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
+    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let driven = runs.iter_mut().zip(&clients).map(|(run, clients)| Driven { clients: clients.clone(), run });
+    sim.run(&mut driven.collect::<Vec<_>>(), Some(crash_at + 2 * AFTER));
+    drop(runs);
+    let injected = sim.injected();
+    let crash = injected.iter().find(|fault| fault.kind == FaultKind::Crash).expect("a client died");
+    assert!(crash.holding, "it held locks");
+    let survivors = clients.iter().zip(&commits).filter(|(clients, _)| !clients.contains(&crash.client.unwrap()));
+    let times: Vec<Option<Nanos>> = survivors.map(|(_, commits)| back_after(&commits.borrow(), crash.at)).collect();
+    assert_eq!(times.len(), CLIENTS - 1);
+    // And nothing is left of the dead one.
+    sim.instant(true);
+    for (mut worker, clients) in workers.into_iter().zip(clients) {
+        worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+        if clients.iter().any(|client| sim.is_dead(*client)) {
+            worker.abandon()
+        } else {
+            assert!(worker.drain().unwrap())
+        }
+    }
+    sim.settle_services();
+    // How much money there is, nobody knows who has not asked what became of the last transactions.
+    for invariant in bank.invariants(&cluster, After { ledgers: &[], settled: true, unknown: 1 }).unwrap() {
+        assert_ne!(invariant.holds, Some(false), "seed {seed}: {invariant:?}");
+    }
+    times
+}
+
+/// Time from the crash to the end of the first bin from which on a client commits at 90 % of its mean rate before: the mean
+/// of that bin and the four behind it.
+fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
+    let between = |from: Nanos, to: Nanos| commits.iter().filter(|at| (from..to).contains(at)).count() as f64;
+    let wanted = 0.9 * between(crash - BEFORE, crash) / (BEFORE / MS) as f64;
+    (0..AFTER / MS - 5).find_map(|bin| {
+        let from = crash + bin * MS;
+        let enough = between(from, from + MS) >= wanted && between(from, from + 5 * MS) / 5.0 >= wanted;
+        enough.then_some((bin + 1) * MS)
+    })
+}
+
+#[test]
+fn survivors_are_back_within_50_ms() {
+    let mut times = Vec::new();
+    for (kill_number, probe) in
+        [probes::LOCKS, probes::VALIDATED, probes::LOGGED].into_iter().cycle().take(12).enumerate()
+    {
+        times.extend(kill(kill_number as u64, probe));
+    }
+    times.sort_unstable();
+    let slowest = times.iter().map(|time| time.unwrap_or(Nanos::MAX)).max().unwrap();
+    println!("{} survivors, median {:?} ns, slowest {slowest} ns", times.len(), times[times.len() / 2]);
+    // Of fewer than a hundred, the 99th percentile is the slowest.
+    assert!(slowest <= BOUND, "{times:?}");
+}

@@ -1,0 +1,523 @@
+//! Recovery: ends what a client had begun that died, or was taken for dead.
+//!
+//! ```text
+//! suspect     the configuration makes one client its recoverer                                (`remora_cluster`)
+//! revoke      the dead client, and every earlier recoverer of it, at every memory node        [`repair`]
+//! read        its redo rings at all nodes; the union of whole entries, by transaction
+//! decide      any whole entry anywhere: forward. None: it was never reported, and is back already
+//! complete    entries go where they were going: to every participant's ring
+//! install     at the primaries, under the dead client's own locks; each is freed behind its record
+//! recovered   the configuration says that the client's locks mean nothing any more            (`remora_cluster`)
+//! sweep       locks without a log, inserts that were prepared                                 [`sweep`]
+//! give back   its slot and its rings, once they have been applied                             [`give_back`]
+//! ```
+//!
+//! # Why this never contradicts an answer
+//!
+//! 1. *Revoke before anything is read, at every node.* An entry that flies while the rings are read would be missed, and
+//!    land after its locks had been freed. Revoking returns when no verb of the client can take effect any more, so that
+//!    its rings stand still.
+//! 2. *Forward, if there is any entry.* A transaction was reported as committed only when every participant had
+//!    acknowledged its entry; whoever of them is alive has it. An entry is sent only under all locks of a write set that
+//!    has been validated, and never withdrawn, so that rolling it forward is always right, also where it was not reported.
+//! 3. *Log before data.* An entry that is at some participants only is put into the rings of the others before anything of
+//!    it is installed: its own client had reserved the room for it there, and would have written it at the same place.
+//!    Backups are left to their appliers, which are their only writers; so a repair never meets the application of an
+//!    older entry of somebody else half-way, and what is installed at a primary can be found at a node besides.
+//! 4. *A lock says that its transaction is not installed.* The lock of a logged transaction is freed only behind its
+//!    record, and ids are never given again. So a record whose lock is another's or free has been installed, perhaps long
+//!    ago, and may have changed since: it is left alone. This is also why a recovery that dies half-way is simply done
+//!    again: its successor finds the same rings, and the records that are still locked.
+//! 5. *Decide before freeing.* The dead client's locks without a log look like those with one. Until all of its
+//!    transactions are decided, others wait, and only on the records concerned; from then on whoever meets a lock of it
+//!    frees it ([`Departed`]).
+//! 6. *The rings stay until everything is done*, since they are what a successor goes by.
+
+mod in_place;
+
+use std::collections::BTreeMap;
+
+use remora_fabric::limits::ROUND_VERBS_MAX;
+use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, WORD_BYTES};
+use remora_index::cluster_hash::{Geometry, HEADER_SLOTS_WORD, is_empty};
+use remora_index::{Patch, fstore};
+use remora_memory::ring::RingCopy;
+use remora_memory::{
+    Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
+};
+use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
+
+use crate::log::{self, LoggedRecord, PATCH_WORDS};
+use crate::protocol::Primitive;
+use crate::rpc::Code;
+
+/// Says whose locks mean nothing any more.
+pub trait Departed {
+    /// Whether everything that this client had logged has been decided and repaired, so that whoever meets a lock of it
+    /// may free it. Never true of one that is only suspected.
+    fn is_recovered(&self, client: u32) -> bool;
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It has committed.
+    Committed,
+    /// It has not, and never will.
+    Aborted,
+    /// It is under way, or its client is dead and not recovered yet.
+    Undecided,
+    /// It is too long ago: its log entry, if there was one, has been overwritten.
+    Forgotten,
+}
+
+/// What became of the last transactions of a client that is dead.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Verdicts {
+    /// Those that have committed; ascending.
+    committed: Vec<u64>,
+    /// Those that were rolled back; ascending.
+    rolled_back: Vec<u64>,
+    /// Of those from this id on, the others have not.
+    from: u64,
+}
+
+/// Committed transactions that verdicts name: the newest of each lane, and the newest of all.
+const NEWEST_OF_LANE: usize = 4;
+const NEWEST: usize = 64;
+
+impl Verdicts {
+    /// Of a client that had no rings any more: it had left.
+    fn none() -> Verdicts {
+        Verdicts { committed: Vec::new(), rolled_back: Vec::new(), from: u64::MAX }
+    }
+
+    fn of_rings(rings: &[Ring], logged: &BTreeMap<u64, Logged>) -> Verdicts {
+        let from = rings.iter().map(Ring::whole_from).max().unwrap_or(0);
+        let cut = logged.keys().rev().nth(NEWEST).map_or(0, |oldest| oldest + 1);
+        let mut of_lane = BTreeMap::<usize, usize>::new();
+        let newest = logged.iter().rev().enumerate().filter(|(place, (_, entry))| {
+            let count = of_lane.entry(entry.lane).or_default();
+            *count += 1;
+            *place < NEWEST || *count <= NEWEST_OF_LANE
+        });
+        let mut committed: Vec<u64> = newest.map(|(_, (id, _))| *id).collect();
+        committed.reverse();
+        Verdicts { committed, rolled_back: Vec::new(), from: from.max(cut) }
+    }
+
+    /// Transactions that install in place free their logs as soon as they have ended, so that of others nothing is known.
+    fn add_in_place(&mut self, committed: Vec<u64>, rolled_back: Vec<u64>) {
+        self.committed.extend(committed);
+        self.committed.sort_unstable();
+        self.rolled_back = rolled_back;
+        self.from = u64::MAX;
+    }
+
+    /// What became of one.
+    #[must_use]
+    pub fn of(&self, id: TransactionId) -> Verdict {
+        if self.committed.binary_search(&id.to_bits()).is_ok() {
+            Verdict::Committed
+        } else if id.to_bits() >= self.from || self.rolled_back.binary_search(&id.to_bits()).is_ok() {
+            Verdict::Aborted
+        } else {
+            Verdict::Forgotten
+        }
+    }
+}
+
+/// Decides and repairs every transaction that the dead clients had logged: they are one, and the recoverers of it that have
+/// died since. Done again, by whomever, it does nothing more. What it came to, for each.
+pub async fn repair(fabric: &dyn Fabric, lane: &Lane, dead: &[u32]) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
+    for client in dead {
+        fabric.revoke(ClientId(*client))?;
+    }
+    let catalog = Catalog::read(lane).await?;
+    let mut verdicts = Vec::with_capacity(dead.len());
+    for client in dead {
+        let Some(remains) = Remains::find(lane, fabric.nodes(), *client).await? else {
+            verdicts.push((*client, Verdicts::none()));
+            continue;
+        };
+        let mut rings = Ring::read_all(lane, &remains, *client).await?;
+        let logged = Logged::union(&rings);
+        for (id, entry) in &logged {
+            match entry.rule(&catalog) {
+                Some(Rule::Redo) => entry.complete(lane, *id, &mut rings).await?,
+                None => {
+                    tracing::error!(id, "a log entry names tables that are not in the catalog: it is left as it is")
+                }
+            }
+        }
+        catalog.install(lane, &logged).await?;
+        let mut of_client = Verdicts::of_rings(&rings, &logged);
+        if catalog.has_tables_in_place() {
+            let rings: Vec<_> = remains.rings().collect();
+            let (committed, rolled_back) = in_place::repair(lane, &catalog.metadata, &rings, *client).await?;
+            of_client.add_in_place(committed, rolled_back);
+        }
+        tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
+        verdicts.push((*client, of_client));
+    }
+    Ok(verdicts)
+}
+
+/// How it is decided what becomes of a transaction that has a log entry: by the format of its log, which its tables'
+/// discipline names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rule {
+    /// New values, everywhere or on their way there, before anything was installed: forward.
+    Redo,
+}
+
+/// A transaction that a dead client had logged.
+struct Logged {
+    lane: usize,
+    entry: Vec<u64>,
+    /// Nodes where its entry is, a bit each.
+    at: u64,
+}
+
+impl Logged {
+    /// Every transaction of which some node has a whole entry; all its copies are the same.
+    fn union(rings: &[Ring]) -> BTreeMap<u64, Logged> {
+        let mut all = BTreeMap::<u64, Logged>::new();
+        for ring in rings {
+            ring.copy.entries(|id, entry| {
+                let logged = all.entry(id);
+                logged.or_insert_with(|| Logged { lane: ring.lane, entry: entry.to_vec(), at: 0 }).at |=
+                    1 << ring.node.0;
+            });
+        }
+        all
+    }
+
+    fn participants(&self) -> u64 {
+        self.entry.get(1).copied().unwrap_or(0)
+    }
+
+    fn rule(&self, catalog: &Catalog) -> Option<Rule> {
+        let record = log::records(&self.entry).next()?;
+        let Discipline { replication, .. } = catalog.shard(record.pointer.shard())?.discipline;
+        (replication == Discipline::OCC_ONE_SIDED.replication).then_some(Rule::Redo)
+    }
+
+    /// Puts the entry into the rings that it has not arrived at. A ring whose last id is larger had it, and has been
+    /// written on.
+    async fn complete(&self, lane: &Lane, id: u64, rings: &mut [Ring]) -> Result<(), MemoryError> {
+        let missing = self.participants() & !self.at;
+        for ring in rings.iter_mut().filter(|ring| ring.lane == self.lane && missing >> ring.node.0 & 1 == 1) {
+            if ring.copy.last() < id {
+                ring.copy.append(lane, id, &self.entry).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One ring of a dead client.
+struct Ring {
+    node: NodeId,
+    lane: usize,
+    copy: RingCopy,
+}
+
+impl Ring {
+    async fn read_all(lane: &Lane, remains: &Remains, client: u32) -> Result<Vec<Ring>, MemoryError> {
+        let mut rings = Vec::new();
+        for (node, number, base) in remains.rings() {
+            rings.push(Ring { node, lane: number, copy: RingCopy::read(lane, node, base, client).await? });
+        }
+        Ok(rings)
+    }
+
+    /// The id from which on every entry that was written is still there.
+    fn whole_from(&self) -> u64 {
+        if self.copy.is_first_lap() {
+            return 0;
+        }
+        let mut oldest = self.copy.last().saturating_add(1);
+        self.copy.entries(|id, _| oldest = oldest.min(id));
+        oldest
+    }
+}
+
+/// What the catalog says of shards.
+struct Catalog {
+    metadata: Metadata,
+}
+
+/// One shard as recovery needs it.
+struct Shard<'c> {
+    placement: &'c ShardPlacement,
+    discipline: Discipline,
+    geometry: Geometry,
+    /// Instead of that, if its index is FStore.
+    fstore: Option<fstore::Geometry>,
+    scheme: ReadScheme,
+    shape: RecordShape,
+}
+
+impl Shard<'_> {
+    fn at_primary(&self, offset: u64) -> Address {
+        self.placement.replicas[0].address(offset)
+    }
+
+    fn locks(&self) -> Primitive {
+        self.discipline.into()
+    }
+
+    /// Where records are, or were, that can be locked: those of an index too.
+    async fn lockable(&self, lane: &Lane) -> Result<Vec<u64>, MemoryError> {
+        let mut round = lane.round();
+        let header = round.read(self.at_primary(0), LINE_BYTES);
+        let done = lane.execute(round).await?;
+        let header = done.words(header);
+        let Some(fstore) = &self.fstore else {
+            let used = header[HEADER_SLOTS_WORD].min(self.geometry.slots);
+            return Ok((0..used).map(|number| self.geometry.slot_at(number)).collect());
+        };
+        let shape = structural(self.scheme);
+        let grown = fstore::structural_value(FetchedRecord::new(&header[..shape.record_bytes() / WORD_BYTES], &shape));
+        // If it is just being changed, all of them.
+        let grown = grown.map_or(fstore.buckets.overflow, |(_, used)| used.min(fstore.buckets.overflow));
+        let buckets = 0..fstore.buckets.main + grown;
+        let of_bucket = |bucket| {
+            let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
+            std::iter::once(fstore.buckets.at(bucket)).chain(slots)
+        };
+        Ok(std::iter::once(0).chain(buckets.flat_map(of_bucket)).collect())
+    }
+}
+
+impl Catalog {
+    async fn read(lane: &Lane) -> Result<Catalog, MemoryError> {
+        Ok(Catalog { metadata: metadata::read(lane, NodeId(0)).await? })
+    }
+
+    fn has_tables_in_place(&self) -> bool {
+        self.metadata.tables.iter().any(|table| table.spec.discipline == Discipline::IN_PLACE)
+    }
+
+    fn shard(&self, id: ShardId) -> Option<Shard<'_>> {
+        let placement = self.metadata.shards.get(usize::from(id.0))?;
+        let spec = &self.metadata.tables.get(usize::from(placement.table.0))?.spec;
+        let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
+        let fstore = (spec.index == IndexKind::FStore).then(|| fstore::Geometry::of(spec));
+        Some(Shard { placement, discipline: spec.discipline, geometry, fstore, scheme: spec.layout.scheme, shape })
+    }
+
+    /// The shard of a record of a log entry, if it is one.
+    fn shard_of(&self, record: &LoggedRecord<'_>) -> Option<Shard<'_>> {
+        let shard = self.shard(record.pointer.shard())?;
+        let fits = shard.fstore.is_none()
+            && shard.geometry.is_slot(record.pointer.offset())
+            && record.image.len() == shard.shape.image_words();
+        fits.then_some(shard)
+    }
+
+    /// Installs what is not, at the primaries: the records that are still locked by the transaction that logged them.
+    async fn install(&self, lane: &Lane, logged: &BTreeMap<u64, Logged>) -> Result<(), MemoryError> {
+        let records = logged.iter().flat_map(|(id, entry)| log::records(&entry.entry).map(move |record| (*id, record)));
+        let mut records = records.filter_map(|(id, record)| Some((id, record, self.shard_of(&record)?))).peekable();
+        while records.peek().is_some() {
+            let batch: Vec<_> = records.by_ref().take(ROUND_VERBS_MAX / 2).collect();
+            let mut round = lane.round();
+            let reads: Vec<_> = batch
+                .iter()
+                .map(|(_, record, shard)| round.read(shard.at_primary(record.pointer.offset()), WORD_BYTES))
+                .collect();
+            let done = lane.execute(round).await?;
+            let locked: Vec<bool> =
+                batch.iter().zip(reads).map(|((id, ..), read)| done.words(read)[0] == *id).collect();
+            drop(done);
+            for ((id, record, shard), _) in batch.iter().zip(locked).filter(|(_, locked)| *locked) {
+                install(lane, *id, record, shard).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Installs a record of a committed transaction and frees its lock, as its client would have.
+async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<'_>) -> Result<(), MemoryError> {
+    let at = shard.at_primary(record.pointer.offset());
+    let mut round = lane.round();
+    if shard.locks() == Primitive::Call {
+        let staged = round.stage_words(record.patches.len() + record.image.len());
+        let (patches, image) = round.staged_mut(staged).split_at_mut(record.patches.len());
+        patches.copy_from_slice(record.patches);
+        image.copy_from_slice(record.image);
+        let commit = [Code::Commit.word(record.patches.len() / PATCH_WORDS), record.pointer.to_bits(), id];
+        round.call(at.node, &commit, Some(staged), 0);
+        lane.execute(round).await?;
+        return Ok(());
+    }
+    round.write_words(at.plus(IMAGE_AT), record.image);
+    let mut deleted = false;
+    for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
+        // Of an insert, pair and links are there: its primary's CPU has made them.
+        if let Patch::Entry { at, entry, .. } = patch
+            && is_empty(entry)
+            && shard.geometry.is_pair(at)
+        {
+            round.write_words(shard.at_primary(at), &[entry]);
+            deleted = true;
+        }
+    }
+    round.compare_swap(at, id, LockWord::FREE.to_bits());
+    lane.execute(round).await?;
+    if deleted {
+        let mut round = lane.round();
+        round.call(at.node, &[Code::Free.word(0), record.pointer.to_bits(), record.image[0]], None, 0);
+        lane.execute(round).await?;
+    }
+    Ok(())
+}
+
+/// Records whose headers are looked at in one round.
+const SWEEP_BATCH: usize = 64;
+/// How long somebody may have a record prepared before it is taken back, at least: long enough that nearly all who are
+/// alive have locked it by then. One that has not tries again.
+const PREPARED_NS: u64 = 2_000_000;
+
+/// Frees every lock of dead clients that nobody has met yet, and takes back the inserts that they had prepared. Only of
+/// clients that are recovered. Sleeps for `pause` after every few records, and calls `fragile` with true before, and with
+/// false after, a step that must not be given up half-way. `me` gives ids of the caller's own, for locks of its own.
+pub async fn sweep(
+    lane: &Lane,
+    dead: &[u32],
+    pause: u64,
+    mut me: impl FnMut() -> Option<TransactionId>,
+    fragile: impl Fn(bool),
+) -> Result<(), MemoryError> {
+    let catalog = Catalog::read(lane).await?;
+    let mut prepared = Vec::new();
+    for shard_id in (0..catalog.metadata.shards.len() as u16).map(ShardId) {
+        let Some(shard) = catalog.shard(shard_id) else { continue };
+        let places = shard.lockable(lane).await?;
+        for slots in places.chunks(SWEEP_BATCH) {
+            let mut found = Vec::new();
+            {
+                let mut round = lane.round();
+                let reads: Vec<_> =
+                    slots.iter().map(|slot| round.read(shard.at_primary(*slot), HEADER_BYTES)).collect();
+                let done = lane.execute(round).await?;
+                for (slot, read) in slots.iter().zip(reads) {
+                    let Some(words) = done.words(read).first_chunk::<HEADER_WORDS>() else { continue };
+                    let lock = LockWord::from_bits(words[0]);
+                    let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
+                    let is_prepared = shard.fstore.is_none() && matches!(Life::of(words), Some(Life::Prepared { .. }));
+                    if theirs {
+                        found.push((*slot, lock));
+                    }
+                    if is_prepared && (theirs || lock.is_free()) {
+                        prepared.push((shard_id, *slot, words[1]));
+                    }
+                }
+            }
+            for (slot, lock) in found {
+                free(lane, shard.at_primary(slot), Pointer::new(shard_id, slot), shard.locks(), lock).await?;
+            }
+            lane.sleep(pause).await;
+        }
+    }
+    if !prepared.is_empty() {
+        lane.sleep(PREPARED_NS).await;
+    }
+    for (shard_id, slot, version) in prepared {
+        let (Some(shard), Some(me)) = (catalog.shard(shard_id), me()) else { continue };
+        let mut round = lane.round();
+        let read = round.read(shard.at_primary(slot), HEADER_BYTES);
+        let words: [u64; HEADER_WORDS] = lane.execute(round).await?.words(read).try_into().unwrap_or_default();
+        if words[0] != LockWord::FREE.to_bits() || words[1] != version {
+            continue;
+        }
+        fragile(true);
+        let taken_back = take_back(lane, &shard, Pointer::new(shard_id, slot), me).await;
+        fragile(false);
+        taken_back?;
+        lane.sleep(pause).await;
+    }
+    Ok(())
+}
+
+/// Words of a slot that say who has it locked and whether its key is there.
+const HEADER_WORDS: usize = 3;
+const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
+
+/// Frees a lock of a client that is recovered. It may have been freed, and taken by another, meanwhile.
+async fn free(lane: &Lane, at: Address, record: Pointer, by: Primitive, lock: LockWord) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    free_in(&mut round, at, record, by, lock);
+    lane.execute(round).await?;
+    Ok(())
+}
+
+/// Adds to a round what frees a lock of a client that is recovered.
+pub(crate) fn free_in(
+    round: &mut remora_fabric::Round<'_>,
+    at: Address,
+    record: Pointer,
+    by: Primitive,
+    lock: LockWord,
+) {
+    if by == Primitive::Call {
+        round.call(at.node, &[Code::Release.word(0), record.to_bits(), lock.to_bits()], None, 0);
+    } else {
+        round.compare_swap(at, lock.to_bits(), LockWord::FREE.to_bits());
+    }
+}
+
+/// Has a prepared insert taken back, under a lock of one's own: as who gives up an insert does (`Tx::undo_rounds`).
+async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: TransactionId) -> Result<(), MemoryError> {
+    let (at, me) = (shard.at_primary(record.offset()), me.lock().to_bits());
+    let undo = [Code::Undo.word(0), record.to_bits(), me];
+    let mut round = lane.round();
+    if shard.locks() == Primitive::Call {
+        round.call(at.node, &undo, None, 0);
+    } else {
+        round.compare_swap(at, LockWord::FREE.to_bits(), me);
+        round.after_completion();
+        round.call(at.node, &undo, None, 0);
+        round.after_completion();
+        round.compare_swap(at, me, LockWord::FREE.to_bits());
+    }
+    lane.execute(round).await?;
+    Ok(())
+}
+
+/// Gives the slot and the rings of a dead client back, for the next one to come. False if some node has not applied its
+/// rings yet: then nothing is given back. Only when everything else has been done.
+pub async fn give_back(lane: &Lane, nodes: u16, client: u32) -> Result<bool, MemoryError> {
+    let Some(remains) = Remains::find(lane, nodes, client).await? else { return Ok(true) };
+    for (node, _, base) in remains.rings() {
+        if !RingCopy::is_applied(lane, node, base, client).await? {
+            return Ok(false);
+        }
+    }
+    remains.give_back(lane).await?;
+    Ok(true)
+}
+
+/// What the rings say of a transaction whose client is alive, or has left: [`Verdict::Committed`] if its entry is at every
+/// participant. Without an entry it is [`Verdict::Aborted`] only if it is known to have `ended`.
+pub async fn look_up(lane: &Lane, nodes: u16, id: TransactionId, ended: bool) -> Result<Verdict, MemoryError> {
+    let Some(remains) = Remains::find(lane, nodes, id.owner()).await? else { return Ok(Verdict::Forgotten) };
+    let rings = Ring::read_all(lane, &remains, id.owner()).await?;
+    if let Some(logged) = Logged::union(&rings).get(&id.to_bits()) {
+        let missing = logged.participants() & !logged.at;
+        // Where it is missing and later ones are, it has been overwritten.
+        let on_its_way = rings
+            .iter()
+            .any(|ring| ring.lane == logged.lane && missing >> ring.node.0 & 1 == 1 && ring.copy.last() < id.to_bits());
+        return Ok(if on_its_way { Verdict::Undecided } else { Verdict::Committed });
+    }
+    let overwritten = rings.iter().map(Ring::whole_from).max().unwrap_or(0) > id.to_bits();
+    Ok(match (overwritten, ended) {
+        (true, _) => Verdict::Forgotten,
+        (false, true) => Verdict::Aborted,
+        (false, false) => Verdict::Undecided,
+    })
+}
