@@ -893,6 +893,7 @@ impl World {
         }
         if self.connections[connection].dead && self.now > self.connections[connection].floors[number].cut {
             self.statistics.lost_groups += 1;
+            self.flights[index as usize] = Some(flight); // its other groups may have left
             return; // it never left; nobody waits
         }
         if let Some(until) = self.faults.cut_off(self.connections[connection].machine, number, self.now) {
@@ -1144,11 +1145,9 @@ impl World {
         let Group { node, failed, .. } = flight.groups[usize::from(group)];
         let number = usize::from(node.0);
         let verb = flight.buffer.verbs()[usize::from(at)];
-        if self.connections[connection].dead
-            && self.now > self.connections[connection].floors[number].cut
-            && matches!(verb, Verb::Write { .. })
-        {
-            // The rest of a WRITE whose packets were not all sent.
+        if self.connections[connection].dead && self.now > self.connections[connection].floors[number].cut {
+            // The rest of a WRITE whose packets were not all sent, and whatever is ordered behind it: an unlock, above all.
+            self.flights[index as usize] = Some(flight);
             return None;
         }
         let mut result = Ok(());
