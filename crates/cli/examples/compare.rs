@@ -15,12 +15,14 @@ use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 
 /// What is compared: a name, the protocol, copies of each record, and whether the history is recorded.
-const CASES: [(&str, Protocol, u8, bool); 5] = [
+const CASES: [(&str, Protocol, u8, bool); 7] = [
     ("unsynchronized, 1 copy", Protocol::Unsynchronized, 1, false),
     ("unsynchronized, 3 copies", Protocol::Unsynchronized, 3, false),
     ("drtm-r, 1 copy", Protocol::DrtmR, 1, false),
     ("drtm-r, 3 copies", Protocol::DrtmR, 3, false),
     ("drtm-r, 3 copies, --history", Protocol::DrtmR, 3, true),
+    ("ford, 1 copy", Protocol::FORD, 1, false),
+    ("ford, 3 copies", Protocol::FORD, 3, false),
 ];
 
 /// Committed transactions per second, and per CPU second with the appliers counted.
@@ -76,7 +78,7 @@ fn main() {
         println!("{:<30} {wall:>12.0} {cpu:>16.0}", case.0);
     }
     println!("\n{:<56} {:>12} {:>16}", "ratio, pair by pair", "per second", "per CPU second");
-    for (numerator, denominator) in [(2, 0), (3, 2), (3, 1), (4, 3)] {
+    for (numerator, denominator) in [(2, 0), (3, 2), (3, 1), (4, 3), (5, 2), (6, 3)] {
         let pairs = || rates[numerator].iter().zip(&rates[denominator]);
         let wall = median(pairs().map(|(a, b)| a.wall / b.wall).collect());
         let cpu = median(pairs().map(|(a, b)| a.cpu / b.cpu).collect());
