@@ -36,12 +36,12 @@ impl Observer for Commits {
 
 /// Kills a client when it reaches a place in the protocol with its locks held. Time until each survivor is back at 90 % of
 /// its rate; `None` of one that was not within the time looked at.
-fn kill(seed: u64, probe: &'static str) -> Vec<Option<Nanos>> {
+fn kill(protocol: Protocol, seed: u64, probe: &'static str) -> Vec<Option<Nanos>> {
     const BYTES: usize = 48 << 20;
     let profile = Profile::named("connectx5").unwrap();
     let sim = Sim::new(&vec![vec![BYTES]; NODES.into()], &SimOptions::new(profile, seed)).unwrap();
     sim.instant(true);
-    let options = ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol: Protocol::DrtmR };
+    let options = ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol };
     let cluster = Cluster::on(Arc::new(sim.clone()), options).unwrap().with_lease(Some(Duration::from_millis(5)));
     // Few customers, so that survivors do meet what the dead one has locked.
     let bank = SmallBank::load(&cluster, Customers::new(2_000, 0.01, 0.9)).unwrap();
@@ -131,15 +131,24 @@ fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
 
 #[test]
 fn survivors_are_back_within_50_ms() {
+    survivors_are_back(Protocol::DrtmR);
+}
+
+#[test]
+fn survivors_are_back_within_50_ms_ford() {
+    survivors_are_back(Protocol::FORD);
+}
+
+fn survivors_are_back(protocol: Protocol) {
     let mut times = Vec::new();
     for (kill_number, probe) in
         [probes::LOCKS, probes::VALIDATED, probes::LOGGED].into_iter().cycle().take(12).enumerate()
     {
-        times.extend(kill(kill_number as u64, probe));
+        times.extend(kill(protocol, kill_number as u64, probe));
     }
     times.sort_unstable();
     let slowest = times.iter().map(|time| time.unwrap_or(Nanos::MAX)).max().unwrap();
-    println!("{} survivors, median {:?} ns, slowest {slowest} ns", times.len(), times[times.len() / 2]);
+    println!("{protocol:?}: {} survivors, median {:?} ns, slowest {slowest} ns", times.len(), times[times.len() / 2]);
     // Of fewer than a hundred, the 99th percentile is the slowest.
     assert!(slowest <= BOUND, "{times:?}");
 }

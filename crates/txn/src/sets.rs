@@ -394,10 +394,10 @@ impl Sets {
         }
         let home = opened.home(hash);
         let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
-        let looks_into_cache = !by_cpu
-            && !(in_place && intent == Intent::Insert)
-            && !matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
-        let cached = if looks_into_cache { opened.cached(home, hash) } else { None };
+        // Whoever inserts looks into the index.
+        let by_index = by_cpu || in_place && intent == Intent::Insert;
+        let uncached = by_index || matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
+        let cached = if uncached { None } else { opened.cached(home, hash) };
         let (fetch, location, address) = match (cached, execute) {
             (Some(location), _) => (Fetch::Record(Found::Cached), location, opened.primary(location.pointer)),
             (None, _) if by_cpu => (Fetch::Place(intent), Location::default(), opened.bucket_address(home)),

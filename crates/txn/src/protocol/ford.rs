@@ -834,19 +834,16 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
         image: item.before(&sets.arena),
         patches: &[],
     });
-    let words = records
-        .clone()
-        .fold(FRAME_OVERHEAD_WORDS + log::HEADER_WORDS, |words, record| words + log::RECORD_WORDS + record.image.len());
-    let staged = round.stage_words(words);
+    let staged = round.stage_words(entry.words);
     let frame = round.staged_mut(staged);
-    log::encode(&mut frame[2..words - 1], tx.state.epoch, entry.participants, records);
+    log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
     ring::seal_undo(frame, tx.id.to_bits());
     for node in nodes(entry.participants) {
         round.write_staged(undo_at(tx, node), staged);
     }
 
     let mut rounds: Vec<Round<'s>> = Vec::new();
-    // The last round of each, for its flushes: with everything coalesced there is one kind.
+    // Which replicas, by their number, are written together: all, or backups before primaries.
     let kinds: &[fn(usize) -> bool] =
         if ford.coalesce { &[|_| true] } else { &[|number| number > 0, |number| number == 0] };
     for kind in kinds {
