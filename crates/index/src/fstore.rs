@@ -31,7 +31,7 @@
 //!
 //! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by reading the buckets again,
 //! at the primary, after all locks of one's own are held, and no version in the chain may have changed, of slots and of
-//! headers; a transaction that writes must also find the main header unlocked, or have locked it itself. Then no insert
+//! headers; and the main header must be unlocked, or locked by oneself. Then no insert
 //! fell in between. One that had the header locked when it was read again would be seen by the lock; one that had unlocked
 //! it by then, by the header's version, also if the slots were read before it wrote them (the litmus test `ford-absent-read`
 //! found that the lock is not enough); and one that locks it later sees the locks and versions of this transaction. What

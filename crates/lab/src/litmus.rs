@@ -269,13 +269,6 @@ pub const ALL: &[Litmus] = &[
         program: programs::complicit_abort,
     },
     Litmus {
-        name: "ford-no-invisible-mark",
-        source: "R7, T4: data that is readable before it is on every replica",
-        mutant: Mutant::InstallVisible,
-        protocol: Protocol::FORD,
-        program: programs::half_visible,
-    },
-    Litmus {
         name: "ford-read-only-without-validation",
         source: "R4: several records are read, and not looked at again",
         mutant: Mutant::ReadOnlyWithoutValidation,
@@ -283,11 +276,18 @@ pub const ALL: &[Litmus] = &[
         program: programs::half_visible,
     },
     Litmus {
+        name: "ford-read-behind-lock",
+        source: "found here: FORD's rule that who only reads may ignore locks is not strict",
+        mutant: Mutant::ValidateReadOnlyVersionOnly,
+        protocol: Protocol::FORD,
+        program: programs::read_behind_lock,
+    },
+    Litmus {
         name: "ford-answer-before-backups",
         source: "R5, L14: acknowledged before every replica has it",
         mutant: Mutant::CommitBeforeLog,
         protocol: Protocol::FORD,
-        program: programs::stale_backup,
+        program: programs::complete_everywhere,
     },
     Litmus {
         name: "ford-late-release",

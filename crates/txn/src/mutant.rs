@@ -43,8 +43,6 @@ pub enum Mutant {
     InsertBesideLocked,
     /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
     CpuLocksForNics,
-    /// FORD: the data is not marked as invisible while it is installed. Rule R7.
-    InstallVisible,
     /// FORD: a transaction that writes validates what it only read at a backup, where no lock is. Rule R3.
     ValidateAtBackup,
     /// FORD: what a transaction only reads is not validated if it writes nothing. Rule R4.
@@ -55,7 +53,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 20] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -72,7 +70,6 @@ impl Mutant {
         Mutant::NoLogForOneCopy,
         Mutant::InsertBesideLocked,
         Mutant::CpuLocksForNics,
-        Mutant::InstallVisible,
         Mutant::ValidateAtBackup,
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
@@ -84,19 +81,16 @@ impl Mutant {
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{
-            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, InstallVisible, NoLogForOneCopy,
-            OverwriteLog, ReadOnlyWithoutValidation, ValidateAtBackup, ValidateReadOnlyVersionOnly,
+            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, NoLogForOneCopy, OverwriteLog,
+            ReadOnlyWithoutValidation, ValidateAtBackup,
         };
         match self {
-            InstallVisible | ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
+            ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))
             }
-            AcceptLocked
-            | ValidateReadOnlyVersionOnly
-            | OverwriteLog
-            | ApplyOlderVersions
-            | NoLogForOneCopy
-            | CpuLocksForNics => !matches!(protocol, Protocol::Ford(_)),
+            AcceptLocked | OverwriteLog | ApplyOlderVersions | NoLogForOneCopy | CpuLocksForNics => {
+                !matches!(protocol, Protocol::Ford(_))
+            }
             _ => true,
         }
     }

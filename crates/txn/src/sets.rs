@@ -132,6 +132,10 @@ pub(crate) struct Item {
     pub(crate) version: Version,
     /// Whether it has been read, or looked for in vain, in this transaction.
     pub(crate) seen: bool,
+    /// Where records are installed in place: whether the READ under way is at the primary.
+    pub(crate) at_primary: bool,
+    /// Whether nobody had it locked when it was read there, so that it was current then.
+    pub(crate) current: bool,
     /// Whether the key was there when it was read.
     pub(crate) existed: bool,
     /// Whether it is there as this transaction sees it.
@@ -177,6 +181,8 @@ impl Item {
             address,
             version: Version::default(),
             seen: false,
+            at_primary: false,
+            current: false,
             existed: false,
             present: false,
             value: Span::default(),

@@ -324,16 +324,7 @@ pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One writes a record and is reported; the other begins then, and reads that record alone.
 pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
-    stale(protocol, 1, runs_max)
-}
-
-/// The same where it may be read at a backup.
-pub(super) fn stale_backup(protocol: Protocol, runs_max: u64) -> Found {
-    stale(protocol, 2, runs_max)
-}
-
-fn stale(protocol: Protocol, nodes: u16, runs_max: u64) -> Found {
-    let mut stage = Stage::new(nodes, &[protocol; 2]);
+    let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(Checksum, 1, &[0])(0);
     stage.explore(
         &within(runs_max),
@@ -491,6 +482,73 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
                 check(!visible || expected == Some(&value), || {
                     format!("node {node} shows {value} as version {version}, which was {expected:?}")
                 })
+            })
+        },
+    )
+}
+
+/// One writes x because of what it has read of y; another overwrites y and is reported; then a third begins and reads x
+/// alone. If the first has seen y as it was, it comes before the second, and the third after both.
+pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 3]);
+    let rows = stage.table(SingleLine, 1, &[0, 0]);
+    let (x, y) = (rows(0), rows(1));
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[x, y]).await,
+        async |client, actor| match client {
+            0 => {
+                actor
+                    .once(async |tx| {
+                        let (own, other) = (want_to_change(tx, x)?, want(tx, y)?);
+                        tx.fetch().await?;
+                        let seen = get(tx, other)?;
+                        put(tx, x, own, 1)?;
+                        Ok(vec![seen])
+                    })
+                    .await
+            }
+            1 => {
+                let said = write(actor, y).await;
+                if said.is_some() {
+                    actor.report();
+                }
+                said
+            }
+            _ => {
+                actor.reported(1).await;
+                actor
+                    .once(async |tx| {
+                        let slot = want(tx, x)?;
+                        tx.fetch().await?;
+                        Ok(vec![get(tx, slot)?])
+                    })
+                    .await
+            }
+        },
+        |scene| {
+            let (first, third) = (scene.said[0].as_deref(), scene.said[2].as_deref());
+            check(first != Some(&[0]) || third != Some(&[0]), || {
+                "x was read as it was before a write that comes before what had been reported".into()
+            })
+        },
+    )
+}
+
+/// A client crashes anywhere while it writes a record: if its commit was reported, every replica has it.
+pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
+    const NODES: u16 = 2;
+    let mut stage = Stage::new(NODES, &[protocol]);
+    let record = stage.table(SingleLine, 1, &[0])(0);
+    stage.explore(
+        &Explored { crash: Some(0), ..within(runs_max) },
+        async |_, actor| actor.look_up(&[record]).await,
+        async |_, actor| write(actor, record).await,
+        |scene| {
+            let reported = scene.said[0].is_some();
+            (0..NODES).try_for_each(|node| {
+                let (_, value) = scene.replica(node, record);
+                check(!reported || value == 1, || format!("a commit was reported that node {node} does not have"))
             })
         },
     )
