@@ -22,7 +22,7 @@ use crate::membership::Membership;
 const KIND: &str = "remora configuration";
 const FORMAT: u32 = 1;
 
-/// See the [module](self).
+/// A configuration in a file that the client processes of one host share.
 #[derive(Debug)]
 pub struct LockedFile {
     path: PathBuf,
