@@ -448,6 +448,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
             session.transact(async |tx| tx.delete(&rows, 1).await).await.unwrap();
             rest(session).await;
             session.transact(async |tx| tx.insert(&rows, 1, Words([1])).await).await.unwrap();
+            rest(session).await;
         });
         // A client that has nothing cached finds all of them.
         let found = worker(&cluster, 1, 2).block_on(async |session| {
