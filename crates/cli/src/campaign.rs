@@ -146,6 +146,8 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
         "runs": summary.runs,
         "committed": summary.total.committed,
         "unknown": summary.total.unknown,
+        "recovered_clients": summary.total.recovered,
+        "resolved": summary.total.resolved,
         "aborted": summary.total.aborted,
         "faults": summary.total.faults.iter().map(|(kind, (all, holding))| {
             (*kind, json!({"injected": all, "while_holding": holding}))
@@ -187,6 +189,10 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
         total.virtual_ns as f64 / 1e9
     );
     text += &format!("transactions   {} committed, {} unknown\n", output::grouped(total.committed), total.unknown);
+    text += &format!(
+        "recovered      {} clients; the outcome of {} transactions was found out\n",
+        total.recovered, total.resolved
+    );
     text += &format!("aborted        {}\n", list(&total.aborted));
     text += &format!("faults         {}\n", if faults.is_empty() { "none".to_owned() } else { faults.join(", ") });
     text += &format!("probes         {}\n", list(&total.probes));

@@ -13,3 +13,5 @@ pub const INSTALLED: &str = "installed";
 pub const RELEASED: &str = "released";
 /// It waits for room in a log ring.
 pub const RING_FULL: &str = "ring-full";
+/// What a dead client has left is about to be repaired: its access has been revoked.
+pub const REPAIRS: &str = "repairs";

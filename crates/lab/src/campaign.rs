@@ -5,13 +5,19 @@
 //! hurt.
 //!
 //! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can hide what another one
-//! shows. A crash in every run, for one, would leave nothing to be compared in the end.
+//! shows.
+//!
+//! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
+//! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
+//! run somebody recovers all who are gone, asks what became of each transaction whose answer was lost, and reads every
+//! record; the history with those answers and those reads must be strictly serializable.
 
+mod aftermath;
 mod registers;
 mod reported;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write;
 use std::ops::Range;
@@ -19,13 +25,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use registers::Registers;
 use remora::floors::txn::mutant::{self, Mutant};
-use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session, TransactionEvent};
-use remora::{Worker, WorkerOptions};
+use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session};
+use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
-use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, SimOptions};
+use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
 use remora_fabric::{ClientId, Fabric, Nanos, probes};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Kind, Subscribers, Tatp};
@@ -147,8 +154,12 @@ impl Case {
 pub struct Ran {
     /// Attempts that committed.
     pub committed: u64,
-    /// Attempts whose outcome nobody knows, but of clients that had died.
+    /// Attempts whose client was not told how they ended.
     pub unknown: u64,
+    /// Those of which it was found out in the end.
+    pub resolved: u64,
+    /// Clients that were gone, dead or taken for dead, and were recovered.
+    pub recovered: u64,
     /// Attempts that aborted, by cause.
     pub aborted: BTreeMap<&'static str, u64>,
     /// Faults by kind: how many, and how many of them met a transaction that held locks.
@@ -167,6 +178,8 @@ impl Ran {
     fn add(&mut self, other: &Ran) {
         self.committed += other.committed;
         self.unknown += other.unknown;
+        self.resolved += other.resolved;
+        self.recovered += other.recovered;
         other.aborted.iter().for_each(|(cause, count)| *self.aborted.entry(cause).or_default() += count);
         for (kind, (all, holding)) in &other.faults {
             let sum = self.faults.entry(kind).or_default();
@@ -215,7 +228,25 @@ struct Watch {
     lane: usize,
     counts: Rc<RefCell<Ran>>,
     reported: Rc<RefCell<Reported>>,
+    /// What may commit, and whose client has not been told whether it has.
+    open: Rc<RefCell<BTreeSet<TransactionId>>>,
     recorder: Box<dyn Observer>,
+}
+
+/// Of a worker that plays.
+struct Client {
+    worker: Worker,
+    incarnations: Vec<ClientId>,
+    /// Whether it waits at first until it has to take the place of one that is gone.
+    spare: bool,
+    /// It was taken for dead and told so.
+    fenced: Cell<bool>,
+}
+
+impl Client {
+    fn is_gone(&self, sim: &Sim) -> bool {
+        self.fenced.get() || self.incarnations.iter().any(|client| sim.is_dead(*client))
+    }
 }
 
 impl Observer for Watch {
@@ -231,6 +262,9 @@ impl Observer for Watch {
             Outcome::Failed(_) => *counts.aborted.entry("failed").or_default() += 1,
             Outcome::Unknown => counts.unknown += 1,
         }
+        if event.outcome != Outcome::Unknown {
+            self.open.borrow_mut().remove(&event.id);
+        }
         self.recorder.transaction(event);
     }
 
@@ -239,6 +273,7 @@ impl Observer for Watch {
     }
 
     fn committing(&mut self, event: &TransactionEvent<'_>) {
+        self.open.borrow_mut().insert(event.id);
         self.recorder.committing(event);
     }
 }
@@ -258,6 +293,28 @@ struct Ledgers {
 }
 
 impl Tables {
+    fn load(case: &Case, cluster: &Cluster, random: &mut Prng) -> Result<Tables, String> {
+        let tables = match case.load {
+            Load::SmallBank => SmallBank::load(cluster, Customers::new(case.keys.max(2), 0.1, 0.7))
+                .map(|bank| Tables::SmallBank(bank.with_attempts(ATTEMPTS))),
+            Load::Tatp => {
+                let subscribers = Subscribers::new((case.keys / 10).max(1) as u32);
+                Tatp::load(cluster, subscribers, case.seed).map(|tatp| Tables::Tatp(tatp.with_attempts(ATTEMPTS)))
+            }
+            Load::Registers => Registers::load(cluster, case.keys, random).map(Tables::Registers),
+        };
+        tables.map_err(|error| error.to_string())
+    }
+
+    /// Reads every record.
+    async fn read_all(&self, session: &mut Session) -> Result<(), Error> {
+        match self {
+            Tables::SmallBank(bank) => bank.warm(session, 0, 1).await,
+            Tables::Tatp(tatp) => tatp.warm(session, 0, 1).await,
+            Tables::Registers(registers) => registers.read_all(session).await,
+        }
+    }
+
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledgers: &mut Ledgers) -> Result<(), Error> {
         match self {
             Tables::SmallBank(bank) => bank.transact(session, random, &mut ledgers.bank).await,
@@ -269,16 +326,22 @@ impl Tables {
         }
     }
 
-    /// What must hold when all is still and nobody has died.
-    fn invariants(&self, cluster: &Cluster, ledgers: Vec<Ledgers>, settled: bool) -> Result<Vec<Invariant>, Error> {
+    /// What must hold when all is still, and those who have died are recovered.
+    fn invariants(
+        &self,
+        cluster: &Cluster,
+        ledgers: Vec<Ledgers>,
+        settled: bool,
+        unknown: u64,
+    ) -> Result<Vec<Invariant>, Error> {
         match self {
             Tables::SmallBank(bank) => {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.bank).collect();
-                bank.invariants(cluster, After { ledgers: &ledgers, settled, unknown: 0 })
+                bank.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
             Tables::Tatp(tatp) => {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tatp).collect();
-                tatp.invariants(cluster, After { ledgers: &ledgers, settled, unknown: 0 })
+                tatp.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
             Tables::Registers(registers) => {
                 let tables = registers.inspect(cluster)?;
@@ -293,6 +356,10 @@ impl Tables {
 
 /// How often a transaction is tried: who meets what a dead client holds goes elsewhere soon.
 const ATTEMPTS: u32 = 8;
+/// How long a client may be silent until others take it for dead; or nobody watches.
+const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
+/// How often a spare client looks whether it is needed.
+const SPARE_LOOKS: Nanos = 20_000;
 /// Bytes of a memory node.
 const NODE_BYTES: usize = 12 << 20;
 /// Virtual time in which every coroutine must commit again when the faults are over.
@@ -325,126 +392,68 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     let replicas = [3, 2, 1][random.below(3) as usize];
     let cluster = ClusterOptions { memory_nodes: 3, replicas, node_bytes: NODE_BYTES, protocol: case.protocol };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
-    let tables = match case.load {
-        Load::SmallBank => {
-            let bank = SmallBank::load(&cluster, Customers::new(case.keys.max(2), 0.1, 0.7)).map_err(|e| fail(&e))?;
-            Tables::SmallBank(bank.with_attempts(ATTEMPTS))
-        }
-        Load::Tatp => {
-            let subscribers = (case.keys / 10).max(1) as u32;
-            let tatp = Tatp::load(&cluster, Subscribers::new(subscribers), case.seed).map_err(|e| fail(&e))?;
-            Tables::Tatp(tatp.with_attempts(ATTEMPTS))
-        }
-        Load::Registers => Tables::Registers(Registers::load(&cluster, case.keys, &mut random).map_err(|e| fail(&e))?),
-    };
+    let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
+    let cluster = cluster.with_lease(lease);
+    let tables = Tables::load(case, &cluster, &mut random)?;
     let lines = Shared::default();
     let file = HistoryFile::durable(lines.clone());
     let counts = Rc::new(RefCell::new(Ran::default()));
     let reported = Rc::new(RefCell::new(Reported::default()));
-    let mut workers: Vec<Worker> = Vec::new();
+    let open = Rc::new(RefCell::new(BTreeSet::new()));
+    let watch = |lane, worker: &mut Session| {
+        let (counts, reported, open) = (counts.clone(), reported.clone(), open.clone());
+        worker.observe(Some(Box::new(Watch { lane, counts, reported, open, recorder: Box::new(file.recorder()) })));
+    };
     // Presets that agree on who changes lock words run together.
     let presets = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
     let presets: Vec<_> = presets.filter(|one| one.accepts(case.protocol.discipline())).collect();
     let mixed = random.below(4) == 0;
-    for client in 0..case.clients {
-        sim.place(client);
+    // Where those that are taken for dead are told so, others take their places.
+    let spares = if lease.is_some() { case.clients } else { 0 };
+    let mut clients = Vec::new();
+    for number in 0..case.clients + spares {
+        sim.place(number);
         let protocol = if mixed { presets[random.below(presets.len() as u64) as usize] } else { case.protocol };
         let options =
             WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
         let mut worker = cluster.with_protocol(protocol).worker(options).map_err(|e| fail(&e))?;
-        for (lane, session) in worker.sessions().iter_mut().enumerate() {
-            let (counts, reported, recorder) = (counts.clone(), reported.clone(), Box::new(file.recorder()));
-            session.observe(Some(Box::new(Watch { lane, counts, reported, recorder })));
-        }
-        workers.push(worker);
+        worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| watch(lane, session));
+        let incarnations = worker.incarnations().map(ClientId).collect();
+        clients.push(Client { worker, incarnations, spare: number >= case.clients, fenced: Cell::new(false) });
     }
-    for name in &case.faults {
-        for _ in 0..times(name, &mut random) {
-            let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
-            let nth = 10 + random.below(case.transactions / 4 + 1);
-            let kind = fault(name, &mut random).ok_or_else(|| format!("there is no fault {name}"))?;
-            sim.plan(Planned { probe, nth, after: after(&mut random), kind, holding: true });
-        }
-    }
+    plan(case, &sim, lease.is_some(), &mut random)?;
     sim.instant(false);
     let began = sim.now();
-    let stuck = Cell::new(None);
-    // When the last fault was seen to have happened.
-    let calm_from = Cell::new(None);
-    let bodies: Vec<_> = (0..case.clients)
-        .map(|client| {
-            let (sim, tables, counts, stuck, calm_from) = (&sim, &tables, &counts, &stuck, &calm_from);
-            let first = (client * case.coroutines) as u64;
-            async move |coroutine: usize, session: &mut Session| {
-                let mut random = Prng::derive(case.seed, first + coroutine as u64);
-                let mut ledgers = Ledgers::default();
-                loop {
-                    let now = session.lane().now();
-                    let faults_over = sim.waiting() == 0;
-                    if faults_over && calm_from.get().is_none() {
-                        let stalled = case.faults.iter().any(|fault| fault == "stall");
-                        calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
-                    }
-                    let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
-                    let enough = counts.borrow().committed >= case.transactions;
-                    if (calm && enough) || now - began > RUN {
-                        break;
-                    }
-                    match tables.transact(session, &mut random, &mut ledgers).await {
-                        Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_)) => {}
-                        Err(error) => return Err(error),
-                    }
-                    session.lane().yield_now().await;
-                }
-                let began = session.lane().now();
-                loop {
-                    match tables.transact(session, &mut random, &mut ledgers).await {
-                        Ok(()) | Err(Error::User(_)) => break,
-                        Err(Error::Aborted(_) | Error::Unknown(_)) => {}
-                        Err(error) => return Err(error),
-                    }
-                    if session.lane().now() - began > LIVENESS {
-                        stuck.set(Some((client, coroutine)));
-                        break;
-                    }
-                    session.lane().yield_now().await;
-                }
-                Ok(ledgers)
-            }
-        })
-        .collect();
-    let clients: Vec<Vec<ClientId>> =
-        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
-    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
-    let ended = {
-        let driven = runs.iter_mut().zip(&clients).map(|(run, clients)| Driven { clients: clients.clone(), run });
-        sim.run(&mut driven.collect::<Vec<_>>(), Some(began + RUN + 10 * LIVENESS))
-    };
-    let results: Vec<_> = runs.into_iter().flat_map(remora_fabric::Run::finish).collect();
-    let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>().map_err(|error| format!("failed: {error}"))?;
+    let played = play(case, &sim, &tables, &mut clients, &counts)?;
     let virtual_ns = sim.now() - began;
     sim.instant(true);
-    let (mut dead, mut settled) = (false, true);
-    for (worker, clients) in workers.iter_mut().zip(&clients) {
+    let mut settled = true;
+    for Client { worker, incarnations, fenced, .. } in &mut clients {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
-        if clients.iter().any(|client| sim.is_dead(*client)) {
-            dead = true;
-            clients.iter().try_for_each(|client| sim.revoke(*client)).map_err(|error| fail(&error))?;
-        } else {
-            settled &= worker.drain().map_err(|error| format!("draining failed: {error}"))?;
+        if incarnations.iter().any(|client| sim.is_dead(*client)) {
+            incarnations.iter().try_for_each(|client| sim.revoke(*client)).map_err(|error| fail(&error))?;
+            continue;
+        }
+        // One that does not know it yet is told now.
+        match worker.drain() {
+            Ok(drained) => settled &= drained || fenced.get(),
+            Err(Error::Fenced) => fenced.set(true),
+            Err(error) => return Err(format!("draining failed: {error}")),
         }
     }
     sim.settle_services();
-    let lost = reported.borrow().lost(&sim);
-    for (worker, clients) in workers.into_iter().zip(clients) {
-        if clients.iter().any(|client| sim.is_dead(*client)) {
-            worker.abandon();
+    let lost = reported.borrow().lost(&cluster, &sim);
+    let mut gone = Vec::new();
+    for client in clients {
+        if client.is_gone(&sim) {
+            gone.extend(client.incarnations.iter().map(|client| client.0));
+            client.worker.abandon();
         }
     }
-    if ended == Ended::Deadlock {
+    if played.ended == Ended::Deadlock {
         return Err("everybody waits for something that never comes".to_owned());
     }
-    if let Some((client, coroutine)) = stuck.get() {
+    if let Some((client, coroutine)) = played.stuck {
         return Err(format!(
             "coroutine {coroutine} of client {client} has not committed within {} ms after the last fault",
             LIVENESS / 1_000_000
@@ -453,7 +462,16 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     if let Some(lost) = lost {
         return Err(lost);
     }
+    let recovered = gone.len() as u64;
+    let mut janitor = aftermath::janitor(&cluster, &sim, &gone)?;
+    watch(0, &mut janitor.sessions()[0]);
+    aftermath::read_all(&mut janitor, &tables)?;
+    drop(janitor.sessions()[0].observe(None));
     let lines = lines.0.lock().map_err(|_| "the recorder panicked")?.clone();
+    let unknown = open.take();
+    let resolved = aftermath::resolve(&mut janitor, &unknown)?;
+    drop(janitor);
+    let lines = aftermath::with_verdicts(lines, &resolved, sim.now());
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
     reader.read("simulated", lines.as_slice()).map_err(|error| format!("the history cannot be read: {error}"))?;
     let report = check(&reader.finish().history);
@@ -465,14 +483,17 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     {
         return Err(format!("{} records were seen torn", registers.torn()));
     }
-    // What a dead client has left is there until recovery: then there is nothing to compare.
-    if !dead && counts.borrow().unknown == 0 {
-        let invariants = tables.invariants(&cluster, ledgers, settled).map_err(|error| format!("failed: {error}"))?;
-        if let Some(broken) = invariants.iter().find(|invariant| invariant.holds != Some(true)) {
-            return Err(format!("{}: {}", broken.name, broken.detail));
-        }
+    // The ledgers of the dead are gone with them.
+    let untold = unknown.len() as u64 + recovered;
+    let invariants = tables.invariants(&cluster, played.ledgers, settled, untold);
+    let invariants = invariants.map_err(|error| format!("failed: {error}"))?;
+    let holds = |invariant: &Invariant| invariant.holds.unwrap_or(untold > 0);
+    if let Some(broken) = invariants.iter().find(|invariant| !holds(invariant)) {
+        return Err(format!("{}: {}", broken.name, broken.detail));
     }
     let mut ran = counts.take();
+    ran.recovered = recovered;
+    ran.resolved = resolved.len() as u64;
     for fault in sim.injected() {
         let sum = ran.faults.entry(fault.kind.name()).or_default();
         *sum = (sum.0 + 1, sum.1 + u64::from(fault.holding));
@@ -483,6 +504,113 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     ran.digest =
         lines.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     Ok(ran)
+}
+
+/// Plans the faults of a run. One that has leases may lose a second client: the one that recovers the first.
+fn plan(case: &Case, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), String> {
+    for name in &case.faults {
+        for _ in 0..times(name, random) {
+            let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
+            let nth = 10 + random.below(case.transactions / 4 + 1);
+            let kind = fault(name, random).ok_or_else(|| format!("there is no fault {name}"))?;
+            sim.plan(Planned { probe, nth, after: after(random), kind, holding: true });
+        }
+    }
+    if leases && case.faults.iter().any(|name| name == "crash") && random.below(2) == 0 {
+        let (after, kind) = (random.below(40_000), FaultKind::Crash);
+        sim.plan(Planned { probe: probes::REPAIRS, nth: 1, after, kind, holding: false });
+    }
+    Ok(())
+}
+
+/// How the workload went.
+struct Played {
+    ledgers: Vec<Ledgers>,
+    ended: Ended,
+    /// A client and a coroutine of it that has not committed any more.
+    stuck: Option<(usize, usize)>,
+}
+
+/// Runs the workload until enough has committed and the faults are over, and everybody who is left has committed since.
+fn play(
+    case: &Case,
+    sim: &Sim,
+    tables: &Tables,
+    clients: &mut [Client],
+    counts: &RefCell<Ran>,
+) -> Result<Played, String> {
+    let began = sim.now();
+    let stuck = Cell::new(None);
+    // When the last fault was seen to have happened.
+    let calm_from = Cell::new(None);
+    let is_over = |now: Nanos| {
+        if sim.waiting() == 0 && calm_from.get().is_none() {
+            let stalled = case.faults.iter().any(|fault| fault == "stall");
+            calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
+        }
+        let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
+        let enough = counts.borrow().committed >= case.transactions;
+        (calm && enough) || now - began > RUN
+    };
+    let mut workers = Vec::new();
+    let mut others = Vec::new();
+    for Client { worker, incarnations, spare, fenced } in clients {
+        workers.push(worker);
+        others.push((incarnations.clone(), *spare, &*fenced));
+    }
+    let gone = || {
+        let is_gone = |(incarnations, _, fenced): &&(Vec<ClientId>, bool, &Cell<bool>)| {
+            fenced.get() || incarnations.iter().any(|client| sim.is_dead(*client))
+        };
+        others.iter().filter(is_gone).count()
+    };
+    let bodies: Vec<_> = (0..workers.len())
+        .map(|client| {
+            let (stuck, is_over, gone, others) = (&stuck, &is_over, &gone, &others);
+            let first = (client * case.coroutines) as u64;
+            async move |coroutine: usize, session: &mut Session| {
+                let mut random = Prng::derive(case.seed, first + coroutine as u64);
+                let mut ledgers = Ledgers::default();
+                let (_, spare, fenced) = &others[client];
+                while *spare && gone() <= client - case.clients {
+                    if is_over(session.lane().now()) {
+                        return Ok(ledgers);
+                    }
+                    session.lane().sleep(SPARE_LOOKS).await;
+                }
+                let mut over_from = None;
+                loop {
+                    let now = session.lane().now();
+                    if over_from.is_none() && is_over(now) {
+                        over_from = Some(now);
+                    }
+                    match tables.transact(session, &mut random, &mut ledgers).await {
+                        Ok(()) | Err(Error::User(_)) if over_from.is_some() => break,
+                        Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_)) => {}
+                        Err(Error::Fenced) => {
+                            fenced.set(true);
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    if over_from.is_some_and(|from| session.lane().now() - from > LIVENESS) {
+                        stuck.set(Some((client, coroutine)));
+                        break;
+                    }
+                    session.lane().yield_now().await;
+                }
+                Ok(ledgers)
+            }
+        })
+        .collect();
+    let mut runs: Vec<_> = workers.into_iter().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let ended = {
+        let driven = runs.iter_mut().zip(&others).map(|(run, (clients, ..))| Driven { clients: clients.clone(), run });
+        sim.run(&mut driven.collect::<Vec<_>>(), Some(began + RUN + 10 * LIVENESS))
+    };
+    let results: Vec<_> = runs.into_iter().flat_map(remora_fabric::Run::finish).collect();
+    let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>().map_err(|error| format!("failed: {error}"))?;
+    Ok(Played { ledgers, ended, stuck: stuck.get() })
 }
 
 /// A case that fails too, with less in it: fewer faults, clients, coroutines, keys, transactions.

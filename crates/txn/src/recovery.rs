@@ -38,7 +38,7 @@ mod in_place;
 use std::collections::BTreeMap;
 
 use remora_fabric::limits::ROUND_VERBS_MAX;
-use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, WORD_BYTES};
+use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, WORD_BYTES, probes};
 use remora_index::cluster_hash::{Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
 use remora_memory::ring::RingCopy;
@@ -133,6 +133,7 @@ pub async fn repair(fabric: &dyn Fabric, lane: &Lane, dead: &[u32]) -> Result<Ve
     for client in dead {
         fabric.revoke(ClientId(*client))?;
     }
+    lane.probe(probes::REPAIRS);
     let catalog = Catalog::read(lane).await?;
     let mut verdicts = Vec::with_capacity(dead.len());
     for client in dead {

@@ -103,6 +103,8 @@ impl Registers {
                 plan.push((at, action));
             }
         }
+        // Whether what is written is named for that, so that it may be locked early.
+        let named = random.below(2) == 0;
         let done = session
             .transact_with(options(), async |tx| {
                 let number = self.next.replace(self.next.get() + 1);
@@ -112,6 +114,7 @@ impl Registers {
                     let intent = match action {
                         Action::Insert => Intent::Insert,
                         Action::Delete => Intent::Delete,
+                        Action::Write if named => Intent::Update,
                         Action::Read | Action::Write => Intent::Read,
                     };
                     if *is_large {
@@ -173,6 +176,22 @@ impl Registers {
                 Ok(())
             })
             .await
+    }
+
+    /// Reads every record, a few at a time.
+    pub(crate) async fn read_all(&self, session: &mut Session) -> Result<(), Error> {
+        for key in 0..self.keys {
+            session
+                .transact_with(options(), async |tx| {
+                    let small = tx.read(&self.small, key).await?.map(|value| value.is_whole());
+                    let large = tx.read(&self.large, key).await?.map(|value| value.is_whole());
+                    self.note(small);
+                    self.note(large);
+                    Ok(())
+                })
+                .await?;
+        }
+        Ok(())
     }
 
     fn note(&self, whole: Option<bool>) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use remora::floors::memory::ring::RingReader;
 use remora::floors::memory::{Discipline, Replica, clients, node};
 use remora::floors::sync::Key;
-use remora::{TransactionEvent, TransactionId};
+use remora::{Cluster, Standing, TransactionEvent, TransactionId};
 use remora_fabric::sim::Sim;
 use remora_fabric::{Fabric, NodeId};
 
@@ -35,8 +35,11 @@ impl Reported {
     }
 
     /// Something reported that a memory node has not applied, though all is still.
-    pub(super) fn lost(&self, sim: &Sim) -> Option<String> {
-        let lost = self.0.iter().find(|(ring, id)| last_applied(sim, **ring) < id.to_bits());
+    /// The rings of clients that others have recovered may be gone already.
+    pub(super) fn lost(&self, cluster: &Cluster, sim: &Sim) -> Option<String> {
+        let standing = |client| cluster.configuration()?.change(|membership| membership.standing(client)).ok()?;
+        let mut left = self.0.iter().filter(|((client, ..), _)| standing(*client) == Some(Standing::Alive));
+        let lost = left.find(|(ring, id)| last_applied(sim, **ring) < id.to_bits());
         lost.map(|((_, lane, node), id)| format!("{id} was reported, and {node} has no log entry of it (lane {lane})"))
     }
 }

@@ -1,0 +1,74 @@
+//! The end of a run: whoever is gone is recovered, whatever is unknown is found out, and everything is read once more.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use remora::{Cluster, Standing, TransactionId, Verdict, Worker, WorkerOptions};
+use remora_fabric::sim::Sim;
+
+use super::Tables;
+
+/// A client that comes when all is still, and recovers those who are gone. Nothing of them is left then.
+pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &[u32]) -> Result<Worker, String> {
+    let options = WorkerOptions { coroutines: 1, ..WorkerOptions::default() };
+    let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
+    // Their slots are given back when their rings have been applied.
+    for _ in 0..2 {
+        for client in gone {
+            janitor.recover(*client).map_err(|error| format!("recovery of client {client} failed: {error}"))?;
+        }
+        sim.settle_services();
+    }
+    let configuration = cluster.configuration().ok_or("no configuration")?;
+    for client in gone {
+        let standing = configuration.change(|membership| membership.standing(*client));
+        let standing = standing.map_err(|error| error.to_string())?;
+        if !matches!(standing, Some(Standing::Forgotten)) {
+            return Err(format!("client {client} is gone and was recovered, and is {standing:?}"));
+        }
+    }
+    Ok(janitor)
+}
+
+/// Reads every record, in transactions of a few.
+pub(super) fn read_all(janitor: &mut Worker, tables: &Tables) -> Result<(), String> {
+    let read = janitor.block_on(async |session| tables.read_all(session).await);
+    read.map_err(|error| format!("records cannot be read when all is still: {error}"))
+}
+
+/// What became of transactions whose clients never knew, where that can be told.
+pub(super) fn resolve(janitor: &mut Worker, unknown: &BTreeSet<TransactionId>) -> Result<BTreeMap<u64, bool>, String> {
+    let mut resolved = BTreeMap::new();
+    for id in unknown {
+        let verdict = janitor.block_on(async |session| session.resolve(*id, Duration::ZERO).await);
+        match verdict.map_err(|error| format!("what became of {id} cannot be found out: {error}"))? {
+            Verdict::Committed => drop(resolved.insert(id.to_bits(), true)),
+            Verdict::Aborted => drop(resolved.insert(id.to_bits(), false)),
+            Verdict::Forgotten => {}
+            Verdict::Undecided => return Err(format!("{id} is undecided, though its client is recovered")),
+        }
+    }
+    Ok(resolved)
+}
+
+/// The history as if the clients had been told, in the end.
+pub(super) fn with_verdicts(history: Vec<u8>, verdicts: &BTreeMap<u64, bool>, now: u64) -> Vec<u8> {
+    const UNKNOWN: &str = "\"status\":\"unknown\"";
+    let text = String::from_utf8_lossy(&history);
+    let id_of = |line: &str| line.strip_prefix("{\"id\":")?.split(',').next()?.parse::<u64>().ok();
+    let mut told: Vec<Cow<'_, str>> = text.split_inclusive('\n').map(Cow::Borrowed).collect();
+    let mut open = verdicts.clone();
+    // Of several lines of a transaction the last one counts.
+    for line in told.iter_mut().rev() {
+        if let Some(committed) = id_of(line).and_then(|id| open.remove(&id)) {
+            let status = if committed { "committed" } else { "aborted" };
+            let known = format!("\"end_ns\":{now},\"status\":\"{status}\"");
+            *line = Cow::Owned(line.replacen(UNKNOWN, &known, 1));
+        }
+        if open.is_empty() {
+            break;
+        }
+    }
+    told.concat().into_bytes()
+}
