@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::{Observer, Outcome as Ended, TransactionEvent, WriteKind as Change};
+use remora::{Observer, Outcome as Ended, RolledBack, TransactionEvent, WriteKind as Change};
 
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
@@ -143,6 +143,12 @@ impl Observer for Recorder {
 
     fn committing(&mut self, event: &TransactionEvent<'_>) {
         self.record(event);
+        self.flush();
+    }
+
+    fn rolling_back(&mut self, records: &[RolledBack<'_>]) {
+        let entries = records.iter().map(|one| (one.table, one.key, one.installed.to_bits(), one.restored.to_bits()));
+        self.lines.rollback(entries);
         self.flush();
     }
 }

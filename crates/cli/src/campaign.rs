@@ -147,6 +147,7 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
         "committed": summary.total.committed,
         "unknown": summary.total.unknown,
         "recovered_clients": summary.total.recovered,
+        "alive_and_taken_for_dead": summary.total.fenced,
         "resolved": summary.total.resolved,
         "aborted": summary.total.aborted,
         "faults": summary.total.faults.iter().map(|(kind, (all, holding))| {
@@ -190,8 +191,8 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
     );
     text += &format!("transactions   {} committed, {} unknown\n", output::grouped(total.committed), total.unknown);
     text += &format!(
-        "recovered      {} clients; the outcome of {} transactions was found out\n",
-        total.recovered, total.resolved
+        "recovered      {} clients, {} of them alive and taken for dead; the outcome of {} transactions was found out\n",
+        total.recovered, total.fenced, total.resolved
     );
     text += &format!("aborted        {}\n", list(&total.aborted));
     text += &format!("faults         {}\n", if faults.is_empty() { "none".to_owned() } else { faults.join(", ") });

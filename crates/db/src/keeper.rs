@@ -19,6 +19,7 @@ use remora_fabric::{Lane, Nanos};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::{self, Verdict};
+use remora_txn::{Observer, RolledBack};
 
 use crate::cluster::Cluster;
 
@@ -43,6 +44,8 @@ pub(crate) struct Keeper {
     /// Ids of this client's transactions.
     sequence: Rc<Cell<u64>>,
     watch: RefCell<LeaseWatch>,
+    /// Who is told of what is rolled back.
+    observer: RefCell<Option<Box<dyn Observer>>>,
     /// Dead clients whose last locks have been freed, and whose rings have yet to be applied.
     swept: RefCell<BTreeSet<u32>>,
 }
@@ -82,6 +85,7 @@ impl Keeper {
             resting: Cell::new(true),
             sequence,
             watch: RefCell::new(LeaseWatch::every(lease.unwrap_or(0) / LOOKS)),
+            observer: RefCell::default(),
             swept: RefCell::default(),
         })
     }
@@ -89,6 +93,11 @@ impl Keeper {
     /// Has a session free what it meets of the dead, and stop when its client is taken for dead.
     pub(crate) fn guard(&self, session: &mut remora_txn::Session) {
         session.watch_for(Rc::new(RecoveredClients::new(self.configuration.clone())), self.fenced.clone());
+    }
+
+    /// Whoever is told from now on before a transaction is rolled back.
+    pub(crate) fn observe(&self, observer: Option<Box<dyn Observer>>) {
+        *self.observer.borrow_mut() = observer;
     }
 
     /// Whether this client's lease runs while it does.
@@ -222,7 +231,12 @@ impl Keeper {
             return Ok(());
         }
         self.step(true);
-        let repaired = recovery::repair(self.cluster.fabric(), lane, &dead).await;
+        let mut rolling_back = |records: &[RolledBack<'_>]| {
+            if let Some(observer) = &mut *self.observer.borrow_mut() {
+                observer.rolling_back(records);
+            }
+        };
+        let repaired = recovery::repair(self.cluster.fabric(), lane, &dead, &mut rolling_back).await;
         self.step(false);
         for (client, verdicts) in repaired? {
             self.configuration.change(|membership| membership.recovered(client, self.client, verdicts.clone()))??;

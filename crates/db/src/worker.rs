@@ -147,6 +147,12 @@ impl Worker {
         &mut self.sessions
     }
 
+    /// Whoever is told, one for each incarnation, before a transaction of a dead client is rolled back
+    /// ([`Observer::rolling_back`]): histories that others read need it.
+    pub fn observe_recovery(&mut self, mut observer: impl FnMut() -> Option<Box<dyn Observer>>) {
+        self.clients.iter().filter_map(|client| client.keeper.as_ref()).for_each(|keeper| keeper.observe(observer()));
+    }
+
     /// Runs a body on every coroutine, with the coroutine's number and session, until all have returned.
     pub fn run<T>(&mut self, body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
         self.start(&body).to_end()

@@ -121,21 +121,13 @@ fn verdict(worker: &mut Worker, id: TransactionId) -> Verdict {
 }
 
 /// What was reported is what is found.
-fn assert_answer(protocol: Protocol, result: &Result<(), Error>, verdict: Verdict, what: &str) {
-    if protocol == Protocol::FORD && verdict == Verdict::Forgotten {
-        return; // nothing was ever logged, or nothing is logged any more: what the records hold shows which
-    }
+fn assert_answer(result: &Result<(), Error>, verdict: Verdict, what: &str) {
     match result {
         Ok(()) => assert_eq!(verdict, Verdict::Committed, "{what}: it was reported"),
         Err(Error::Unknown(_)) => assert!(matches!(verdict, Verdict::Committed | Verdict::Aborted), "{what}"),
         Err(Error::Fenced) => assert_eq!(verdict, Verdict::Aborted, "{what}: it was told so"),
         Err(error) => panic!("{what}: {error}"),
     }
-}
-
-/// Whether it has committed.
-fn has_committed(result: &Result<(), Error>, verdict: Verdict) -> bool {
-    verdict == Verdict::Committed || verdict == Verdict::Forgotten && result.is_ok()
 }
 
 fn a_client_dies_at_every_step(protocol: Protocol) {
@@ -153,8 +145,8 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
                 let (dead, id, result) = victim(&cluster, &fabric, &rows, keys, step);
                 survivor.recover(dead).unwrap();
                 let verdict = verdict(&mut survivor, id);
-                assert_answer(protocol, &result, verdict, &what);
-                if has_committed(&result, verdict) {
+                assert_answer(&result, verdict, &what);
+                if verdict == Verdict::Committed {
                     money[keys.0 as usize] -= 1;
                     money[keys.1 as usize] += 1;
                 }
@@ -198,7 +190,7 @@ fn a_recoverer_dies_at_every_step(protocol: Protocol) {
                 if let Some(Standing::Recovered { .. } | Standing::Forgotten) = standing(&cluster, dead) {
                     let mut other = worker(&cluster, 1, seed);
                     let now = verdict(&mut other, id);
-                    assert_answer(protocol, &result, now, &what);
+                    assert_answer(&result, now, &what);
                     assert_eq!(*first.get_or_insert(now), now, "{what}: a decision was changed");
                 }
                 if outcome.is_ok() {
@@ -248,8 +240,8 @@ fn an_inserter_dies_at_every_step(protocol: Protocol) {
             worker.abandon();
             survivor.recover(dead).unwrap();
             let verdict = verdict(&mut survivor, last.get().unwrap());
-            assert_answer(protocol, &result, verdict, &what);
-            let committed = has_committed(&result, verdict);
+            assert_answer(&result, verdict, &what);
+            let committed = verdict == Verdict::Committed;
             let found =
                 survivor.block_on(async |session| [read(session, &rows, old).await, read(session, &rows, new).await]);
             assert_eq!(found, if committed { [None, Some(old)] } else { [Some(old), None] }, "{what}");
@@ -371,7 +363,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
             transfer(session, &rows, (3, 4), &last).await.expect("others wait only on the records concerned");
         });
         let decided = remora::floors::fabric::block_on(&fabric, ClientId(own), async |lane| {
-            remora::floors::txn::recovery::repair(&fabric, lane, &[dead]).await
+            remora::floors::txn::recovery::repair(&fabric, lane, &[dead], &mut |_| ()).await
         });
         for (client, verdicts) in decided.unwrap().unwrap() {
             configuration.change(|membership| membership.recovered(client, own, verdicts.clone())).unwrap().unwrap();

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use registers::Registers;
+use remora::floors::memory::Discipline;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session};
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
@@ -160,6 +161,8 @@ pub struct Ran {
     pub resolved: u64,
     /// Clients that were gone, dead or taken for dead, and were recovered.
     pub recovered: u64,
+    /// Those of them that were taken for dead and were not.
+    pub fenced: u64,
     /// Attempts that aborted, by cause.
     pub aborted: BTreeMap<&'static str, u64>,
     /// Faults by kind: how many, and how many of them met a transaction that held locks.
@@ -180,6 +183,7 @@ impl Ran {
         self.unknown += other.unknown;
         self.resolved += other.resolved;
         self.recovered += other.recovered;
+        self.fenced += other.fenced;
         other.aborted.iter().for_each(|(cause, count)| *self.aborted.entry(cause).or_default() += count);
         for (kind, (all, holding)) in &other.faults {
             let sum = self.faults.entry(kind).or_default();
@@ -418,6 +422,7 @@ fn run_case(case: &Case) -> Result<Ran, String> {
             WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
         let mut worker = cluster.with_protocol(protocol).worker(options).map_err(|e| fail(&e))?;
         worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| watch(lane, session));
+        worker.observe_recovery(|| Some(Box::new(file.recorder())));
         let incarnations = worker.incarnations().map(ClientId).collect();
         clients.push(Client { worker, incarnations, spare: number >= case.clients, fenced: Cell::new(false) });
     }
@@ -463,7 +468,8 @@ fn run_case(case: &Case) -> Result<Ran, String> {
         return Err(lost);
     }
     let recovered = gone.len() as u64;
-    let mut janitor = aftermath::janitor(&cluster, &sim, &gone)?;
+    let fenced = gone.iter().filter(|client| !sim.is_dead(ClientId(**client))).count() as u64;
+    let mut janitor = aftermath::janitor(&cluster, &sim, &gone, &file)?;
     watch(0, &mut janitor.sessions()[0]);
     aftermath::read_all(&mut janitor, &tables)?;
     drop(janitor.sessions()[0].observe(None));
@@ -492,7 +498,7 @@ fn run_case(case: &Case) -> Result<Ran, String> {
         return Err(format!("{}: {}", broken.name, broken.detail));
     }
     let mut ran = counts.take();
-    ran.recovered = recovered;
+    (ran.recovered, ran.fenced) = (recovered, fenced);
     ran.resolved = resolved.len() as u64;
     for fault in sim.injected() {
         let sum = ran.faults.entry(fault.kind.name()).or_default();
@@ -720,9 +726,17 @@ fn untested(case: &Case, total: &Ran) -> Vec<String> {
         }
     }
     // The entries of other workloads are so small that no stall is long enough.
-    let fills = case.load == Load::Registers && case.faults.iter().any(|fault| fault == "stall");
+    let fills = case.load == Load::Registers
+        && case.protocol.discipline() != Discipline::IN_PLACE
+        && case.faults.iter().any(|fault| fault == "stall");
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());
+    }
+    if case.faults.iter().any(|fault| fault == "crash") && total.recovered == total.fenced {
+        untested.push("no client that had died was recovered".to_owned());
+    }
+    if case.faults.iter().any(|fault| fault == "pause") && total.fenced == 0 {
+        untested.push("no client that was alive was taken for dead".to_owned());
     }
     if total.unknown * 100 > total.attempts() {
         untested.push(format!("{} of {} attempts ended unknown: more than 1 %", total.unknown, total.attempts()));

@@ -21,9 +21,11 @@
 //!
 //! Where clients install on every replica in place, a lane's transactions need no queue: the log of each is needed from
 //! its commit round until its release, which goes out before the next commit round on the same connections. So frames of
-//! kind 3, which no applier touches, all begin at the start of the ring, one over the other; each is freed by a WRITE of
-//! 0 over its id. Only behind an entry that is still needed (its outcome is unknown, or its release has not gone out) the
-//! next ones begin after it.
+//! kind 3, which no applier touches, lie one behind the other in a window at the start of the ring, and then again from its
+//! start. Each begins at a multiple of [`UNDO_STRIDE`], and is freed by a WRITE over its id, with the highest bit set: so
+//! the window says of the lane's last transactions that they have ended. Recovery, which frees what it has undone, makes
+//! the kind 4 before. Behind an entry that is still needed (its outcome is unknown, or its release has not gone out) the
+//! next ones go on beyond the window.
 //!
 //! # Why a frame checks itself
 //!
@@ -59,6 +61,13 @@ pub const FRAME_OVERHEAD_WORDS: usize = 3;
 const KIND_ENTRY: u32 = 1;
 const KIND_SKIP: u32 = 2;
 const KIND_UNDO: u32 = 3;
+const KIND_UNDONE: u32 = 4;
+/// In the id of an undo entry: it is free.
+const FREED: u64 = 1 << 63;
+/// Undo entries begin at multiples of so many bytes.
+pub const UNDO_STRIDE: u64 = 256;
+/// So many bytes hold a lane's undo entries, one behind the other, before the first is overwritten.
+pub const UNDO_WINDOW: u64 = 16 * UNDO_STRIDE;
 const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
 
 /// Fills in everything of a frame but its entry, which lies in `frame[2..len - 1]`.
@@ -83,24 +92,47 @@ pub fn seal_undo(frame: &mut [u64], id: u64) {
     seal_kind(frame, id, KIND_UNDO);
 }
 
-/// The undo entries of a client that writes no more, in the data of one of its rings: place in bytes, id and entry of each
-/// that is neither free nor cut short. They follow one another from the start, free ones among them.
-pub fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = (u64, u64, &[u64])> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        loop {
-            let &[id, head, ..] = data.get(at..)? else { return None };
-            let words = (head >> 32) as usize;
-            let frame =
-                data[at..].get(..words).filter(|_| words >= FRAME_OVERHEAD_WORDS && head as u32 == KIND_UNDO)?;
-            let place = (at * WORD_BYTES) as u64;
-            at += words;
-            let (last, body) = frame.split_last()?;
-            let whole = last >> 32 == head >> 32 && crc32c::crc32c(body.as_bytes()) == *last as u32;
-            if whole && (id >> OWNER_SHIFT) as u32 == owner {
-                return Some((place, id, &body[2..]));
-            }
-        }
+/// What frees the undo entry of a transaction that has committed, written over its id.
+#[inline]
+#[must_use]
+pub fn freed(id: u64) -> u64 {
+    id | FREED
+}
+
+/// The kind of an undo entry of so many words, all included, whose transaction has been undone; written over the word
+/// behind its id before that is freed.
+#[must_use]
+pub fn undone(words: usize) -> u64 {
+    u64::from(KIND_UNDONE) | (words as u64) << 32
+}
+
+/// What was found of an undo entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UndoEntry<'d> {
+    /// Bytes into the ring's data.
+    pub place: u64,
+    /// Of its transaction.
+    pub id: u64,
+    /// What became of that: `None` as long as the entry is needed, then whether it has committed.
+    pub ended: Option<bool>,
+    /// See `remora_txn::log`.
+    pub entry: &'d [u64],
+}
+
+/// The undo entries of a client in the data of one of its rings: those that are whole, and not overwritten.
+pub fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<'_>> {
+    const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
+    (0..data.len()).step_by(STRIDE_WORDS).filter_map(move |at| {
+        let &[word, head, ..] = data.get(at..)? else { return None };
+        let (id, kind, words) = (word & !FREED, head as u32, (head >> 32) as usize);
+        let frame = data[at..].get(..words).filter(|_| words >= FRAME_OVERHEAD_WORDS)?;
+        let (last, body) = frame.split_last()?;
+        let sealed = [id, u64::from(KIND_UNDO) | head >> 32 << 32];
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(sealed.as_bytes()), body[2..].as_bytes());
+        let whole = last >> 32 == head >> 32 && checksum == *last as u32;
+        let ours = (id >> OWNER_SHIFT) as u32 == owner && matches!(kind, KIND_UNDO | KIND_UNDONE);
+        let ended = (word & FREED != 0).then_some(kind == KIND_UNDO);
+        (whole && ours).then(|| UndoEntry { place: (at * WORD_BYTES) as u64, id, ended, entry: &body[2..] })
     })
 }
 

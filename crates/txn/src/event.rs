@@ -88,6 +88,19 @@ impl<'a> TransactionEvent<'a> {
     }
 }
 
+/// A record has again what it had before a transaction that recovery has undone.
+#[derive(Clone, Copy, Debug)]
+pub struct RolledBack<'a> {
+    /// Its table.
+    pub table: &'a str,
+    /// Its key.
+    pub key: &'a [u8],
+    /// The version that it has now.
+    pub installed: Version,
+    /// The version whose value that is.
+    pub restored: Version,
+}
+
 /// Whoever wants to know of every attempt. Called on the worker's thread, when an attempt has ended but before its caller
 /// has its answer: be quick.
 pub trait Observer {
@@ -106,4 +119,8 @@ pub trait Observer {
     /// be installed. How the attempt ends is told by [`Observer::transaction`], as of every attempt. This one is in the
     /// critical path, and the locks are held.
     fn committing(&mut self, _event: &TransactionEvent<'_>) {}
+
+    /// Recovery is about to undo a dead client's transaction, of which anybody may have seen something: these are its
+    /// records. If the recoverer dies, whoever follows it tells the same.
+    fn rolling_back(&mut self, _records: &[RolledBack<'_>]) {}
 }

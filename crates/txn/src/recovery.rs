@@ -47,6 +47,7 @@ use remora_memory::{
 };
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
 
+use crate::event::RolledBack;
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::Primitive;
 use crate::rpc::Code;
@@ -106,12 +107,12 @@ impl Verdicts {
         Verdicts { committed, rolled_back: Vec::new(), from: from.max(cut) }
     }
 
-    /// Transactions that install in place free their logs as soon as they have ended, so that of others nothing is known.
-    fn add_in_place(&mut self, committed: Vec<u64>, rolled_back: Vec<u64>) {
-        self.committed.extend(committed);
+    fn add_in_place(&mut self, told: in_place::Told) {
+        self.committed.extend(told.committed);
         self.committed.sort_unstable();
-        self.rolled_back = rolled_back;
-        self.from = u64::MAX;
+        self.rolled_back = told.undone;
+        self.rolled_back.sort_unstable();
+        self.from = self.from.max(told.from);
     }
 
     /// What became of one.
@@ -128,8 +129,14 @@ impl Verdicts {
 }
 
 /// Decides and repairs every transaction that the dead clients had logged: they are one, and the recoverers of it that have
-/// died since. Done again, by whomever, it does nothing more. What it came to, for each.
-pub async fn repair(fabric: &dyn Fabric, lane: &Lane, dead: &[u32]) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
+/// died since. Done again, by whomever, it does nothing more. What it came to, for each. `rolling_back` is told before a
+/// transaction is undone of which others may see something: see [`Observer::rolling_back`](crate::Observer::rolling_back).
+pub async fn repair(
+    fabric: &dyn Fabric,
+    lane: &Lane,
+    dead: &[u32],
+    rolling_back: &mut dyn FnMut(&[RolledBack<'_>]),
+) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
     for client in dead {
         fabric.revoke(ClientId(*client))?;
     }
@@ -155,8 +162,7 @@ pub async fn repair(fabric: &dyn Fabric, lane: &Lane, dead: &[u32]) -> Result<Ve
         let mut of_client = Verdicts::of_rings(&rings, &logged);
         if catalog.has_tables_in_place() {
             let rings: Vec<_> = remains.rings().collect();
-            let (committed, rolled_back) = in_place::repair(lane, &catalog.metadata, &rings, *client).await?;
-            of_client.add_in_place(committed, rolled_back);
+            of_client.add_in_place(in_place::repair(lane, &catalog.metadata, &rings, *client, rolling_back).await?);
         }
         tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
         verdicts.push((*client, of_client));
@@ -503,9 +509,20 @@ pub async fn give_back(lane: &Lane, nodes: u16, client: u32) -> Result<bool, Mem
 }
 
 /// What the rings say of a transaction whose client is alive, or has left: [`Verdict::Committed`] if its entry is at every
-/// participant. Without an entry it is [`Verdict::Aborted`] only if it is known to have `ended`.
-pub async fn look_up(lane: &Lane, nodes: u16, id: TransactionId, ended: bool) -> Result<Verdict, MemoryError> {
+/// participant, or, where it is freed by who commits, is free. Without an entry it is [`Verdict::Aborted`] only if it is
+/// known to have `ended`.
+pub async fn look_up(
+    lane: &Lane,
+    nodes: u16,
+    id: TransactionId,
+    in_place: bool,
+    ended: bool,
+) -> Result<Verdict, MemoryError> {
     let Some(remains) = Remains::find(lane, nodes, id.owner()).await? else { return Ok(Verdict::Forgotten) };
+    if in_place {
+        let rings: Vec<_> = remains.rings().collect();
+        return Ok(in_place::read(lane, &rings, id.owner()).await?.verdict(id.to_bits(), ended));
+    }
     let rings = Ring::read_all(lane, &remains, id.owner()).await?;
     if let Some(logged) = Logged::union(&rings).get(&id.to_bits()) {
         let missing = logged.participants() & !logged.at;

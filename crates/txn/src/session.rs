@@ -9,7 +9,7 @@ use std::sync::Arc;
 use remora_fabric::{FabricError, Fault, Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
-use remora_memory::ring::{Reservation, RingWriter};
+use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_memory::{MemoryError, Registration, TableId};
 use remora_sync::{Key, TransactionId};
 
@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) sample_phases: bool,
     /// Where the next undo entry begins in the rings, in bytes.
     pub(crate) undo_from: u64,
+    /// Whether one that lies before it may still be needed, although another transaction has begun.
+    undo_kept: bool,
     /// What has been sent to each node: by it the replica to read from is chosen.
     pub(crate) load: Vec<u64>,
     owner: u32,
@@ -136,22 +138,28 @@ impl State {
     /// Whether an undo entry of so many words has a place: always, unless others are still needed.
     #[inline]
     pub(crate) fn has_room_for_undo(&mut self, lane: &Lane, words: usize) -> bool {
-        if self.undo_from != 0 {
-            self.settle(lane);
+        let bytes = (words * WORD_BYTES) as u64;
+        if self.undo_from + bytes > UNDO_WINDOW && !self.is_in_doubt(lane) {
+            self.undo_kept &= lane.background() > 0;
+            if !self.undo_kept {
+                self.undo_from = 0;
+            }
         }
-        self.undo_from + (words * WORD_BYTES) as u64 <= RING_BYTES
+        self.undo_from + bytes <= RING_BYTES
     }
 
-    /// The undo entry that has been written last is still needed, and stays.
-    pub(crate) fn keep_undo(&mut self, words: usize) {
-        self.undo_from += (words * WORD_BYTES) as u64;
+    /// The place of the undo entry that was written last is taken. Whether it is still needed when the lane's next
+    /// transaction commits: it must not be overwritten then.
+    #[inline]
+    pub(crate) fn undo_written(&mut self, words: usize, kept: bool) {
+        self.undo_from += ((words * WORD_BYTES) as u64).next_multiple_of(UNDO_STRIDE);
+        self.undo_kept |= kept;
     }
 
     /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing in doubt.
     pub(crate) fn settle(&mut self, lane: &Lane) {
         if lane.background() == 0 && !self.is_in_doubt(lane) {
             self.rings.iter_mut().for_each(RingWriter::settle);
-            self.undo_from = 0;
         }
     }
 }
@@ -187,6 +195,7 @@ impl Session {
             tell_committing: false,
             sample_phases: false,
             undo_from: 0,
+            undo_kept: false,
             load: vec![0; config.nodes.into()],
             owner: client.incarnation,
             sequence: config.sequence,
@@ -216,14 +225,11 @@ impl Session {
 
     /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as long as they say nothing.
     pub async fn look_up(&self, id: TransactionId) -> Result<Verdict, Stop> {
-        if let Protocol::Ford(_) = self.state.protocol {
-            // Its log is freed when it has ended.
-            return Ok(Verdict::Forgotten);
-        }
+        let in_place = matches!(self.state.protocol, Protocol::Ford(_));
         // One of its own that was given up may still be on its way.
         let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
         let nodes = self.state.rings.len() as u16;
-        recovery::look_up(&self.lane, nodes, id, ended).await.map_err(|error| match error {
+        recovery::look_up(&self.lane, nodes, id, in_place, ended).await.map_err(|error| match error {
             MemoryError::Fabric(error) => error.into(),
             error => {
                 tracing::error!(%error, "the redo rings of a client cannot be read");

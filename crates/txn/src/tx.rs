@@ -419,7 +419,7 @@ impl Drop for Tx<'_> {
                 if let Protocol::Ford(_) = self.state.protocol {
                     let last = ford::release_rounds(self, |round| rounds.push(round));
                     rounds.push(last);
-                    self.state.keep_undo(self.undo_words);
+                    self.state.undo_written(self.undo_words, true);
                 } else {
                     self.install_rounds(|round| rounds.push(round));
                 }

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Error, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
+use remora::{Cluster, Error, Observer, Outcome, RolledBack, Session, TransactionEvent, Worker, WorkerOptions};
 use remora_fabric::Fault;
 use remora_fabric::thread_cpu_ns;
 
@@ -307,6 +307,7 @@ impl<W: Workload> Thread<'_, W> {
         for session in worker.sessions() {
             session.observe(Some(Box::new(Watch(watched.clone()))));
         }
+        worker.observe_recovery(|| Some(Box::new(Watch(watched.clone()))));
         let (ended_count, given_up) = (Cell::new(0_u64), Cell::new(0_u64));
         let random: Vec<RefCell<&mut Prng>> = random.iter_mut().map(RefCell::new).collect();
         let cpu_began = thread_cpu_ns();
@@ -338,6 +339,7 @@ impl<W: Workload> Thread<'_, W> {
         let ended = Some(Instant::now());
         published.0.store(ended_count.get(), Ordering::Relaxed);
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+        worker.observe_recovery(|| None);
         let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
         let Watched { statistics, pauses, .. } = watched.into_inner();
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
@@ -397,6 +399,12 @@ impl Observer for Watch {
     fn committing(&mut self, event: &TransactionEvent<'_>) {
         if let Some(also) = &mut self.0.borrow_mut().also {
             also.committing(event);
+        }
+    }
+
+    fn rolling_back(&mut self, records: &[RolledBack<'_>]) {
+        if let Some(also) = &mut self.0.borrow_mut().also {
+            also.rolling_back(records);
         }
     }
 }

@@ -820,7 +820,7 @@ async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Resul
             tracing::warn!(id = %tx.id, %error, "the answer to a commit was lost: the outcome is unknown");
             tx.unsent.clear();
             tx.state.doubt();
-            tx.state.keep_undo(entry.words);
+            tx.state.undo_written(entry.words, true);
             return Err(Stop::Unknown(tx.id));
         }
         if !tx.unsent.is_empty() {
@@ -909,12 +909,13 @@ async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let lane = tx.lane;
     let mut rounds = Vec::new();
     let last = release_rounds(tx, |round| rounds.push(round));
+    // Of a release of several rounds, those that free the entry may come behind the next commit.
+    tx.state.undo_written(tx.undo_words, !rounds.is_empty());
     if ford.background_release && rounds.is_empty() {
         return lane.post(last);
     }
     if !rounds.is_empty() {
         // More than one round: nobody waits, so that nobody can drop the others.
-        tx.state.keep_undo(tx.undo_words);
         let first = lane.execute(rounds.remove(0));
         return first.then_post_all(rounds.into_iter().chain([last]));
     }
@@ -955,7 +956,7 @@ pub(crate) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
         send(std::mem::replace(&mut round, lane.round()));
     }
     let free = round.stage_words(1);
-    round.staged_mut(free)[0] = 0;
+    round.staged_mut(free)[0] = ring::freed(tx.id.to_bits());
     for node in nodes(participants) {
         round.write_staged(undo_at(tx, node), free);
     }

@@ -9,7 +9,7 @@
 //! undo        WRITE a copy of the entry at every participant, then WRITE the old value under a new, odd version, invisible,
 //!             at every replica, also those that were never touched
 //! show        WRITE version, visible, at every replica
-//! free        WRITE entries free
+//! free        WRITE entries free; that their transaction was undone, before
 //! unlock      CAS of the dead client's locks
 //! ```
 //!
@@ -27,7 +27,9 @@
 //! 5. *Free before unlock, unlock last.* A successor that found the entry after the unlock would undo it again, over what
 //!    the next writer has installed. Until then every record named is locked by the dead client, so that all of this is
 //!    done again by a successor with the same result.
-//! 6. *A rollback installs a version of its own,* one above what the commit would have installed. A reader whose READ spans
+//! 6. *Free entries still tell.* Of a lane's last transactions the ring says how they ended, so that whoever asks for one
+//!    that has no entry, and is not older than those, knows that it was never logged.
+//! 7. *A rollback installs a version of its own,* one above what the commit would have installed. A reader whose READ spans
 //!    the half-written record and the rollback sees three versions, not the same one twice.
 
 use std::collections::BTreeMap;
@@ -35,10 +37,13 @@ use std::collections::BTreeMap;
 use remora_fabric::{Address, Lane, NodeId, WORD_BYTES};
 use remora_index::fstore::Geometry;
 use remora_memory::limits::RING_BYTES;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES};
-use remora_memory::{IndexKind, MemoryError, Metadata, Replica, metadata, node};
-use remora_sync::{FetchedRecord, IMAGE_AT, LockWord, RecordShape, Version, structural};
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UndoEntry};
+use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, metadata, node};
+use remora_sync::{FetchedRecord, IMAGE_AT, Key, LockWord, RecordShape, Version, structural};
+use zerocopy::IntoBytes;
 
+use super::Verdict;
+use crate::event::RolledBack;
 use crate::log::{self, LoggedRecord};
 
 /// A ring of the dead client: its node, the number of its lane, and where it begins.
@@ -60,16 +65,47 @@ enum Decision {
     Undo,
 }
 
-/// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an undo entry. Ids of those
-/// that have committed, and of those that have not.
+/// What a client's rings say of its last transactions.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) committed: Vec<u64>,
+    pub(super) undone: Vec<u64>,
+    /// Whatever has an id from here on, and is neither of them nor open, was never logged.
+    pub(super) from: u64,
+    /// Those that have not ended.
+    open: BTreeMap<u64, Undo>,
+}
+
+impl Told {
+    /// What became of a transaction of a client that may still run.
+    pub(super) fn verdict(&self, id: u64, ended: bool) -> Verdict {
+        if self.committed.contains(&id) {
+            Verdict::Committed
+        } else if self.undone.contains(&id) {
+            Verdict::Aborted
+        } else if self.open.contains_key(&id) {
+            Verdict::Undecided
+        } else if id < self.from {
+            Verdict::Forgotten
+        } else if ended {
+            Verdict::Aborted
+        } else {
+            Verdict::Undecided
+        }
+    }
+}
+
+/// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an undo entry.
+/// `rolling_back` is told before one is undone.
 pub(super) async fn repair(
     lane: &Lane,
     metadata: &Metadata,
     rings: &[RingAt],
     client: u32,
-) -> Result<(Vec<u64>, Vec<u64>), MemoryError> {
-    let (mut committed, mut undone) = (Vec::new(), Vec::new());
-    for (id, undo) in read(lane, rings, client).await? {
+    rolling_back: &mut dyn FnMut(&[RolledBack<'_>]),
+) -> Result<Told, MemoryError> {
+    let mut told = read(lane, rings, client).await?;
+    for (id, undo) in std::mem::take(&mut told.open) {
         let Some(records) = records(metadata, &undo.entry) else {
             tracing::error!(id, "an undo entry names records that no table has: it is left as it is");
             continue;
@@ -77,6 +113,14 @@ pub(super) async fn repair(
         let decision = decide(lane, &records).await?;
         tracing::info!(id, ?decision, "a dead client's transaction");
         if decision == Decision::Undo {
+            let seen: Vec<_> = records.iter().filter_map(Record::rolled_back).collect();
+            let seen = seen.iter().map(|(table, key, installed, restored)| RolledBack {
+                table,
+                key: key.bytes(),
+                installed: *installed,
+                restored: *restored,
+            });
+            rolling_back(&seen.collect::<Vec<_>>());
             put_back(lane, id, &undo, &records, rings).await?;
         }
         if decision != Decision::Ended {
@@ -84,7 +128,10 @@ pub(super) async fn repair(
         }
         for at in places(&undo, rings) {
             let mut round = lane.round();
-            round.write_words(at, &[0]);
+            if decision == Decision::Undo {
+                round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
+            }
+            round.write_words(at, &[ring::freed(id)]);
             lane.execute(round).await?;
         }
         for record in &records {
@@ -92,23 +139,42 @@ pub(super) async fn repair(
             round.compare_swap(record.replicas[0].address(record.offset), id, LockWord::FREE.to_bits());
             lane.execute(round).await?;
         }
-        (if decision == Decision::Undo { &mut undone } else { &mut committed }).push(id);
+        (if decision == Decision::Undo { &mut told.undone } else { &mut told.committed }).push(id);
     }
-    Ok((committed, undone))
+    Ok(told)
 }
 
 /// The union of all nodes' entries.
-async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<BTreeMap<u64, Undo>, MemoryError> {
-    let mut all = BTreeMap::new();
+pub(super) async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<Told, MemoryError> {
+    let mut told = Told::default();
+    // The last transaction of each place of each lane: where nodes differ, the others have had no later one there.
+    let mut last = BTreeMap::<(usize, u64), u64>::new();
     for (at, number, base) in rings {
         let bytes = metadata::read_bytes(lane, node::at(*at, base + HEADER_BYTES), RING_BYTES as usize).await?;
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
         let data: Vec<u64> = bytes.chunks_exact(WORD_BYTES).map(word).collect();
-        for (place, id, entry) in ring::undo_entries(&data, client) {
-            all.entry(id).or_insert_with(|| Undo { lane: *number, place, entry: entry.to_vec() });
+        for UndoEntry { place, id, ended, entry } in ring::undo_entries(&data, client) {
+            let newest = last.entry((*number, place)).or_default();
+            *newest = id.max(*newest);
+            match ended {
+                None => {
+                    let undo = || Undo { lane: *number, place, entry: entry.to_vec() };
+                    told.open.entry(id).or_insert_with(undo);
+                }
+                Some(true) => told.committed.push(id),
+                Some(false) => told.undone.push(id),
+            }
         }
     }
-    Ok(all)
+    told.from = last.keys().map(|(lane, _)| known_from(&last, *lane)).max().unwrap_or(0);
+    Ok(told)
+}
+
+/// From which id on a lane's transactions are known: from the first that has not been overwritten.
+fn known_from(last: &BTreeMap<(usize, u64), u64>, lane: usize) -> u64 {
+    let ids = || last.range((lane, 0)..(lane + 1, 0)).map(|(_, id)| *id);
+    // As long as nothing is overwritten they lie in order.
+    if ids().is_sorted() { 0 } else { ids().min().unwrap_or(0) }
 }
 
 /// Where the entry of a transaction is, or would be, at every participant.
@@ -121,13 +187,28 @@ fn places(undo: &Undo, rings: &[RingAt]) -> impl Iterator<Item = Address> {
 
 /// A record of an entry.
 struct Record<'e> {
+    table: &'e TableSpec,
     replicas: &'e [Replica],
     offset: u64,
+    is_header: bool,
     shape: RecordShape,
     /// What the commit installs.
     version: Version,
     /// What was there before.
     before: &'e [u64],
+}
+
+impl Record<'_> {
+    /// What readers will see of its rollback: table, key, version installed and restored. Of a key that was not there they
+    /// see no version.
+    fn rolled_back(&self) -> Option<(&str, Key, Version, Version)> {
+        let words: Vec<u64> = std::iter::once(0).chain(self.before.iter().copied()).collect();
+        let record = FetchedRecord::new(&words, &self.shape).check_in_place().ok()?;
+        let key: Vec<u64> = self.shape.key_places().map(|place| words[place]).collect();
+        let key = Key::new(key.as_bytes().get(..self.table.layout.key_bytes.into())?)?;
+        let is_seen = !self.is_header && record.is_present();
+        is_seen.then(|| (&*self.table.name, key, self.version.rolled_back(), record.version()))
+    }
 }
 
 /// The records of an entry; `None` if one of them cannot be one of its table.
@@ -143,7 +224,8 @@ fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e
             && offset.checked_add(shape.record_bytes() as u64)? <= placement.bytes
             && logged.image.len() == shape.image_words();
         let (version, _) = Version::from_bits(logged.old_version);
-        fits.then_some(Record { replicas: &placement.replicas, offset, shape, version, before: logged.image })
+        let replicas = &placement.replicas;
+        fits.then_some(Record { table: spec, replicas, offset, is_header, shape, version, before: logged.image })
     };
     log::records(entry).map(record).collect()
 }
