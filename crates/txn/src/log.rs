@@ -4,7 +4,8 @@
 //! entry, whole words; the frame around it (`remora_memory::ring`) has the transaction id and the checksum
 //! +0   epoch         u64   of the configuration that the transaction ran in
 //! +8   participants  u64   memory nodes whose rings have this entry, a bit each
-//! +16  records       u64
+//! +16  records       u32
+//! +20  lap           u32   of an undo entry: how often its lane had begun again at the start of its window
 //! then for each record
 //! +0   pointer       u64   shard : 16 | offset : 48
 //! +8   old version   u64
@@ -12,6 +13,13 @@
 //! +20  patches       u32   of the index, for records that are inserted or deleted
 //! +24  image               what is written to the slot from its version on: new version, key, value
 //! then patches of 3 words: offset within the shard, word, key word (`remora_index::Patch`)
+//!
+//! for each record of an undo entry
+//! +0   pointer       u64
+//! +8   version       u64   that the commit installs
+//! +16  words         u32   of the image
+//! +20  checksum      u32   crc32c of the image that the commit installs, visible
+//! +24  image               what the slot held from its version on
 //! ```
 //!
 //! Every participant gets the same entry, with the whole write set and not only its own part: it is staged once, and any
@@ -29,6 +37,7 @@ use remora_index::Patch;
 use remora_index::cluster_hash::linked_bucket;
 use remora_memory::limits::{FRAME_BYTES_MAX, SLOT_BYTES_MAX};
 use remora_memory::ring::FRAME_OVERHEAD_WORDS;
+use zerocopy::IntoBytes;
 
 /// Words of an entry before its records.
 pub const HEADER_WORDS: usize = 3;
@@ -56,6 +65,27 @@ pub struct LoggedRecord<'e> {
     pub patches: &'e [u64],
 }
 
+/// One record of an undo entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UndoRecord<'e> {
+    /// Where it is.
+    pub pointer: remora_memory::Pointer,
+    /// The version that the commit installs.
+    pub version: u64,
+    /// Of the image that the commit installs. Only this says whether a replica has all of it: a client that dies in the
+    /// middle of a WRITE may leave a line whose version is new and whose last words are not.
+    pub checksum: u32,
+    /// What the slot held before.
+    pub before: &'e [u64],
+}
+
+/// The checksum of an image, visible.
+#[inline]
+#[must_use]
+pub fn image_checksum(image: &[u64]) -> u32 {
+    crc32c::crc32c(image.as_bytes())
+}
+
 /// A patch from its words, which may be anything.
 pub(crate) fn patch(words: &[u64]) -> Option<Patch> {
     let &[at, word, key] = words else { return None };
@@ -69,21 +99,71 @@ pub(crate) fn encode<'e>(
     participants: u64,
     records: impl Iterator<Item = LoggedRecord<'e>>,
 ) {
+    let parts = records.map(|record| {
+        let patches = (record.patches.len() / PATCH_WORDS) as u32;
+        ([record.pointer.to_bits(), record.old_version], patches, [record.image, record.patches])
+    });
+    fill(entry, [epoch, participants], 0, parts);
+}
+
+/// The same for an undo entry. `head` is epoch and participants.
+pub(crate) fn encode_undo<'e>(
+    entry: &mut [u64],
+    head: [u64; 2],
+    lap: u32,
+    records: impl Iterator<Item = UndoRecord<'e>>,
+) {
+    let parts = records.map(|record| {
+        let head = [record.pointer.to_bits(), record.version];
+        (head, record.checksum, [record.before, &[]])
+    });
+    fill(entry, head, lap, parts);
+}
+
+/// Fills an entry with records: two words, what stands beside the image's length, image and patches of each.
+#[inline]
+fn fill<'e>(
+    entry: &mut [u64],
+    [epoch, participants]: [u64; 2],
+    lap: u32,
+    records: impl Iterator<Item = ([u64; 2], u32, [&'e [u64]; 2])>,
+) {
     let mut at = HEADER_WORDS;
     let mut count = 0;
-    for record in records {
-        entry[at] = record.pointer.to_bits();
-        entry[at + 1] = record.old_version;
-        entry[at + 2] = record.image.len() as u64 | ((record.patches.len() / PATCH_WORDS) as u64) << 32;
+    for ([pointer, version], beside, parts) in records {
+        entry[at..][..RECORD_WORDS].copy_from_slice(&[
+            pointer,
+            version,
+            parts[0].len() as u64 | u64::from(beside) << 32,
+        ]);
         at += RECORD_WORDS;
-        for part in [record.image, record.patches] {
+        for part in parts {
             entry[at..][..part.len()].copy_from_slice(part);
             at += part.len();
         }
         count += 1;
     }
     debug_assert_eq!(at, entry.len());
-    entry[..HEADER_WORDS].copy_from_slice(&[epoch, participants, count]);
+    entry[..HEADER_WORDS].copy_from_slice(&[epoch, participants, count | u64::from(lap) << 32]);
+}
+
+/// The lap of an undo entry.
+pub(crate) fn lap(entry: &[u64]) -> u32 {
+    entry.get(2).map_or(0, |word| (word >> 32) as u32)
+}
+
+/// The records of an undo entry. Ends early where the entry does not hold what it says.
+pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
+    let mut left = entry.get(2).map_or(0, |word| *word as u32);
+    let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);
+    std::iter::from_fn(move || {
+        let (head, tail) = rest.split_at_checked(RECORD_WORDS).filter(|_| left > 0)?;
+        let (before, tail) = tail.split_at_checked(head[2] as u32 as usize)?;
+        left -= 1;
+        rest = tail;
+        let pointer = remora_memory::Pointer::from_bits(head[0]);
+        Some(UndoRecord { pointer, version: head[1], checksum: (head[2] >> 32) as u32, before })
+    })
 }
 
 /// The records of an entry. Ends early where the entry does not hold what it says: its checksum was right, so a program
@@ -127,10 +207,30 @@ mod tests {
         }
 
         #[test]
+        fn what_is_encoded_to_be_undone_is_decoded(
+            images in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u64>(), 1..20)), 0..10),
+        ) {
+            let record = |(checksum, before): &'static (u32, Vec<u64>)| UndoRecord {
+                pointer: Pointer::from_bits(before[0]),
+                version: 3,
+                checksum: *checksum,
+                before,
+            };
+            let all: Vec<_> = images.leak().iter().map(record).collect();
+            let words = HEADER_WORDS + all.iter().map(|one| RECORD_WORDS + one.before.len()).sum::<usize>();
+            let mut entry = vec![0; words];
+            encode_undo(&mut entry, [1, 0b101], 7, all.iter().copied());
+            prop_assert_eq!(lap(&entry), 7);
+            prop_assert_eq!(undo_records(&entry).collect::<Vec<_>>(), all);
+        }
+
+        #[test]
         fn arbitrary_words_never_panic(entry in proptest::collection::vec(any::<u64>(), 0..40), small in 0u64..9) {
-            records(&entry).count();
             let small: Vec<u64> = entry.iter().map(|word| word % (small + 1)).collect();
-            records(&small).count();
+            for entry in [&entry, &small] {
+                records(entry).count();
+                undo_records(entry).count();
+            }
         }
     }
 }

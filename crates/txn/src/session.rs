@@ -70,10 +70,8 @@ pub(crate) struct State {
     pub(crate) tell_committing: bool,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
-    /// Where the next undo entry begins in the rings, in bytes.
-    pub(crate) undo_from: u64,
-    /// Whether one that lies before it may still be needed, although another transaction has begun.
-    undo_kept: bool,
+    /// Where undo entries are put in the rings.
+    pub(crate) undo: UndoWindow,
     /// What has been sent to each node: by it the replica to read from is chosen.
     pub(crate) load: Vec<u64>,
     owner: u32,
@@ -139,21 +137,27 @@ impl State {
     #[inline]
     pub(crate) fn has_room_for_undo(&mut self, lane: &Lane, words: usize) -> bool {
         let bytes = (words * WORD_BYTES) as u64;
-        if self.undo_from + bytes > UNDO_WINDOW && !self.is_in_doubt(lane) {
-            self.undo_kept &= lane.background() > 0;
-            if !self.undo_kept {
-                self.undo_from = 0;
+        let UndoWindow { base, at, lap, kept } = &mut self.undo;
+        if *at + bytes > *base + UNDO_WINDOW {
+            *kept &= lane.background() > 0;
+            // A background round that has failed may have been the one that was to free an entry.
+            if !*kept && lane.background_failures() == 0 {
+                (*at, *lap) = (*base, *lap + 1);
             }
         }
-        self.undo_from + bytes <= RING_BYTES
+        *at + bytes <= RING_BYTES
     }
 
-    /// The place of the undo entry that was written last is taken. Whether it is still needed when the lane's next
-    /// transaction commits: it must not be overwritten then.
+    /// The place of the undo entry that was written last is taken.
     #[inline]
-    pub(crate) fn undo_written(&mut self, words: usize, kept: bool) {
-        self.undo_from += ((words * WORD_BYTES) as u64).next_multiple_of(UNDO_STRIDE);
-        self.undo_kept |= kept;
+    pub(crate) fn undo_written(&mut self, words: usize, needed: Needed) {
+        let UndoWindow { base, at, kept, .. } = &mut self.undo;
+        *at += ((words * WORD_BYTES) as u64).next_multiple_of(UNDO_STRIDE);
+        match needed {
+            Needed::No => {}
+            Needed::Meanwhile => *kept = true,
+            Needed::Ever => *base = *at,
+        }
     }
 
     /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing in doubt.
@@ -162,6 +166,30 @@ impl State {
             self.rings.iter_mut().for_each(RingWriter::settle);
         }
     }
+}
+
+/// Where a lane's undo entries are put: see `remora_memory::ring`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UndoWindow {
+    /// What lies before is needed for ever.
+    base: u64,
+    /// Where the next entry begins, in bytes.
+    pub(crate) at: u64,
+    /// How often the lane has begun again at the base.
+    pub(crate) lap: u32,
+    /// An entry may still be needed although another transaction has begun.
+    kept: bool,
+}
+
+/// How long the undo entry of a transaction is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Needed {
+    /// What frees it has been posted, ahead of everything that the lane will post.
+    No,
+    /// Until the lane's background rounds are done.
+    Meanwhile,
+    /// Its outcome is unknown.
+    Ever,
 }
 
 impl fmt::Debug for State {
@@ -194,8 +222,7 @@ impl Session {
             observer: None,
             tell_committing: false,
             sample_phases: false,
-            undo_from: 0,
-            undo_kept: false,
+            undo: UndoWindow::default(),
             load: vec![0; config.nodes.into()],
             owner: client.incarnation,
             sequence: config.sequence,

@@ -15,7 +15,7 @@ use crate::log::PATCH_WORDS;
 use crate::protocol::{Primitive, Protocol, ford};
 use crate::recovery::free_in;
 use crate::rpc::Code;
-use crate::session::State;
+use crate::session::{Needed, State};
 use crate::sets::{Change, Fetch, Intent, Lock, Slot, locks};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
@@ -419,7 +419,7 @@ impl Drop for Tx<'_> {
                 if let Protocol::Ford(_) = self.state.protocol {
                     let last = ford::release_rounds(self, |round| rounds.push(round));
                     rounds.push(last);
-                    self.state.undo_written(self.undo_words, true);
+                    self.state.undo_written(self.undo_words, Needed::Meanwhile);
                 } else {
                     self.install_rounds(|round| rounds.push(round));
                 }

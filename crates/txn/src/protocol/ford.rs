@@ -63,8 +63,9 @@ use remora_sync::{
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::log::{self, LoggedRecord};
+use crate::log::{self, UndoRecord};
 use crate::protocol::{Acknowledged, Check, nodes};
+use crate::session::Needed;
 use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
 use crate::tx::Tx;
 
@@ -792,7 +793,7 @@ async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
 
 /// Where the undo entry of this lane lies at a node.
 fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
-    tx.state.rings[usize::from(node.0)].undo_at(tx.state.undo_from)
+    tx.state.rings[usize::from(node.0)].undo_at(tx.state.undo.at)
 }
 
 /// Installs the write set on every replica, invisible, each node's undo entry before it (invariants 3 and 4).
@@ -820,7 +821,7 @@ async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Resul
             tracing::warn!(id = %tx.id, %error, "the answer to a commit was lost: the outcome is unknown");
             tx.unsent.clear();
             tx.state.doubt();
-            tx.state.undo_written(entry.words, true);
+            tx.state.undo_written(entry.words, Needed::Ever);
             return Err(Stop::Unknown(tx.id));
         }
         if !tx.unsent.is_empty() {
@@ -839,15 +840,16 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     let sets = &tx.state.sets;
     let written = || sets.items.iter().filter(|item| item.is_written());
 
-    let records = written().map(|item| LoggedRecord {
+    let records = written().map(|item| UndoRecord {
         pointer: item.location.pointer,
-        old_version: item.version.committed_over().to_bits(),
-        image: item.before(&sets.arena),
-        patches: &[],
+        version: item.version.committed_over().to_bits(),
+        checksum: log::image_checksum(sets.image(item)),
+        before: item.before(&sets.arena),
     });
     let staged = round.stage_words(entry.words);
     let frame = round.staged_mut(staged);
-    log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
+    let head = [tx.state.epoch, entry.participants];
+    log::encode_undo(&mut frame[2..entry.words - 1], head, tx.state.undo.lap, records);
     ring::seal_undo(frame, tx.id.to_bits());
     for node in nodes(entry.participants) {
         round.write_staged(undo_at(tx, node), staged);
@@ -910,7 +912,8 @@ async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let mut rounds = Vec::new();
     let last = release_rounds(tx, |round| rounds.push(round));
     // Of a release of several rounds, those that free the entry may come behind the next commit.
-    tx.state.undo_written(tx.undo_words, !rounds.is_empty());
+    let needed = if rounds.is_empty() { Needed::No } else { Needed::Meanwhile };
+    tx.state.undo_written(tx.undo_words, needed);
     if ford.background_release && rounds.is_empty() {
         return lane.post(last);
     }

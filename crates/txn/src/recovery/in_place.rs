@@ -18,8 +18,9 @@
 //! # Why this never contradicts an answer
 //!
 //! 1. *Acknowledged means complete at every replica* (invariant 4 of `ford.rs`), so a transaction that is incomplete
-//!    anywhere was acknowledged to nobody, and one that was acknowledged is found complete. Complete by line versions or
-//!    checksum, not by the header alone.
+//!    anywhere was acknowledged to nobody, and one that was acknowledged is found complete. Complete by the entry's
+//!    checksum of what is installed, not by the header, nor by line versions: who dies in the middle of a WRITE may have
+//!    written half a line.
 //! 2. *An entry lists the whole write set,* so one copy is enough, whichever replicas of it are left.
 //! 3. *Entries that are whole come before data* on every node, so a node without one is untouched.
 //! 4. *Log before data binds recovery too*: it writes at replicas which the dead client may not have reached, and whose
@@ -44,7 +45,7 @@ use zerocopy::IntoBytes;
 
 use super::Verdict;
 use crate::event::RolledBack;
-use crate::log::{self, LoggedRecord};
+use crate::log::{self, UndoRecord};
 
 /// A ring of the dead client: its node, the number of its lane, and where it begins.
 pub(super) type RingAt = (NodeId, usize, u64);
@@ -148,14 +149,14 @@ pub(super) async fn repair(
 pub(super) async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<Told, MemoryError> {
     let mut told = Told::default();
     // The last transaction of each place of each lane: where nodes differ, the others have had no later one there.
-    let mut last = BTreeMap::<(usize, u64), u64>::new();
+    let mut last = BTreeMap::<(usize, u64), Last>::new();
     for (at, number, base) in rings {
         let bytes = metadata::read_bytes(lane, node::at(*at, base + HEADER_BYTES), RING_BYTES as usize).await?;
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
         let data: Vec<u64> = bytes.chunks_exact(WORD_BYTES).map(word).collect();
         for UndoEntry { place, id, ended, entry } in ring::undo_entries(&data, client) {
             let newest = last.entry((*number, place)).or_default();
-            *newest = id.max(*newest);
+            *newest = Last { id, lap: log::lap(entry) }.max(*newest);
             match ended {
                 None => {
                     let undo = || Undo { lane: *number, place, entry: entry.to_vec() };
@@ -170,11 +171,22 @@ pub(super) async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<T
     Ok(told)
 }
 
-/// From which id on a lane's transactions are known: from the first that has not been overwritten.
-fn known_from(last: &BTreeMap<(usize, u64), u64>, lane: usize) -> u64 {
-    let ids = || last.range((lane, 0)..(lane + 1, 0)).map(|(_, id)| *id);
-    // As long as nothing is overwritten they lie in order.
-    if ids().is_sorted() { 0 } else { ids().min().unwrap_or(0) }
+/// The last transaction that had an entry at some place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Last {
+    id: u64,
+    lap: u32,
+}
+
+/// From which id on a lane's transactions are known: from the first that has not been overwritten. Those of its last lap
+/// are known, and of the lap before it what lies behind them.
+fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
+    let all = || last.range((lane, 0)..(lane + 1, 0)).map(|((_, place), last)| (*place, *last));
+    let Some((newest_at, newest)) = all().max_by_key(|(_, last)| last.id).filter(|(_, newest)| newest.lap > 0) else {
+        return 0;
+    };
+    let is_known = |place, lap| lap == newest.lap || lap + 1 == newest.lap && place > newest_at;
+    all().filter(|(place, last)| is_known(*place, last.lap)).map(|(_, last)| last.id).min().unwrap_or(0)
 }
 
 /// Where the entry of a transaction is, or would be, at every participant.
@@ -194,6 +206,8 @@ struct Record<'e> {
     shape: RecordShape,
     /// What the commit installs.
     version: Version,
+    /// Of all that it installs.
+    checksum: u32,
     /// What was there before.
     before: &'e [u64],
 }
@@ -213,7 +227,7 @@ impl Record<'_> {
 
 /// The records of an entry; `None` if one of them cannot be one of its table.
 fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e>>> {
-    let record = |logged: LoggedRecord<'e>| {
+    let record = |logged: UndoRecord<'e>| {
         let placement = metadata.shards.get(usize::from(logged.pointer.shard().0))?;
         let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
         let (geometry, offset) = (Geometry::of(spec), logged.pointer.offset());
@@ -222,12 +236,13 @@ fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e
         let fits = spec.index == IndexKind::FStore
             && offset.is_multiple_of(WORD_BYTES as u64)
             && offset.checked_add(shape.record_bytes() as u64)? <= placement.bytes
-            && logged.image.len() == shape.image_words();
-        let (version, _) = Version::from_bits(logged.old_version);
+            && logged.before.len() == shape.image_words();
+        let (version, _) = Version::from_bits(logged.version);
         let replicas = &placement.replicas;
-        fits.then_some(Record { table: spec, replicas, offset, is_header, shape, version, before: logged.image })
+        let UndoRecord { checksum, before, .. } = logged;
+        fits.then_some(Record { table: spec, replicas, offset, is_header, shape, version, checksum, before })
     };
-    log::records(entry).map(record).collect()
+    log::undo_records(entry).map(record).collect()
 }
 
 async fn decide(lane: &Lane, records: &[Record<'_>]) -> Result<Decision, MemoryError> {
@@ -237,13 +252,13 @@ async fn decide(lane: &Lane, records: &[Record<'_>]) -> Result<Decision, MemoryE
             let mut round = lane.round();
             let read = round.read(replica.address(record.offset), record.shape.record_bytes());
             let done = lane.execute(round).await?;
-            let mut words = done.words(read).to_vec();
-            let (found, _) = Version::from_bits(words[1]);
+            let mut image = done.words(read)[IMAGE_AT as usize / WORD_BYTES..].to_vec();
+            let (found, _) = Version::from_bits(image[0]);
             if found > record.version.rolled_back() {
                 return Ok(Decision::Ended);
             }
-            words[1] = found.to_bits();
-            complete &= found == record.version && FetchedRecord::new(&words, &record.shape).check_in_place().is_ok();
+            image[0] = found.to_bits();
+            complete &= found == record.version && log::image_checksum(&image) == record.checksum;
         }
     }
     Ok(if complete { Decision::Forward } else { Decision::Undo })
