@@ -10,6 +10,8 @@ use std::time::Duration;
 use async_channel::{Receiver, Sender};
 use remora_fabric::catch_panic;
 use remora_memory::MemoryError;
+use remora_sync::TransactionId;
+use remora_txn::recovery::Verdict;
 
 use crate::cluster::Cluster;
 use crate::error::{Error, OpenError};
@@ -77,11 +79,31 @@ impl Db {
         T: Send + 'static,
         F: AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error> + Send + 'static,
     {
-        let (reply, answer) = async_channel::bounded(1);
         let options = self.options;
+        self.run(async move |session: &mut Session| session.transact_with(options, async |tx| body(tx).await).await)
+            .await
+    }
+
+    /// What became of a transaction whose answer was lost: see [`Session::resolve`].
+    pub async fn resolve(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
+        self.run(async move |session: &mut Session| session.resolve(id, patience).await).await
+    }
+
+    /// The same, blocking the calling thread. Not for a thread that runs an executor.
+    pub fn resolve_blocking(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
+        pollster::block_on(self.resolve(id, patience))
+    }
+
+    /// Runs something on some worker.
+    async fn run<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: AsyncFnOnce(&mut Session) -> Result<T, Error> + Send + 'static,
+    {
+        let (reply, answer) = async_channel::bounded(1);
         let job: Job = Box::new(move |session| {
             Box::pin(async move {
-                let outcome = catch_panic(session.transact_with(options, async |tx| body(tx).await)).await;
+                let outcome = catch_panic(work(session)).await;
                 // Whoever asked may have gone.
                 let _ = reply.try_send(outcome);
             })

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use remora::floors::fabric::NodeId;
 use remora::floors::memory::{clients, node};
-use remora::{Cluster, Db, Error, Limit, Protocol, Table, TableOptions, WorkerOptions};
+use remora::{Cluster, Db, Error, Limit, Protocol, Table, TableOptions, Verdict, WorkerOptions};
 
 use support::{Words, look, table};
 
@@ -162,6 +162,16 @@ fn errors_keep_their_types() {
     // The deadline is the other handle's only.
     let rows = accounts.clone();
     assert!(db.transact_blocking(async move |tx| tx.read(&rows, 1).await).is_ok());
+}
+
+#[test]
+fn what_became_of_a_transaction_can_be_asked_of_the_pool() {
+    let (cluster, accounts, db) = bank();
+    let rows = accounts.clone();
+    let id = db.transact_blocking(async move |tx| tx.write(&rows, 0, Words([100])).await.map(|()| tx.id())).unwrap();
+    assert_eq!(db.resolve_blocking(id, Duration::from_secs(5)).unwrap(), Verdict::Committed);
+    drop(db);
+    at_rest(&cluster, &accounts);
 }
 
 #[test]
