@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     #[serde(skip)]
     protocol: String,
     /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce, background-release,
-    /// backup-reads, selective-flush.
+    /// backup-reads, selective-flush; or corrections, which leaves no transactions, but the cost of the published ones.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,

@@ -109,6 +109,23 @@ impl Lane {
         self.endpoint.post(buffer);
     }
 
+    /// The same for several rounds, each posted when the one before it has completed without error. What others post
+    /// meanwhile does not wait for them, as it would behind a fence ([`Round::after_completion`]).
+    pub fn post_all<'l>(&'l self, rounds: impl IntoIterator<Item = Round<'l>>) {
+        let mut rounds = rounds.into_iter().filter_map(|round| {
+            let buffer = round.into_buffer().1?;
+            if buffer.verbs().is_empty() {
+                self.endpoint.recycle(buffer);
+                return None;
+            }
+            self.count(buffer.tally, false);
+            Some(buffer)
+        });
+        let Some(first) = rounds.next() else { return };
+        rounds.for_each(|next| self.endpoint.continue_with(first.ticket(), next));
+        self.endpoint.post(first);
+    }
+
     #[inline]
     fn count(&self, tally: Tally, awaited: bool) {
         let mut total = self.cost.get();

@@ -186,7 +186,7 @@ impl Protocol {
     /// Whether its transactions are transactions.
     #[must_use]
     pub fn is_serializable(self) -> bool {
-        self != Protocol::Unsynchronized
+        !matches!(self, Protocol::Unsynchronized | Protocol::Ford(Ford { corrections: false, .. }))
     }
 
     /// What does its phases. [`Protocol::Unsynchronized`] executes as `drtm-r` does, and has no other phase;

@@ -11,11 +11,11 @@ use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
 use remora_memory::{MemoryError, Registration, TableId};
-use remora_sync::{Key, TransactionId};
+use remora_sync::{Key, LockWord, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
-use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS};
+use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS, READ_PAUSE_NS};
 use crate::protocol::{Check, Protocol};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) tell_committing: bool,
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
+    /// The last transaction whose locks are freed in the background, some time after its answer.
+    pub(crate) released: LockWord,
     /// Where undo entries are put in the rings.
     pub(crate) undo: UndoWindow,
     /// What has been sent to each node: by it the replica to read from is chosen.
@@ -222,6 +224,7 @@ impl Session {
             observer: None,
             tell_committing: false,
             sample_phases: false,
+            released: LockWord::FREE,
             undo: UndoWindow::default(),
             load: vec![0; config.nodes.into()],
             owner: client.incarnation,
@@ -320,6 +323,15 @@ impl Session {
             drop(tx);
             if !again {
                 return result;
+            }
+            if let Err(Stop::Abort(Abort::Locked(holder))) = result
+                && holder == state.released
+            {
+                // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.
+                while lane.background() > 0 {
+                    lane.sleep(READ_PAUSE_NS).await;
+                }
+                continue;
             }
             let pause = BACKOFF_NS << attempt.number.min(BACKOFF_DOUBLINGS);
             lane.sleep(lane.random() % pause).await;

@@ -12,7 +12,8 @@ use zerocopy::IntoBytes;
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::log::PATCH_WORDS;
-use crate::protocol::{Primitive, Protocol, ford};
+use crate::protocol::ford::Release;
+use crate::protocol::{Primitive, Protocol};
 use crate::recovery::free_in;
 use crate::rpc::Code;
 use crate::session::{Needed, State};
@@ -417,8 +418,7 @@ impl Drop for Tx<'_> {
                 // Decided by the log, whose answer nobody awaits any more.
                 let mut rounds = std::mem::take(&mut self.unsent);
                 if let Protocol::Ford(_) = self.state.protocol {
-                    let last = ford::release_rounds(self, |round| rounds.push(round));
-                    rounds.push(last);
+                    rounds.extend(Release::of(self).rounds());
                     self.state.undo_written(self.undo_words, Needed::Meanwhile);
                 } else {
                     self.install_rounds(|round| rounds.push(round));

@@ -50,7 +50,7 @@
 
 use std::sync::Arc;
 
-use remora_fabric::{Address, Completed, NodeId, Round, probes};
+use remora_fabric::{Address, Completed, Execute, NodeId, Round, probes};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::limits::FRAME_BYTES_MAX;
@@ -64,7 +64,7 @@ use remora_sync::{
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::log::{self, UndoRecord};
-use crate::protocol::{Acknowledged, Check, nodes};
+use crate::protocol::{Acknowledged, Check, Protocol, nodes};
 use crate::session::Needed;
 use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
 use crate::tx::Tx;
@@ -84,6 +84,10 @@ pub struct Ford {
     pub backup_reads: bool,
     /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every replica.
     pub selective_flush: bool,
+    /// The commit and release of this page. Without: **no transactions**, but the verbs of the text's, for measurements of
+    /// what its corrections cost. An atomic before the data on every replica makes it invisible, and one WRITE on each
+    /// makes it visible and unlocks it, with no barrier.
+    pub corrections: bool,
 }
 
 impl Ford {
@@ -95,18 +99,33 @@ impl Ford {
         background_release: true,
         backup_reads: true,
         selective_flush: true,
+        corrections: true,
     };
     /// The mechanisms that can be turned off, by name.
-    pub const MECHANISMS: [&'static str; 6] =
-        ["hitchhike", "address-cache", "coalesce", "background-release", "backup-reads", "selective-flush"];
+    pub const MECHANISMS: [&'static str; 7] = [
+        "hitchhike",
+        "address-cache",
+        "coalesce",
+        "background-release",
+        "backup-reads",
+        "selective-flush",
+        "corrections",
+    ];
 
     /// Turns a mechanism off; false if there is none of that name.
     #[must_use]
     pub fn disable(&mut self, mechanism: &str) -> bool {
         let known = Ford::MECHANISMS.iter().position(|name| *name == mechanism);
         let Some(index) = known else { return false };
-        let Ford { hitchhike, address_cache, coalesce, background_release, backup_reads, selective_flush } = self;
-        *[hitchhike, address_cache, coalesce, background_release, backup_reads, selective_flush][index] = false;
+        *match index {
+            0 => &mut self.hitchhike,
+            1 => &mut self.address_cache,
+            2 => &mut self.coalesce,
+            3 => &mut self.background_release,
+            4 => &mut self.backup_reads,
+            5 => &mut self.selective_flush,
+            _ => &mut self.corrections,
+        } = false;
         true
     }
 }
@@ -866,7 +885,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
         for item in written() {
             let image = sets.image(item);
             let replicas = sets.table(item.table).replicas(item.location.pointer);
-            let verbs = 2 * replicas.len() + entry.backups.count_ones() as usize;
+            let verbs = 3 * replicas.len() + entry.backups.count_ones() as usize;
             if !round.has_room(verbs, size_of_val(image)) {
                 flush_backups(&mut round, entry, ford);
                 rounds.push(std::mem::replace(&mut round, lane.round()));
@@ -874,10 +893,14 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
             let staged = round.stage_words(image.len());
             let copy = round.staged_mut(staged);
             copy.copy_from_slice(image);
-            if let Some(version) = copy.first_mut() {
+            if let Some(version) = copy.first_mut().filter(|_| ford.corrections) {
                 *version |= Version::INVISIBLE;
             }
-            for (_, replica) in replicas.iter().enumerate().filter(|(number, _)| kind(*number)) {
+            for (number, replica) in replicas.iter().enumerate().filter(|(number, _)| kind(*number)) {
+                if !ford.corrections {
+                    let lock = if number == 0 { tx.id.lock() } else { LockWord::FREE }.to_bits();
+                    round.compare_swap(replica.address(item.location.pointer.offset()), lock, lock);
+                }
                 round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), staged);
                 if !ford.selective_flush {
                     round.flush(replica.node);
@@ -909,70 +932,105 @@ fn flush_backups(round: &mut Round<'_>, entry: &UndoEntry, ford: Ford) {
 /// Makes the write set visible and frees its logs, and then its locks: the transaction has committed.
 async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let lane = tx.lane;
-    let mut rounds = Vec::new();
-    let last = release_rounds(tx, |round| rounds.push(round));
-    // Of a release of several rounds, those that free the entry may come behind the next commit.
-    let needed = if rounds.is_empty() { Needed::No } else { Needed::Meanwhile };
+    let release = Release::of(tx);
+    // Of a release of many rounds, the one that frees the entry may come behind the next commit.
+    let needed = if release.full.is_empty() { Needed::No } else { Needed::Meanwhile };
     tx.state.undo_written(tx.undo_words, needed);
-    if ford.background_release && rounds.is_empty() {
-        return lane.post(last);
+    tx.state.released = tx.id.lock();
+    if mutant!(UnlockFirst) {
+        return release.rounds().for_each(|round| lane.post(round));
     }
-    if !rounds.is_empty() {
-        // More than one round: nobody waits, so that nobody can drop the others.
-        let first = lane.execute(rounds.remove(0));
-        return first.then_post_all(rounds.into_iter().chain([last]));
+    if ford.background_release {
+        return lane.post_all(release.rounds());
     }
     let mut waiting = Acknowledged::of(tx);
-    if let Err(error) = lane.execute(last).await {
-        tracing::warn!(id = %waiting.tx().id, %error, "a release was not acknowledged");
-        waiting.tx().state.doubt();
+    let mut rounds = Awaited { under_way: None, rest: release.rounds() };
+    while let Some(round) = rounds.rest.next() {
+        let outcome = rounds.under_way.insert(lane.execute(round)).await.map(drop);
+        rounds.under_way = None;
+        if let Err(error) = outcome {
+            tracing::warn!(id = %waiting.tx().id, %error, "a release was not acknowledged");
+            waiting.tx().state.doubt();
+            break;
+        }
     }
     waiting.done();
 }
 
-/// The rounds of a release, each to be sent when the one before has been acknowledged; the last one is returned. Almost
-/// always there is but one, with a fence before its unlocks (invariant 5).
-pub(crate) fn release_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) -> Round<'s> {
-    let (lane, me) = (tx.lane, tx.id.lock().to_bits());
-    let mut round = lane.round();
-    let sets = &tx.state.sets;
-    let mut participants = 0u64;
-    for item in sets.items.iter().filter(|item| item.is_written()) {
-        let table = sets.table(item.table);
-        match item.change {
-            Change::Insert => table.learn(item.home, item.hash, item.location),
-            Change::Delete => table.forget(item.home, item.hash, item.location),
-            Change::No | Change::Update => {}
-        }
-        let replicas = table.replicas(item.location.pointer);
-        if !round.has_room(replicas.len() + 1, 8) {
-            send(std::mem::replace(&mut round, lane.round()));
-        }
-        let version = round.stage_words(1);
-        round.staged_mut(version)[0] = item.version.committed_over().to_bits();
-        for replica in replicas {
-            participants |= 1 << replica.node.0;
-            round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), version);
+/// Rounds that are awaited one after the other. If it is dropped meanwhile, the others follow in the background.
+struct Awaited<'s, I: Iterator<Item = Round<'s>>> {
+    under_way: Option<Execute<'s>>,
+    rest: I,
+}
+
+impl<'s, I: Iterator<Item = Round<'s>>> Drop for Awaited<'s, I> {
+    fn drop(&mut self) {
+        if let Some(under_way) = self.under_way.take() {
+            under_way.then_post_all(&mut self.rest);
         }
     }
-    if !round.has_room(participants.count_ones() as usize, 8) {
-        send(std::mem::replace(&mut round, lane.round()));
+}
+
+/// The rounds of a release, each to be sent when the one before has been acknowledged (invariant 5).
+///
+/// The unlocks are a round of their own rather than the end of a fenced one: a fence holds up what the endpoint's other
+/// lanes post behind it, for a round trip.
+pub(crate) struct Release<'s> {
+    /// What did not fit the next one: almost never any.
+    full: Vec<Round<'s>>,
+    /// Versions, visible, and at the end the undo entry, free.
+    shown: Round<'s>,
+    /// What did not fit the last one.
+    full_unlocks: Vec<Round<'s>>,
+    unlocks: Round<'s>,
+}
+
+impl<'s> Release<'s> {
+    pub(crate) fn rounds(self) -> impl Iterator<Item = Round<'s>> {
+        self.full.into_iter().chain([self.shown]).chain(self.full_unlocks).chain([self.unlocks])
     }
-    let free = round.stage_words(1);
-    round.staged_mut(free)[0] = ring::freed(tx.id.to_bits());
-    for node in nodes(participants) {
-        round.write_staged(undo_at(tx, node), free);
-    }
-    let mut fenced = false;
-    for item in sets.items.iter().filter(|item| item.lock == Lock::Held) {
-        if !round.has_room(2, 4 * 8) {
-            send(std::mem::replace(&mut round, lane.round()));
-            fenced = true;
+
+    pub(crate) fn of(tx: &mut Tx<'s>) -> Release<'s> {
+        let (lane, me) = (tx.lane, tx.id.lock().to_bits());
+        let corrections = !matches!(tx.state.protocol, Protocol::Ford(Ford { corrections: false, .. }));
+        let (mut full, mut shown) = (Vec::new(), lane.round());
+        let sets = &tx.state.sets;
+        let mut participants = 0u64;
+        for item in sets.items.iter().filter(|item| item.is_written()) {
+            let table = sets.table(item.table);
+            match item.change {
+                Change::Insert => table.learn(item.home, item.hash, item.location),
+                Change::Delete => table.forget(item.home, item.hash, item.location),
+                Change::No | Change::Update => {}
+            }
+            let replicas = table.replicas(item.location.pointer);
+            if !shown.has_room(replicas.len() + 1, 8) {
+                full.push(std::mem::replace(&mut shown, lane.round()));
+            }
+            let version = item.version.committed_over().to_bits();
+            let (word, at) = if corrections { (version, IMAGE_AT) } else { (LockWord::FREE.to_bits(), 0) };
+            let staged = shown.stage_words(1);
+            shown.staged_mut(staged)[0] = word;
+            for replica in replicas {
+                participants |= 1 << replica.node.0;
+                shown.write_staged(replica.address(item.location.pointer.offset() + at), staged);
+            }
         }
-        if !std::mem::replace(&mut fenced, true) && !mutant!(UnlockFirst) {
-            round.after_completion();
+        if !shown.has_room(participants.count_ones() as usize, 8) {
+            full.push(std::mem::replace(&mut shown, lane.round()));
         }
-        round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+        let free = shown.stage_words(1);
+        shown.staged_mut(free)[0] = ring::freed(tx.id.to_bits());
+        for node in nodes(participants) {
+            shown.write_staged(undo_at(tx, node), free);
+        }
+        let (mut full_unlocks, mut unlocks) = (Vec::new(), lane.round());
+        for item in sets.items.iter().filter(|item| item.lock == Lock::Held && (corrections || !item.is_written())) {
+            if !unlocks.has_room(1, 16) {
+                full_unlocks.push(std::mem::replace(&mut unlocks, lane.round()));
+            }
+            unlocks.compare_swap(item.address, me, LockWord::FREE.to_bits());
+        }
+        Release { full, shown, full_unlocks, unlocks }
     }
-    round
 }
