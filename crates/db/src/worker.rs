@@ -87,6 +87,9 @@ impl Worker {
     pub(crate) fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
         // One lane of each client is for leaving.
         let limit = |what, value: usize, max: usize| MemoryError::Limit { what, value: value as u64, max: max as u64 };
+        if cluster.protocol().needs_atomic_writes() && !cluster.fabric().capabilities().atomic_writes {
+            return Err(MemoryError::NeedsAtomicWrites(cluster.protocol().name()).into());
+        }
         if options.coroutines == 0 || options.clients == 0 {
             return Err(MemoryError::Empty("the number of coroutines or clients").into());
         }

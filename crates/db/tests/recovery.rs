@@ -29,6 +29,8 @@ macro_rules! presets {
             fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
             #[test]
             fn ford() { super::$test(remora::Protocol::FORD); }
+            #[test]
+            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
         }
     )* };
 }
@@ -134,7 +136,7 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
     let (mut committed, mut back, mut forward) = (0, 0, 0);
     for seed in seeds(0..1) {
         // Where every replica is written by the client, few steps lie between the last of them and the answer.
-        let often = if protocol == Protocol::FORD { 1 } else { 4 };
+        let often = if matches!(protocol, Protocol::Ford(_)) { 1 } else { 4 };
         for (replicas, every) in [(3, often), (1, 12)] {
             let (cluster, fabric, rows) = cluster(protocol, replicas, seed);
             let mut survivor = worker(&cluster, 1, seed);
@@ -151,7 +153,8 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
                     money[keys.1 as usize] += 1;
                 }
                 // Of FORD's, many are reported, and die before their release: rolled forward all the same.
-                let is_forward = verdict == Verdict::Committed && (result.is_err() || protocol == Protocol::FORD);
+                let is_forward =
+                    verdict == Verdict::Committed && (result.is_err() || matches!(protocol, Protocol::Ford(_)));
                 committed += u32::from(result.is_ok());
                 forward += u32::from(is_forward);
                 back += u32::from(verdict != Verdict::Committed);
@@ -215,7 +218,7 @@ fn an_inserter_dies_at_every_step(protocol: Protocol) {
         cluster.load(&rows, (0..200).map(|key| (key, Words([key])))).unwrap();
         let mut survivor = worker(&cluster, 1, seed);
         // A bucket is many lines.
-        let stretch = if protocol == Protocol::FORD { 8 } else { 1 };
+        let stretch = if matches!(protocol, Protocol::Ford(_)) { 8 } else { 1 };
         for step in steps_of_death(protocol).step_by(4).map(|step| step * stretch) {
             let what = format!("{protocol:?}, seed {seed}, step {step}");
             let (old, new) = (step / stretch, 1000 + step);
@@ -379,7 +382,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
 /// A client asks what became of transactions of its own, and of those of others.
 #[test]
 fn answers_that_were_lost_are_found() {
-    for protocol in [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD] {
+    for protocol in [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD, Protocol::FORD_LEAN] {
         let (cluster, fabric, rows) = cluster(protocol, 3, 9);
         let mut one = worker(&cluster, 1, 1);
         let last = Cell::new(None);
@@ -412,7 +415,7 @@ fn answers_that_were_lost_are_found() {
 /// What is too long ago is forgotten, and never denied.
 #[test]
 fn old_answers_are_forgotten() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DrtmR, Protocol::FORD, Protocol::FORD_LEAN] {
         let (cluster, _, rows) = cluster(protocol, 3, 10);
         let mut one = worker(&cluster, 1, 1);
         let (last, mut committed) = (Cell::new(None), Vec::new());

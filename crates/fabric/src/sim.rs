@@ -200,8 +200,13 @@ impl Sim {
             _ => Flush::Visible,
         };
         world.flush_persists = flush == Flush::Persistent;
-        let capabilities =
-            Capabilities { atomic_line: true, coherent_atomics: profile.coherent_atomics, flush, revoke: true };
+        let capabilities = Capabilities {
+            atomic_line: true,
+            coherent_atomics: profile.coherent_atomics,
+            atomic_writes: true,
+            flush,
+            revoke: true,
+        };
         Ok(Sim { memory, world: Arc::new(Mutex::new(world)), capabilities })
     }
 

@@ -52,6 +52,8 @@ pub struct Capabilities {
     pub atomic_line: bool,
     /// CPU code of the memory node may change words that verbs CAS.
     pub coherent_atomics: bool,
+    /// A WRITE of a word is atomic against CASes of the same word: beyond rule 3 of the contract.
+    pub atomic_writes: bool,
     /// How far a flush reaches.
     pub flush: Flush,
     /// Whether a client's access can be revoked.

@@ -297,6 +297,13 @@ pub const ALL: &[Litmus] = &[
         program: programs::late_release,
     },
     Litmus {
+        name: "ford-lean-late-release",
+        source: "R11b: a lean release that makes backups visible whatever they hold by then",
+        mutant: Mutant::ShowByWrite,
+        protocol: Protocol::FORD_LEAN,
+        program: programs::late_release,
+    },
+    Litmus {
         name: "ford-insert-insert",
         source: "T17, L10: nothing excludes two inserters of one key",
         mutant: Mutant::InsertBesideLocked,

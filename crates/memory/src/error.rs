@@ -135,4 +135,7 @@ pub enum MemoryError {
     /// The backend cannot read lines atomically, which this read scheme needs.
     #[error("this fabric does not read lines atomically: use the checksum read scheme")]
     NeedsAtomicLines,
+    /// The protocol WRITEs words that it also CASes, and the fabric does not promise that these are atomic to each other.
+    #[error("protocol {0} needs a fabric whose WRITEs are atomic against CASes of the same word: use ford")]
+    NeedsAtomicWrites(&'static str),
 }

@@ -5,7 +5,8 @@
 //! +0   epoch         u64   of the configuration that the transaction ran in
 //! +8   participants  u64   memory nodes whose rings have this entry, a bit each
 //! +16  records       u32
-//! +20  lap           u32   of an undo entry: how often its lane had begun again at the start of its window
+//! +20  lap           u31   of an undo entry: how often its lane had begun again at the start of its window
+//! +23  lean          1 bit of an undo entry, the highest: nobody frees it when its transaction has ended
 //! then for each record
 //! +0   pointer       u64   shard : 16 | offset : 48
 //! +8   old version   u64
@@ -106,18 +107,29 @@ pub(crate) fn encode<'e>(
     fill(entry, [epoch, participants], 0, parts);
 }
 
+/// What an undo entry says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct UndoKind {
+    /// How often its lane had begun again at the start of its window.
+    pub(crate) lap: u32,
+    /// Nobody frees it when its transaction has ended.
+    pub(crate) lean: bool,
+}
+
+const LEAN: u32 = 1 << 31;
+
 /// The same for an undo entry. `head` is epoch and participants.
 pub(crate) fn encode_undo<'e>(
     entry: &mut [u64],
     head: [u64; 2],
-    lap: u32,
+    kind: UndoKind,
     records: impl Iterator<Item = UndoRecord<'e>>,
 ) {
     let parts = records.map(|record| {
         let head = [record.pointer.to_bits(), record.version];
         (head, record.checksum, [record.before, &[]])
     });
-    fill(entry, head, lap, parts);
+    fill(entry, head, kind.lap & !LEAN | if kind.lean { LEAN } else { 0 }, parts);
 }
 
 /// Fills an entry with records: two words, what stands beside the image's length, image and patches of each.
@@ -125,7 +137,7 @@ pub(crate) fn encode_undo<'e>(
 fn fill<'e>(
     entry: &mut [u64],
     [epoch, participants]: [u64; 2],
-    lap: u32,
+    beside_count: u32,
     records: impl Iterator<Item = ([u64; 2], u32, [&'e [u64]; 2])>,
 ) {
     let mut at = HEADER_WORDS;
@@ -144,12 +156,13 @@ fn fill<'e>(
         count += 1;
     }
     debug_assert_eq!(at, entry.len());
-    entry[..HEADER_WORDS].copy_from_slice(&[epoch, participants, count | u64::from(lap) << 32]);
+    entry[..HEADER_WORDS].copy_from_slice(&[epoch, participants, count | u64::from(beside_count) << 32]);
 }
 
-/// The lap of an undo entry.
-pub(crate) fn lap(entry: &[u64]) -> u32 {
-    entry.get(2).map_or(0, |word| (word >> 32) as u32)
+/// What an undo entry says of itself.
+pub(crate) fn undo_kind(entry: &[u64]) -> UndoKind {
+    let word = entry.get(2).map_or(0, |word| (word >> 32) as u32);
+    UndoKind { lap: word & !LEAN, lean: word & LEAN != 0 }
 }
 
 /// The records of an undo entry. Ends early where the entry does not hold what it says.
@@ -219,8 +232,9 @@ mod tests {
             let all: Vec<_> = images.leak().iter().map(record).collect();
             let words = HEADER_WORDS + all.iter().map(|one| RECORD_WORDS + one.before.len()).sum::<usize>();
             let mut entry = vec![0; words];
-            encode_undo(&mut entry, [1, 0b101], 7, all.iter().copied());
-            prop_assert_eq!(lap(&entry), 7);
+            let kind = UndoKind { lap: 7, lean: true };
+            encode_undo(&mut entry, [1, 0b101], kind, all.iter().copied());
+            prop_assert_eq!(undo_kind(&entry), kind);
             prop_assert_eq!(undo_records(&entry).collect::<Vec<_>>(), all);
         }
 

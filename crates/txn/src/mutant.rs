@@ -49,11 +49,13 @@ pub enum Mutant {
     ReadOnlyWithoutValidation,
     /// FORD: an insert does not change the version of its chain's first header.
     InsertLeavesHeader,
+    /// FORD's lean release makes backups visible by WRITE. Rule R11b.
+    ShowByWrite,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 19] = [
+    pub const ALL: [Mutant; 20] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -73,6 +75,7 @@ impl Mutant {
         Mutant::ValidateAtBackup,
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
+        Mutant::ShowByWrite,
     ];
 }
 
@@ -85,6 +88,7 @@ impl Mutant {
             ReadOnlyWithoutValidation, ValidateAtBackup,
         };
         match self {
+            Mutant::ShowByWrite => protocol.needs_atomic_writes(),
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))
             }

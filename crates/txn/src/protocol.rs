@@ -157,11 +157,20 @@ impl From<Discipline> for Primitive {
 
 impl Protocol {
     /// All that have a name of their own: all but studies.
-    pub const ALL: [Protocol; 6] =
-        [Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH, Protocol::FORD, Protocol::Unsynchronized];
+    pub const ALL: [Protocol; 7] = [
+        Protocol::Farm,
+        Protocol::Fasst,
+        Protocol::DrtmR,
+        Protocol::DrtmH,
+        Protocol::FORD,
+        Protocol::FORD_LEAN,
+        Protocol::Unsynchronized,
+    ];
 
     /// FORD with all it has.
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
+    /// FORD with its lean release.
+    pub const FORD_LEAN: Protocol = Protocol::Ford(Ford { lean: true, ..Ford::WHOLE });
 
     /// Its name on the command line.
     #[must_use]
@@ -171,6 +180,7 @@ impl Protocol {
             Protocol::Fasst => "fasst",
             Protocol::DrtmR => "drtm-r",
             Protocol::DrtmH => "drtm-h",
+            Protocol::Ford(Ford { lean: true, .. }) => "ford-lean",
             Protocol::Ford(_) => "ford",
             Protocol::Study(_) => "study",
             Protocol::Unsynchronized => "unsynchronized",
@@ -181,6 +191,12 @@ impl Protocol {
     #[must_use]
     pub fn named(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// Whether it needs [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
+    #[must_use]
+    pub fn needs_atomic_writes(self) -> bool {
+        matches!(self, Protocol::Ford(Ford { lean: true, .. }))
     }
 
     /// Whether its transactions are transactions.

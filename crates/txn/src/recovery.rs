@@ -521,7 +521,14 @@ pub async fn look_up(
     let Some(remains) = Remains::find(lane, nodes, id.owner()).await? else { return Ok(Verdict::Forgotten) };
     if in_place {
         let rings: Vec<_> = remains.rings().collect();
-        return Ok(in_place::read(lane, &rings, id.owner()).await?.verdict(id.to_bits(), ended));
+        let (told, id) = (in_place::read(lane, &rings, id.owner()).await?, id.to_bits());
+        let verdict = told.verdict(id, ended);
+        if verdict != Verdict::Undecided {
+            return Ok(verdict);
+        }
+        let catalog = Catalog::read(lane).await?;
+        let committed = in_place::has_committed(lane, &catalog.metadata, &told, id).await?;
+        return Ok(if committed { Verdict::Committed } else { verdict });
     }
     let rings = Ring::read_all(lane, &remains, id.owner()).await?;
     if let Some(logged) = Logged::union(&rings).get(&id.to_bits()) {

@@ -263,8 +263,13 @@ pub(crate) fn execute_verb(
 /// On x86 a read-modify-write is a full barrier; elsewhere a later load may pass its store.
 pub(super) const LOCKED_INSTRUCTIONS_FENCE: bool = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
 
-pub(crate) const CAPABILITIES: Capabilities =
-    Capabilities { atomic_line: true, coherent_atomics: true, flush: Flush::Visible, revoke: true };
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    atomic_line: true,
+    coherent_atomics: true,
+    atomic_writes: true,
+    flush: Flush::Visible,
+    revoke: true,
+};
 
 /// CLOCK_MONOTONIC: the one clock of all processes of a host.
 #[inline]

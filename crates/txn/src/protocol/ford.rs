@@ -31,6 +31,19 @@
 //! - Replicas are made visible, and logs freed, **and acknowledged, before any lock is freed**.
 //! - A rollback, which only recovery does, installs a new odd version, and never the old one again.
 //!
+//! # The lean release
+//!
+//! ```text
+//! release                             WRITE version, visible;
+//!                                     CAS unlock                 primaries
+//!                                     CAS version, to visible    backups                        -> in the background
+//! ```
+//!
+//! One round instead of two ([`Ford::lean`]). A release that is overtaken by the next writer of the record must not show
+//! what that one has half written: it is a CAS from this transaction's version, which the next writer's WRITE has replaced.
+//! So WRITE and CAS of the version word must be atomic to each other. Undo entries are not freed: recovery tells by the
+//! versions that a transaction has ended, and shows replicas by CAS as well.
+//!
 //! # Invariants
 //!
 //! 1. **A written record is locked by its writer**, at its primary, from before it was last read until every replica is
@@ -43,7 +56,8 @@
 //! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write set. From the moment that
 //!    the commit round is posted this client never undoes; only recovery may.
 //! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later sees an older version.
-//! 5. **Visible before log free** on each node, **all of that before unlock**.
+//! 5. **Visible before log free** on each node, **all of that before unlock**. (Lean: a replica is made visible from this
+//!    transaction's version only.)
 //! 6. **A record is read only while visible and whole**; a lock alone does not make it unreadable. It needs no validation
 //!    only if it is the transaction's only one, was read at the primary, and was not locked there (as in 2). Backups have
 //!    no locks: whatever is read there is validated.
@@ -63,13 +77,13 @@ use remora_sync::{
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::log::{self, UndoRecord};
+use crate::log::{self, UndoKind, UndoRecord};
 use crate::protocol::{Acknowledged, Check, Protocol, nodes};
 use crate::session::Needed;
 use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
 use crate::tx::Tx;
 
-/// What FORD does. All is on by default; an ablation turns one off.
+/// What FORD does. All but the lean release is on by default; an ablation turns one off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ford {
     /// Locks are taken by the round that reads the record. Without: by a round of their own before the commit.
@@ -84,6 +98,9 @@ pub struct Ford {
     pub backup_reads: bool,
     /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every replica.
     pub selective_flush: bool,
+    /// One round in the background instead of two, and nobody frees undo entries: see [the module](self). For fabrics on
+    /// which WRITE and CAS of one word are atomic to each other.
+    pub lean: bool,
     /// The commit and release of this page. Without: **no transactions**, but the verbs of the text's, for measurements of
     /// what its corrections cost. An atomic before the data on every replica makes it invisible, and one WRITE on each
     /// makes it visible and unlocks it, with no barrier.
@@ -99,6 +116,7 @@ impl Ford {
         background_release: true,
         backup_reads: true,
         selective_flush: true,
+        lean: false,
         corrections: true,
     };
     /// The mechanisms that can be turned off, by name.
@@ -868,7 +886,8 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     let staged = round.stage_words(entry.words);
     let frame = round.staged_mut(staged);
     let head = [tx.state.epoch, entry.participants];
-    log::encode_undo(&mut frame[2..entry.words - 1], head, tx.state.undo.lap, records);
+    let kind = UndoKind { lap: tx.state.undo.lap, lean: ford.lean };
+    log::encode_undo(&mut frame[2..entry.words - 1], head, kind, records);
     ring::seal_undo(frame, tx.id.to_bits());
     for node in nodes(entry.participants) {
         round.write_staged(undo_at(tx, node), staged);
@@ -992,7 +1011,7 @@ impl<'s> Release<'s> {
 
     pub(crate) fn of(tx: &mut Tx<'s>) -> Release<'s> {
         let (lane, me) = (tx.lane, tx.id.lock().to_bits());
-        let corrections = !matches!(tx.state.protocol, Protocol::Ford(Ford { corrections: false, .. }));
+        let Protocol::Ford(Ford { corrections, lean, .. }) = tx.state.protocol else { unreachable!("FORD's release") };
         let (mut full, mut shown) = (Vec::new(), lane.round());
         let sets = &tx.state.sets;
         let mut participants = 0u64;
@@ -1004,17 +1023,25 @@ impl<'s> Release<'s> {
                 Change::No | Change::Update => {}
             }
             let replicas = table.replicas(item.location.pointer);
-            if !shown.has_room(replicas.len() + 1, 8) {
+            if !shown.has_room(replicas.len() + 1, 8 + 16 * replicas.len()) {
                 full.push(std::mem::replace(&mut shown, lane.round()));
             }
             let version = item.version.committed_over().to_bits();
             let (word, at) = if corrections { (version, IMAGE_AT) } else { (LockWord::FREE.to_bits(), 0) };
             let staged = shown.stage_words(1);
             shown.staged_mut(staged)[0] = word;
-            for replica in replicas {
+            for (number, replica) in replicas.iter().enumerate() {
                 participants |= 1 << replica.node.0;
-                shown.write_staged(replica.address(item.location.pointer.offset() + at), staged);
+                let at = replica.address(item.location.pointer.offset() + at);
+                if lean && number > 0 && !mutant!(ShowByWrite) {
+                    shown.compare_swap(at, version | Version::INVISIBLE, version);
+                } else {
+                    shown.write_staged(at, staged);
+                }
             }
+        }
+        if lean {
+            return Release::lean(tx, full, shown);
         }
         if !shown.has_room(participants.count_ones() as usize, 8) {
             full.push(std::mem::replace(&mut shown, lane.round()));
@@ -1032,5 +1059,16 @@ impl<'s> Release<'s> {
             unlocks.compare_swap(item.address, me, LockWord::FREE.to_bits());
         }
         Release { full, shown, full_unlocks, unlocks }
+    }
+
+    /// Unlocks in the round that makes the replicas visible: at each primary behind it.
+    fn lean(tx: &Tx<'s>, mut full: Vec<Round<'s>>, mut shown: Round<'s>) -> Release<'s> {
+        for item in tx.state.sets.items.iter().filter(|item| item.lock == Lock::Held) {
+            if !shown.has_room(1, 16) {
+                full.push(std::mem::replace(&mut shown, tx.lane.round()));
+            }
+            shown.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
+        }
+        Release { full, shown, full_unlocks: Vec::new(), unlocks: tx.lane.round() }
     }
 }

@@ -125,7 +125,7 @@ pub(super) async fn repair(
             put_back(lane, id, &undo, &records, rings).await?;
         }
         if decision != Decision::Ended {
-            show(lane, &records, decision).await?;
+            show(lane, &records, decision, log::undo_kind(&undo.entry).lean).await?;
         }
         for at in places(&undo, rings) {
             let mut round = lane.round();
@@ -156,7 +156,7 @@ pub(super) async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<T
         let data: Vec<u64> = bytes.chunks_exact(WORD_BYTES).map(word).collect();
         for UndoEntry { place, id, ended, entry } in ring::undo_entries(&data, client) {
             let newest = last.entry((*number, place)).or_default();
-            *newest = Last { id, lap: log::lap(entry) }.max(*newest);
+            *newest = Last { id, lap: log::undo_kind(entry).lap }.max(*newest);
             match ended {
                 None => {
                     let undo = || Undo { lane: *number, place, entry: entry.to_vec() };
@@ -251,17 +251,29 @@ async fn decide(lane: &Lane, records: &[Record<'_>]) -> Result<Decision, MemoryE
         for replica in record.replicas {
             let mut round = lane.round();
             let read = round.read(replica.address(record.offset), record.shape.record_bytes());
-            let done = lane.execute(round).await?;
-            let mut image = done.words(read)[IMAGE_AT as usize / WORD_BYTES..].to_vec();
+            let mut image = lane.execute(round).await?.words(read)[IMAGE_AT as usize / WORD_BYTES..].to_vec();
             let (found, _) = Version::from_bits(image[0]);
-            if found > record.version.rolled_back() {
+            image[0] = found.to_bits();
+            let is_new = found == record.version && log::image_checksum(&image) == record.checksum;
+            // Where entries are not freed, the next writer may be at work, and its first line be read before it came: a
+            // second look at the version, which it writes first, tells.
+            let mut round = lane.round();
+            let again = round.read(replica.address(record.offset + IMAGE_AT), WORD_BYTES);
+            let now = if is_new { found } else { Version::from_bits(lane.execute(round).await?.words(again)[0]).0 };
+            if now.max(found) > record.version.rolled_back() {
                 return Ok(Decision::Ended);
             }
-            image[0] = found.to_bits();
-            complete &= found == record.version && log::image_checksum(&image) == record.checksum;
+            complete &= is_new;
         }
     }
     Ok(if complete { Decision::Forward } else { Decision::Undo })
+}
+
+/// What became of the transaction of a lean entry, whose client is not dead: whatever has ended has committed.
+pub(super) async fn has_committed(lane: &Lane, metadata: &Metadata, told: &Told, id: u64) -> Result<bool, MemoryError> {
+    let Some(undo) = told.open.get(&id).filter(|undo| log::undo_kind(&undo.entry).lean) else { return Ok(false) };
+    let Some(records) = records(metadata, &undo.entry) else { return Ok(false) };
+    Ok(decide(lane, &records).await? != Decision::Undo)
 }
 
 /// Puts the old values back on every replica, invisible, behind a copy of the entry at every participant.
@@ -297,13 +309,18 @@ async fn put_back(
     Ok(())
 }
 
-/// Makes every replica visible.
-async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision) -> Result<(), MemoryError> {
+/// Makes every replica visible. Lean, only what is still this transaction's: others may have locked the record since.
+async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: bool) -> Result<(), MemoryError> {
     for record in records {
         let version = if decision == Decision::Undo { record.version.rolled_back() } else { record.version };
         for replica in record.replicas {
             let mut round = lane.round();
-            round.write_words(replica.address(record.offset + IMAGE_AT), &[version.to_bits()]);
+            let (at, version) = (replica.address(record.offset + IMAGE_AT), version.to_bits());
+            if lean {
+                round.compare_swap(at, version | Version::INVISIBLE, version);
+            } else {
+                round.write_words(at, &[version]);
+            }
             lane.execute(round).await?;
         }
     }
