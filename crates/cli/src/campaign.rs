@@ -49,6 +49,9 @@ pub(crate) struct ReplayOptions {
     seed: u64,
     #[command(flatten)]
     case: CaseArgs,
+    /// Write the history, as JSON lines for `remora check --crashed`.
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
 }
 
 /// What a run is, but for its seed.
@@ -257,7 +260,11 @@ fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: 
 
 pub(crate) fn replay(options: &ReplayOptions) -> Result<Verdict, Failure> {
     let case = options.case.case(options.seed)?;
-    match campaign::run(&case) {
+    let (ran, history) = campaign::run_recorded(&case);
+    if let Some(path) = &options.history {
+        std::fs::write(path, history).map_err(|error| Failure::new(format!("--history {}", path.display()), error))?;
+    }
+    match ran {
         Ok(ran) => {
             let faults: Vec<String> = ran.faults.iter().map(|(kind, (all, _))| format!("{kind} {all}")).collect();
             output::show(&format!(

@@ -376,15 +376,23 @@ const STALL_AFTERMATH: Nanos = 9_000_000;
 
 /// Runs a case; what it came to, or what is wrong.
 pub fn run(case: &Case) -> Result<Ran, String> {
+    run_recorded(case).0
+}
+
+/// The same with the history, in the format of `remora check`.
+pub fn run_recorded(case: &Case) -> (Result<Ran, String>, Vec<u8>) {
+    let mut history = Vec::new();
     // A mistake may show as a panic too, of an assertion of ours or of the protocol's.
-    catch_unwind(AssertUnwindSafe(|| run_case(case))).unwrap_or_else(|panic| {
+    let ran = catch_unwind(AssertUnwindSafe(|| run_case(case, &mut history)));
+    let ran = ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(format!("panicked: {}", text.unwrap_or_default()))
-    })
+    });
+    (ran, history)
 }
 
-fn run_case(case: &Case) -> Result<Ran, String> {
+fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let fail = |error: &dyn fmt::Display| error.to_string();
     let mut random = Prng::derive(case.seed, 0xca5e);
     let profile = Profile::named("connectx4").ok_or("no profile")?;
@@ -479,7 +487,9 @@ fn run_case(case: &Case) -> Result<Ran, String> {
     drop(janitor);
     let lines = aftermath::with_verdicts(lines, &resolved, sim.now());
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
-    reader.read("simulated", lines.as_slice()).map_err(|error| format!("the history cannot be read: {error}"))?;
+    let read = reader.read("simulated", lines.as_slice());
+    history.clone_from(&lines);
+    read.map_err(|error| format!("the history cannot be read: {error}"))?;
     let report = check(&reader.finish().history);
     if !report.is_clean() {
         return Err(report.to_string());

@@ -124,8 +124,10 @@ pub(super) async fn repair(
             rolling_back(&seen.collect::<Vec<_>>());
             put_back(lane, id, &undo, &records, rings).await?;
         }
-        if decision != Decision::Ended {
-            show(lane, &records, decision, log::undo_kind(&undo.entry).lean).await?;
+        // Of what has ended with a lean release, backups may not have been shown yet.
+        let lean = log::undo_kind(&undo.entry).lean;
+        if decision != Decision::Ended || lean {
+            show(lane, &records, decision, lean).await?;
         }
         for at in places(&undo, rings) {
             let mut round = lane.round();
