@@ -52,7 +52,7 @@ fn table(found: &[Found]) -> String {
 fn write_table(text: &mut String, found: &[Found]) -> std::fmt::Result {
     writeln!(
         text,
-        "  {:<25}{:>14}{:>9}{:>10}{:>10}{:>10}{:>9}  {:<16}{:<24}source",
+        "  {:<32}{:>14}{:>9}{:>10}{:>10}{:>10}{:>9}  {:<16}{:<24}source",
         "litmus test", "interleavings", "states", "steps", "verbs", "lines", "crashes", "ours", "mutant"
     )?;
     for one in found {
@@ -73,7 +73,7 @@ fn write_table(text: &mut String, found: &[Found]) -> std::fmt::Result {
         let [states, steps, verbs, lines, crashes] = numbers;
         writeln!(
             text,
-            "{mark} {:<25}{:>14}{states:>9}{steps:>10}{verbs:>10}{lines:>10}{crashes:>9}  {ours:<16} {mutant:<23}{}",
+            "{mark} {:<32}{:>14}{states:>9}{steps:>10}{verbs:>10}{lines:>10}{crashes:>9}  {ours:<16} {mutant:<23}{}",
             entry.name,
             grouped(entry.interleavings),
             entry.source

@@ -193,6 +193,11 @@ impl Seeded {
         state.revocations.push((at, client));
     }
 
+    /// A client says something to others beside what it does in memory: for [`explore`], of recoverers.
+    pub fn tells(&self, client: ClientId, what: u64) {
+        self.state().tells(client, what);
+    }
+
     /// Steps the memory nodes' services until none finds work.
     pub fn settle_services(&self) {
         let mut state = self.state();
@@ -246,6 +251,9 @@ impl Fabric for Seeded {
         let mut state = self.state();
         if !state.revoked.contains(&client) {
             state.revoked.push(client);
+        }
+        if state.schedule == Schedule::Explored {
+            state.cut_off(client);
         }
         Ok(())
     }
@@ -440,6 +448,17 @@ impl Connection {
 }
 
 impl InFlight {
+    /// Nothing of what it has not done yet happens, because its client is revoked.
+    fn cut_off(&mut self) {
+        let left = |running: &Running| !matches!(running, Running::Done);
+        while let Some(verb) = self.verbs.iter().position(left) {
+            match self.buffer.verbs()[verb].node() {
+                Some(node) => self.fail(FabricError { node, fault: Fault::Revoked }),
+                None => self.verbs[verb] = Running::Done,
+            }
+        }
+    }
+
     /// The round fails: what it has not done yet at that node does not happen, nor what waits for its completion.
     fn fail(&mut self, error: FabricError) {
         if self.outcome.is_ok() {
@@ -604,14 +623,11 @@ impl Transport for SeededTransport {
             return Posted::Pending(ticket); // nothing of a client that has crashed leaves it
         }
         let verbs = round.verbs().iter().map(|_| Running::Waiting).collect();
-        connection.in_flight.push_back(InFlight {
-            ticket,
-            buffer: round,
-            verbs,
-            outcome: Ok(()),
-            orphaned: false,
-            brought: 0,
-        });
+        let mut round = InFlight { ticket, buffer: round, verbs, outcome: Ok(()), orphaned: false, brought: 0 };
+        if state.schedule == Schedule::Explored && state.revoked.contains(&connection.client) {
+            round.cut_off();
+        }
+        connection.in_flight.push_back(round);
         Posted::Pending(ticket)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use remora_fabric::seeded::Seeded;
-use remora_fabric::seeded::explore::{Counts, ExploreOptions, Play, Player, Private, Reduction, explore};
+use remora_fabric::seeded::explore::{Counts, ExploreOptions, Play, Player, Private, Reduction, Suspicion, explore};
 use remora_fabric::{Address, ClientId, Fabric, Handler, Host, Lane, NodeId, Prng, RegionId, Worker};
 
 const NODE: NodeId = NodeId(0);
@@ -45,7 +45,10 @@ fn outcomes(
             endpoint: Rc::clone(lane.endpoint()),
             future: body(number, lane),
         });
-        if let Some(seen) = play.run(&worker, players) {
+        if let Some(mut seen) = play.run(&worker, players) {
+            // What a recoverer has come to is to be seen in memory only.
+            let recoverers = options.suspicions.iter().map(|suspicion| suspicion.by.0 as usize - 1);
+            recoverers.for_each(|recoverer| seen[recoverer] = None);
             all.insert((seen, (0..24).map(|index| look(fabric, index)).collect()));
         }
         Ok::<(), ()>(())
@@ -223,6 +226,78 @@ fn random_programs_lose_no_outcome() {
     }
 }
 
+/// The same where client 1 is taken for dead by client 2, and that one perhaps by client 3: there is a line that only they
+/// access, one after the other.
+#[test]
+fn random_recoveries_lose_no_outcome() {
+    for seed in 0..60 {
+        let suspicion = |of, by| Suspicion { of: ClientId(of), by: ClientId(by) };
+        let twice = seed % 2 == 0;
+        let own = (1..=3).map(ClientId).take(if twice { 3 } else { 2 });
+        let options = ExploreOptions {
+            suspicions: [suspicion(1, 2), suspicion(2, 3)][..if twice { 2 } else { 1 }].to_vec(),
+            private: vec![Private { clients: own.collect(), at: line(2), bytes: 64 }],
+            ..ExploreOptions::default()
+        };
+        let fabric = std::cell::RefCell::new(None);
+        let body = async |client: u32, lane: &Lane| {
+            let mut prng = Prng::derive(seed, client.into());
+            let recovers = client == 2 || client == 3 && twice;
+            for dead in 1..if recovers { client } else { 1 } {
+                Seeded::revoke(fabric.borrow().as_ref().unwrap(), ClientId(dead)).unwrap();
+            }
+            let mut seen = Vec::new();
+            for number in 0..if client == 3 && !twice { 1 } else { 2 } {
+                let mut round = lane.round();
+                let (mut reads, mut swaps) = (Vec::new(), Vec::new());
+                for _ in 0..if recovers || twice { 1 } else { 2 } {
+                    let at = line(prng.below(if client == 1 || recovers { 3 } else { 2 }));
+                    let changes = if recovers { seen.iter().sum() } else { 0 };
+                    match prng.below(4) {
+                        0 => reads.push(round.read(at, 8)),
+                        1 => round.write_words(at, &[u64::from(client) + changes]),
+                        2 => round.write_words(line(0).plus(56), &[u64::from(client) + changes; 2]),
+                        _ => swaps.push(round.compare_swap(at, changes, client.into())),
+                    }
+                }
+                if number == 0 && !recovers && prng.below(4) == 0 {
+                    lane.post(round);
+                    continue;
+                }
+                let Ok(done) = lane.execute(round).await else { return vec![99] };
+                seen.extend(reads.iter().map(|read| done.words(*read)[0]));
+                seen.extend(swaps.iter().map(|swap| done.previous(*swap)));
+            }
+            seen
+        };
+        reduced(3, &options, memory, |of| drop(fabric.replace(Some(of.clone()))), body);
+    }
+}
+
+/// A client that is revoked in the middle of a WRITE has written a part of it, and is told so; a recoverer that has not
+/// begun does nothing.
+#[test]
+fn a_suspicion_is_explored_before_and_after_every_step() {
+    let suspicion = Suspicion { of: ClientId(1), by: ClientId(2) };
+    let options = ExploreOptions { suspicions: vec![suspicion], ..ExploreOptions::default() };
+    let fabric = memory();
+    let body = async |client, lane: &Lane| {
+        let mut round = lane.round();
+        if client == 2 {
+            Seeded::revoke(&fabric, ClientId(1)).unwrap();
+            round.write_words(line(2), &[5]);
+        } else {
+            round.write_words(line(0), &[1; 16]);
+        }
+        vec![lane.execute(round).await.is_ok().into()]
+    };
+    let (counts, all) = outcomes(2, &fabric, &options, |_| (), body);
+    assert_eq!(counts.crashes, 3);
+    let landed: BTreeSet<_> =
+        all.iter().map(|(seen, words)| (seen[0].clone().unwrap()[0], words[0], words[8], words[16])).collect();
+    assert_eq!(landed, [(0, 0, 0, 5), (0, 1, 0, 5), (1, 1, 1, 5)].into());
+}
+
 #[test]
 fn a_crash_is_explored_before_and_after_every_step() {
     let options = ExploreOptions { crash: Some(ClientId(1)), ..ExploreOptions::default() };
@@ -296,7 +371,7 @@ fn a_call_comes_in_between_a_split_atomic_and_another_atomic_does_not() {
 
 #[test]
 fn private_memory_is_no_choice_and_is_checked() {
-    let own = |client: u32| Private { client: ClientId(client), at: line(client.into()), bytes: 64 };
+    let own = |client: u32| Private { clients: vec![ClientId(client)], at: line(client.into()), bytes: 64 };
     let options = ExploreOptions { private: vec![own(1), own(2)], ..ExploreOptions::default() };
     let body = async |client: u32, lane: &Lane| {
         for place in [line(client.into()), line(0), line(client.into())] {

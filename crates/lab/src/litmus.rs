@@ -1,10 +1,11 @@
 //! Litmus tests: published errors, each with a small program that shows it, explored in every order of its steps.
 //!
-//! A litmus test is a program of one to three clients, an invariant, and a [`Mutant`]: the error put back. Ours is correct
+//! A litmus test is a program of a few clients, an invariant, and a [`Mutant`]: the error put back. Ours is correct
 //! if no order breaks the invariant; the test is worth something if an order does with the mutant. See
 //! [`explore`](remora::floors::fabric::seeded::explore) for what a step is, and what is left out and why.
 
 mod programs;
+mod recovery;
 mod stage;
 
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use serde::Serialize;
 /// A litmus test.
 #[derive(Clone, Copy, Debug)]
 pub struct Litmus {
-    /// Its name.
+    /// Its name; `docs/litmus.md` says what it is about.
     pub name: &'static str,
     /// Where the error was published, or lurks.
     pub source: &'static str,
@@ -323,6 +324,307 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::InsertLeavesHeader,
         protocol: Protocol::FORD,
         program: programs::absent_read,
+    },
+    Litmus {
+        name: "ford-always-undo",
+        source: "R21, T8, L6: recovery undoes whatever has an entry",
+        mutant: Mutant::AlwaysUndo,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-visible-after-free",
+        source: "R13: a release frees entries before records are visible",
+        mutant: Mutant::FreeBeforeVisible,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-data-before-log",
+        source: "R14, T8: data before its undo entry",
+        mutant: Mutant::DataBeforeLog,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-log-at-primary",
+        source: "R14: an undo entry at the primary only",
+        mutant: Mutant::LogAtPrimary,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-torn-entry",
+        source: "R16, L11: an undo entry is believed without its checksum",
+        mutant: Mutant::TrustTornEntry,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-orphan-lock",
+        source: "R26, T10: only locks that a log names are freed",
+        mutant: Mutant::NoSweep,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-lock-copied",
+        source: "R10, T4: the WRITE of the data covers the lock word",
+        mutant: Mutant::WriteCoversLock,
+        protocol: Protocol::FORD,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "ford-forward-by-primary",
+        source: "R21: forward if the primary is complete",
+        mutant: Mutant::ForwardIfPrimary,
+        protocol: Protocol::FORD,
+        program: recovery::two_lines,
+    },
+    Litmus {
+        name: "ford-forward-by-any",
+        source: "R21: forward if any replica is complete",
+        mutant: Mutant::ForwardIfAny,
+        protocol: Protocol::FORD,
+        program: recovery::two_lines_checksum,
+    },
+    Litmus {
+        name: "ford-forward-by-header",
+        source: "R21: a record is complete if its header is",
+        mutant: Mutant::ForwardByHeader,
+        protocol: Protocol::FORD,
+        program: recovery::two_lines,
+    },
+    Litmus {
+        name: "ford-forward-by-header-checksum",
+        source: "R21: a record is complete if its header is",
+        mutant: Mutant::ForwardByHeader,
+        protocol: Protocol::FORD,
+        program: recovery::two_lines_checksum,
+    },
+    Litmus {
+        name: "ford-cut-line",
+        source: "found here: a line whose WRITE a revocation has cut short has its new version, and old words",
+        mutant: Mutant::ForwardByHeader,
+        protocol: Protocol::FORD,
+        program: recovery::words_of_a_line,
+    },
+    Litmus {
+        name: "ford-cold-orphan-lock",
+        source: "R26: a lock that no log names, behind a location that was looked up",
+        mutant: Mutant::NoSweep,
+        protocol: Protocol::FORD,
+        program: recovery::cold,
+    },
+    Litmus {
+        name: "ford-late-zombie",
+        source: "R19, T11: recovery revokes nobody",
+        mutant: Mutant::RevokeNobody,
+        protocol: Protocol::FORD,
+        program: recovery::two_writers,
+    },
+    Litmus {
+        name: "ford-unlock-before-repair",
+        source: "R22: locks are freed before records are repaired",
+        mutant: Mutant::UnlockBeforeRepair,
+        protocol: Protocol::FORD,
+        program: recovery::two_writers,
+    },
+    Litmus {
+        name: "ford-log-without-lock",
+        source: "L5: undo entries of what is not locked",
+        mutant: Mutant::LogWithoutLocks,
+        protocol: Protocol::FORD,
+        program: recovery::two_late_writers,
+    },
+    Litmus {
+        name: "ford-foreign-unlock",
+        source: "R22, R26: locks of suspects are freed by whoever meets them",
+        mutant: Mutant::FreeForeignLocks,
+        protocol: Protocol::FORD,
+        program: recovery::no_lazy_unlock,
+    },
+    Litmus {
+        name: "ford-lazy-unlock",
+        source: "R17, R26: a lock that was met is freed by a WRITE, whoever has it then",
+        mutant: Mutant::ReleaseAll,
+        protocol: Protocol::FORD,
+        program: recovery::lazy_unlock,
+    },
+    Litmus {
+        name: "ford-two-reads",
+        source: "R21: what was reported, and read once, is undone",
+        mutant: Mutant::AlwaysUndo,
+        protocol: Protocol::FORD,
+        program: recovery::two_reads,
+    },
+    Litmus {
+        name: "ford-late-recoverer",
+        source: "R20: earlier recoverers are not revoked",
+        mutant: Mutant::SpareRecoverers,
+        protocol: Protocol::FORD,
+        program: recovery::successor,
+    },
+    Litmus {
+        name: "ford-free-before-repair",
+        source: "R24: entries are freed before the repair",
+        mutant: Mutant::FreeBeforeRepair,
+        protocol: Protocol::FORD,
+        program: recovery::successor,
+    },
+    Litmus {
+        name: "ford-free-after-unlock",
+        source: "R23: entries are freed after the unlock",
+        mutant: Mutant::FreeAfterUnlock,
+        protocol: Protocol::FORD,
+        program: recovery::successor_and_writer,
+    },
+    Litmus {
+        name: "ford-repair-without-log",
+        source: "R25: recovery writes what no entry at that node names",
+        mutant: Mutant::RepairWithoutLog,
+        protocol: Protocol::FORD,
+        program: recovery::half_recovered,
+    },
+    Litmus {
+        name: "ford-opposite-primaries",
+        source: "R21: a transaction of two primaries is undone that was reported",
+        mutant: Mutant::AlwaysUndo,
+        protocol: Protocol::FORD,
+        program: recovery::opposite_primaries,
+    },
+    Litmus {
+        name: "ford-own-records-logged",
+        source: "R15: each node's entry names its own records",
+        mutant: Mutant::LogOwnRecords,
+        protocol: Protocol::FORD,
+        program: recovery::no_common_node,
+    },
+    Litmus {
+        name: "ford-visible-at-once",
+        source: "R7: data without the mark",
+        mutant: Mutant::VisibleAtOnce,
+        protocol: Protocol::FORD,
+        program: recovery::reader,
+    },
+    Litmus {
+        name: "ford-rollback-to-old-version",
+        source: "R9, T6: a rollback installs the old version",
+        mutant: Mutant::RollbackOldVersion,
+        protocol: Protocol::FORD,
+        program: recovery::reader_of_lines,
+    },
+    Litmus {
+        name: "ford-validate-after-commit",
+        source: "R18: validation behind the commit round",
+        mutant: Mutant::ValidateAfterCommit,
+        protocol: Protocol::FORD,
+        program: recovery::skew,
+    },
+    Litmus {
+        name: "ford-two-in-a-row",
+        source: "found here: recovery frees an entry by its place, where that of the next transaction may lie",
+        mutant: Mutant::FreeByPlace,
+        protocol: Protocol::FORD,
+        program: recovery::two_in_a_row,
+    },
+    Litmus {
+        name: "ford-stale-entry",
+        source: "R12, T9, L6: entries stay, and there is no guard",
+        mutant: Mutant::KeepEntries,
+        protocol: Protocol::FORD,
+        program: recovery::again,
+    },
+    Litmus {
+        name: "ford-write-skew-recovered",
+        source: "R1, R2: write skew, and one of the two is taken for dead",
+        mutant: Mutant::ValidateVersionOnly,
+        protocol: Protocol::FORD,
+        program: recovery::skew_of_two,
+    },
+    Litmus {
+        name: "ford-one-of-two",
+        source: "R19, T11: recovery revokes nobody",
+        mutant: Mutant::RevokeNobody,
+        protocol: Protocol::FORD,
+        program: recovery::one_of_two,
+    },
+    Litmus {
+        name: "ford-two-victims",
+        source: "R22: locks are freed before records are repaired",
+        mutant: Mutant::UnlockBeforeRepair,
+        protocol: Protocol::FORD,
+        program: recovery::two_victims,
+    },
+    Litmus {
+        name: "ford-insert-not-logged",
+        source: "L2: the undo entry does not name what is inserted",
+        mutant: Mutant::InsertsNotLogged,
+        protocol: Protocol::FORD,
+        program: recovery::inserter,
+    },
+    Litmus {
+        name: "ford-insert-unlocked",
+        source: "R22, T17: a chain is unlocked before it is repaired",
+        mutant: Mutant::UnlockBeforeRepair,
+        protocol: Protocol::FORD,
+        program: recovery::two_inserters,
+    },
+    Litmus {
+        name: "ford-delete-undone",
+        source: "R21, T17: a delete is undone that was reported",
+        mutant: Mutant::AlwaysUndo,
+        protocol: Protocol::FORD,
+        program: recovery::deleter,
+    },
+    Litmus {
+        name: "redo-rolled-back",
+        source: "recovery rolls back although there is an entry",
+        mutant: Mutant::UndoLogged,
+        protocol: Protocol::DrtmR,
+        program: recovery::two_backups,
+    },
+    Litmus {
+        name: "redo-one-copy",
+        source: "the same of the only copy",
+        mutant: Mutant::UndoLogged,
+        protocol: Protocol::DrtmR,
+        program: recovery::one_copy,
+    },
+    Litmus {
+        name: "redo-incomplete",
+        source: "recovery installs what other participants have not logged",
+        mutant: Mutant::InstallIncomplete,
+        protocol: Protocol::DrtmR,
+        program: recovery::two_backups,
+    },
+    Litmus {
+        name: "redo-orphan-lock",
+        source: "T10: only locks that a log names are freed",
+        mutant: Mutant::NoSweep,
+        protocol: Protocol::DrtmR,
+        program: recovery::one_line,
+    },
+    Litmus {
+        name: "redo-zombie",
+        source: "T11: recovery revokes nobody",
+        mutant: Mutant::RevokeNobody,
+        protocol: Protocol::DrtmR,
+        program: recovery::two_writers,
+    },
+    Litmus {
+        name: "redo-unlock-first",
+        source: "recovery frees locks before it installs",
+        mutant: Mutant::UnlockBeforeRepair,
+        protocol: Protocol::DrtmR,
+        program: recovery::two_writers,
+    },
+    Litmus {
+        name: "redo-late-recoverer",
+        source: "earlier recoverers are not revoked",
+        mutant: Mutant::SpareRecoverers,
+        protocol: Protocol::DrtmR,
+        program: recovery::successor_and_writer,
     },
 ];
 

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use remora_lab::litmus::{ALL, Bound, run};
 
+/// Those that are too large to be explored to the end.
+const BOUNDED: [&str; 1] = ["ford-rollback-to-old-version"];
+
 #[test]
 fn ours_is_correct_and_every_mutant_is_caught() {
     for litmus in ALL {
@@ -14,7 +17,7 @@ fn ours_is_correct_and_every_mutant_is_caught() {
             litmus.name, ours.counts, ours.bounded, ours.took, mutated.counts, mutated.took, mutated.violation
         );
         assert!(ours.violation.is_none(), "{}: {:#?}", litmus.name, ours.violation);
-        assert!(!ours.bounded, "{} is not explored to the end", litmus.name);
+        assert_eq!(ours.bounded, BOUNDED.contains(&litmus.name), "{} is not explored to the end", litmus.name);
         assert!(ours.counts.interleavings > 1 && ours.counts.complete > 0, "{}: {:?}", litmus.name, ours.counts);
         assert!(mutated.violation.is_some(), "{}: {:?} is not caught", litmus.name, litmus.mutant);
         assert!(found.is_as_it_should_be());
@@ -33,4 +36,20 @@ fn names_are_unique_and_an_exploration_repeats() {
     let names: BTreeSet<_> = ALL.iter().map(|litmus| litmus.name).collect();
     assert_eq!(names.len(), ALL.len());
     assert_eq!(run(&ALL[0], Bound::default()).entry(), run(&ALL[0], Bound::default()).entry());
+}
+
+/// The book's table names every test, and none that there is not.
+#[test]
+fn the_table_of_litmus_tests_is_complete() {
+    let book = include_str!("../../../docs/litmus.md");
+    let code = book.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_name = |word: &&str| word.contains('-') && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    let table: BTreeSet<_> = code.filter(is_name).filter(|word| *word != "drtm-r").collect();
+    let names: BTreeSet<_> = ALL.iter().map(|litmus| litmus.name).collect();
+    assert_eq!(table, names);
+    for (letter, last) in [('R', 27), ('T', 20), ('L', 16)] {
+        for number in 1..=last {
+            assert!(book.contains(&format!("\n| {letter}{number} | ")), "{letter}{number} has no row");
+        }
+    }
 }

@@ -66,6 +66,7 @@ const KIND_UNDONE: u32 = 4;
 const FREED: u64 = 1 << 63;
 /// Undo entries begin at multiples of so many bytes.
 pub const UNDO_STRIDE: u64 = 256;
+const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
 /// So many bytes hold a lane's undo entries, one behind the other, before the first is overwritten.
 pub const UNDO_WINDOW: u64 = 16 * UNDO_STRIDE;
 const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
@@ -108,7 +109,7 @@ pub fn undone(words: usize) -> u64 {
 
 /// What was found of an undo entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UndoEntry<'d> {
+pub struct UndoEntry<E> {
     /// Bytes into the ring's data.
     pub place: u64,
     /// Of its transaction.
@@ -116,12 +117,17 @@ pub struct UndoEntry<'d> {
     /// What became of that: `None` as long as the entry is needed, then whether it has committed.
     pub ended: Option<bool>,
     /// See `remora_txn::log`.
-    pub entry: &'d [u64],
+    pub entry: E,
+}
+
+impl<E> UndoEntry<E> {
+    fn map<F>(self, of: impl FnOnce(E) -> F) -> UndoEntry<F> {
+        UndoEntry { place: self.place, id: self.id, ended: self.ended, entry: of(self.entry) }
+    }
 }
 
 /// The undo entries of a client in the data of one of its rings: those that are whole, and not overwritten.
-pub fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<'_>> {
-    const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
+fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<&[u64]>> {
     (0..data.len()).step_by(STRIDE_WORDS).filter_map(move |at| {
         let &[word, head, ..] = data.get(at..)? else { return None };
         let (id, kind, words) = (word & !FREED, head as u32, (head >> 32) as usize);
@@ -487,8 +493,33 @@ impl RingCopy {
         Ok(copy.applied == copy.tail)
     }
 
+    /// Its undo entries: those that are whole, and not overwritten.
+    pub async fn undo_entries(&mut self, lane: &Lane) -> Result<Vec<UndoEntry<Vec<u64>>>, MemoryError> {
+        let mut end = UNDO_WINDOW;
+        loop {
+            self.fetch(lane, 0, end).await?;
+            let data = self.words[HEADER_BYTES as usize / WORD_BYTES..].iter().take(end as usize / WORD_BYTES);
+            let data: Vec<u64> = data.map(|word| word.load(Ordering::Relaxed)).collect();
+            // Beyond the window they lie one behind the other; the last one that is known of may end behind what was read.
+            let end_of = |at: usize| {
+                let words = data.get(at + 1).filter(|head| matches!(**head as u32, KIND_UNDO | KIND_UNDONE))? >> 32;
+                Some((at + words as usize) * WORD_BYTES)
+            };
+            let ends = (0..data.len()).step_by(STRIDE_WORDS).filter_map(end_of);
+            let furthest = ends.max().unwrap_or(0).next_multiple_of(UNDO_STRIDE as usize) as u64;
+            if furthest < end || end == RING_BYTES {
+                let whole = |one: UndoEntry<&[u64]>| one.map(<[u64]>::to_vec);
+                return Ok(undo_entries(&data, self.owner).map(whole).collect());
+            }
+            end = (2 * end).max(furthest + UNDO_STRIDE).min(RING_BYTES);
+        }
+    }
+
     /// Every entry that is still whole, in any order.
     pub fn entries(&self, visit: impl FnMut(u64, &[u64])) {
+        if self.tail == 0 {
+            return;
+        }
         if let Some(reader) = RingReader::resume(&self.words, 0, self.owner) {
             reader.scan(&self.words, visit);
         }

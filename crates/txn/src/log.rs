@@ -182,7 +182,7 @@ pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
 /// The records of an entry. Ends early where the entry does not hold what it says: its checksum was right, so a program
 /// of another version wrote it.
 pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
-    let mut left = entry.get(2).copied().unwrap_or(0);
+    let mut left = entry.get(2).map_or(0, |word| *word as u32);
     let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_at_checked(RECORD_WORDS).filter(|_| left > 0)?;

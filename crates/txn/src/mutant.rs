@@ -51,11 +51,67 @@ pub enum Mutant {
     InsertLeavesHeader,
     /// FORD's lean release makes backups visible by WRITE. Rule R11b.
     ShowByWrite,
+    // From here on: of recovery, or nothing without it.
+    /// Whoever meets a lock frees it, also of a client that is only suspected, or not even that.
+    FreeForeignLocks,
+    /// FORD: data is written without the mark that it is not to be read yet. Rule R7.
+    VisibleAtOnce,
+    /// FORD: the WRITE of a record covers its lock word, on every replica. Rule R10.
+    WriteCoversLock,
+    /// FORD: undo entries stay when their transactions end, and recovery does not see that what they name has changed
+    /// since. Rule R12.
+    KeepEntries,
+    /// FORD: a release frees a node's undo entry before it makes its records visible. Rule R13.
+    FreeBeforeVisible,
+    /// FORD: on each connection the undo entry is written behind the data. Rule R14.
+    DataBeforeLog,
+    /// FORD: the undo entry is written at a primary's node only. Rule R14.
+    LogAtPrimary,
+    /// FORD: each node's undo entry names the records only that are there. Rule R15.
+    LogOwnRecords,
+    /// FORD: what was read, and is not written, is validated after the commit round. Rule R18.
+    ValidateAfterCommit,
+    /// FORD: the undo entry does not name the records that are inserted. Litmus L2.
+    InsertsNotLogged,
+    /// FORD: undo entries are written before the locks are taken, and stay when they are not got. Litmus L5.
+    LogWithoutLocks,
+    /// Recovery revokes nobody. Rule R19.
+    RevokeNobody,
+    /// Recovery revokes the client that had the transactions, and none of its former recoverers. Rule R20.
+    SpareRecoverers,
+    /// Recovery frees locks before it repairs the records. Rule R22.
+    UnlockBeforeRepair,
+    /// Recovery does not look for locks that no log names. Rule R26.
+    NoSweep,
+    /// FORD: recovery undoes every transaction that has an undo entry. Rule R21.
+    AlwaysUndo,
+    /// FORD: recovery rolls forward if the primaries are complete. Rule R21.
+    ForwardIfPrimary,
+    /// FORD: recovery rolls forward if any replica is complete. Rule R21.
+    ForwardIfAny,
+    /// FORD: recovery takes a record for complete whose header is. Rule R21.
+    ForwardByHeader,
+    /// FORD: a rollback installs the old version again. Rule R9.
+    RollbackOldVersion,
+    /// FORD: recovery believes an undo entry without a look at its checksum. Rule R16.
+    TrustTornEntry,
+    /// FORD: recovery frees undo entries after the locks. Rule R23.
+    FreeAfterUnlock,
+    /// FORD: recovery frees undo entries before it repairs. Rule R24.
+    FreeBeforeRepair,
+    /// FORD: recovery frees whatever entry lies where the one of the transaction did.
+    FreeByPlace,
+    /// FORD: recovery repairs replicas without an undo entry at their node. Rule R25.
+    RepairWithoutLog,
+    /// Redo: recovery rolls back transactions that have an entry.
+    UndoLogged,
+    /// Redo: recovery installs transactions without completing their entries at the other participants.
+    InstallIncomplete,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 20] = [
+    pub const ALL: [Mutant; 47] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -76,19 +132,47 @@ impl Mutant {
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
         Mutant::ShowByWrite,
+        Mutant::FreeForeignLocks,
+        Mutant::VisibleAtOnce,
+        Mutant::WriteCoversLock,
+        Mutant::KeepEntries,
+        Mutant::FreeBeforeVisible,
+        Mutant::DataBeforeLog,
+        Mutant::LogAtPrimary,
+        Mutant::LogOwnRecords,
+        Mutant::ValidateAfterCommit,
+        Mutant::InsertsNotLogged,
+        Mutant::LogWithoutLocks,
+        Mutant::RevokeNobody,
+        Mutant::SpareRecoverers,
+        Mutant::UnlockBeforeRepair,
+        Mutant::NoSweep,
+        Mutant::AlwaysUndo,
+        Mutant::ForwardIfPrimary,
+        Mutant::ForwardIfAny,
+        Mutant::ForwardByHeader,
+        Mutant::RollbackOldVersion,
+        Mutant::TrustTornEntry,
+        Mutant::FreeAfterUnlock,
+        Mutant::FreeBeforeRepair,
+        Mutant::FreeByPlace,
+        Mutant::RepairWithoutLog,
+        Mutant::UndoLogged,
+        Mutant::InstallIncomplete,
     ];
 }
 
 impl Mutant {
-    /// Whether a protocol has the place where the error would be.
+    /// Whether a protocol has the place where the error would be, and shows it where nobody recovers.
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{
-            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, NoLogForOneCopy, OverwriteLog,
-            ReadOnlyWithoutValidation, ValidateAtBackup,
+            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, FreeForeignLocks, InsertLeavesHeader, NoLogForOneCopy,
+            OverwriteLog, ReadOnlyWithoutValidation, ValidateAtBackup,
         };
         match self {
             Mutant::ShowByWrite => protocol.needs_atomic_writes(),
+            _ if self as usize >= FreeForeignLocks as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))
             }

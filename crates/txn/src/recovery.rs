@@ -138,7 +138,11 @@ pub async fn repair(
     rolling_back: &mut dyn FnMut(&[RolledBack<'_>]),
 ) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
     for client in dead {
-        fabric.revoke(ClientId(*client))?;
+        // Where it matters, a recoverer is named before those whom it was to recover.
+        let spared = mutant!(RevokeNobody) || mutant!(SpareRecoverers) && dead.last() != Some(client);
+        if !spared {
+            fabric.revoke(ClientId(*client))?;
+        }
     }
     lane.probe(probes::REPAIRS);
     let catalog = Catalog::read(lane).await?;
@@ -152,17 +156,21 @@ pub async fn repair(
         let logged = Logged::union(&rings);
         for (id, entry) in &logged {
             match entry.rule(&catalog) {
+                Some(Rule::Redo) if mutant!(UndoLogged) => {}
+                Some(Rule::Redo) if mutant!(InstallIncomplete) => {}
                 Some(Rule::Redo) => entry.complete(lane, *id, &mut rings).await?,
                 None => {
                     tracing::error!(id, "a log entry names tables that are not in the catalog: it is left as it is")
                 }
             }
         }
-        catalog.install(lane, &logged).await?;
+        if !mutant!(UndoLogged) {
+            catalog.install(lane, &logged).await?;
+        }
         let mut of_client = Verdicts::of_rings(&rings, &logged);
         if catalog.has_tables_in_place() {
-            let rings: Vec<_> = remains.rings().collect();
-            of_client.add_in_place(in_place::repair(lane, &catalog.metadata, &rings, *client, rolling_back).await?);
+            let told = in_place::repair(lane, &catalog.metadata, &mut rings, rolling_back).await?;
+            of_client.add_in_place(told);
         }
         tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
         verdicts.push((*client, of_client));
@@ -227,6 +235,8 @@ impl Logged {
 struct Ring {
     node: NodeId,
     lane: usize,
+    /// Where it begins.
+    base: u64,
     copy: RingCopy,
 }
 
@@ -234,7 +244,7 @@ impl Ring {
     async fn read_all(lane: &Lane, remains: &Remains, client: u32) -> Result<Vec<Ring>, MemoryError> {
         let mut rings = Vec::new();
         for (node, number, base) in remains.rings() {
-            rings.push(Ring { node, lane: number, copy: RingCopy::read(lane, node, base, client).await? });
+            rings.push(Ring { node, lane: number, base, copy: RingCopy::read(lane, node, base, client).await? });
         }
         Ok(rings)
     }
@@ -361,6 +371,9 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
         lane.execute(round).await?;
         return Ok(());
     }
+    if mutant!(UnlockBeforeRepair) {
+        round.compare_swap(at, id, LockWord::FREE.to_bits());
+    }
     round.write_words(at.plus(IMAGE_AT), record.image);
     let mut deleted = false;
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
@@ -416,7 +429,7 @@ pub async fn sweep(
                     let lock = LockWord::from_bits(words[0]);
                     let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
                     let is_prepared = shard.fstore.is_none() && matches!(Life::of(words), Some(Life::Prepared { .. }));
-                    if theirs {
+                    if theirs && !mutant!(NoSweep) {
                         found.push((*slot, lock));
                     }
                     if is_prepared && (theirs || lock.is_free()) {
@@ -470,7 +483,9 @@ pub(crate) fn free_in(
     by: Primitive,
     lock: LockWord,
 ) {
-    if by == Primitive::Call {
+    if mutant!(ReleaseAll) {
+        round.write_words(at, &[LockWord::FREE.to_bits()]);
+    } else if by == Primitive::Call {
         round.call(at.node, &[Code::Release.word(0), record.to_bits(), lock.to_bits()], None, 0);
     } else {
         round.compare_swap(at, lock.to_bits(), LockWord::FREE.to_bits());
@@ -520,8 +535,8 @@ pub async fn look_up(
 ) -> Result<Verdict, MemoryError> {
     let Some(remains) = Remains::find(lane, nodes, id.owner()).await? else { return Ok(Verdict::Forgotten) };
     if in_place {
-        let rings: Vec<_> = remains.rings().collect();
-        let (told, id) = (in_place::read(lane, &rings, id.owner()).await?, id.to_bits());
+        let mut rings = Ring::read_all(lane, &remains, id.owner()).await?;
+        let (told, id) = (in_place::read(lane, &mut rings).await?, id.to_bits());
         let verdict = told.verdict(id, ended);
         if verdict != Verdict::Undecided {
             return Ok(verdict);

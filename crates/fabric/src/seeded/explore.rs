@@ -12,7 +12,9 @@
 //! WRITEs in ascending order, and verbs wait for each other as the contract of a round says and no more. Where
 //! [`ExploreOptions`] ask for it: the crash of a client, after which nothing of it happens any more, and the drop of a
 //! client's future, whose verbs are sent. A verb in flight at a crash may land or not, also half of it: that it lands after
-//! the crash is the same as before it, since nobody else can see the crash.
+//! the crash is the same as before it, since nobody else can see the crash. And that a client is taken for dead
+//! ([`Suspicion`]), dead or not: another one begins then, and may revoke it ([`Fabric::revoke`](crate::Fabric::revoke)),
+//! which ends all its verbs at that instant, whichever have landed, also half of one; it goes on, and is told errors.
 //!
 //! # Reduction, and why nothing is lost
 //!
@@ -20,7 +22,8 @@
 //! concerns nobody else, and what it posts can be held back for as long as anybody likes. The completion of a round is a
 //! step only where its client has other rounds in flight, which it might ask about, or sleeps, or may crash. A step in
 //! memory that is declared to be its client's own ([`Private`], and checked: another's access panics) commutes with
-//! everything that others can ever do, so it is taken at once, with the same exceptions.
+//! everything that others can ever do, so it is taken at once, with the same exceptions; and all lines of a READ that are
+//! such memory are one step.
 //!
 //! *Sleep sets* (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996): of two steps that
 //! commute, in a state where both can be taken, only one order is followed. Steps of different clients commute if they
@@ -53,7 +56,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::journal::Journal;
-use super::{Running, Schedule, Seeded, State};
+use super::{Connection, InFlight, Running, Schedule, Seeded, State};
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::endpoint::Endpoint;
 use crate::executor::Worker;
@@ -79,11 +82,12 @@ pub enum Reduction {
     States,
 }
 
-/// Memory that only one client accesses, in verbs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Memory that others leave alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Private {
-    /// Whose.
-    pub client: ClientId,
+    /// Who accesses it, in verbs: one client; or several, one after the other, each once it has revoked those before it.
+    /// If nobody, all may read it, and none writes.
+    pub clients: Vec<ClientId>,
     /// Where it begins.
     pub at: Address,
     /// Its length.
@@ -91,11 +95,29 @@ pub struct Private {
 }
 
 impl Private {
-    fn contains(&self, node: NodeId, region: RegionId, word: usize) -> bool {
-        let start = self.at.offset as usize / WORD_BYTES;
-        let words = start..start + self.bytes as usize / WORD_BYTES;
-        (self.at.node, self.at.region) == (node, region) && words.contains(&word)
+    fn contains(&self, node: NodeId, region: RegionId, start: usize, end: usize) -> bool {
+        let own = self.at.offset as usize / WORD_BYTES;
+        (self.at.node, self.at.region) == (node, region) && own <= start && end <= self.end()
     }
+
+    /// The word behind it.
+    fn end(&self) -> usize {
+        (self.at.offset + self.bytes) as usize / WORD_BYTES
+    }
+}
+
+/// A client that is taken for dead at any time, whether it is or not. What its recoverer does concerns others by what is in
+/// memory, and by what it says with [`Seeded::tells`].
+///
+/// That a recoverer that is revoked goes on is not explored: nothing of it lands. Nor is that a client is taken for dead
+/// before a round completes rather than behind: what is posted before the revocation and what is posted after it fail
+/// alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Suspicion {
+    /// Who is taken for dead; if it is somebody's recoverer, only once it has begun.
+    pub of: ClientId,
+    /// Who recovers it: begins then, in every run, and does nothing before.
+    pub by: ClientId,
 }
 
 /// How a program is explored.
@@ -109,7 +131,11 @@ pub struct ExploreOptions {
     pub crash: Option<ClientId>,
     /// A client whose future is dropped at any time.
     pub cancel: Option<ClientId>,
-    /// Memory that only one client accesses.
+    /// WRITEs land word by word, and not line by line: for what a revocation or crash cuts short.
+    pub words: bool,
+    /// Who is taken for dead, and by whom.
+    pub suspicions: Vec<Suspicion>,
+    /// Memory that others leave alone.
     pub private: Vec<Private>,
 }
 
@@ -120,6 +146,8 @@ impl Default for ExploreOptions {
             reduction: Reduction::default(),
             crash: None,
             cancel: None,
+            words: false,
+            suspicions: Vec::new(),
             private: Vec::new(),
         }
     }
@@ -142,7 +170,7 @@ pub struct Counts {
     pub verbs: u64,
     /// Lines that they have read or written.
     pub lines: u64,
-    /// Crashes and drops.
+    /// Crashes, drops, and suspicions.
     pub crashes: u64,
 }
 
@@ -170,6 +198,7 @@ enum What {
     Completion,
     Crash,
     Drop,
+    Begin(ClientId),
     Service(NodeId),
     Time,
 }
@@ -195,6 +224,7 @@ impl fmt::Display for Taken {
             What::Completion => f.write_str("its round completes"),
             What::Crash => f.write_str("crashes"),
             What::Drop => f.write_str("drops what it was doing"),
+            What::Begin(ClientId(dead)) => write!(f, "takes client {dead} for dead"),
             What::Service(node) => write!(f, "the service of node {} takes a step", node.0),
             What::Time => f.write_str("time passes"),
         }
@@ -220,6 +250,10 @@ enum StepId {
     Drop {
         connection: usize,
     },
+    /// A recoverer begins.
+    Begin {
+        connection: usize,
+    },
     Service {
         index: usize,
     },
@@ -233,7 +267,8 @@ impl StepId {
             StepId::Part { connection, .. }
             | StepId::Complete { connection, .. }
             | StepId::Crash { connection }
-            | StepId::Drop { connection } => Some(connection),
+            | StepId::Drop { connection }
+            | StepId::Begin { connection } => Some(connection),
             StepId::Service { .. } | StepId::Time => None,
         }
     }
@@ -274,6 +309,12 @@ pub(super) struct Trail {
     asleep_until: Option<Nanos>,
     /// Whether one of its coroutines runs.
     running: bool,
+    /// Whether it is a recoverer.
+    recovers: bool,
+    /// Whether it is one that has not begun.
+    waits: bool,
+    /// Everything that it has told others, in order.
+    told: u64,
     crashed: bool,
     dropped: bool,
 }
@@ -292,6 +333,21 @@ enum Looked {
     Words(Address, Vec<u64>),
     /// A call: how many words of the node had changed then.
     Node(NodeId, u64),
+}
+
+impl Connection {
+    /// Nothing of its client happens any more.
+    pub(super) fn crash(&mut self) {
+        let trail = &mut self.trail;
+        if trail.recovers && trail.running {
+            // How far it had come is to be seen in memory only.
+            (trail.history, trail.clock) = (trail.told, 0);
+        }
+        trail.crashed = true;
+        trail.running = false;
+        trail.asleep_until = None;
+        self.in_flight.clear();
+    }
 }
 
 impl Trail {
@@ -461,7 +517,8 @@ impl Play<'_> {
         worker: &Worker,
         players: impl IntoIterator<Item = Player<F>>,
     ) -> Option<Vec<Option<F::Output>>> {
-        let mut cast: Vec<Member<F>> = players.into_iter().map(|player| Member::new(self.fabric, player)).collect();
+        let member = |player| Member::new(self.fabric, player, self.options);
+        let mut cast: Vec<Member<F>> = players.into_iter().map(member).collect();
         self.fabric.state().schedule = Schedule::Explored;
         self.settle(worker, &mut cast);
         let mut at = 0;
@@ -543,7 +600,7 @@ impl Play<'_> {
             return Err(Ended::Asleep);
         }
         let conflicts = enabled.iter().map(|one| {
-            let conflict = |(index, other)| u64::from(state.conflict(one, other)) << index;
+            let conflict = |(index, other)| u64::from(state.conflict(one, other, self.options)) << index;
             enabled.iter().enumerate().map(conflict).sum()
         });
         let current = todo.trailing_zeros() as usize;
@@ -575,7 +632,7 @@ impl Play<'_> {
                 }
                 What::Verb(Verb::AfterCompletion, _) => {}
                 What::Verb(_, part) => counts.verbs += u64::from(part == 0),
-                What::Crash | What::Drop => counts.crashes += 1,
+                What::Crash | What::Drop | What::Begin(_) => counts.crashes += 1,
                 What::Completion | What::Service(_) | What::Time => {}
             }
         }
@@ -627,18 +684,22 @@ struct Member<F: Future> {
 }
 
 impl<F: Future> Member<F> {
-    fn new(fabric: &Seeded, player: Player<F>) -> Member<F> {
+    fn new(fabric: &Seeded, player: Player<F>, options: &ExploreOptions) -> Member<F> {
         let mut state = fabric.state();
         let connection = state.connections.iter().rposition(|connection| connection.client == player.client);
         let connection = connection.expect("a client that plays is connected");
-        state.connections[connection].trail.running = true;
+        let trail = &mut state.connections[connection].trail;
+        trail.running = true;
+        trail.recovers = options.suspicions.iter().any(|suspicion| suspicion.by == player.client);
+        trail.waits = trail.recovers;
         Member { connection, endpoint: player.endpoint, future: Some(Box::pin(player.future)), output: None }
     }
 
     /// True if it has finished just now.
     fn poll(&mut self, fabric: &Seeded) -> bool {
         let Some(future) = &mut self.future else { return false };
-        if fabric.state().connections[self.connection].trail.crashed {
+        let Trail { crashed, waits, .. } = fabric.state().connections[self.connection].trail;
+        if crashed || waits {
             return false;
         }
         let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { return false };
@@ -687,10 +748,28 @@ impl State {
     /// Makes everything as it was before the run.
     fn put_back(&mut self, memory: &Memory) {
         self.connections.clear();
+        self.revoked.clear();
         self.services.clear();
         self.handlers.fill(0);
         if let Some(journal) = &mut self.journal {
             journal.rewind(memory);
+        }
+    }
+
+    /// A client is revoked: whatever of it has not landed does not.
+    pub(super) fn cut_off(&mut self, client: ClientId) {
+        for connection in self.connections.iter_mut().filter(|connection| connection.client == client) {
+            if connection.trail.recovers {
+                connection.crash();
+            }
+            connection.in_flight.iter_mut().for_each(InFlight::cut_off);
+        }
+    }
+
+    /// A client tells others something that they, or who judges the run, may go by. Needed of recoverers only.
+    pub(super) fn tells(&mut self, client: ClientId, what: u64) {
+        for connection in self.connections.iter_mut().filter(|connection| connection.client == client) {
+            connection.trail.told = fold(connection.trail.told, what);
         }
     }
 
@@ -704,7 +783,8 @@ impl State {
         for connection in &self.connections {
             let trail = &connection.trail;
             all = fold(all, trail.history);
-            all = fold(all, trail.clock << 2 | u64::from(trail.crashed) << 1 | u64::from(trail.dropped));
+            let [waits, crashed, dropped] = [trail.waits, trail.crashed, trail.dropped].map(u64::from);
+            all = fold(all, trail.clock << 3 | waits << 2 | crashed << 1 | dropped);
             for round in &connection.in_flight {
                 all = fold(fold(all, round.ticket.0), round.brought);
                 for running in &round.verbs {

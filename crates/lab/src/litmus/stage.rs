@@ -1,7 +1,8 @@
 //! Where litmus programs play: small memory nodes, tables of a few rows, and clients that are made anew for every run.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,16 +10,21 @@ use std::task::Poll;
 
 use remora::Protocol;
 use remora::floors::fabric::seeded::Seeded;
-use remora::floors::fabric::seeded::explore::{Exploration, ExploreOptions, Player, Private, Reduction, explore};
-use remora::floors::fabric::{ClientId, Fabric, Host, Lane, NodeId, WORD_BYTES, Worker, block_on};
+use remora::floors::fabric::seeded::explore::{
+    Exploration, ExploreOptions, Player, Private, Reduction, Suspicion, explore,
+};
+use remora::floors::fabric::{
+    ClientId, Fabric, Fault, Host, Lane, NodeId, ServiceHandle, WORD_BYTES, Worker, block_on,
+};
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Sizes, Table, bulk_load, fstore};
-use remora::floors::memory::ring::{RING_EXTENT_BYTES, RingReader};
+use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_WINDOW};
 use remora::floors::memory::{
-    Discipline, Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableId, TableSpec, clients, identity,
-    metadata, node,
+    Discipline, Fingerprint, IndexKind, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec, clients,
+    identity, metadata, node,
 };
-use remora::floors::sync::{Key, layout};
+use remora::floors::sync::{Key, KeyHash, TransactionId, layout};
+use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
     Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, inspect,
 };
@@ -34,7 +40,7 @@ pub(super) type Said = Option<Vec<u64>>;
 pub(super) type Broken = String;
 
 /// A row: a key of a table whose values are so many equal words.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Row {
     pub(super) table: TableId,
     pub(super) key: u64,
@@ -49,7 +55,12 @@ pub(super) struct Stage {
     metadata: Metadata,
     names: Vec<String>,
     clients: Vec<(Registration, Protocol)>,
+    /// Rows that tables have room for, beside those that they begin with.
+    spare: u64,
 }
+
+/// Bytes at the start of a ring that programs write to.
+const RING_USED_BYTES: u64 = HEADER_BYTES + UNDO_WINDOW;
 
 /// How a program is explored.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +71,10 @@ pub(super) struct Explored {
     pub(super) crash: Option<usize>,
     /// The number of a client whose future is dropped at any time.
     pub(super) cancel: Option<usize>,
+    /// Whether WRITEs land word by word, and not line by line.
+    pub(super) words: bool,
+    /// Numbers of clients that are taken for dead at any time, and of those that recover them, which do nothing else.
+    pub(super) suspicions: Vec<(usize, usize)>,
     /// Whether the memory nodes apply their rings, at any time; else they do in the end.
     pub(super) appliers: bool,
 }
@@ -93,7 +108,12 @@ impl Stage {
             (client.expect("a connection").expect("a registration"), *protocol)
         };
         let clients = protocols.iter().map(client).collect();
-        Stage { fabric, nodes, admin, metadata: Metadata::default(), names: Vec::new(), clients }
+        Stage { fabric, nodes, admin, metadata: Metadata::default(), names: Vec::new(), clients, spare: 2 }
+    }
+
+    /// Tables have no room for more than they begin with: there is less to be looked at.
+    pub(super) fn tight(self) -> Stage {
+        Stage { spare: 0, ..self }
     }
 
     fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
@@ -102,16 +122,28 @@ impl Stage {
 
     /// A table at node 0 with backups at all others, of values of so many words, that holds the keys 0, 1, 2 ...
     pub(super) fn table(&mut self, scheme: ReadScheme, words: usize, values: &[u64]) -> impl Fn(u64) -> Row + use<> {
+        self.table_at(0, self.nodes, scheme, words, values)
+    }
+
+    /// The same with its primary at a node and its replicas at so many, the following ones.
+    pub(super) fn table_at(
+        &mut self,
+        primary: u16,
+        replicas: u16,
+        scheme: ReadScheme,
+        words: usize,
+        values: &[u64],
+    ) -> impl Fn(u64) -> Row + use<> {
         let name = format!("table {}", self.names.len());
         let layout = layout(8, 8 * words, scheme).expect("small values");
         let index = self.clients[0].1.index();
         let sizes = if index == IndexKind::ClusterHash {
             let mut geometry = Geometry::for_rows(1, layout.slot_bytes);
-            geometry.slots = values.len() as u64 + 2;
+            geometry.slots = values.len() as u64 + self.spare;
             Sizes::of(&geometry)
         } else {
             // One chain, with room for what is inserted.
-            Sizes::of(&fstore::Geometry::new(1, 1, values.len() as u64 + 2, layout.slot_bytes.into()))
+            Sizes::of(&fstore::Geometry::new(1, 1, values.len() as u64 + self.spare, layout.slot_bytes.into()))
         };
         let spec = TableSpec {
             name: name.clone(),
@@ -119,8 +151,9 @@ impl Stage {
             layout,
             index,
             discipline: self.clients[0].1.discipline(),
-            shards: 1,
-            replicas: self.nodes as u8,
+            // All but the last one are empty: shard by shard, primaries are at one node after the other.
+            shards: primary + 1,
+            replicas: replicas as u8,
             buckets: sizes.buckets,
             indirect: sizes.indirect,
             slots: sizes.slots,
@@ -130,12 +163,15 @@ impl Stage {
         let create = async |lane: &Lane| metadata::create_table(lane, nodes, admin, spec).await;
         self.metadata = self.administer(create).expect("room for a table").1;
         let table = Table::open(&self.metadata, &name).expect("the table that was created");
-        let rows = values.iter().zip(0..).map(|(value, number)| (key(number), vec![*value; words].as_bytes().to_vec()));
+        let in_shard = |number: &u64| table.home(KeyHash::of(key(*number).words())).shard == primary;
+        let keys: Vec<u64> = (0..).filter(in_shard).take(values.len() + self.spare as usize + 8).collect();
+        let rows =
+            values.iter().zip(&keys).map(|(value, number)| (key(*number), vec![*value; words].as_bytes().to_vec()));
         let load = async |lane: &Lane| bulk_load(lane, &table, rows).await;
         self.administer(load).expect("room for the rows");
         self.names.push(name);
         let id = table.id();
-        move |key| Row { table: id, key, words }
+        move |number| Row { table: id, key: keys[number as usize], words }
     }
 
     /// Explores a program: every client plays `part`, after `before` has been played at once by one after the other, and
@@ -148,64 +184,120 @@ impl Stage {
         judge: impl Fn(&Scene<'_>) -> Result<(), Broken>,
     ) -> Exploration<Broken> {
         let client = |number: usize| ClientId(self.clients[number].0.incarnation);
-        let rings = self.clients.iter().filter(|_| !explored.appliers).flat_map(|(registration, _)| {
-            let at = move |node| Private {
-                client: ClientId(registration.incarnation),
-                at: registration.ring(NodeId(node), 0).applied_at(),
-                bytes: RING_EXTENT_BYTES,
-            };
-            (0..self.nodes).map(at)
-        });
-        // Nobody else looks at the primaries of one that is alone, and has backups.
-        let alone = self.clients.len() == 1 && self.nodes > 1;
-        let primaries =
-            alone.then(|| Private { client: client(0), at: node::at(NodeId(0), 0), bytes: NODE_BYTES as u64 });
+        let suspicions: Vec<_> =
+            explored.suspicions.iter().map(|(of, by)| Suspicion { of: client(*of), by: client(*by) }).collect();
         let options = ExploreOptions {
             runs_max: explored.runs_max,
             crash: explored.crash.map(client),
             cancel: explored.cancel.map(client),
-            private: rings.chain(primaries).collect(),
-            // Every order is run to its end: these programs are small enough.
-            reduction: Reduction::Commuting,
+            words: explored.words,
+            // Every order is run to its end where programs are small enough.
+            reduction: if suspicions.is_empty() { Reduction::Commuting } else { Reduction::States },
+            private: self.private(explored, &suspicions),
+            suspicions,
         };
         explore(&self.fabric, &options, |play| {
-            let mut appliers = Vec::new();
             for at in (0..self.nodes).map(NodeId) {
                 let region = self.fabric.region(at, node::REGION).expect("a node's memory");
-                self.fabric.answer(at, Box::new(RpcHandler::new(region.clone())));
-                // Node 0 has primaries only, where there are backups at all.
-                if explored.appliers && at.0 > 0 {
-                    appliers.push(self.fabric.serve(at, "applier", Box::new(Applier::new(region))));
-                }
+                self.fabric.answer(at, Box::new(RpcHandler::new(region)));
             }
+            let _appliers = if explored.appliers { self.appliers() } else { Vec::new() };
             let worker = Worker::new();
-            let reported = Rc::new(Cell::new(0));
+            let ledger = Rc::new(Ledger::default());
             let mut actors: Vec<Actor> =
-                (0..self.clients.len()).map(|number| self.actor(&worker, number, &reported)).collect();
+                (0..self.clients.len()).map(|number| self.actor(&worker, number, &ledger)).collect();
             for (number, actor) in actors.iter_mut().enumerate() {
                 worker.run([(actor.session.lane().id(), before(number, actor))]);
             }
+            ledger.told.take();
             let players: Vec<_> = actors
                 .iter_mut()
                 .enumerate()
-                .map(|(number, actor)| Player {
-                    client: client(number),
-                    endpoint: actor.session.lane().endpoint().clone(),
-                    future: part(number, actor),
+                .map(|(number, actor)| {
+                    let dead: Vec<u32> =
+                        dead_of(number, &explored.suspicions).into_iter().map(|dead| client(dead).0).collect();
+                    let endpoint = actor.session.lane().endpoint().clone();
+                    let part = &part;
+                    let future = async move {
+                        if dead.is_empty() { part(number, actor).await } else { actor.recover(&dead).await }
+                    };
+                    Player { client: client(number), endpoint, future }
                 })
                 .collect();
             let Some(said) = play.run(&worker, players) else { return Ok(()) };
             let said = said.into_iter().map(Option::flatten).collect();
-            judge(&Scene { stage: self, said })
+            let (told, seen, verdicts) = (ledger.told.take(), ledger.seen.take(), ledger.verdicts.take());
+            judge(&Scene { stage: self, applies: explored.appliers, said, told, seen, verdicts })
         })
     }
 
-    fn actor(&self, worker: &Worker, number: usize, reported: &Rc<Cell<usize>>) -> Actor {
+    /// Who applies the rings of nodes; node 0 has primaries only, where there are backups at all.
+    fn appliers(&self) -> Vec<ServiceHandle> {
+        let applier = |at| {
+            let region = self.fabric.region(at, node::REGION).expect("a node's memory");
+            self.fabric.serve(at, "applier", Box::new(Applier::new(region)))
+        };
+        (1..self.nodes).map(NodeId).map(applier).collect()
+    }
+
+    /// Memory that others leave alone.
+    fn private(&self, explored: &Explored, suspicions: &[Suspicion]) -> Vec<Private> {
+        let mut private = Vec::new();
+        for at in (0..self.nodes).map(NodeId) {
+            let rings = |(registration, _): &(Registration, Protocol)| {
+                let heirs = suspicions.iter().filter(|one| self.is_heir(one.by, registration.incarnation, suspicions));
+                let clients = std::iter::once(ClientId(registration.incarnation)).chain(heirs.map(|one| one.by));
+                let ring = registration.ring(at, 0).applied_at();
+                Private { clients: clients.collect(), at: ring, bytes: RING_EXTENT_BYTES }
+            };
+            let mut rings: Vec<Private> = self.clients.iter().map(rings).collect();
+            if !suspicions.is_empty() {
+                // What nobody writes: all but tables, and the beginnings of rings.
+                rings.iter_mut().for_each(|ring| ring.bytes = RING_USED_BYTES);
+                let shards = &self.metadata.shards;
+                let is_last = |next: usize, table| shards.get(next).is_none_or(|next| next.table != table);
+                let used = shards.iter().zip(1..).filter(|(shard, next)| is_last(*next, shard.table));
+                let of_tables = used.flat_map(|(shard, _)| {
+                    let replicas = shard.replicas.iter().filter(|replica| replica.node == at);
+                    // Where nothing is inserted, headers do not change.
+                    let name = &self.names[usize::from(shard.table.0)];
+                    let table = Table::open_with_cache(&self.metadata, name, 0).expect("a table of the stage");
+                    let from = if self.spare > 0 { 0 } else { table.index().slot_behind(0).unwrap_or(0) };
+                    replicas.map(move |replica| (replica.base + from, shard.bytes - from))
+                });
+                let mut used: Vec<_> = rings.iter().map(|ring| (ring.at.offset, ring.bytes)).chain(of_tables).collect();
+                used.push((NODE_BYTES as u64, 0));
+                used.sort_unstable();
+                let mut from = 0;
+                for (start, bytes) in used {
+                    private.push(Private { clients: Vec::new(), at: node::at(at, from), bytes: start - from });
+                    from = start + bytes;
+                }
+            }
+            if !explored.appliers {
+                private.extend(rings);
+            }
+        }
+        // Nobody else looks at the primaries of one that is alone, and has backups.
+        if self.clients.len() == 1 && self.nodes > 1 {
+            let clients = vec![ClientId(self.clients[0].0.incarnation)];
+            private.push(Private { clients, at: node::at(NodeId(0), 0), bytes: NODE_BYTES as u64 });
+        }
+        private
+    }
+
+    /// Whether a client may come to recover another.
+    fn is_heir(&self, heir: ClientId, of: u32, suspicions: &[Suspicion]) -> bool {
+        let of_heir = |heir: &ClientId| suspicions.iter().find(|one| one.by == *heir).map(|one| one.of);
+        std::iter::successors(of_heir(&heir), of_heir).any(|dead| dead.0 == of)
+    }
+
+    fn actor(&self, worker: &Worker, number: usize, ledger: &Rc<Ledger>) -> Actor {
         let (registration, protocol) = &self.clients[number];
         let endpoint = worker.connect(&self.fabric, ClientId(registration.incarnation)).expect("a connection");
         let lane = worker.lane(&endpoint, number as u64).expect("few lanes");
-        let config =
-            SessionConfig { protocol: *protocol, epoch: 1, nodes: self.nodes, sequence: Rc::new(Cell::new(1)) };
+        let sequence = Rc::new(Cell::new(1));
+        let config = SessionConfig { protocol: *protocol, epoch: 1, nodes: self.nodes, sequence: sequence.clone() };
         let mut session = Session::new(lane, registration, 0, config);
         // A client that takes the table's locks for the CPU's own has been told so by a catalog of its own.
         let mut metadata = self.metadata.clone();
@@ -218,14 +310,72 @@ impl Stage {
             let table = Table::open_with_cache(&metadata, name, usize::MAX).expect("a table of the stage");
             session.register(Arc::new(table));
         }
-        Actor { session, reported: reported.clone() }
+        let incarnations = self.clients.iter().map(|(registration, _)| registration.incarnation).collect();
+        Actor { session, number, incarnations, sequence, fabric: self.fabric.clone(), ledger: ledger.clone() }
+    }
+}
+
+/// Whom a client recovers: the one that it takes for dead, and whom that one was to recover.
+fn dead_of(recoverer: usize, suspicions: &[(usize, usize)]) -> Vec<usize> {
+    let of = |by: &usize| suspicions.iter().find(|(_, other)| other == by).map(|(of, _)| *of);
+    std::iter::successors(of(&recoverer), of).collect()
+}
+
+/// What became of a transaction, as its client was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    Committed,
+    Aborted,
+    Unknown,
+}
+
+/// What is to be known in the end of a run beside memory.
+#[derive(Default)]
+struct Ledger {
+    /// Commits that were reported.
+    reported: Cell<usize>,
+    /// Recoveries that have decided.
+    recovered: Cell<usize>,
+    told: RefCell<Vec<Told>>,
+    /// What clients have read, whether they have committed or not.
+    seen: RefCell<Vec<Vec<u64>>>,
+    verdicts: RefCell<Vec<(u32, Verdicts)>>,
+}
+
+/// A transaction, and what its client was told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) client: usize,
+    /// Which of the client's transactions it is.
+    pub(super) nth: usize,
+    pub(super) id: TransactionId,
+    pub(super) answer: Answer,
+}
+
+/// What a client's transaction adds to records.
+pub(super) fn amount(client: usize, nth: usize) -> u64 {
+    1 << (8 * client + 4 * nth)
+}
+
+/// Says that these clients' locks mean nothing any more.
+struct Gone(Vec<u32>);
+
+impl Departed for Gone {
+    fn is_recovered(&self, client: u32) -> bool {
+        self.0.contains(&client)
     }
 }
 
 /// A client of a run.
 pub(super) struct Actor {
     pub(super) session: Session,
-    reported: Rc<Cell<usize>>,
+    /// Its number in the program.
+    number: usize,
+    /// Of all clients.
+    incarnations: Rc<[u32]>,
+    sequence: Rc<Cell<u64>>,
+    fabric: Seeded,
+    ledger: Rc<Ledger>,
 }
 
 impl Actor {
@@ -241,12 +391,39 @@ impl Actor {
         mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Vec<u64>, Stop>,
     ) -> Said {
         let options = TransactOptions { attempts, ..TransactOptions::default() };
-        let result = self.session.transact(options, async |tx| body(tx).await.map(Ok::<_, ()>)).await;
-        match result {
-            Ok(Ok(values)) => Some(values),
-            Ok(Err(())) | Err(Stop::Abort(_) | Stop::Exists | Stop::Absent) => None,
+        let mut id = None;
+        let attempt = self.session.transact(options, async |tx| {
+            id = Some(tx.id());
+            body(tx).await.map(Ok::<_, ()>)
+        });
+        let result = attempt.await;
+        let (answer, said) = match result {
+            Ok(Ok(values)) => (Answer::Committed, Some(values)),
+            Ok(Err(())) | Err(Stop::Abort(_) | Stop::Exists | Stop::Absent | Stop::Fenced) => (Answer::Aborted, None),
+            Err(Stop::Unknown(_)) => (Answer::Unknown, None),
             Err(stop) => panic!("a litmus program meets contention only, not: {stop}"),
-        }
+        };
+        let mut all = self.ledger.told.borrow_mut();
+        let nth = all.iter().filter(|told| told.client == self.number).count();
+        all.extend(id.map(|id| Told { client: self.number, nth, id, answer }));
+        said
+    }
+
+    /// Recovers clients: nothing if it is recovered itself meanwhile.
+    async fn recover(&mut self, dead: &[u32]) -> Said {
+        let lane = self.session.lane();
+        let verdicts = unless_revoked(recovery::repair(&self.fabric, lane, dead, &mut |_| ()).await)?;
+        let mut decided = DefaultHasher::new();
+        format!("{verdicts:?}").hash(&mut decided);
+        self.fabric.tells(ClientId(self.incarnations[self.number]), decided.finish());
+        self.ledger.verdicts.borrow_mut().extend(verdicts);
+        self.ledger.recovered.set(self.ledger.recovered.get() + 1);
+        let me = || {
+            self.sequence.set(self.sequence.get() + 1);
+            TransactionId::new(self.incarnations[self.number], self.sequence.get())
+        };
+        unless_revoked(recovery::sweep(lane, dead, 0, me, |_| ()).await)?;
+        Some(Vec::new())
     }
 
     /// Brings the locations of rows into the client's cache.
@@ -259,22 +436,65 @@ impl Actor {
         .await;
     }
 
+    /// What its next transaction adds to records: an amount that no other does.
+    pub(super) fn amount(&self) -> u64 {
+        let own = self.ledger.told.borrow().iter().filter(|told| told.client == self.number).count();
+        amount(self.number, own)
+    }
+
     /// Tells the others that a commit has been reported.
     pub(super) fn report(&self) {
-        self.reported.set(self.reported.get() + 1);
+        self.ledger.reported.set(self.ledger.reported.get() + 1);
     }
 
     /// Waits until so many commits have been reported. Only before the client's first round.
     pub(super) async fn reported(&self, count: usize) {
-        poll_fn(|_| if self.reported.get() >= count { Poll::Ready(()) } else { Poll::Pending }).await;
+        poll_fn(|_| if self.ledger.reported.get() >= count { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Where it notes what it reads, whether it commits or not.
+    pub(super) fn seen(&self) -> impl Fn(Vec<u64>) + use<> {
+        let ledger = self.ledger.clone();
+        move |words| ledger.seen.borrow_mut().push(words)
+    }
+
+    /// Frees the locks of these clients that it meets.
+    pub(super) fn watch_for(&mut self, dead: &[usize]) {
+        let dead = dead.iter().map(|number| self.incarnations[*number]).collect();
+        self.session.watch_for(Rc::new(Gone(dead)), Rc::default());
+    }
+
+    /// Waits until a recoverer has decided, and frees the locks of these clients that it meets from then on. Only before
+    /// the client's first round.
+    pub(super) async fn recovered(&mut self, dead: &[usize]) {
+        let is_recovered = || self.ledger.recovered.get() > 0;
+        poll_fn(|_| if is_recovered() { Poll::Ready(()) } else { Poll::Pending }).await;
+        self.watch_for(dead);
+    }
+}
+
+/// `None` if its client was revoked meanwhile.
+fn unless_revoked<T>(result: Result<T, MemoryError>) -> Option<T> {
+    match result {
+        Ok(done) => Some(done),
+        Err(MemoryError::Fabric(error)) if error.fault == Fault::Revoked => None,
+        Err(error) => panic!("recovery fails where it is taken for dead only, not: {error}"),
     }
 }
 
 /// The end of a run.
 pub(super) struct Scene<'s> {
     stage: &'s Stage,
+    /// Whether the memory nodes have applied their rings during the run.
+    applies: bool,
     /// What each client said.
     pub(super) said: Vec<Said>,
+    /// What each transaction's client was told, in the order of their ends.
+    pub(super) told: Vec<Told>,
+    /// What clients have read, whether they have committed or not.
+    pub(super) seen: Vec<Vec<u64>>,
+    /// What recoverers have found.
+    pub(super) verdicts: Vec<(u32, Verdicts)>,
 }
 
 impl Scene<'_> {
@@ -303,6 +523,10 @@ impl Scene<'_> {
 
     /// Lets the memory nodes apply their rings to the end.
     pub(super) fn apply(&self) {
+        if self.stage.clients[0].1.discipline() == Discipline::IN_PLACE {
+            return; // nothing is logged to be applied
+        }
+        let _appliers = if self.applies { Vec::new() } else { self.stage.appliers() };
         self.stage.fabric.settle_services();
     }
 
@@ -311,7 +535,8 @@ impl Scene<'_> {
         let name = &self.stage.names[usize::from(row.table.0)];
         let table = Table::open_with_cache(&self.stage.metadata, name, 0).expect("a table of the stage");
         let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
-        let replica = table.shard_replicas(0).iter().find(|replica| replica.node == NodeId(at)).expect("a replica");
+        let shard = table.home(KeyHash::of(key(row.key).words())).shard;
+        let replica = table.shard_replicas(shard).iter().find(|replica| replica.node == NodeId(at)).expect("a replica");
         let (mut slot, mut found) = (0, None);
         while let Some(next) = table.index().slot_behind(slot) {
             let at = replica.address(next).offset as usize / WORD_BYTES;
@@ -338,6 +563,30 @@ impl Scene<'_> {
         }
         found
     }
+
+    /// Undo entries at a node that are not free.
+    pub(super) fn undo_entries_at(&self, at: u16) -> usize {
+        let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
+        let of_client = |(registration, _): &(Registration, Protocol)| {
+            let (mut count, ring) = (0, registration.ring(NodeId(at), 0).applied_at().offset);
+            if let Some(ring) = RingReader::resume(region.words(), ring, registration.incarnation) {
+                ring.scan_undo(region.words(), |_, _| count += 1);
+            }
+            count
+        };
+        self.stage.clients.iter().map(of_client).sum()
+    }
+
+    /// The same at all nodes.
+    pub(super) fn undo_entries(&self) -> usize {
+        (0..self.stage.nodes).map(|at| self.undo_entries_at(at)).sum()
+    }
+
+    /// What recoverers have found to have become of a transaction.
+    pub(super) fn verdicts_of(&self, told: Told) -> impl Iterator<Item = Verdict> {
+        let of_client = self.verdicts.iter().filter(move |(client, _)| *client == told.id.owner());
+        of_client.map(move |(_, verdicts)| verdicts.of(told.id))
+    }
 }
 
 fn key(number: u64) -> Key {
@@ -352,6 +601,11 @@ pub(super) fn want(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
 /// Names a row to be changed: where a protocol locks early, it is locked when it is fetched.
 pub(super) fn want_to_change(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
     tx.want_for(row.table, &key(row.key), Intent::Update)
+}
+
+/// Names a row to be deleted.
+pub(super) fn want_to_delete(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
+    tx.want_for(row.table, &key(row.key), Intent::Delete)
 }
 
 /// Names a row to be inserted.

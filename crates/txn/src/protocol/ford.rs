@@ -341,7 +341,7 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, 
     }
     item.keep(arena, &record);
     item.current = item.at_primary && record.lock().is_free();
-    if item.lock == Lock::Held {
+    if item.lock == Lock::Held || mutant!(LogWithoutLocks) {
         item.keep_before(arena, &record);
     }
     Ok(Seen::Done)
@@ -728,17 +728,27 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         }
         tx.lane.sleep(LOG_PAUSE_NS).await;
     }
+    if mutant!(LogWithoutLocks) {
+        let mut round = tx.lane.round();
+        write_entry(tx, &mut round, &entry);
+        tx.lane.execute(round).await?;
+    }
     if mutant!(ValidateWithLocks) {
         validate(tx, true).await?;
         lock_rest(tx).await?;
     } else {
         lock_rest(tx).await?;
-        validate(tx, true).await?;
+        if !mutant!(ValidateAfterCommit) {
+            validate(tx, true).await?;
+        }
     }
     tx.mark(|phases, now| phases.validated = now);
     tx.lane.probe(probes::VALIDATED);
     tx.committing();
     write_replicas(tx, &entry, ford).await?;
+    if mutant!(ValidateAfterCommit) {
+        validate(tx, true).await?;
+    }
     tx.mark(|phases, now| phases.logged = now);
     tx.lane.probe(probes::LOGGED);
     release(tx, ford).await;
@@ -783,14 +793,24 @@ fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
     if participants.count_ones() as usize > LOG_NODES_MAX {
         return Err(Limit::LogNodes.into());
     }
-    let before: usize =
-        sets.items.iter().filter(|item| item.is_written()).map(|item| sets.shape(item).image_words()).sum();
-    let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + log::RECORD_WORDS * sets.written + before;
+    let words = entry_words(sets, is_logged);
     if words > FRAME_BYTES_MAX / 8 {
         return Err(Limit::LogEntry.into());
     }
     tx.undo_words = words;
     Ok(UndoEntry { participants, backups, words })
+}
+
+/// Whether a record is in the undo entry: if it is written.
+fn is_logged(item: &Item) -> bool {
+    item.is_written() && !(mutant!(InsertsNotLogged) && item.change == Change::Insert)
+}
+
+/// Words of the frame of an undo entry of some records.
+fn entry_words(sets: &Sets, logged: impl Fn(&Item) -> bool) -> usize {
+    let logged = sets.items.iter().filter(|item| logged(item));
+    let records: usize = logged.map(|item| log::RECORD_WORDS + sets.shape(item).image_words()).sum();
+    FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + records
 }
 
 /// Locks what is written and was only named to be read, and sees in the same round trip whether it is still what was read.
@@ -877,22 +897,9 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     let sets = &tx.state.sets;
     let written = || sets.items.iter().filter(|item| item.is_written());
 
-    let records = written().map(|item| UndoRecord {
-        pointer: item.location.pointer,
-        version: item.version.committed_over().to_bits(),
-        checksum: log::image_checksum(sets.image(item)),
-        before: item.before(&sets.arena),
-    });
-    let staged = round.stage_words(entry.words);
-    let frame = round.staged_mut(staged);
-    let head = [tx.state.epoch, entry.participants];
-    let kind = UndoKind { lap: tx.state.undo.lap, lean: ford.lean };
-    log::encode_undo(&mut frame[2..entry.words - 1], head, kind, records);
-    ring::seal_undo(frame, tx.id.to_bits());
-    for node in nodes(entry.participants) {
-        round.write_staged(undo_at(tx, node), staged);
+    if !mutant!(DataBeforeLog) {
+        write_entry(tx, &mut round, entry);
     }
-
     let mut rounds: Vec<Round<'s>> = Vec::new();
     // Which replicas, by their number, are written together: all, or backups before primaries.
     let kinds: &[fn(usize) -> bool] =
@@ -909,10 +916,13 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
                 flush_backups(&mut round, entry, ford);
                 rounds.push(std::mem::replace(&mut round, lane.round()));
             }
-            let staged = round.stage_words(image.len());
-            let copy = round.staged_mut(staged);
+            let from = if mutant!(WriteCoversLock) { 0 } else { IMAGE_AT };
+            let lock = (IMAGE_AT - from) as usize / 8;
+            let staged = round.stage_words(lock + image.len());
+            let (before, copy) = round.staged_mut(staged).split_at_mut(lock);
+            before.fill(tx.id.lock().to_bits());
             copy.copy_from_slice(image);
-            if let Some(version) = copy.first_mut().filter(|_| ford.corrections) {
+            if let Some(version) = copy.first_mut().filter(|_| ford.corrections && !mutant!(VisibleAtOnce)) {
                 *version |= Version::INVISIBLE;
             }
             for (number, replica) in replicas.iter().enumerate().filter(|(number, _)| kind(*number)) {
@@ -920,7 +930,7 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
                     let lock = if number == 0 { tx.id.lock() } else { LockWord::FREE }.to_bits();
                     round.compare_swap(replica.address(item.location.pointer.offset()), lock, lock);
                 }
-                round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), staged);
+                round.write_staged(replica.address(item.location.pointer.offset() + from), staged);
                 if !ford.selective_flush {
                     round.flush(replica.node);
                 }
@@ -930,6 +940,9 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
             flush_backups(&mut round, entry, ford);
         }
     }
+    if mutant!(DataBeforeLog) {
+        write_entry(tx, &mut round, entry);
+    }
     if rounds.is_empty() {
         return round;
     }
@@ -937,6 +950,43 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
     let first = rounds.remove(0);
     tx.unsent = rounds;
     first
+}
+
+/// Adds the WRITE of the undo entry to every participant.
+fn write_entry(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
+    let sets = &tx.state.sets;
+    if mutant!(LogOwnRecords) {
+        for node in nodes(entry.participants) {
+            let is_there = |item: &Item| {
+                sets.table(item.table).replicas(item.location.pointer).iter().any(|replica| replica.node == node)
+            };
+            write_entry_of(tx, round, entry, 1 << node.0, |item| is_logged(item) && is_there(item));
+        }
+        return;
+    }
+    let primary = sets.items.iter().find(|item| item.is_written()).map_or(0, |item| 1 << item.address.node.0);
+    let to = if mutant!(LogAtPrimary) { primary } else { entry.participants };
+    write_entry_of(tx, round, entry, to, is_logged);
+}
+
+/// Adds the WRITE of an undo entry of some records to these nodes.
+fn write_entry_of(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry, to: u64, logged: impl Fn(&Item) -> bool) {
+    let sets = &tx.state.sets;
+    let words = entry_words(sets, &logged);
+    let records = sets.items.iter().filter(|item| logged(item)).map(|item| UndoRecord {
+        pointer: item.location.pointer,
+        version: item.version.committed_over().to_bits(),
+        checksum: log::image_checksum(sets.image(item)),
+        before: item.before(&sets.arena),
+    });
+    let staged = round.stage_words(words);
+    let frame = round.staged_mut(staged);
+    let kind = UndoKind { lap: tx.state.undo.lap, lean: tx.state.protocol.needs_atomic_writes() };
+    log::encode_undo(&mut frame[2..words - 1], [tx.state.epoch, entry.participants], kind, records);
+    ring::seal_undo(frame, tx.id.to_bits());
+    for node in nodes(to) {
+        round.write_staged(undo_at(tx, node), staged);
+    }
 }
 
 /// One flush behind the last WRITE to each backup. A primary's memory is rebuilt from a backup if it fails.
@@ -1014,6 +1064,16 @@ impl<'s> Release<'s> {
         let Protocol::Ford(Ford { corrections, lean, .. }) = tx.state.protocol else { unreachable!("FORD's release") };
         let (mut full, mut shown) = (Vec::new(), lane.round());
         let sets = &tx.state.sets;
+        let free_entries = |round: &mut Round<'_>, at: u64| {
+            let free = round.stage_words(1);
+            round.staged_mut(free)[0] = ring::freed(tx.id.to_bits());
+            nodes(at).for_each(|node| round.write_staged(undo_at(tx, node), free));
+        };
+        if mutant!(FreeBeforeVisible) {
+            let written = sets.items.iter().filter(|item| item.is_written());
+            let replicas = written.flat_map(|item| sets.table(item.table).replicas(item.location.pointer));
+            free_entries(&mut shown, replicas.fold(0, |at, replica| at | 1 << replica.node.0));
+        }
         let mut participants = 0u64;
         for item in sets.items.iter().filter(|item| item.is_written()) {
             let table = sets.table(item.table);
@@ -1046,10 +1106,8 @@ impl<'s> Release<'s> {
         if !shown.has_room(participants.count_ones() as usize, 8) {
             full.push(std::mem::replace(&mut shown, lane.round()));
         }
-        let free = shown.stage_words(1);
-        shown.staged_mut(free)[0] = ring::freed(tx.id.to_bits());
-        for node in nodes(participants) {
-            shown.write_staged(undo_at(tx, node), free);
+        if !mutant!(KeepEntries) {
+            free_entries(&mut shown, participants);
         }
         let (mut full_unlocks, mut unlocks) = (Vec::new(), lane.round());
         for item in sets.items.iter().filter(|item| item.lock == Lock::Held && (corrections || !item.is_written())) {

@@ -9,7 +9,7 @@
 //! undo        WRITE a copy of the entry at every participant, then WRITE the old value under a new, odd version, invisible,
 //!             at every replica, also those that were never touched
 //! show        WRITE version, visible, at every replica
-//! free        WRITE entries free; that their transaction was undone, before
+//! free        CAS entries free; that their transaction was undone, before
 //! unlock      CAS of the dead client's locks
 //! ```
 //!
@@ -32,23 +32,22 @@
 //!    that has no entry, and is not older than those, knows that it was never logged.
 //! 7. *A rollback installs a version of its own,* one above what the commit would have installed. A reader whose READ spans
 //!    the half-written record and the rollback sees three versions, not the same one twice.
+//! 8. *An entry is freed only if it is still the transaction's.* The entry of a later transaction may go to the same
+//!    place, on each connection behind the WRITE that frees the former one; so one node may have the new one while another
+//!    still has the old one. Freed by place alone, the new one would be missed by a successor (litmus `ford-two-in-a-row`).
 
 use std::collections::BTreeMap;
 
-use remora_fabric::{Address, Lane, NodeId, WORD_BYTES};
+use remora_fabric::{Address, LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::fstore::Geometry;
-use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UndoEntry};
-use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, metadata, node};
+use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
 use remora_sync::{FetchedRecord, IMAGE_AT, Key, LockWord, RecordShape, Version, structural};
 use zerocopy::IntoBytes;
 
-use super::Verdict;
+use super::{Ring, Verdict};
 use crate::event::RolledBack;
 use crate::log::{self, UndoRecord};
-
-/// A ring of the dead client: its node, the number of its lane, and where it begins.
-pub(super) type RingAt = (NodeId, usize, u64);
 
 /// A transaction of which some node has an undo entry.
 struct Undo {
@@ -101,18 +100,24 @@ impl Told {
 pub(super) async fn repair(
     lane: &Lane,
     metadata: &Metadata,
-    rings: &[RingAt],
-    client: u32,
+    rings: &mut [Ring],
     rolling_back: &mut dyn FnMut(&[RolledBack<'_>]),
 ) -> Result<Told, MemoryError> {
-    let mut told = read(lane, rings, client).await?;
+    let mut told = read(lane, rings).await?;
+    let rings = &*rings;
     for (id, undo) in std::mem::take(&mut told.open) {
         let Some(records) = records(metadata, &undo.entry) else {
             tracing::error!(id, "an undo entry names records that no table has: it is left as it is");
             continue;
         };
-        let decision = decide(lane, &records).await?;
+        let decision = decide(lane, &undo, &records).await?;
         tracing::info!(id, ?decision, "a dead client's transaction");
+        if mutant!(FreeBeforeRepair) {
+            free(lane, id, &undo, decision, rings).await?;
+        }
+        if mutant!(UnlockBeforeRepair) {
+            unlock(lane, id, &records).await?;
+        }
         if decision == Decision::Undo {
             let seen: Vec<_> = records.iter().filter_map(Record::rolled_back).collect();
             let seen = seen.iter().map(|(table, key, installed, restored)| RolledBack {
@@ -129,18 +134,12 @@ pub(super) async fn repair(
         if decision != Decision::Ended || lean {
             show(lane, &records, decision, lean).await?;
         }
-        for at in places(&undo, rings) {
-            let mut round = lane.round();
-            if decision == Decision::Undo {
-                round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
-            }
-            round.write_words(at, &[ring::freed(id)]);
-            lane.execute(round).await?;
+        if !mutant!(FreeAfterUnlock) {
+            free(lane, id, &undo, decision, rings).await?;
         }
-        for record in &records {
-            let mut round = lane.round();
-            round.compare_swap(record.replicas[0].address(record.offset), id, LockWord::FREE.to_bits());
-            lane.execute(round).await?;
+        unlock(lane, id, &records).await?;
+        if mutant!(FreeAfterUnlock) {
+            free(lane, id, &undo, decision, rings).await?;
         }
         (if decision == Decision::Undo { &mut told.undone } else { &mut told.committed }).push(id);
     }
@@ -148,24 +147,29 @@ pub(super) async fn repair(
 }
 
 /// The union of all nodes' entries.
-pub(super) async fn read(lane: &Lane, rings: &[RingAt], client: u32) -> Result<Told, MemoryError> {
+pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Told, MemoryError> {
     let mut told = Told::default();
     // The last transaction of each place of each lane: where nodes differ, the others have had no later one there.
     let mut last = BTreeMap::<(usize, u64), Last>::new();
-    for (at, number, base) in rings {
-        let bytes = metadata::read_bytes(lane, node::at(*at, base + HEADER_BYTES), RING_BYTES as usize).await?;
-        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-        let data: Vec<u64> = bytes.chunks_exact(WORD_BYTES).map(word).collect();
-        for UndoEntry { place, id, ended, entry } in ring::undo_entries(&data, client) {
+    for Ring { node: at, lane: number, base, copy } in rings {
+        for UndoEntry { place, id, ended, entry } in copy.undo_entries(lane).await? {
             let newest = last.entry((*number, place)).or_default();
-            *newest = Last { id, lap: log::undo_kind(entry).lap }.max(*newest);
+            *newest = Last { id, lap: log::undo_kind(&entry).lap }.max(*newest);
             match ended {
                 None => {
-                    let undo = || Undo { lane: *number, place, entry: entry.to_vec() };
-                    told.open.entry(id).or_insert_with(undo);
+                    told.open.entry(id).or_insert(Undo { lane: *number, place, entry });
                 }
                 Some(true) => told.committed.push(id),
                 Some(false) => told.undone.push(id),
+            }
+        }
+        if mutant!(TrustTornEntry) {
+            let mut round = lane.round();
+            let read = round.read(node::at(*at, *base + HEADER_BYTES), LINE_BYTES * 4);
+            let done = lane.execute(round).await?;
+            let data = done.words(read);
+            if let Some(entry) = data.get(2..((data[1] >> 32) as usize).wrapping_sub(1)) {
+                told.open.entry(data[0]).or_insert(Undo { lane: *number, place: 0, entry: entry.to_vec() });
             }
         }
     }
@@ -192,11 +196,11 @@ fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
 }
 
 /// Where the entry of a transaction is, or would be, at every participant.
-fn places(undo: &Undo, rings: &[RingAt]) -> impl Iterator<Item = Address> {
+fn places(undo: &Undo, rings: &[Ring]) -> impl Iterator<Item = Address> {
     let (lane, place) = (undo.lane, undo.place);
     let participants = undo.entry.get(1).copied().unwrap_or(0);
-    let theirs = rings.iter().filter(move |(at, number, _)| *number == lane && participants >> at.0 & 1 == 1);
-    theirs.map(move |(at, _, base)| node::at(*at, base + HEADER_BYTES + place))
+    let theirs = rings.iter().filter(move |ring| ring.lane == lane && participants >> ring.node.0 & 1 == 1);
+    theirs.map(move |ring| node::at(ring.node, ring.base + HEADER_BYTES + place))
 }
 
 /// A record of an entry.
@@ -247,35 +251,49 @@ fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e
     log::undo_records(entry).map(record).collect()
 }
 
-async fn decide(lane: &Lane, records: &[Record<'_>]) -> Result<Decision, MemoryError> {
-    let mut complete = true;
+async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Decision, MemoryError> {
+    let (mut complete, mut any) = (true, false);
+    let lean = log::undo_kind(&undo.entry).lean;
     for record in records {
-        for replica in record.replicas {
+        let looked_at = if mutant!(ForwardIfPrimary) { 1 } else { record.replicas.len() };
+        for replica in &record.replicas[..looked_at] {
             let mut round = lane.round();
-            let read = round.read(replica.address(record.offset), record.shape.record_bytes());
-            let mut image = lane.execute(round).await?.words(read)[IMAGE_AT as usize / WORD_BYTES..].to_vec();
+            let read = round.read(replica.address(record.offset + IMAGE_AT), record.before.len() * WORD_BYTES);
+            let mut image = lane.execute(round).await?.words(read).to_vec();
             let (found, _) = Version::from_bits(image[0]);
             image[0] = found.to_bits();
-            let is_new = found == record.version && log::image_checksum(&image) == record.checksum;
+            let whole = log::image_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
+            let is_new = found == record.version && whole;
             // Where entries are not freed, the next writer may be at work, and its first line be read before it came: a
             // second look at the version, which it writes first, tells.
-            let mut round = lane.round();
-            let again = round.read(replica.address(record.offset + IMAGE_AT), WORD_BYTES);
-            let now = if is_new { found } else { Version::from_bits(lane.execute(round).await?.words(again)[0]).0 };
-            if now.max(found) > record.version.rolled_back() {
+            let now = if is_new || !lean { found } else { version_of(lane, record, replica).await? };
+            if now.max(found) > record.version.rolled_back() && !mutant!(KeepEntries) {
                 return Ok(Decision::Ended);
             }
             complete &= is_new;
+            any |= found == record.version;
         }
     }
+    if mutant!(AlwaysUndo) {
+        complete = false;
+    }
+    if mutant!(ForwardIfAny) {
+        complete = any;
+    }
     Ok(if complete { Decision::Forward } else { Decision::Undo })
+}
+
+async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Result<Version, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(replica.address(record.offset + IMAGE_AT), WORD_BYTES);
+    Ok(Version::from_bits(lane.execute(round).await?.words(read)[0]).0)
 }
 
 /// What became of the transaction of a lean entry, whose client is not dead: whatever has ended has committed.
 pub(super) async fn has_committed(lane: &Lane, metadata: &Metadata, told: &Told, id: u64) -> Result<bool, MemoryError> {
     let Some(undo) = told.open.get(&id).filter(|undo| log::undo_kind(&undo.entry).lean) else { return Ok(false) };
     let Some(records) = records(metadata, &undo.entry) else { return Ok(false) };
-    Ok(decide(lane, &records).await? != Decision::Undo)
+    Ok(decide(lane, undo, &records).await? != Decision::Undo)
 }
 
 /// Puts the old values back on every replica, invisible, behind a copy of the entry at every participant.
@@ -284,9 +302,9 @@ async fn put_back(
     id: u64,
     undo: &Undo,
     records: &[Record<'_>],
-    rings: &[RingAt],
+    rings: &[Ring],
 ) -> Result<(), MemoryError> {
-    for at in places(undo, rings) {
+    for at in places(undo, rings).filter(|_| !mutant!(RepairWithoutLog)) {
         let words = undo.entry.len() + FRAME_OVERHEAD_WORDS;
         let mut round = lane.round();
         let staged = round.stage_words(words);
@@ -299,7 +317,7 @@ async fn put_back(
     }
     for record in records {
         let mut image = record.before.to_vec();
-        record.shape.stamp(&mut image, record.version.rolled_back());
+        record.shape.stamp(&mut image, rolled_back(record));
         image[0] |= Version::INVISIBLE;
         for replica in record.replicas {
             let mut round = lane.round();
@@ -311,10 +329,46 @@ async fn put_back(
     Ok(())
 }
 
+/// The version that a rollback installs.
+fn rolled_back(record: &Record<'_>) -> Version {
+    if mutant!(RollbackOldVersion) {
+        return Version::from_bits(record.version.to_bits() - 2).0;
+    }
+    record.version.rolled_back()
+}
+
+/// Frees the entry of a transaction at every participant.
+async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ring]) -> Result<(), MemoryError> {
+    for at in places(undo, rings) {
+        let mut round = lane.round();
+        if decision == Decision::Undo {
+            // It is its own entry everywhere: a copy was put there.
+            round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
+        }
+        if mutant!(FreeByPlace) {
+            round.write_words(at, &[ring::freed(id)]);
+        } else {
+            // A later transaction's entry may lie there already (8). Nobody else writes the word: all others are revoked.
+            round.compare_swap(at, id, ring::freed(id));
+        }
+        lane.execute(round).await?;
+    }
+    Ok(())
+}
+
+async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>]) -> Result<(), MemoryError> {
+    for record in records {
+        let mut round = lane.round();
+        round.compare_swap(record.replicas[0].address(record.offset), id, LockWord::FREE.to_bits());
+        lane.execute(round).await?;
+    }
+    Ok(())
+}
+
 /// Makes every replica visible. Lean, only what is still this transaction's: others may have locked the record since.
 async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: bool) -> Result<(), MemoryError> {
     for record in records {
-        let version = if decision == Decision::Undo { record.version.rolled_back() } else { record.version };
+        let version = if decision == Decision::Undo { rolled_back(record) } else { record.version };
         for replica in record.replicas {
             let mut round = lane.round();
             let (at, version) = (replica.address(record.offset + IMAGE_AT), version.to_bits());

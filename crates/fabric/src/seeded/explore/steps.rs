@@ -1,22 +1,82 @@
 //! The steps of an exploration: which can be taken, what they touch, and what they do.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::super::{Candidate, Connection, InFlight, Look, Running, Serving, State, step_atomic};
-use super::{ExploreOptions, Footprint, Looked, Step, StepId, Taken, Trail, What, fold};
-use crate::address::{Address, LINE_WORDS, NodeId, WORD_BYTES};
+use super::{ExploreOptions, Footprint, Looked, Private, Step, StepId, Suspicion, Taken, Trail, What, fold};
+use crate::address::{Address, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
 use crate::round::Verb;
 use crate::service::Progress;
 use crate::shm::{Memory, execute_verb};
-use crate::transport::Ticket;
+use crate::transport::{ClientId, Ticket};
 
 impl State {
     /// Whether a client may still crash, or have its future dropped.
     fn is_mortal(&self, connection: usize, options: &ExploreOptions) -> bool {
         let Connection { client, trail, .. } = &self.connections[connection];
-        let crashes = options.crash == Some(*client) && !trail.crashed;
+        // A recoverer says nothing until it has been through.
+        let crashes = options.crash == Some(*client) && !trail.crashed && !trail.recovers;
         crashes || options.cancel == Some(*client) && trail.running && !trail.dropped
+    }
+
+    /// Whether a client may still be taken for dead.
+    fn is_suspect(&self, client: ClientId, options: &ExploreOptions) -> bool {
+        let crashed = |one: &Connection| one.client == client && one.trail.crashed;
+        let crashes = options.crash == Some(client) && !self.connections.iter().any(crashed);
+        crashes || options.suspicions.iter().any(|one| one.of == client && self.waits(one.by))
+    }
+
+    /// Whether a client is a recoverer that has not begun.
+    fn waits(&self, client: ClientId) -> bool {
+        self.connections.iter().any(|connection| connection.client == client && connection.trail.waits)
+    }
+
+    /// Whether a client does nothing in memory now, and will not before another revokes all who do.
+    fn is_out(&self, client: ClientId) -> bool {
+        let crashed = |connection: &Connection| connection.client == client && connection.trail.crashed;
+        self.revoked.contains(&client) || self.waits(client) || self.connections.iter().any(crashed)
+    }
+
+    /// Whether only this client accesses these words now, or nobody changes them.
+    fn is_quiet(&self, client: ClientId, at: Address, words: Range<usize>, options: &ExploreOptions) -> bool {
+        let mut pieces = pieces(at, words, options);
+        pieces.all(|(_, private)| {
+            private.is_some_and(|Private { clients, .. }| {
+                let are_out = || clients.iter().all(|other| *other == client || self.is_out(*other));
+                clients.is_empty() || clients.contains(&client) && are_out()
+            })
+        })
+    }
+
+    /// The same for a verb: also no other verb of its round, which it may not be ordered with, gets in its way.
+    fn is_quiet_for(
+        &self,
+        connection: usize,
+        round: &InFlight,
+        verb: usize,
+        (at, words): (Address, Range<usize>),
+        options: &ExploreOptions,
+    ) -> bool {
+        let verbs = round.buffer.verbs();
+        let others = verbs.iter().zip(&round.verbs).enumerate().filter(|(other, _)| *other != verb);
+        let mut left = others.filter(|(_, (_, running))| !matches!(running, Running::Done));
+        let own = touching(at, words.clone(), !matches!(verbs[verb], Verb::Read { .. }));
+        self.is_quiet(self.connections[connection].client, at, words, options)
+            && left.all(|(_, (other, _))| !touched_by(other).is_some_and(|other| other.meets(&own, false)))
+    }
+
+    /// The parts of a verb that can be taken now, and what they touch.
+    fn parts(
+        &self,
+        connection: usize,
+        round: &InFlight,
+        verb: usize,
+        options: &ExploreOptions,
+    ) -> Vec<(u32, Footprint)> {
+        let quiet = |at, words| self.is_quiet_for(connection, round, verb, (at, words), options);
+        parts(&round.buffer.verbs()[verb], &round.verbs[verb], options.words, quiet)
     }
 
     /// Whether all that can happen to a client is that its one round goes on: it has no other, does not sleep, and cannot
@@ -30,7 +90,8 @@ impl State {
     pub(super) fn enabled(&self, options: &ExploreOptions) -> Vec<Step> {
         let mut steps = Vec::new();
         for Candidate { connection, round, verb } in self.candidates() {
-            let InFlight { ticket, buffer, verbs, .. } = &self.connections[connection].in_flight[round];
+            let round = &self.connections[connection].in_flight[round];
+            let InFlight { ticket, .. } = round;
             match verb {
                 None => {
                     let id = StepId::Complete { connection, ticket: *ticket };
@@ -41,7 +102,7 @@ impl State {
                         id: StepId::Part { connection, ticket: *ticket, verb, part },
                         footprint,
                     };
-                    steps.extend(parts(&buffer.verbs()[verb], &verbs[verb]).into_iter().map(of));
+                    steps.extend(self.parts(connection, round, verb, options).into_iter().map(of));
                 }
             }
         }
@@ -58,26 +119,58 @@ impl State {
                 end(StepId::Drop { connection });
             }
         }
+        for Suspicion { of, by } in &options.suspicions {
+            if self.waits(*by) && !self.waits(*of) {
+                let by = self.connections.iter().position(|connection| connection.client == *by);
+                let begin = by.map(|connection| StepId::Begin { connection });
+                steps.extend(begin.map(|id| Step { id, footprint: Footprint::Nothing }));
+            }
+        }
         steps
     }
 
     /// Whether a step commutes with everything that others can ever do, and its client has nothing else to do.
     pub(super) fn is_no_choice(&self, step: &Step, options: &ExploreOptions) -> bool {
-        let (StepId::Part { connection, .. } | StepId::Complete { connection, .. }) = step.id else { return false };
-        let client = self.connections[connection].client;
-        self.is_busy_with_one(connection, options)
+        let connection = match step.id {
+            StepId::Part { connection, .. } | StepId::Complete { connection, .. } => connection,
+            // Nothing is left to be ended.
+            StepId::Begin { connection } => {
+                return self.ended_by(connection, options).all(|dead| self.is_at_rest(dead));
+            }
+            _ => return false,
+        };
+        let Connection { client, trail, .. } = &self.connections[connection];
+        // What of a verb has landed is seen by who recovers its client, and whether it failed is told by the client.
+        let commutes = trail.recovers && !matches!(step.footprint, Footprint::Words { writes: true, .. });
+        let commutes = commutes || matches!(step.id, StepId::Complete { .. }) || !self.is_suspect(*client, options);
+        commutes
+            && self.is_busy_with_one(connection, options)
             && match step.footprint {
                 Footprint::Nothing => true,
                 Footprint::Words { node, region, start, end, .. } => {
-                    let mut own = options.private.iter().filter(|private| private.client == client);
-                    own.any(|own| own.contains(node, region, start) && own.contains(node, region, end - 1))
+                    let words = (Address { node, region, offset: 0 }, start..end);
+                    let StepId::Part { verb, .. } = step.id else { return false };
+                    let Some(round) = self.connections[connection].in_flight.front() else { return false };
+                    self.is_quiet_for(connection, round, verb, words, options)
                 }
                 Footprint::Node(_) => false,
             }
     }
 
+    /// Whom a recoverer revokes: who was taken for dead, and whom that one was to recover.
+    fn ended_by<'o>(&self, recoverer: usize, options: &'o ExploreOptions) -> impl Iterator<Item = ClientId> + use<'o> {
+        let of = |by: ClientId| options.suspicions.iter().find(|one| one.by == by).map(|one| one.of);
+        std::iter::successors(of(self.connections[recoverer].client), move |dead| of(*dead))
+    }
+
+    /// Whether a client does nothing any more, and has nothing in flight.
+    fn is_at_rest(&self, client: ClientId) -> bool {
+        let mut own = self.connections.iter().filter(|connection| connection.client == client);
+        own.all(|connection| !connection.trail.running && connection.in_flight.is_empty())
+    }
+
     /// Whether two steps that can both be taken now do not commute.
-    pub(super) fn conflict(&self, one: &Step, other: &Step) -> bool {
+    pub(super) fn conflict(&self, one: &Step, other: &Step, options: &ExploreOptions) -> bool {
         match (one.id.connection(), other.id.connection()) {
             (Some(a), Some(b)) if a == b => match (one.id, other.id) {
                 _ if one.id == other.id => true,
@@ -87,7 +180,16 @@ impl State {
                 _ => true,
             },
             (a, b) => {
-                one.footprint.meets(&other.footprint, self.split_atomics)
+                let ends = |step: &Step, connection: Option<usize>| match (step.id, connection) {
+                    (StepId::Begin { connection: recoverer }, Some(connection)) => {
+                        let client = self.connections[connection].client;
+                        self.ended_by(recoverer, options).any(|dead| dead == client)
+                    }
+                    _ => false,
+                };
+                ends(one, b)
+                    || ends(other, a)
+                    || one.footprint.meets(&other.footprint, self.split_atomics)
                     || b.is_some_and(|b| self.wakes(one, b))
                     || a.is_some_and(|a| self.wakes(other, a))
             }
@@ -154,16 +256,16 @@ impl State {
                 What::Completion
             }
             StepId::Crash { connection } => {
-                let connection = &mut self.connections[connection];
-                connection.trail.crashed = true;
-                connection.trail.running = false;
-                connection.trail.asleep_until = None;
-                connection.in_flight.clear();
+                self.connections[connection].crash();
                 What::Crash
             }
             StepId::Drop { connection } => {
                 self.connections[connection].trail.dropped = true;
                 What::Drop
+            }
+            StepId::Begin { connection } => {
+                self.connections[connection].trail.waits = false;
+                What::Begin(self.ended_by(connection, options).next().unwrap_or(ClientId(0)))
             }
             StepId::Service { index } => {
                 let node = self.services[index].node;
@@ -207,9 +309,13 @@ impl State {
     ) {
         let client = self.connections[connection].client;
         let split = self.split_atomics;
+        let of = &self.connections[connection].in_flight[round];
+        let verb = of.buffer.verbs()[index];
+        let mut now = self.parts(connection, of, index, options).into_iter();
+        let footprint = now.find(|(one, _)| *one == part);
+        let quiet = |at, words| self.is_quiet_for(connection, of, index, (at, words), options);
+        let reads = reads_now(&verb, &of.verbs[index], footprint, quiet);
         let round = &mut self.connections[connection].in_flight[round];
-        let verb = round.buffer.verbs()[index];
-        let footprint = parts(&verb, &round.verbs[index]).into_iter().find(|(one, _)| *one == part);
         let Some((_, footprint)) = footprint else { unreachable!("a step is taken where it can be") };
         if let Verb::Call { node, head, head_words, body, body_words, .. } = verb {
             let words = round.buffer.parts().1;
@@ -222,20 +328,23 @@ impl State {
         }
         let result = match (verb, footprint) {
             _ if split && verb.is_atomic() => step_atomic(memory, round, index, &verb),
-            (Verb::Read { at, words, into }, Footprint::Words { start, end, .. }) => {
-                memory.words(at, words).map(|(region, first)| {
-                    let Some(lines) = lines_left(&mut round.verbs[index], first, words as usize) else { return };
-                    lines.retain(|line| *line != start / LINE_WORDS * LINE_WORDS);
-                    let all_read = lines.is_empty();
-                    let into = &mut round.buffer.parts().1[into as usize + start - first..];
-                    for (place, word) in into.iter_mut().zip(&region[start..end]) {
+            (Verb::Read { at, words, into }, _) => memory.words(at, words).map(|(region, first)| {
+                for range in &reads {
+                    let into = &mut round.buffer.parts().1[into as usize + range.start - first..];
+                    for (place, word) in into.iter_mut().zip(&region[range.clone()]) {
                         *place = word.load(Ordering::Acquire);
                     }
-                    if all_read {
-                        round.verbs[index] = Running::Done;
-                    }
-                })
-            }
+                }
+                let mut lines = Vec::new();
+                if reads.iter().map(Range::len).sum::<usize>() < words as usize {
+                    lines = lines_to_read(&round.verbs[index], first, words as usize);
+                    lines.retain(|line| !reads.iter().any(|range| range.contains(&first.max(*line))));
+                }
+                round.verbs[index] = match lines.as_slice() {
+                    [] => Running::Done,
+                    _ => Running::Reading { lines, look: Look::None, missing: 0 },
+                };
+            }),
             (Verb::Write { at, words, from }, Footprint::Words { start, end, .. }) => {
                 memory.words(at, words).map(|(region, first)| {
                     let from = &round.buffer.parts().1[from as usize + start - first..];
@@ -254,17 +363,29 @@ impl State {
         if let Err(error) = result {
             round.fail(error);
         }
-        let brought = brought(round, &verb, footprint);
+        // What nobody changes brings nothing new.
+        let at = if let Verb::Read { at, .. } = verb {
+            at
+        } else {
+            Address { node: NodeId(0), region: RegionId(0), offset: 0 }
+        };
+        let changing = reads.into_iter().flat_map(|range| {
+            let unchanging = |private: Option<&Private>| private.is_some_and(|private| private.clients.is_empty());
+            pieces(at, range, options).filter(move |(_, private)| !unchanging(*private)).map(|(piece, _)| piece)
+        });
+        let brought = brought(round, &verb, changing);
         round.brought = round.brought.wrapping_add(fold(fold(index as u64, part.into()), brought));
         // Also what is only read must not be another's.
-        let mut touched = self.note(memory, &verb);
-        if let Footprint::Words { region, start, end, .. } = footprint {
-            touched.extend([(region, start), (region, end - 1)]);
+        let mut touched: Vec<_> =
+            self.note(memory, &verb).into_iter().map(|(region, word)| (region, word, true)).collect();
+        if let Footprint::Words { region, start, end, writes, .. } = footprint {
+            touched.extend([(region, start, writes), (region, end - 1, writes)]);
         }
         let Some(node) = verb.node() else { return };
-        for (region, word) in touched {
-            let owner = options.private.iter().find(|private| private.contains(node, region, word));
-            let others = owner.filter(|owner| owner.client != client);
+        for (region, word, writes) in touched {
+            let owner = options.private.iter().find(|private| private.contains(node, region, word, word + 1));
+            let others =
+                owner.filter(|owner| if owner.clients.is_empty() { writes } else { !owner.clients.contains(&client) });
             assert!(others.is_none(), "client {} accesses what is private: {others:?}", client.0);
         }
     }
@@ -274,7 +395,7 @@ impl State {
         let in_flight = &mut self.connections[connection].in_flight[round];
         let (brought, orphaned) = (in_flight.brought, in_flight.orphaned);
         let Ticket(ticket) = in_flight.ticket;
-        let failed = u64::from(in_flight.outcome.is_err());
+        let failed = in_flight.outcome.as_ref().err().map_or(0, |error| 1 + u64::from(error.node.0));
         if !orphaned {
             let (verbs, words) = in_flight.buffer.parts();
             let words = |place: u32, count: u32| words[place as usize..][..count as usize].to_vec();
@@ -336,12 +457,34 @@ impl Footprint {
 
 fn reading(at: Address, words: usize) -> Footprint {
     let start = at.offset as usize / WORD_BYTES;
-    let Address { node, region, .. } = at;
-    Footprint::Words { node, region, start, end: start + words, writes: false, atomic: false }
+    touching(at, start..start + words, false)
 }
 
-/// The parts of a verb that can be taken now, and what they touch.
-fn parts(verb: &Verb, running: &Running) -> Vec<(u32, Footprint)> {
+fn touching(at: Address, words: Range<usize>, writes: bool) -> Footprint {
+    let Address { node, region, .. } = at;
+    Footprint::Words { node, region, start: words.start, end: words.end, writes, atomic: false }
+}
+
+/// What a verb touches from its beginning to its end.
+fn touched_by(verb: &Verb) -> Option<Footprint> {
+    let (at, words, writes) = match *verb {
+        Verb::Read { at, words, .. } => (at, words as usize, false),
+        Verb::Write { at, words, .. } => (at, words as usize, true),
+        Verb::CompareSwap { at, .. } | Verb::FetchAdd { at, .. } => (at, 1, true),
+        Verb::Call { node, .. } => return Some(Footprint::Node(node)),
+        Verb::Flush { .. } | Verb::AfterCompletion => return None,
+    };
+    let start = at.offset as usize / WORD_BYTES;
+    Some(touching(at, start..start + words, writes))
+}
+
+/// The parts of a verb that can be taken now, and what they touch. Whatever is quiet of a READ is read with its next part.
+fn parts(
+    verb: &Verb,
+    running: &Running,
+    by_words: bool,
+    quiet: impl Fn(Address, Range<usize>) -> bool,
+) -> Vec<(u32, Footprint)> {
     let access = |at: Address, start, end, writes, atomic| {
         let Address { node, region, .. } = at;
         Footprint::Words { node, region, start, end, writes, atomic }
@@ -354,14 +497,22 @@ fn parts(verb: &Verb, running: &Running) -> Vec<(u32, Footprint)> {
                 let part = (line / LINE_WORDS - first / LINE_WORDS) as u32;
                 (part, access(at, line.max(first), (line + LINE_WORDS).min(end), false, false))
             };
-            match running {
-                Running::Reading { lines, .. } => lines.iter().copied().map(of_line).collect(),
-                _ => lines(first, words as usize).map(of_line).collect(),
+            let mut left = lines_to_read(running, first, words as usize);
+            if quiet(at, first..end) {
+                left.clear();
             }
+            left.retain(|line| !quiet(at, (*line).max(first)..(line + LINE_WORDS).min(end)));
+            if left.is_empty() {
+                return vec![(0, Footprint::Nothing)];
+            }
+            left.into_iter().map(of_line).collect()
         }
         Verb::Write { at, words, .. } => {
             let first = at.offset as usize / WORD_BYTES;
             let next = first + if let Running::Writing { next } = running { *next } else { 0 };
+            if by_words {
+                return vec![((next - first) as u32, access(at, next, next + 1, true, false))];
+            }
             let part = (next / LINE_WORDS - first / LINE_WORDS) as u32;
             let end = (next / LINE_WORDS * LINE_WORDS + LINE_WORDS).min(first + words as usize);
             vec![(part, access(at, next, end, true, false))]
@@ -380,31 +531,63 @@ fn lines(first: usize, words: usize) -> impl Iterator<Item = usize> {
     (first / LINE_WORDS..(first + words).div_ceil(LINE_WORDS)).map(|line| line * LINE_WORDS)
 }
 
-/// The lines that a READ has not read, to be changed.
-fn lines_left(running: &mut Running, first: usize, words: usize) -> Option<&mut Vec<usize>> {
-    if let Running::Waiting = running {
-        *running = Running::Reading { lines: lines(first, words).collect(), look: Look::None, missing: 0 };
-    }
+/// Those that it has not read.
+fn lines_to_read(running: &Running, first: usize, words: usize) -> Vec<usize> {
     match running {
-        Running::Reading { lines, .. } => Some(lines),
-        _ => None,
+        Running::Reading { lines, .. } => lines.clone(),
+        _ => lines(first, words).collect(),
     }
 }
 
-/// What a part has brought its client.
-fn brought(round: &mut InFlight, verb: &Verb, footprint: Footprint) -> u64 {
+/// The words that a part of a READ reads: its line, and all that are quiet.
+fn reads_now(
+    verb: &Verb,
+    running: &Running,
+    footprint: Option<(u32, Footprint)>,
+    quiet: impl Fn(Address, Range<usize>) -> bool,
+) -> Vec<Range<usize>> {
+    let Verb::Read { at, words, .. } = *verb else { return Vec::new() };
+    let first = at.offset as usize / WORD_BYTES;
+    let end = first + words as usize;
+    let own = if let Some((_, Footprint::Words { start, .. })) = footprint { Some(start) } else { None };
+    if own.is_none() && matches!(running, Running::Waiting) {
+        return std::iter::once(first..end).collect();
+    }
+    let range = |line: usize| line.max(first)..(line + LINE_WORDS).min(end);
+    let ranges = lines_to_read(running, first, words as usize).into_iter().map(range);
+    ranges.filter(|range| Some(range.start) == own || quiet(at, range.clone())).collect()
+}
+
+/// The pieces of these words that are in one [`Private`] each, or none; those are no longer than a line.
+fn pieces(
+    at: Address,
+    mut words: Range<usize>,
+    options: &ExploreOptions,
+) -> impl Iterator<Item = (Range<usize>, Option<&Private>)> {
+    std::iter::from_fn(move || {
+        let start = words.next()?;
+        let private = options.private.iter().find(|one| one.contains(at.node, at.region, start, start + 1));
+        let end = private.map_or((start / LINE_WORDS + 1) * LINE_WORDS, Private::end);
+        let end = end.min(words.end);
+        words.start = end;
+        Some((start..end, private))
+    })
+}
+
+/// What a part has brought its client: of a READ, these words.
+fn brought(round: &mut InFlight, verb: &Verb, read: impl Iterator<Item = Range<usize>>) -> u64 {
     let words = round.buffer.parts().1;
-    let words = match (*verb, footprint) {
-        (Verb::Read { at, into, .. }, Footprint::Words { start, end, .. }) => {
+    let fold_all = |all: u64, words: &[u64]| words.iter().fold(all, |all, word| fold(all, *word));
+    match *verb {
+        Verb::Read { at, into, .. } => {
             let first = at.offset as usize / WORD_BYTES;
-            &words[into as usize + start - first..][..end - start]
+            read.fold(0, |all, range| fold_all(all, &words[into as usize + range.start - first..][..range.len()]))
         }
-        (Verb::CompareSwap { into, .. } | Verb::FetchAdd { into, .. }, _) => &words[into as usize..][..1],
-        (Verb::Call { into, .. }, _) => {
+        Verb::CompareSwap { into, .. } | Verb::FetchAdd { into, .. } => fold_all(0, &words[into as usize..][..1]),
+        Verb::Call { into, .. } => {
             let (length, reply) = words[into as usize..].split_first().unwrap_or((&0, &[]));
-            &reply[..*length as usize]
+            fold_all(0, &reply[..*length as usize])
         }
-        _ => &[],
-    };
-    words.iter().fold(0, |all, word| fold(all, *word))
+        _ => 0,
+    }
 }
