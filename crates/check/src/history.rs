@@ -223,6 +223,12 @@ impl<'h> Transaction<'h> {
         self.row.worker
     }
 
+    /// The name of the file that it was read from: of its first line there.
+    #[must_use]
+    pub fn file(&self) -> &'h str {
+        &self.history.files[self.row.place.file as usize]
+    }
+
     /// When its first attempt began.
     #[must_use]
     pub fn start_ns(&self) -> u64 {

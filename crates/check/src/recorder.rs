@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::{Observer, Outcome as Ended, RolledBack, TransactionEvent, WriteKind as Change};
+use remora::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind as Change};
 
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
@@ -52,6 +52,14 @@ impl HistoryFile {
     #[must_use]
     pub fn recorder(self: &Arc<HistoryFile>) -> Recorder {
         Recorder { lines: LineBuffer::new(), file: self.clone() }
+    }
+
+    /// Records what recovery is about to put back: at once, since the recoverer may die before it has told anybody else.
+    pub fn rollback(&self, rollback: &Rollback<'_>) {
+        let &Rollback { table, key, installed, restored } = rollback;
+        let mut lines = LineBuffer::new();
+        lines.rollback([(table, key, installed.to_bits(), restored.to_bits())]);
+        self.append(lines.bytes());
     }
 
     /// What went wrong, if anything has. Call it when all recorders are gone.
@@ -143,12 +151,6 @@ impl Observer for Recorder {
 
     fn committing(&mut self, event: &TransactionEvent<'_>) {
         self.record(event);
-        self.flush();
-    }
-
-    fn rolling_back(&mut self, records: &[RolledBack<'_>]) {
-        let entries = records.iter().map(|one| (one.table, one.key, one.installed.to_bits(), one.restored.to_bits()));
-        self.lines.rollback(entries);
         self.flush();
     }
 }

@@ -40,7 +40,7 @@ fn run(protocol: Protocol, replicas: u8, recorded: bool, seconds: f64, threads: 
     let cluster = Cluster::embedded(options).expect("memory for three nodes");
     let bank = SmallBank::load(&cluster, Customers::standard(accounts)).expect("room for the accounts");
     let length = Length::Time(Duration::from_secs_f64(seconds));
-    let options = RunOptions { threads, coroutines: 8, length, seed: 1, yield_after_rounds: false };
+    let options = RunOptions { threads, coroutines: 8, length, seed: 1, yield_after_rounds: false, rate: None };
     let path = std::env::temp_dir().join(format!("remora-compare-{}.jsonl", std::process::id()));
     let history = recorded.then(|| HistoryFile::new(File::create(&path).expect("a file for the history")));
     let observer = || history.as_ref().map(|file| Box::new(file.recorder()) as Box<dyn Observer>);

@@ -2,7 +2,7 @@
 //! own for its options and what it loads.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::simulated::SimArgs;
@@ -84,6 +84,10 @@ pub(crate) struct RunArgs {
     /// Run so many transactions instead: committed, or aborted by the workload.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
+    /// At most so many transactions a second, of all workers; what was missed is not caught up with.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<u64>,
     /// Of all randomness.
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -96,10 +100,11 @@ pub(crate) struct RunArgs {
     /// Record also what is about to commit, before it does: for clients that may be killed, and `remora check --crashed`.
     #[arg(long, requires = "history")]
     history_durable: bool,
-    /// Keep the client's own deltas in a table: not offered yet.
-    #[arg(long, hide = true)]
-    #[serde(skip)]
-    ledger: bool,
+    /// So long may a client that runs give no sign of life until others take it for dead and recover it; one whose process
+    /// has ended, they find at once [default: 2000].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<u64>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) sim: SimArgs,
@@ -108,9 +113,6 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// With what nobody said filled in.
     pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
-        if self.ledger {
-            return Err(Failure::new("--ledger", "not offered yet"));
-        }
         let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
         let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);
         // Where there are running nodes, it is known when they have been asked.
@@ -123,6 +125,12 @@ impl RunArgs {
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(CLIENTS_MAX);
         let simulated = self.is_simulated();
         let seconds = if self.transactions.is_some() || simulated { None } else { self.seconds.or(Some(SECONDS)) };
+        if simulated && self.rate.is_some() {
+            return Err(Failure::new("--rate", "is for real time: simulated clients do what they can"));
+        }
+        if simulated && self.lease_ms.is_some() {
+            return Err(Failure::new("--lease-ms", "nobody dies in a simulated run: see remora sim campaign"));
+        }
         let sim = match self.sim.given() {
             _ if simulated => {
                 if self.seconds.is_some() || self.transactions.is_some() {
@@ -175,6 +183,15 @@ impl RunArgs {
         }
     }
 
+    /// A cluster with the leases that are asked for.
+    pub(crate) fn leased(&self, cluster: Cluster) -> Result<Cluster, Failure> {
+        let Some(lease) = self.lease_ms else { return Ok(cluster) };
+        if cluster.lease().is_none() {
+            return Err(Failure::new("--lease-ms", "nobody keeps leases here: name a file with --configuration"));
+        }
+        Ok(cluster.with_lease(Some(Duration::from_millis(lease))))
+    }
+
     pub(crate) fn memory_nodes(&self) -> u16 {
         self.memory_nodes.unwrap_or(MEMORY_NODES)
     }
@@ -211,6 +228,31 @@ pub(crate) struct Bench {
     sized_by: String,
     /// Where the memory nodes are, in the order of their numbers, once they have been connected to.
     pub(crate) nodes: Option<Nodes>,
+    pub(crate) history: Option<Arc<HistoryTo>>,
+}
+
+/// The history of a run: a file that is emptied when every worker is ready, or when there is something to tell before.
+#[derive(Debug)]
+pub(crate) struct HistoryTo {
+    output: OutputFile,
+    durable: bool,
+    begun: OnceLock<Result<Arc<HistoryFile>, Failure>>,
+}
+
+impl HistoryTo {
+    pub(crate) fn file(&self) -> Option<&Arc<HistoryFile>> {
+        let begin = |file| if self.durable { HistoryFile::durable(file) } else { HistoryFile::new(file) };
+        self.begun.get_or_init(|| self.output.begin().map(begin)).as_ref().ok()
+    }
+
+    /// What went wrong, if anything has.
+    fn finish(&self) -> Result<(), Failure> {
+        match self.begun.get() {
+            Some(Ok(file)) => file.finish().map_err(|error| self.output.failure(&error)),
+            Some(Err(Failure(why))) => Err(Failure(why.clone())),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Bench {
@@ -219,7 +261,7 @@ impl Bench {
         let sized_by = run.node_size.map_or(because_of, |bytes| format!("--node-size {bytes}"));
         let node_bytes = run.node_size.unwrap_or(needed);
         let node_size = if run.connect.is_some() { None } else { Some(node_bytes) };
-        Bench { run: RunArgs { node_size, ..run }, node_bytes, sized_by, nodes: None }
+        Bench { run: RunArgs { node_size, ..run }, node_bytes, sized_by, nodes: None, history: None }
     }
 
     /// Bytes of a memory node of this process, if there is memory for all of them.
@@ -244,7 +286,16 @@ impl Bench {
             node_bytes: self.node_bytes()?,
             protocol: run.protocol(),
         };
-        Cluster::embedded(options).map_err(|error| self.blame(&error))
+        run.leased(Cluster::embedded(options).map_err(|error| self.blame(&error))?)
+    }
+
+    /// The file of the history, if one is wanted; as it was until then.
+    pub(crate) fn open_history(&mut self) -> Result<(), Failure> {
+        let path = self.run.history.as_deref();
+        let output = path.map(|path| OutputFile::open("--history", path)).transpose()?;
+        let durable = self.run.history_durable;
+        self.history = output.map(|output| Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }));
+        Ok(())
     }
 
     /// Which option to change, when memory cannot be laid out.
@@ -264,22 +315,15 @@ impl Bench {
     /// Runs a workload, and reports.
     pub(crate) fn run<W: Workload>(&self, opened: &Opened<W>, config: &impl Serialize) -> Result<Verdict, Failure> {
         let (run, cluster) = (&self.run, &opened.cluster);
-        // Both are there before either is touched; the history is emptied when every worker is ready.
         let report_to = ReportTo::open(run.report.as_deref())?;
-        let history_to = run.history.as_deref().map(|path| OutputFile::open("--history", path)).transpose()?;
-        let history = OnceLock::new();
-        let observer = || {
-            let history_to = history_to.as_ref()?;
-            let begin = |file| if run.history_durable { HistoryFile::durable(file) } else { HistoryFile::new(file) };
-            let history = history.get_or_init(|| history_to.begin().map(begin)).as_ref().ok()?;
-            Some(Box::new(history.recorder()) as Box<dyn Observer>)
-        };
+        let observer = || Some(Box::new(self.history.as_ref()?.file()?.recorder()) as Box<dyn Observer>);
         let options = RunOptions {
             threads: run.threads() as usize,
             coroutines: run.coroutines as usize,
             length: run.length(),
             seed: run.seed,
             yield_after_rounds: run.yield_after_rounds,
+            rate: run.rate.map(|rate| rate as f64),
         };
         let (measured, simulated) = match &opened.sim {
             Some(sim) => {
@@ -297,8 +341,8 @@ impl Bench {
                 (measured?, None)
             }
         };
-        if let (Some(history), Some(output)) = (history.into_inner(), &history_to) {
-            history?.finish().map_err(|error| output.failure(&error))?;
+        if let Some(history) = &self.history {
+            history.finish()?;
         }
         let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
         let report = Report { simulated, ..measured.report::<W>(cluster, self.fabric(), config) };

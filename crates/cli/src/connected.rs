@@ -63,6 +63,7 @@ impl Bench {
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
+        self.open_history()?;
         let Some(nodes) = self.run.connect.clone() else {
             let began = Instant::now();
             let (cluster, sim) = if self.run.is_simulated() {
@@ -132,7 +133,20 @@ impl Bench {
                 Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
                 Err(ConnectError::Configuration(error)) => return Err(Failure::new("--configuration", error)),
                 Err(error) => return Err(Failure::new("--connect", error)),
-                Ok(cluster) => return Ok(cluster),
+                Ok(cluster) => {
+                    let cluster = match &self.history {
+                        None => cluster,
+                        Some(history) => {
+                            let history = history.clone();
+                            cluster.with_rollbacks_told(Arc::new(move |rollback| {
+                                if let Some(file) = history.file() {
+                                    file.rollback(rollback);
+                                }
+                            }))
+                        }
+                    };
+                    return self.run.leased(cluster);
+                }
             }
         }
     }
@@ -201,7 +215,7 @@ impl Bench {
 }
 
 /// A flag that the first signal sets, so that the client leaves as it should; the second one ends it.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     const INTERRUPTED: i32 = 2;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

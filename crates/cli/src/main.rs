@@ -8,6 +8,7 @@ mod bench;
 mod campaign;
 mod check;
 mod connected;
+mod drill;
 mod hardware;
 mod keygen;
 mod litmus;
@@ -45,6 +46,8 @@ enum Command {
     },
     /// Serves memory to clients, over TCP or to processes of this host, until it is stopped.
     Memnode(memnode::MemnodeOptions),
+    /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing left.
+    Drill(drill::DrillOptions),
     /// Makes the key that memory nodes and clients prove to each other.
     Keygen(keygen::KeygenOptions),
     /// Shows what memory nodes hold, and whether they answer.
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         output::complain(&format!("this is a bug in remora: {}", one_line(&panic.to_string())));
     }));
+    drill::end_with_the_parent();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
+        Command::Drill(options) => drill::drill(&options),
         Command::Keygen(options) => keygen::keygen(&options),
         Command::Status(options) => status::status(&options),
         Command::Check(options) => check::check(&options),

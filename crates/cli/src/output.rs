@@ -130,6 +130,9 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
     if report.given_up + report.unknown > 0 {
         writeln!(text, "without end    {} given up, {} of unknown outcome", report.given_up, report.unknown)?;
     }
+    if report.fenced > 0 {
+        writeln!(text, "reconnected    {} times, because others took a worker for dead", report.fenced)?;
+    }
     let cpu = &report.cpu_seconds;
     let for_cpu = grouped(report.per_cpu_second_tps as u64);
     let (workers, appliers) = (cpu.workers, cpu.appliers);

@@ -31,27 +31,41 @@ pub(crate) struct SmallBankOptions {
     /// How probable it is that a transaction is about a hot customer [default: 0.9].
     #[arg(long, value_name = "P", value_parser = value::share)]
     hot_probability: Option<f64>,
+    /// Have every transaction that changes the sum of all balances say so in a table, so that money can be checked also when
+    /// clients were killed. Who loads the tables decides for all.
+    #[arg(long)]
+    ledger: bool,
 }
 
 pub(crate) fn smallbank(options: &SmallBankOptions) -> Result<Verdict, Failure> {
     let run = options.run.settled()?;
     let accounts = options.accounts.unwrap_or(run.threads() * Customers::ACCOUNTS_PER_THREAD);
-    let needed = SmallBank::node_bytes(accounts, &run.setting());
+    let needed = if options.ledger { SmallBank::node_bytes_with_ledger } else { SmallBank::node_bytes };
+    let needed = needed(accounts, &run.setting());
     let mut bench = Bench::sized(run, needed, format!("--accounts {accounts}"));
     let hot = |(fraction, probability): (f64, f64)| {
         (options.hot_fraction.unwrap_or(fraction), options.hot_probability.unwrap_or(probability))
     };
     let (fraction, probability) = hot(Customers::HOT);
-    let opened = bench.open(|cluster| SmallBank::load(cluster, Customers::new(accounts, fraction, probability)))?;
+    let opened = bench.open(|cluster| {
+        let bank = SmallBank::load(cluster, Customers::new(accounts, fraction, probability))?;
+        if options.ledger { bank.with_ledger(cluster) } else { Ok(bank) }
+    })?;
     // The tables have the size that they were loaded with. Who is hot is each client's own affair.
     let found = *opened.workload.customers();
     agrees("--accounts", options.accounts, found.accounts())?;
+    let ledger = opened.workload.has_ledger();
+    if options.ledger && !ledger {
+        let why = "these memory nodes were loaded without one: leave the option out, or use other nodes";
+        return Err(Failure::new("--ledger", why));
+    }
     let (fraction, probability) = hot((found.hot_fraction(), found.hot_probability()));
     let opened = opened.map(|bank| bank.with_customers(Customers::new(found.accounts(), fraction, probability)));
     let config = SmallBankOptions {
         accounts: Some(found.accounts()),
         hot_fraction: Some(fraction),
         hot_probability: Some(probability),
+        ledger,
         run: bench.run.clone(),
     };
     bench.run(&opened, &config)

@@ -301,7 +301,7 @@ fn bare_rounds_are_measured() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let benches = ["bench", "bench smallbank", "bench tatp", "bench micro"];
-    for command in ["", "memnode", "keygen", "status", "check"].iter().chain(&benches) {
+    for command in ["", "memnode", "keygen", "status", "check", "drill"].iter().chain(&benches) {
         let output = remora(&[&words(command)[..], &["--help"]].concat());
         assert_eq!(output.status.code(), Some(0), "{command}");
         assert!(text(&output.stdout).contains("Example"), "{command}");

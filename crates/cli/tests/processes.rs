@@ -106,7 +106,8 @@ fn options_that_contradict_what_is_there_are_refused() {
         ("--check --seconds 1", &["--check", "--seconds"]),
         ("--protocol farm", &["farm", "discipline"]),
         ("--key-file /nonexistent", &["--key-file /nonexistent"]),
-        ("--ledger", &["--ledger", "not offered yet"]),
+        ("--ledger", &["--ledger", "loaded without one"]),
+        ("--lease-ms 500", &["--lease-ms", "--configuration"]),
         ("--history-durable", &["--history"]),
     ] {
         assert_refused(&remora("contradict-options", &bank(&connect, options)), names);

@@ -53,8 +53,30 @@ pub trait Configuration: Send + Sync + fmt::Debug {
     fn generation(&self) -> u64;
 
     /// Makes a change, atomically; nobody else sees a part of it. It may be made several times before it counts, so it is a
-    /// function of the membership alone. A look is a change that changes nothing.
+    /// function of the membership alone.
     fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError>;
+
+    /// Looks, at the membership as it was at some instant of the call.
+    fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
+        self.update(&mut |membership| look(membership))
+    }
+
+    /// This process, as its clients join: by it others can tell when it has ended. `None` where all clients end with it.
+    fn process(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether a process that clients have joined from has ended, as far as can be told.
+    fn has_ended(&self, process: u64) -> bool {
+        let _ = process;
+        false
+    }
+
+    /// Clients of other processes that have ended without leaving. Nobody need wait until their leases have run out, and
+    /// clients at rest have none that runs. To be asked many times a second; what it costs is the implementation's to bound.
+    fn orphans(&self) -> Vec<u32> {
+        Vec::new()
+    }
 }
 
 impl dyn Configuration {
@@ -63,6 +85,14 @@ impl dyn Configuration {
         let mut result = None;
         self.update(&mut |membership| result = Some(change(membership)))?;
         let Some(result) = result else { unreachable!("a change that was made has a result") };
+        Ok(result)
+    }
+
+    /// Looks, for what is seen.
+    pub fn look<T>(&self, mut look: impl FnMut(&Membership) -> T) -> Result<T, ConfigurationError> {
+        let mut result = None;
+        self.inspect(&mut |membership| result = Some(look(membership)))?;
+        let Some(result) = result else { unreachable!("who has looked has seen something") };
         Ok(result)
     }
 }
@@ -109,7 +139,7 @@ impl Departed for RecoveredClients {
         let generation = self.configuration.generation();
         if self.looked.get() != generation {
             let recovered = |standing| matches!(standing, Standing::Recovered { .. } | Standing::Forgotten);
-            let clients = self.configuration.change(|membership| {
+            let clients = self.configuration.look(|membership| {
                 membership.clients().filter(|(_, standing)| recovered(*standing)).map(|(client, _)| client).collect()
             });
             match clients {

@@ -1,18 +1,25 @@
 //! The configuration of several processes of one host: a file.
 //!
 //! ```text
-//! FILE        the membership as JSON, with the file's kind, its format and the cluster's id
-//! FILE.lock   locked by who reads and changes it; empty
+//! FILE               the membership as JSON, with the file's kind, its format and the cluster's id
+//! FILE.lock          locked by who changes it; empty
+//! FILE.process-NAME  locked by a process for as long as it lives; empty
 //! ```
 //!
 //! A change is written to a file of its own, which then takes the place of the former one: a process that is killed in the
-//! middle leaves the former. Its lock goes with it, because locks of files are the system's.
+//! middle leaves the former, and whoever only looks needs no lock. Locks go with their process, because locks of files are
+//! the system's: so a process that has ended is known by the lock that it has no more.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +28,8 @@ use crate::membership::Membership;
 
 const KIND: &str = "remora configuration";
 const FORMAT: u32 = 1;
+/// A process looks for others that have ended, and for changes of theirs, at most so often.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A configuration in a file that the client processes of one host share.
 #[derive(Debug)]
@@ -30,6 +39,20 @@ pub struct LockedFile {
     lock: Mutex<File>,
     cluster: u64,
     generation: AtomicU64,
+    process: u64,
+    /// Its file stays locked for as long as this process lives.
+    _alive: File,
+    seen: Mutex<Seen>,
+}
+
+/// What this process saw when it looked last.
+#[derive(Debug)]
+struct Seen {
+    at: Instant,
+    /// Tells one file in its place from the next: inodes alone are used again.
+    version: Option<(u64, i64, i64, u64)>,
+    /// Clients of other processes that were taken for alive, by process.
+    others: Vec<(u64, u32)>,
 }
 
 /// What every version of the file says of itself.
@@ -52,10 +75,14 @@ impl LockedFile {
     pub fn open(path: impl Into<PathBuf>, cluster: u64) -> Result<LockedFile, ConfigurationError> {
         let path = path.into();
         let lock = File::options().create(true).truncate(false).write(true).open(beside(&path, "lock"));
-        let lock = Mutex::new(lock.map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?);
-        let file = LockedFile { path, lock, cluster, generation: AtomicU64::new(0) };
+        let lock = lock.map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
+        let (process, alive) =
+            sign(&path, &lock).map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
+        let seen = Mutex::new(Seen { at: Instant::now(), version: None, others: Vec::new() });
+        let (lock, generation) = (Mutex::new(lock), AtomicU64::new(0));
+        let file = LockedFile { path, lock, cluster, generation, process, _alive: alive, seen };
         // Says at once what is wrong with it.
-        file.update(&mut |_| ())?;
+        file.update(&mut |membership| file.clear_signs(membership))?;
         Ok(file)
     }
 
@@ -107,9 +134,47 @@ impl LockedFile {
         fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path)).map_err(|cause| self.unusable(cause))
     }
 
+    /// Removes what dead processes have left of whose clients nothing is left.
+    fn clear_signs(&self, membership: &Membership) {
+        let needed: BTreeSet<u64> = membership.processes().filter_map(|(_, process)| process).collect();
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        for name in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()) {
+            let Some(process) = process_of(&self.path, &name) else { continue };
+            if !needed.contains(&process) && self.has_ended(process) {
+                let _ = fs::remove_file(sign_of(&self.path, process)); // somebody else may have been faster
+            }
+        }
+    }
+
     fn unusable(&self, cause: io::Error) -> ConfigurationError {
         ConfigurationError::File { path: self.path.clone(), cause }
     }
+}
+
+/// A process' sign of life: a file with a new name, locked. Made under the configuration's lock, so that nobody clears it
+/// away in between.
+fn sign(path: &Path, lock: &File) -> io::Result<(u64, File)> {
+    // Random, by what the standard library seeds its hash tables with.
+    let process = RandomState::new().hash_one(std::process::id());
+    lock.lock()?;
+    let signed = File::options().create_new(true).write(true).open(sign_of(path, process)).and_then(|file| {
+        file.lock()?;
+        Ok((process, file))
+    });
+    lock.unlock()?;
+    signed
+}
+
+const SIGN: &str = "process-";
+
+fn sign_of(path: &Path, process: u64) -> PathBuf {
+    beside(path, &format!("{SIGN}{process:016x}"))
+}
+
+/// Whose sign a file of this name is.
+fn process_of(path: &Path, name: &OsStr) -> Option<u64> {
+    let (own, name) = (path.file_name()?.to_str()?, name.to_str()?);
+    u64::from_str_radix(name.strip_prefix(own)?.strip_prefix('.')?.strip_prefix(SIGN)?, 16).ok()
 }
 
 /// A file beside another.
@@ -138,6 +203,60 @@ impl Configuration for LockedFile {
         })();
         lock.unlock().map_err(|cause| self.unusable(cause))?;
         changed
+    }
+
+    /// Without the lock: who is kept from running while it has that keeps nobody from looking.
+    fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
+        let membership = self.read()?.unwrap_or_default();
+        self.generation.fetch_max(membership.generation(), Ordering::AcqRel);
+        look(&membership);
+        Ok(())
+    }
+
+    fn process(&self) -> Option<u64> {
+        Some(self.process)
+    }
+
+    fn has_ended(&self, process: u64) -> bool {
+        match File::open(sign_of(&self.path, process)) {
+            // Shared, so that those who look do not take each other for the process.
+            Ok(sign) => sign.try_lock_shared().is_ok(),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
+    fn orphans(&self) -> Vec<u32> {
+        // One thread is enough.
+        let Ok(mut seen) = self.seen.try_lock() else { return Vec::new() };
+        if seen.at.elapsed() < LOOK_EVERY {
+            return Vec::new();
+        }
+        seen.at = Instant::now();
+        // Every change is another file.
+        let version = fs::metadata(&self.path).ok();
+        let version = version.map(|file| (file.ino(), file.mtime(), file.mtime_nsec(), file.size()));
+        if version != seen.version
+            && let Ok(Some(membership)) = self.read()
+        {
+            seen.version = version;
+            let others = membership.processes().filter_map(|(client, process)| Some((process?, client)));
+            seen.others = others.filter(|(process, _)| *process != self.process).collect();
+            seen.others.sort_unstable();
+            self.generation.fetch_max(membership.generation(), Ordering::AcqRel);
+        }
+        let mut orphans = Vec::new();
+        for of_one in seen.others.chunk_by(|one, other| one.0 == other.0) {
+            if self.has_ended(of_one[0].0) {
+                orphans.extend(of_one.iter().map(|(_, client)| *client));
+            }
+        }
+        orphans
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(sign_of(&self.path, self.process)); // the folder may be gone
     }
 }
 
@@ -179,7 +298,7 @@ mod tests {
                 let path = path.clone();
                 scope.spawn(move || {
                     let file = open(path, 7).unwrap();
-                    file.change(|membership| membership.join(client, 1)).unwrap();
+                    file.change(|membership| membership.join(client, 1, None)).unwrap();
                     for _ in 0..50 {
                         file.change(|membership| membership.renew(client)).unwrap().unwrap();
                     }
@@ -216,17 +335,58 @@ mod tests {
         open(path, 7).unwrap();
     }
 
+    #[test]
+    fn clients_of_a_process_that_has_ended_are_known() {
+        let place = Place::new("ended");
+        let path = place.file();
+        let (here, there) = (LockedFile::open(&path, 7).unwrap(), LockedFile::open(&path, 7).unwrap());
+        let join = |file: &LockedFile, client| {
+            let process = file.process();
+            assert!(process.is_some());
+            (file as &dyn Configuration).change(|membership| membership.join(client, 1, process)).unwrap();
+        };
+        join(&here, 1);
+        join(&there, 2);
+        join(&there, 3);
+        let wait = || {
+            std::thread::sleep(2 * LOOK_EVERY);
+            here.orphans()
+        };
+        assert!(wait().is_empty());
+        // As the system does when a process ends: the locks go, the files stay.
+        let sign = sign_of(&path, there.process);
+        drop(there);
+        fs::write(&sign, "").unwrap();
+        assert_eq!(wait(), [2, 3], "at rest, both of them");
+        assert!(here.orphans().is_empty(), "asked too soon");
+        (&here as &dyn Configuration).change(|membership| membership.suspect(2, 1)).unwrap().unwrap();
+        assert_eq!((wait(), here.generation()), (vec![3], 4));
+        // What is needed no more is cleared away by who comes next.
+        (&here as &dyn Configuration).change(|membership| membership.leave(3)).unwrap().unwrap();
+        assert!(fs::exists(&sign).unwrap());
+        let later = LockedFile::open(&path, 7).unwrap();
+        assert!(!fs::exists(&sign).unwrap() && fs::exists(sign_of(&path, here.process)).unwrap());
+        drop((here, later));
+        assert!(
+            fs::read_dir(&place.0).unwrap().all(|file| file
+                .unwrap()
+                .path()
+                .extension()
+                .is_none_or(|name| name == "lock"))
+        );
+    }
+
     /// Killed before its change took the place of the former one: the file is as it was, and the next change goes on.
     #[test]
     fn a_change_that_was_cut_short_never_was() {
         let place = Place::new("killed");
         let path = place.file();
         let file = open(path.clone(), 7).unwrap();
-        file.change(|membership| membership.join(1, 1)).unwrap();
+        file.change(|membership| membership.join(1, 1, None)).unwrap();
         fs::write(beside(&path, "new"), "{\"kind\":\"remora conf").unwrap();
         let other = open(path, 7).unwrap();
         assert_eq!(other.change(|membership| membership.clients().count()).unwrap(), 1);
-        other.change(|membership| membership.join(2, 1)).unwrap();
+        other.change(|membership| membership.join(2, 1, None)).unwrap();
         assert_eq!(file.change(|membership| membership.clients().count()).unwrap(), 2);
     }
 }

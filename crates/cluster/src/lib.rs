@@ -20,6 +20,9 @@
 //! may show anything as long as they run about as fast. And nothing depends even on that but promptness: a client that is
 //! suspected wrongly loses its access to every memory node before anything of it is touched, and is told so.
 //!
+//! A process that has ended needs no such judgement: where the configuration can tell ([`Configuration::orphans`]), its
+//! clients are suspected at once, also those at rest, whose leases do not run.
+//!
 //! # One recoverer
 //!
 //! Who suspects a client is its recoverer until it is forgotten. When the recoverer itself is suspected, everything it was

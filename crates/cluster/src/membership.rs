@@ -42,6 +42,9 @@ struct Member {
     lease_ns: Nanos,
     /// It runs nothing and holds nothing, so that its lease does not run either.
     resting: bool,
+    /// Its process, where others can tell whether that has ended.
+    #[serde(default)]
+    process: Option<u64>,
     verdicts: Verdicts,
 }
 
@@ -59,10 +62,11 @@ impl Membership {
         self.generation
     }
 
-    /// A new incarnation, at rest: its lease begins to run with its first renewal.
-    pub fn join(&mut self, client: u32, lease_ns: Nanos) {
+    /// A new incarnation, at rest: its lease begins to run with its first renewal. `process` is the configuration's name for
+    /// its process ([`Configuration::process`](crate::Configuration::process)).
+    pub fn join(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
         let verdicts = Verdicts::default();
-        let member = Member { standing: Standing::Alive, renewals: 0, lease_ns, resting: true, verdicts };
+        let member = Member { standing: Standing::Alive, renewals: 0, lease_ns, resting: true, process, verdicts };
         self.members.entry(client).or_insert(member);
         self.generation += 1;
     }
@@ -124,6 +128,12 @@ impl Membership {
     pub(crate) fn leases(&self) -> impl Iterator<Item = (u32, u64, Nanos)> + '_ {
         let running = self.members.iter().filter(|(_, member)| member.standing == Standing::Alive && !member.resting);
         running.map(|(client, member)| (*client, member.renewals, member.lease_ns))
+    }
+
+    /// Clients that are taken for alive, and their processes where these are known.
+    pub fn processes(&self) -> impl Iterator<Item = (u32, Option<u64>)> + '_ {
+        let alive = self.members.iter().filter(|(_, member)| member.standing == Standing::Alive);
+        alive.map(|(client, member)| (*client, member.process))
     }
 
     /// Those that a client has to recover.
@@ -210,7 +220,7 @@ mod tests {
     fn alive(clients: &[u32]) -> Membership {
         let mut membership = Membership::default();
         for client in clients {
-            membership.join(*client, LEASE);
+            membership.join(*client, LEASE, None);
             membership.renew(*client).unwrap();
         }
         membership

@@ -67,8 +67,8 @@ mod tests {
     fn a_lease_runs_out_by_the_clock_of_who_watches() {
         let mut all = Membership::default();
         let mut watch = LeaseWatch::every(1_000);
-        all.join(1, 800);
-        all.join(2, 800);
+        all.join(1, 800, None);
+        all.join(2, 800, None);
         assert!(watch.expired(&all, 5).is_empty());
         all.renew(1).unwrap();
         all.renew(2).unwrap();

@@ -10,10 +10,11 @@ use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::NodeStatus;
-use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, NodeId, Pages, ServiceHandle};
+use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
 use remora_index::Sizes;
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node};
+use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
 
 use zerocopy::IntoBytes;
@@ -80,7 +81,11 @@ pub struct Cluster {
     protocol: Protocol,
     configuration: Option<Arc<dyn Configuration>>,
     lease: Option<Duration>,
+    told: Option<Told>,
 }
+
+/// Whoever is told of what recovery puts back.
+type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
 
 /// Length of a lease, unless [`Cluster::with_lease`] says otherwise: so long may a process that is alive be kept from
 /// running by others of an overloaded machine, or a closure compute. Whoever waits for a dead client waits a little longer.
@@ -96,6 +101,8 @@ struct Inner {
     options: ClusterOptions,
     /// The incarnation that changes the catalog.
     admin: Registration,
+    /// Who knows of it, so that its slot is given back also when its process is killed.
+    announced_to: Option<Arc<dyn Configuration>>,
     tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
     metadata: Mutex<Metadata>,
 }
@@ -157,6 +164,7 @@ impl Cluster {
             pages,
             options,
             admin,
+            announced_to: None,
             tables: Mutex::default(),
             metadata: Mutex::default(),
         };
@@ -166,6 +174,7 @@ impl Cluster {
             protocol: options.protocol,
             configuration: Some(configuration),
             lease: None,
+            told: None,
         })
     }
 
@@ -184,11 +193,13 @@ impl Cluster {
             pages: None,
             options,
             admin,
+            announced_to: configuration.clone(),
             tables: Mutex::default(),
             metadata: Mutex::default(),
         };
         let lease = configuration.is_some().then_some(LEASE);
-        let cluster = Cluster { inner: Arc::new(inner), protocol: options.protocol, configuration, lease };
+        let (inner, protocol) = (Arc::new(inner), options.protocol);
+        let cluster = Cluster { inner, protocol, configuration, lease, told: None };
         cluster.refresh()?;
         Ok(cluster)
     }
@@ -413,6 +424,10 @@ impl Cluster {
         self.lease
     }
 
+    pub(crate) fn lease_ns(&self) -> Option<Nanos> {
+        self.lease.map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// The same cluster, with workers that have leases of this length, and recover those whose leases have run out; or with
     /// workers that do neither. A worker whose thread does nothing but compute, or blocks, for longer than its lease is
     /// taken for dead: its transactions then fail with [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing
@@ -420,6 +435,20 @@ impl Cluster {
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }
+    }
+
+    /// The same cluster, with workers that tell of what they put back when they recover a dead client: of every record before
+    /// it is, since a recoverer may die, and then its successor tells it again. A recorded history needs it, because others
+    /// read the versions that this installs.
+    #[must_use]
+    pub fn with_rollbacks_told(&self, told: Arc<dyn Fn(&Rollback<'_>) + Send + Sync>) -> Cluster {
+        Cluster { told: Some(told), ..self.clone() }
+    }
+
+    pub(crate) fn tell(&self, rollback: &Rollback<'_>) {
+        if let Some(told) = &self.told {
+            told(rollback);
+        }
     }
 
     /// The fabric, for tests and tools.
@@ -444,6 +473,10 @@ impl Drop for Inner {
             remora_fabric::block_on(&*self.fabric, own, async |lane: &Lane| self.admin.clone().disconnect(lane).await);
         if let Err(error) = left.map_err(MemoryError::from).and_then(|left| left) {
             tracing::warn!(%error, "the client slot stays");
+        } else if let Some(configuration) = &self.announced_to
+            && let Err(error) = configuration.change(|membership| membership.leave(self.admin.incarnation))
+        {
+            tracing::warn!(%error, "the configuration could not be told that a client has left");
         }
     }
 }

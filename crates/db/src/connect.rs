@@ -12,11 +12,12 @@ use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, block_on};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, Registration, identity};
+use remora_memory::{MemoryError, identity};
 use remora_txn::Protocol;
 
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::error::OpenError;
+use crate::worker::register;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
 ///
@@ -232,9 +233,10 @@ impl Cluster {
         let cluster = identities.first().map_or(0, |identity| identity.cluster);
         let configuration = configuration(&nodes, options.configuration.as_deref(), cluster)?;
         let fabric = remote.fabric();
-        let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, count, 0).await)
-            .map_err(named)?
-            .map_err(blame)?;
+        let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+            register(lane, count, 0, configuration.as_ref(), None).await
+        });
+        let admin = admin.map_err(named)?.map_err(blame)?;
         let options =
             ClusterOptions { memory_nodes: count, replicas, protocol: options.protocol, ..ClusterOptions::default() };
         Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration)?)

@@ -19,7 +19,6 @@ use remora_fabric::{Lane, Nanos};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::{self, Verdict};
-use remora_txn::{Observer, RolledBack};
 
 use crate::cluster::Cluster;
 
@@ -27,8 +26,46 @@ use crate::cluster::Cluster;
 const LOOKS: Nanos = 3;
 /// Pause of a sweep after every few records: transactions go first.
 const SWEEP_PAUSE_NS: Nanos = 50_000;
+/// So long after a repair its log entries will have been applied, nearly always.
+const APPLY_PAUSE_NS: Nanos = 5_000_000;
 /// How often an ending run looks whether it may rest.
 const REST_PAUSE_NS: Nanos = 5_000;
+
+/// How often it is asked whether processes have ended.
+const ORPHANS_PAUSE_NS: Nanos = 10_000_000;
+/// Recovery that fails is tried again at the next look, then after twice that time, and so on, up to so many leases: a
+/// memory node that is down may stay down.
+const LEASES_BETWEEN_ATTEMPTS: Nanos = 8;
+
+/// When to try again what has failed.
+#[derive(Debug)]
+struct Patience {
+    lease: Nanos,
+    pause: Nanos,
+    again_at: Nanos,
+}
+
+impl Patience {
+    fn new(lease: Nanos) -> Patience {
+        Patience { lease, pause: 0, again_at: 0 }
+    }
+
+    fn is_over(&self, now: Nanos) -> bool {
+        now >= self.again_at
+    }
+
+    fn note(&mut self, now: Nanos, outcome: Result<(), RecoveryError>, what: &'static str) {
+        match outcome {
+            Ok(()) => self.pause = 0,
+            Err(error) => {
+                self.pause = (2 * self.pause).clamp(self.lease / LOOKS, LEASES_BETWEEN_ATTEMPTS * self.lease);
+                self.again_at = now.saturating_add(self.pause);
+                let pause_ms = self.pause / 1_000_000;
+                tracing::warn!(%error, pause_ms, "{what}");
+            }
+        }
+    }
+}
 
 /// See the [module](self).
 pub(crate) struct Keeper {
@@ -44,10 +81,10 @@ pub(crate) struct Keeper {
     /// Ids of this client's transactions.
     sequence: Rc<Cell<u64>>,
     watch: RefCell<LeaseWatch>,
-    /// Who is told of what is rolled back.
-    observer: RefCell<Option<Box<dyn Observer>>>,
     /// Dead clients whose last locks have been freed, and whose rings have yet to be applied.
     swept: RefCell<BTreeSet<u32>>,
+    /// There is somebody to sweep.
+    repaired: Cell<bool>,
 }
 
 /// Recovery has failed, for now.
@@ -66,16 +103,15 @@ impl From<Fenced> for RecoveryError {
 }
 
 impl Keeper {
-    /// Joins a client that has been registered.
-    pub(crate) fn join(
+    /// Of a client that has joined.
+    pub(crate) fn new(
         cluster: &Cluster,
         configuration: Arc<dyn Configuration>,
         client: u32,
         sequence: Rc<Cell<u64>>,
-    ) -> Result<Keeper, ConfigurationError> {
-        let lease = cluster.lease().map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX));
-        configuration.change(|membership| membership.join(client, lease.unwrap_or(u64::MAX / 2)))?;
-        Ok(Keeper {
+    ) -> Keeper {
+        let lease = cluster.lease_ns();
+        Keeper {
             cluster: cluster.clone(),
             configuration,
             client,
@@ -85,19 +121,14 @@ impl Keeper {
             resting: Cell::new(true),
             sequence,
             watch: RefCell::new(LeaseWatch::every(lease.unwrap_or(0) / LOOKS)),
-            observer: RefCell::default(),
             swept: RefCell::default(),
-        })
+            repaired: Cell::default(),
+        }
     }
 
     /// Has a session free what it meets of the dead, and stop when its client is taken for dead.
     pub(crate) fn guard(&self, session: &mut remora_txn::Session) {
         session.watch_for(Rc::new(RecoveredClients::new(self.configuration.clone())), self.fenced.clone());
-    }
-
-    /// Whoever is told from now on before a transaction is rolled back.
-    pub(crate) fn observe(&self, observer: Option<Box<dyn Observer>>) {
-        *self.observer.borrow_mut() = observer;
     }
 
     /// Whether this client's lease runs while it does.
@@ -174,6 +205,21 @@ impl Keeper {
         .await;
     }
 
+    /// Sleeps until leases are to be looked at again, or the process of some client has ended; those clients.
+    async fn orphans_until(&self, lane: &Lane, until: Nanos) -> Vec<u32> {
+        if self.configuration.process().is_none() {
+            lane.sleep(until.saturating_sub(lane.now())).await;
+            return Vec::new();
+        }
+        loop {
+            lane.sleep(ORPHANS_PAUSE_NS.min(until.saturating_sub(lane.now()))).await;
+            let orphans = self.configuration.orphans();
+            if !orphans.is_empty() || lane.now() >= until {
+                return orphans;
+            }
+        }
+    }
+
     async fn keep_renewing(&self, lane: &Lane, lease: Nanos) {
         loop {
             lane.sleep(lease / LOOKS).await;
@@ -183,31 +229,50 @@ impl Keeper {
     }
 
     async fn keep_judging(&self, lane: &Lane, lease: Nanos) {
+        let mut patience = Patience::new(lease);
+        let mut look_at = lane.now() + lease / LOOKS;
         loop {
-            lane.sleep(lease / LOOKS).await;
+            let orphans = self.orphans_until(lane, look_at).await;
             self.unless_it_is_over().await;
             let now = lane.now();
-            let expired = self
-                .configuration
-                .change(|membership| self.watch.borrow_mut().expired(membership, now))
-                .unwrap_or_default();
-            for client in expired.into_iter().filter(|client| *client != self.client) {
-                tracing::warn!(client, by = self.client, "the lease of a client has run out");
+            let expired = if now >= look_at {
+                look_at = now + lease / LOOKS;
+                let expired = self.configuration.look(|membership| self.watch.borrow_mut().expired(membership, now));
+                expired.unwrap_or_default()
+            } else {
+                Vec::new()
+            };
+            let found = expired.into_iter().map(|client| (client, "the lease of a client has run out"));
+            let ended = orphans.into_iter().map(|client| (client, "the process of a client has ended"));
+            for (client, what) in found.chain(ended).filter(|(client, _)| *client != self.client) {
+                tracing::warn!(client, by = self.client, "{what}");
                 self.note(self.configuration.change(|membership| membership.suspect(client, self.client)));
             }
-            if let Err(error) = self.repair(lane).await {
-                tracing::warn!(%error, "recovery is tried again");
+            if patience.is_over(lane.now()) {
+                patience.note(lane.now(), self.repair(lane).await, "recovery failed, and is tried again");
             }
         }
     }
 
     async fn keep_sweeping(&self, lane: &Lane, lease: Nanos) {
+        let mut patience = Patience::new(lease);
         loop {
-            lane.sleep(lease / LOOKS).await;
+            self.until_there_is_to_sweep(lane, lane.now() + lease / LOOKS).await;
             self.unless_it_is_over().await;
-            if let Err(error) = self.sweep(lane, SWEEP_PAUSE_NS).await {
-                tracing::warn!(%error, "what a dead client has left is looked for again");
+            if patience.is_over(lane.now()) {
+                let swept = self.sweep(lane, SWEEP_PAUSE_NS).await;
+                patience.note(lane.now(), swept, "what a dead client has left is looked for again");
             }
+        }
+    }
+
+    /// Sleeps until then, or, where the dead are found at once, until this client has repaired what one of them had logged.
+    async fn until_there_is_to_sweep(&self, lane: &Lane, until: Nanos) {
+        if self.configuration.process().is_none() {
+            return lane.sleep(until.saturating_sub(lane.now())).await;
+        }
+        while lane.now() < until && !self.repaired.take() {
+            lane.sleep(ORPHANS_PAUSE_NS.min(until.saturating_sub(lane.now()))).await;
         }
     }
 
@@ -218,7 +283,7 @@ impl Keeper {
     }
 
     fn charges(&self, wanted: impl Fn(Standing) -> bool) -> Result<Vec<u32>, ConfigurationError> {
-        self.configuration.change(|membership| {
+        self.configuration.look(|membership| {
             let charges = membership.charges(self.client);
             charges.filter(|charge| membership.standing(*charge).is_some_and(&wanted)).collect()
         })
@@ -231,23 +296,19 @@ impl Keeper {
             return Ok(());
         }
         self.step(true);
-        let mut rolling_back = |records: &[RolledBack<'_>]| {
-            if let Some(observer) = &mut *self.observer.borrow_mut() {
-                observer.rolling_back(records);
-            }
-        };
-        let repaired = recovery::repair(self.cluster.fabric(), lane, &dead, &mut rolling_back).await;
+        let repaired = recovery::repair(self.cluster.fabric(), lane, &dead, &|told| self.cluster.tell(told)).await;
         self.step(false);
         for (client, verdicts) in repaired? {
             self.configuration.change(|membership| membership.recovered(client, self.client, verdicts.clone()))??;
         }
+        self.repaired.set(true);
         Ok(())
     }
 
     /// Frees the last locks of this client's charges, and gives back their slots.
     async fn sweep(&self, lane: &Lane, pause: Nanos) -> Result<(), RecoveryError> {
         let recovered = |standing| matches!(standing, Standing::Recovered { .. });
-        if self.configuration.change(|membership| membership.clients().any(|(_, standing)| recovered(standing)))? {
+        if self.configuration.look(|membership| membership.clients().any(|(_, standing)| recovered(standing)))? {
             self.configuration.change(|membership| membership.adopt(self.client))?;
         }
         let dead = self.charges(recovered)?;
@@ -257,7 +318,13 @@ impl Keeper {
             self.swept.borrow_mut().extend(&unswept);
         }
         for client in dead {
-            if recovery::give_back(lane, self.cluster.fabric().nodes(), client).await? {
+            let mut given_back = recovery::give_back(lane, self.cluster.fabric().nodes(), client).await?;
+            if !given_back && pause > 0 {
+                // Memory nodes apply what is in the rings as soon as they see it.
+                lane.sleep(APPLY_PAUSE_NS).await;
+                given_back = recovery::give_back(lane, self.cluster.fabric().nodes(), client).await?;
+            }
+            if given_back {
                 self.configuration.change(|membership| membership.forget(client, self.client))??;
                 self.swept.borrow_mut().remove(&client);
                 tracing::info!(client, "nothing is left of a dead client");
@@ -286,7 +353,7 @@ impl Keeper {
 
     /// What the configuration says of a transaction: nothing, if it has to be looked up in the rings.
     pub(crate) fn verdict(&self, id: TransactionId) -> Result<Option<Verdict>, ConfigurationError> {
-        self.configuration.change(|membership| match membership.standing(id.owner()) {
+        self.configuration.look(|membership| match membership.standing(id.owner()) {
             Some(Standing::Suspected { .. }) => Some(Verdict::Undecided),
             _ => membership.verdicts(id.owner()).map(|verdicts| verdicts.of(id)),
         })
@@ -296,5 +363,29 @@ impl Keeper {
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keeper").field("client", &self.client).field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_tried_again_ever_more_rarely() {
+        const LEASE: Nanos = 300;
+        let mut patience = Patience::new(LEASE);
+        let fails = || Err(Fenced(1).into());
+        let (mut now, mut pauses) = (1_000, Vec::new());
+        for _ in 0..8 {
+            assert!(patience.is_over(now));
+            patience.note(now, fails(), "a node is down");
+            let pause = (0..).find(|pause| patience.is_over(now + pause)).unwrap();
+            pauses.push(pause);
+            now += pause;
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1_600, 2_400, 2_400, 2_400]);
+        patience.note(now, Ok(()), "");
+        patience.note(now, fails(), "down again");
+        assert!(!patience.is_over(now + 99) && patience.is_over(now + 100));
     }
 }

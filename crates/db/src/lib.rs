@@ -110,10 +110,9 @@ pub use remora_fabric::tcp::{Key as NodeKey, KeyError, NodeStatus, ServerOptions
 pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
 pub use remora_memory::ReadScheme;
 pub use remora_sync::TransactionId;
-pub use remora_txn::recovery::Verdict;
+pub use remora_txn::recovery::{Rollback, Verdict};
 pub use remora_txn::{
-    Abort, Access, Ford, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, RolledBack, TransactionEvent,
-    WriteKind,
+    Abort, Access, Ford, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, WriteKind,
 };
 
 /// The floors below, for tools and tests that need them.

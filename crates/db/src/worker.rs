@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use remora_cluster::Configuration;
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{ClientId, Lane, Nanos};
 use remora_memory::{MemoryError, Registration};
@@ -113,18 +115,17 @@ impl Worker {
 
     fn add_client(&mut self, cluster: &Cluster, options: WorkerOptions, coroutines: usize) -> Result<(), OpenError> {
         let nodes = cluster.fabric().nodes();
+        let (configuration, lease) = (cluster.configuration(), cluster.lease_ns());
         let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
-            Registration::connect(lane, nodes, coroutines).await
+            register(lane, nodes, coroutines, configuration, lease).await
         })??;
         let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation))?;
         endpoint.yield_after_rounds(options.yield_after_rounds);
         let (protocol, epoch, sequence) = (cluster.protocol(), cluster.epoch(), Rc::new(Cell::new(1)));
         let incarnation = registration.incarnation;
-        let keeper = cluster
-            .configuration()
+        let keeper = configuration
             .cloned()
-            .map(|configuration| Keeper::join(cluster, configuration, incarnation, sequence.clone()).map(Rc::new));
-        let keeper = keeper.transpose().map_err(|error| MemoryError::Configuration(error.to_string()))?;
+            .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
         let config = SessionConfig { protocol, epoch, nodes, sequence };
         for ring in 0..coroutines {
             let seed = options.seed.wrapping_mul(1009).wrapping_add(self.sessions.len() as u64);
@@ -148,12 +149,6 @@ impl Worker {
     /// Its sessions, to set observers.
     pub fn sessions(&mut self) -> &mut [Session] {
         &mut self.sessions
-    }
-
-    /// Whoever is told, one for each incarnation, before a transaction of a dead client is rolled back
-    /// ([`Observer::rolling_back`]): histories that others read need it.
-    pub fn observe_recovery(&mut self, mut observer: impl FnMut() -> Option<Box<dyn Observer>>) {
-        self.clients.iter().filter_map(|client| client.keeper.as_ref()).for_each(|keeper| keeper.observe(observer()));
     }
 
     /// Runs a body on every coroutine, with the coroutine's number and session, until all have returned.
@@ -260,6 +255,24 @@ impl Drop for Worker {
             }
         }
     }
+}
+
+/// Registers a client, whom the configuration knows before it takes anything.
+pub(crate) async fn register(
+    lane: &Lane,
+    nodes: u16,
+    lanes: usize,
+    configuration: Option<&Arc<dyn Configuration>>,
+    lease: Option<Nanos>,
+) -> Result<Registration, MemoryError> {
+    let announce = |incarnation| {
+        let Some(configuration) = configuration else { return Ok(()) };
+        let lease = lease.unwrap_or(u64::MAX / 2);
+        let process = configuration.process();
+        let joined = configuration.change(|membership| membership.join(incarnation, lease, process));
+        joined.map_err(|error| MemoryError::Configuration(error.to_string()))
+    };
+    Registration::connect_announced(lane, nodes, lanes, announce).await
 }
 
 /// Has every client's keeper run beside the coroutines.

@@ -4,14 +4,17 @@
 
 mod support;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric};
 use remora::{
-    Cluster, ClusterOptions, Error, Intent, Protocol, Session, Standing, Table, TableOptions, TransactionId, Verdict,
-    Worker,
+    Cluster, ClusterOptions, Error, Intent, Observer, Protocol, Rollback, Session, Standing, Table, TableOptions,
+    TransactionEvent, TransactionId, Verdict, Worker,
 };
 
 use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
@@ -339,6 +342,57 @@ fn a_client_that_was_only_slow_is_told_so_and_connects_again() {
     assert_whole(&cluster, &fabric, &rows, "connected again");
 }
 
+/// A key and its version.
+type Seen = (Vec<u8>, u64);
+
+/// What a session reads.
+struct Versions(Rc<RefCell<Vec<Seen>>>);
+
+impl Observer for Versions {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let reads = event.accesses().filter_map(|access| Some((access.key.to_vec(), access.read?.to_bits())));
+        self.0.borrow_mut().extend(reads);
+    }
+}
+
+/// Nobody has written the version that a rollback installs: whoever records a history must know what it is.
+#[test]
+fn what_is_put_back_is_told() {
+    let mut put_back = 0;
+    for seed in seeds(0..1) {
+        let (cluster, fabric, rows) = cluster(Protocol::FORD, 3, seed);
+        let told = Arc::new(Mutex::new(BTreeMap::new()));
+        let notes = told.clone();
+        let cluster = cluster.with_rollbacks_told(Arc::new(move |rollback: &Rollback<'_>| {
+            assert_eq!(rollback.table, "rows");
+            let versions = (rollback.installed.to_bits(), rollback.restored.to_bits());
+            notes.lock().unwrap().insert((rollback.key.to_vec(), versions.0), versions.1);
+        }));
+        let mut survivor = worker(&cluster, 1, seed);
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        survivor.sessions()[0].observe(Some(Box::new(Versions(seen.clone()))));
+        let mut versions = BTreeMap::new();
+        for step in steps_of_death(Protocol::FORD) {
+            let keys = (10 + step % 10, 20 + step % 20);
+            let (dead, ..) = victim(&cluster, &fabric, &rows, keys, step);
+            survivor.recover(dead).unwrap();
+            for key in [keys.0, keys.1] {
+                survivor.block_on(async |session| read(session, &rows, key).await);
+            }
+            for (key, version) in seen.borrow_mut().drain(..) {
+                let before = versions.insert(key.clone(), version).unwrap_or(2);
+                if version % 2 == 1 && version != before {
+                    // The first one was changed twice before: see `victim`.
+                    let before = if key == keys.0.to_be_bytes() { (before & !1) + 4 } else { before };
+                    assert_eq!(told.lock().unwrap().get(&(key, version)), Some(&before), "seed {seed}, step {step}");
+                    put_back += 1;
+                }
+            }
+        }
+    }
+    assert!(put_back > 2, "{put_back}");
+}
+
 /// Locks without a log stay as long as their client is only suspected, and are freed by whoever meets them from then on.
 #[test]
 fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
@@ -365,7 +419,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
             transfer(session, &rows, (3, 4), &last).await.expect("others wait only on the records concerned");
         });
         let decided = remora::floors::fabric::block_on(&fabric, ClientId(own), async |lane| {
-            remora::floors::txn::recovery::repair(&fabric, lane, &[dead], &mut |_| ()).await
+            remora::floors::txn::recovery::repair(&fabric, lane, &[dead], &|_| ()).await
         });
         for (client, verdicts) in decided.unwrap().unwrap() {
             configuration.change(|membership| membership.recovered(client, own, verdicts.clone())).unwrap().unwrap();

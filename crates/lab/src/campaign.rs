@@ -409,6 +409,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let tables = Tables::load(case, &cluster, &mut random)?;
     let lines = Shared::default();
     let file = HistoryFile::durable(lines.clone());
+    let to_file = file.clone();
+    let cluster = cluster.with_rollbacks_told(Arc::new(move |rollback| to_file.rollback(rollback)));
     let counts = Rc::new(RefCell::new(Ran::default()));
     let reported = Rc::new(RefCell::new(Reported::default()));
     let open = Rc::new(RefCell::new(BTreeSet::new()));
@@ -430,7 +432,6 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
             WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
         let mut worker = cluster.with_protocol(protocol).worker(options).map_err(|e| fail(&e))?;
         worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| watch(lane, session));
-        worker.observe_recovery(|| Some(Box::new(file.recorder())));
         let incarnations = worker.incarnations().map(ClientId).collect();
         clients.push(Client { worker, incarnations, spare: number >= case.clients, fenced: Cell::new(false) });
     }
@@ -477,7 +478,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     }
     let recovered = gone.len() as u64;
     let fenced = gone.iter().filter(|client| !sim.is_dead(ClientId(**client))).count() as u64;
-    let mut janitor = aftermath::janitor(&cluster, &sim, &gone, &file)?;
+    let mut janitor = aftermath::janitor(&cluster, &sim, &gone)?;
     watch(0, &mut janitor.sessions()[0]);
     aftermath::read_all(&mut janitor, &tables)?;
     drop(janitor.sessions()[0].observe(None));

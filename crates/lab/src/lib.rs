@@ -5,7 +5,7 @@ pub mod campaign;
 mod cluster;
 pub mod hardware;
 pub mod litmus;
-mod plot;
+pub mod plot;
 pub mod reproduce;
 
 pub use cluster::{Bench, LabError};

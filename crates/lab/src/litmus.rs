@@ -523,8 +523,8 @@ pub const ALL: &[Litmus] = &[
     },
     Litmus {
         name: "ford-two-in-a-row",
-        source: "found here: recovery frees an entry by its place, where that of the next transaction may lie",
-        mutant: Mutant::FreeByPlace,
+        source: "R21: the first of two transactions is undone, after its answer",
+        mutant: Mutant::AlwaysUndo,
         protocol: Protocol::FORD,
         program: recovery::two_in_a_row,
     },

@@ -4,18 +4,22 @@ use plotters::prelude::*;
 
 /// A line.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Series {
+pub struct Series {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// From left to right.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
 }
 
 /// What is drawn, beside its lines.
-pub(crate) struct Labels<'a> {
-    pub(crate) title: &'a str,
-    pub(crate) x: &'a str,
-    pub(crate) y: &'a str,
+#[derive(Clone, Copy, Debug)]
+pub struct Labels<'a> {
+    /// Above all.
+    pub title: &'a str,
+    /// Of the axis from left to right.
+    pub x: &'a str,
+    /// Of the other one.
+    pub y: &'a str,
 }
 
 /// Told apart by people who see no red or no green, and in print (Okabe and Ito).
@@ -31,16 +35,23 @@ const SIZE: (u32, u32) = (720, 440);
 /// Room above the highest point.
 const HEADROOM: f64 = 1.08;
 
-/// Draws lines from the origin on.
-pub(crate) fn lines(labels: &Labels<'_>, series: &[Series]) -> Result<String, std::fmt::Error> {
+/// Draws lines from the origin on, with a dot at every point.
+pub fn lines(labels: &Labels<'_>, series: &[Series]) -> Result<String, std::fmt::Error> {
     let mut svg = String::new();
-    draw(&mut svg, labels, series).map_err(|_| std::fmt::Error)?;
+    draw(&mut svg, labels, series, None).map_err(|_| std::fmt::Error)?;
+    Ok(svg)
+}
+
+/// Draws one line of many points, and marks what happened meanwhile: a name, and when.
+pub fn timeline(labels: &Labels<'_>, line: &Series, marks: (&str, &[f64])) -> Result<String, std::fmt::Error> {
+    let mut svg = String::new();
+    draw(&mut svg, labels, std::slice::from_ref(line), Some(marks)).map_err(|_| std::fmt::Error)?;
     Ok(svg)
 }
 
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-fn draw<'a>(svg: &'a mut String, labels: &Labels<'_>, series: &[Series]) -> Drawn<'a> {
+fn draw<'a>(svg: &'a mut String, labels: &Labels<'_>, series: &[Series], marks: Option<(&str, &[f64])>) -> Drawn<'a> {
     let greatest = |of: fn(&(f64, f64)) -> f64| series.iter().flat_map(|one| &one.points).map(of).fold(1.0, f64::max);
     let (width, height) = (greatest(|point| point.0) * HEADROOM, greatest(|point| point.1) * HEADROOM);
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
@@ -60,8 +71,17 @@ fn draw<'a>(svg: &'a mut String, labels: &Labels<'_>, series: &[Series]) -> Draw
         .y_label_formatter(&|y| format!("{y:.0}"))
         .label_style(("sans-serif", 13))
         .draw()?;
+    if let Some((name, marks)) = marks {
+        let style = COLOURS[3].stroke_width(1);
+        let upright = marks.iter().map(|x| PathElement::new([(*x, 0.0), (*x, height)], style));
+        chart
+            .draw_series(upright)?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x + 9, y - 6), (x + 9, y + 6)], style));
+    }
+    let (width, dot) = if marks.is_some() { (1, 0) } else { (2, 4) };
     for (one, colour) in series.iter().zip(COLOURS.iter().cycle()) {
-        let line = LineSeries::new(one.points.iter().copied(), colour.stroke_width(2)).point_size(4);
+        let line = LineSeries::new(one.points.iter().copied(), colour.stroke_width(width)).point_size(dot);
         chart
             .draw_series(line)?
             .label(&one.name)
@@ -80,6 +100,16 @@ fn draw<'a>(svg: &'a mut String, labels: &Labels<'_>, series: &[Series]) -> Draw
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeline_has_its_marks() {
+        let line = Series { name: "rate".to_owned(), points: (0..500).map(|x| (f64::from(x), 7.0)).collect() };
+        let labels = Labels { title: "drill", x: "s", y: "1/s" };
+        let marks = |marks: &[f64]| timeline(&labels, &line, ("kill", marks)).unwrap();
+        let paths = |svg: &str| svg.matches("<polyline").count();
+        assert_eq!(paths(&marks(&[10.0, 20.0, 30.0])), paths(&marks(&[])) + 3);
+        assert!(marks(&[1.0]).contains("kill") && marks(&[]).len() < 50 * 500);
+    }
 
     #[test]
     fn every_line_is_drawn_and_named() {

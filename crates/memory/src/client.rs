@@ -42,10 +42,22 @@ pub struct Registration {
 impl Registration {
     /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and rings at every node.
     pub async fn connect(lane: &Lane, nodes: u16, lanes: usize) -> Result<Registration, MemoryError> {
+        Registration::connect_announced(lane, nodes, lanes, |_| Ok(())).await
+    }
+
+    /// The same for a client whose incarnation is announced before it takes anything: so that whoever finds out that it has
+    /// died, at whatever point of this, knows of it.
+    pub async fn connect_announced(
+        lane: &Lane,
+        nodes: u16,
+        lanes: usize,
+        announce: impl FnOnce(u32) -> Result<(), MemoryError>,
+    ) -> Result<Registration, MemoryError> {
         for node in (0..nodes).map(NodeId) {
             node::superblock(lane, node).await?;
         }
         let incarnation = next_incarnation(lane).await?;
+        announce(incarnation)?;
         let bytes = lanes as u64 * RING_EXTENT_BYTES;
         let slot = take_slot(lane, u64::from(incarnation), bytes).await?;
         let mut rings = Vec::with_capacity(nodes.into());
@@ -120,6 +132,10 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Re
     if extent < wanted {
         rings = node::allocate(lane, node, wanted).await?;
         extent = wanted;
+        // At once: if this client dies before its rings are ready, the next one in its slot has the space.
+        let mut round = lane.round();
+        round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent]);
+        lane.execute(round).await?;
     }
     for index in 0..lanes as u64 {
         let mut round = lane.round();

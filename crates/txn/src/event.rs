@@ -88,16 +88,16 @@ impl<'a> TransactionEvent<'a> {
     }
 }
 
-/// A record has again what it had before a transaction that recovery has undone.
+/// A record that recovery puts back, as it was before the transaction of a dead client.
 #[derive(Clone, Copy, Debug)]
-pub struct RolledBack<'a> {
-    /// Its table.
+pub struct Rollback<'a> {
+    /// The table's name.
     pub table: &'a str,
-    /// Its key.
+    /// The record's key.
     pub key: &'a [u8],
-    /// The version that it has now.
+    /// The version that is installed with the old value, one above what the transaction had installed.
     pub installed: Version,
-    /// The version whose value that is.
+    /// The version that had this value before.
     pub restored: Version,
 }
 
@@ -119,8 +119,4 @@ pub trait Observer {
     /// be installed. How the attempt ends is told by [`Observer::transaction`], as of every attempt. This one is in the
     /// critical path, and the locks are held.
     fn committing(&mut self, _event: &TransactionEvent<'_>) {}
-
-    /// Recovery is about to undo a dead client's transaction, of which anybody may have seen something: these are its
-    /// records. If the recoverer dies, whoever follows it tells the same.
-    fn rolling_back(&mut self, _records: &[RolledBack<'_>]) {}
 }

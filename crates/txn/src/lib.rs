@@ -43,7 +43,7 @@ mod tx;
 
 pub use applier::Applier;
 pub use error::{Abort, Limit, Stop};
-pub use event::{Access, Observer, Outcome, Phases, RolledBack, TransactionEvent, WriteKind};
+pub use event::{Access, Observer, Outcome, Phases, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect};
 pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol};
 pub use rpc::RpcHandler;

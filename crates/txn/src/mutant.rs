@@ -99,8 +99,6 @@ pub enum Mutant {
     FreeAfterUnlock,
     /// FORD: recovery frees undo entries before it repairs. Rule R24.
     FreeBeforeRepair,
-    /// FORD: recovery frees whatever entry lies where the one of the transaction did.
-    FreeByPlace,
     /// FORD: recovery repairs replicas without an undo entry at their node. Rule R25.
     RepairWithoutLog,
     /// Redo: recovery rolls back transactions that have an entry.
@@ -111,7 +109,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 47] = [
+    pub const ALL: [Mutant; 46] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -155,7 +153,6 @@ impl Mutant {
         Mutant::TrustTornEntry,
         Mutant::FreeAfterUnlock,
         Mutant::FreeBeforeRepair,
-        Mutant::FreeByPlace,
         Mutant::RepairWithoutLog,
         Mutant::UndoLogged,
         Mutant::InstallIncomplete,

@@ -47,7 +47,7 @@ use remora_memory::{
 };
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
 
-use crate::event::RolledBack;
+pub use crate::event::Rollback;
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::Primitive;
 use crate::rpc::Code;
@@ -107,12 +107,12 @@ impl Verdicts {
         Verdicts { committed, rolled_back: Vec::new(), from: from.max(cut) }
     }
 
-    fn add_in_place(&mut self, told: in_place::Told) {
-        self.committed.extend(told.committed);
+    fn add_in_place(&mut self, entries: in_place::Entries) {
+        self.committed.extend(entries.committed);
         self.committed.sort_unstable();
-        self.rolled_back = told.undone;
+        self.rolled_back = entries.undone;
         self.rolled_back.sort_unstable();
-        self.from = self.from.max(told.from);
+        self.from = self.from.max(entries.from);
     }
 
     /// What became of one.
@@ -129,13 +129,13 @@ impl Verdicts {
 }
 
 /// Decides and repairs every transaction that the dead clients had logged: they are one, and the recoverers of it that have
-/// died since. Done again, by whomever, it does nothing more. What it came to, for each. `rolling_back` is told before a
-/// transaction is undone of which others may see something: see [`Observer::rolling_back`](crate::Observer::rolling_back).
+/// died since. Done again, by whomever, it does nothing more. What it came to, for each. `told` of each
+/// record that is put back, before it is.
 pub async fn repair(
     fabric: &dyn Fabric,
     lane: &Lane,
     dead: &[u32],
-    rolling_back: &mut dyn FnMut(&[RolledBack<'_>]),
+    told: &dyn Fn(&Rollback<'_>),
 ) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
     for client in dead {
         // Where it matters, a recoverer is named before those whom it was to recover.
@@ -169,8 +169,7 @@ pub async fn repair(
         }
         let mut of_client = Verdicts::of_rings(&rings, &logged);
         if catalog.has_tables_in_place() {
-            let told = in_place::repair(lane, &catalog.metadata, &mut rings, rolling_back).await?;
-            of_client.add_in_place(told);
+            of_client.add_in_place(in_place::repair(lane, &catalog.metadata, &mut rings, told).await?);
         }
         tracing::info!(client, transactions = logged.len(), "a dead client's transactions are decided");
         verdicts.push((*client, of_client));
@@ -536,13 +535,13 @@ pub async fn look_up(
     let Some(remains) = Remains::find(lane, nodes, id.owner()).await? else { return Ok(Verdict::Forgotten) };
     if in_place {
         let mut rings = Ring::read_all(lane, &remains, id.owner()).await?;
-        let (told, id) = (in_place::read(lane, &mut rings).await?, id.to_bits());
-        let verdict = told.verdict(id, ended);
+        let (entries, id) = (in_place::read(lane, &mut rings).await?, id.to_bits());
+        let verdict = entries.verdict(id, ended);
         if verdict != Verdict::Undecided {
             return Ok(verdict);
         }
         let catalog = Catalog::read(lane).await?;
-        let committed = in_place::has_committed(lane, &catalog.metadata, &told, id).await?;
+        let committed = in_place::has_committed(lane, &catalog.metadata, &entries, id).await?;
         return Ok(if committed { Verdict::Committed } else { verdict });
     }
     let rings = Ring::read_all(lane, &remains, id.owner()).await?;

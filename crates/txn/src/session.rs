@@ -326,6 +326,7 @@ impl Session {
             }
             if let Err(Stop::Abort(Abort::Locked(holder))) = result
                 && holder == state.released
+                && !holder.is_free()
             {
                 // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.
                 while lane.background() > 0 {

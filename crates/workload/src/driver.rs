@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Error, Observer, Outcome, RolledBack, Session, TransactionEvent, Worker, WorkerOptions};
+use remora::{Cluster, Error, Nanos, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
 use remora_fabric::Fault;
 use remora_fabric::thread_cpu_ns;
 
@@ -47,6 +47,16 @@ pub struct RunOptions {
     pub seed: u64,
     /// See [`WorkerOptions::yield_after_rounds`].
     pub yield_after_rounds: bool,
+    /// At most so many transactions a second, of all threads: what was missed is not caught up with.
+    pub rate: Option<f64>,
+}
+
+impl RunOptions {
+    /// Time between two transactions of one coroutine.
+    fn pace(&self) -> Nanos {
+        let coroutines = (self.threads * self.coroutines) as f64;
+        self.rate.map_or(0, |rate| (coroutines * 1e9 / rate) as Nanos)
+    }
 }
 
 /// Makes one more observer for each thread, on that thread, when all threads are ready to begin.
@@ -68,6 +78,8 @@ pub struct Measured {
     pub statistics: Statistics,
     /// Transactions that were given up because every attempt met others.
     pub given_up: u64,
+    /// How often a worker was taken for dead, and went on as a new client.
+    pub fenced: u64,
     /// From the first transaction's begin to the last one's end.
     pub elapsed: Duration,
     /// The longest time in between in which none ended, in this process; a millisecond or less is told as one.
@@ -163,7 +175,8 @@ pub fn run_then<W: Workload>(
         let invariants = conclude(after)?;
         let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };
         let longest_gap = Duration::from_nanos(sum.pauses.map_or(0, |pauses| pauses.longest()));
-        Ok(Measured { statistics: sum.statistics, given_up: sum.given_up, elapsed, longest_gap, cpu, invariants })
+        let Ran { statistics, given_up, fenced, .. } = sum;
+        Ok(Measured { statistics, given_up, fenced, elapsed, longest_gap, cpu, invariants })
     })
 }
 
@@ -176,10 +189,18 @@ pub fn run_here<W: Workload>(
     transactions: u64,
     seed: u64,
 ) -> Result<(Statistics, Vec<Invariant>), RunError> {
-    let mut random: Vec<Prng> = (0..worker.sessions().len() as u64).map(|lane| Prng::derive(seed, lane)).collect();
+    let mut tasks: Vec<Task> = (0..worker.sessions().len() as u64).map(|lane| Task::new(seed, lane)).collect();
     let never = AtomicBool::new(false);
-    let thread = Thread { workload, stop: &never, failed: &AtomicBool::new(false), limit: &|_| transactions };
-    let ran = thread.run(worker, &mut random, None, &Ended::default())?;
+    let limit = &|_| transactions;
+    let published = Ended::default();
+    let failed = AtomicBool::new(false);
+    let thread = Thread { workload, stop: &never, failed: &failed, limit, pace: 0, published: &published };
+    let watched = thread.watched(worker, None);
+    let mut ran = thread.run(worker, &mut tasks, &watched)?;
+    ran.watched(watched);
+    if ran.fenced > 0 {
+        return Err(Error::Fenced.into());
+    }
     let after = After { ledgers: &ran.ledgers, settled: ran.settled, unknown: ran.statistics.unknown };
     let invariants = workload.invariants(cluster, after)?;
     Ok((ran.statistics, invariants))
@@ -208,6 +229,7 @@ struct Ran<Ledger> {
     statistics: Statistics,
     ledgers: Vec<Ledger>,
     given_up: u64,
+    fenced: u64,
     settled: bool,
     cpu_seconds: f64,
     ended: Option<Instant>,
@@ -218,13 +240,22 @@ impl<Ledger> Ran<Ledger> {
     fn new(types: usize) -> Ran<Ledger> {
         let statistics = Statistics::new(types);
         let ledgers = Vec::new();
-        Ran { statistics, ledgers, given_up: 0, settled: true, cpu_seconds: 0.0, ended: None, pauses: None }
+        Ran { statistics, ledgers, given_up: 0, fenced: 0, settled: true, cpu_seconds: 0.0, ended: None, pauses: None }
+    }
+
+    /// With what was counted, when nobody counts any more.
+    fn watched(&mut self, watched: Rc<RefCell<Watched>>) {
+        let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
+        let Watched { statistics, pauses, .. } = watched.into_inner();
+        self.statistics.add(&statistics);
+        self.pauses = Some(pauses);
     }
 
     fn add(&mut self, other: Ran<Ledger>) {
         self.statistics.add(&other.statistics);
         self.ledgers.extend(other.ledgers);
         self.given_up += other.given_up;
+        self.fenced += other.fenced;
         self.settled &= other.settled;
         self.cpu_seconds += other.cpu_seconds;
         self.ended = self.ended.max(other.ended);
@@ -254,6 +285,16 @@ fn client<W: Workload>(
         worker.block_on(async |session| workload.warm(session, part, parts).await)?;
         Ok(worker)
     };
+    let prepare = || {
+        let again = |prepared: &Result<Worker, RunError>| matches!(prepared, Err(RunError::Transaction(Error::Fenced)));
+        let mut prepared = prepare();
+        for _ in 0..FENCED_MAX {
+            if again(&prepared) {
+                prepared = prepare();
+            }
+        }
+        prepared
+    };
     let prepared = prepare();
     if prepared.is_err() {
         shared.stop.store(true, Ordering::Relaxed);
@@ -262,15 +303,32 @@ fn client<W: Workload>(
     let mut worker = prepared?;
     let coroutines = options.coroutines as u64;
     let first = index as u64 * coroutines;
-    let mut random: Vec<Prng> = (first..first + coroutines).map(|lane| Prng::derive(options.seed, lane)).collect();
+    let mut tasks: Vec<Task> = (first..first + coroutines).map(|lane| Task::new(options.seed, lane)).collect();
     let limit = |coroutine: u64| match options.length {
         Length::Time(_) => u64::MAX,
         Length::Transactions(all) => share(all, options.threads as u64 * coroutines, first + coroutine),
     };
-    let thread = Thread { workload, stop: &shared.stop, failed: &shared.failed, limit: &limit };
+    let published = &shared.ended[index];
+    let (stop, failed, pace) = (&shared.stop, &shared.failed, options.pace());
+    let thread = Thread { workload, stop, failed, limit: &limit, pace, published };
     // If another thread could not prepare, there is no run, and nothing to be told of it.
     let also = if shared.stop.load(Ordering::Relaxed) { None } else { observers() };
-    let ran = thread.run(&mut worker, &mut random, also, &shared.ended[index]);
+    let watched = thread.watched(&mut worker, also);
+    let ran = thread.run(&mut worker, &mut tasks, &watched).and_then(|mut ran| {
+        while ran.fenced > 0 && !shared.stop.load(Ordering::Relaxed) {
+            // It was taken for dead, perhaps because it was kept from running. It goes on as a new client.
+            drop(worker);
+            worker = prepare()?;
+            let more = thread.run(&mut worker, &mut tasks, &watched)?;
+            let is_over = more.fenced == 0;
+            ran.add(more);
+            if is_over {
+                break;
+            }
+        }
+        ran.watched(watched);
+        Ok(ran)
+    });
     if let Err(RunError::Transaction(Error::Unavailable(lost))) = &ran
         && matches!(lost.fault, Fault::Unreachable | Fault::Behind)
     {
@@ -278,6 +336,22 @@ fn client<W: Workload>(
         cluster.fabric().fail(lost.node);
     }
     ran
+}
+
+/// How often a worker is prepared again because it was taken for dead meanwhile.
+const FENCED_MAX: usize = 5;
+
+/// What one coroutine has to do: it outlives its client.
+struct Task {
+    random: Prng,
+    /// Transactions that have ended.
+    ended: u64,
+}
+
+impl Task {
+    fn new(seed: u64, lane: u64) -> Task {
+        Task { random: Prng::derive(seed, lane), ended: 0 }
+    }
 }
 
 /// The part of so many transactions that is one coroutine's.
@@ -291,62 +365,87 @@ struct Thread<'a, W> {
     failed: &'a AtomicBool,
     /// Transactions for each coroutine.
     limit: &'a dyn Fn(u64) -> u64,
+    /// Time between the beginnings of a coroutine's transactions, at least.
+    pace: Nanos,
+    published: &'a Ended,
 }
 
 impl<W: Workload> Thread<'_, W> {
+    /// Begins to count what a worker does, and what further clients of its thread will do.
+    fn watched(&self, worker: &mut Worker, also: Option<Box<dyn Observer>>) -> Rc<RefCell<Watched>> {
+        let now = worker.sessions().first().map_or(0, |session| session.lane().now());
+        let (statistics, pauses) = (Statistics::new(W::TYPES.len()), Pauses::new(now));
+        Rc::new(RefCell::new(Watched { statistics, pauses, also }))
+    }
+
+    /// Runs until all is done, or until the worker was taken for dead.
     fn run(
         &self,
         worker: &mut Worker,
-        random: &mut [Prng],
-        also: Option<Box<dyn Observer>>,
-        published: &Ended,
+        tasks: &mut [Task],
+        watched: &Rc<RefCell<Watched>>,
     ) -> Result<Ran<W::Ledger>, RunError> {
-        let now = worker.sessions().first().map_or(0, |session| session.lane().now());
-        let (statistics, pauses) = (Statistics::new(W::TYPES.len()), Pauses::new(now));
-        let watched = Rc::new(RefCell::new(Watched { statistics, pauses, also }));
         for session in worker.sessions() {
             session.observe(Some(Box::new(Watch(watched.clone()))));
         }
-        worker.observe_recovery(|| Some(Box::new(Watch(watched.clone()))));
-        let (ended_count, given_up) = (Cell::new(0_u64), Cell::new(0_u64));
-        let random: Vec<RefCell<&mut Prng>> = random.iter_mut().map(RefCell::new).collect();
+        let ended_before: u64 = tasks.iter().map(|task| task.ended).sum();
+        let (ended_count, given_up, fenced) = (Cell::new(ended_before), Cell::new(0_u64), Cell::new(false));
+        let tasks: Vec<Cell<Option<&mut Task>>> = tasks.iter_mut().map(|task| Cell::new(Some(task))).collect();
         let cpu_began = thread_cpu_ns();
         let results = worker.run(async |coroutine, session| {
-            let mut random = **random[coroutine].borrow();
+            // Nobody else has it.
             let mut ledger = W::Ledger::default();
-            for _ in 0..(self.limit)(coroutine as u64) {
+            let Some(Task { random, ended }) = tasks[coroutine].take() else { return Ok(ledger) };
+            let mut next = session.lane().now();
+            while *ended < (self.limit)(coroutine as u64) {
                 if self.stop.load(Ordering::Relaxed) {
                     break;
                 }
-                match self.unless_failed(self.transact(session, &mut random, &mut ledger)).await {
+                match self.unless_failed(self.transact(session, random, &mut ledger)).await {
                     None => break,
                     Some(Ok(gave_up)) => given_up.set(given_up.get() + u64::from(gave_up)),
+                    Some(Err(Error::Fenced)) => {
+                        fenced.set(true);
+                        break;
+                    }
                     Some(Err(error)) => {
                         self.failed.store(true, Ordering::Relaxed);
                         self.stop.store(true, Ordering::Relaxed);
                         return Err(error);
                     }
                 }
+                *ended += 1;
                 ended_count.set(ended_count.get() + 1);
                 if ended_count.get().is_multiple_of(PUBLISH) {
-                    published.0.store(ended_count.get(), Ordering::Relaxed);
+                    self.published.0.store(ended_count.get(), Ordering::Relaxed);
                 }
-                // Where rounds complete at once nothing else gives the others a turn.
-                session.lane().yield_now().await;
+                if self.pace > 0 {
+                    let now = session.lane().now();
+                    next = (next + self.pace).max(now);
+                    session.lane().sleep(next - now).await;
+                } else {
+                    // Where rounds complete at once nothing else gives the others a turn.
+                    session.lane().yield_now().await;
+                }
             }
             Ok(ledger)
         });
         let ended = Some(Instant::now());
-        published.0.store(ended_count.get(), Ordering::Relaxed);
+        self.published.0.store(ended_count.get(), Ordering::Relaxed);
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
-        worker.observe_recovery(|| None);
-        let Some(watched) = Rc::into_inner(watched) else { unreachable!("no session holds it any more") };
-        let Watched { statistics, pauses, .. } = watched.into_inner();
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
-        let settled = worker.drain()?;
+        let settled = match worker.drain() {
+            // Whoever has recovered it has seen to it that its logs are applied.
+            Err(Error::Fenced) => {
+                fenced.set(true);
+                true
+            }
+            settled => settled?,
+        };
         let cpu_seconds = (thread_cpu_ns() - cpu_began) as f64 / 1e9;
-        let pauses = Some(pauses);
-        Ok(Ran { statistics, ledgers, given_up: given_up.get(), settled, cpu_seconds, ended, pauses })
+        let ran = Ran::new(W::TYPES.len());
+        let (given_up, fenced) = (given_up.get(), fenced.get().into());
+        Ok(Ran { ledgers, given_up, fenced, settled, cpu_seconds, ended, ..ran })
     }
 
     /// What comes of something, unless the run fails meanwhile.
@@ -401,12 +500,6 @@ impl Observer for Watch {
             also.committing(event);
         }
     }
-
-    fn rolling_back(&mut self, records: &[RolledBack<'_>]) {
-        if let Some(also) = &mut self.0.borrow_mut().also {
-            also.rolling_back(records);
-        }
-    }
 }
 
 impl Measured {
@@ -415,7 +508,7 @@ impl Measured {
     pub fn nothing<W: Workload>(invariants: Vec<Invariant>) -> Measured {
         let none = Duration::ZERO;
         let (statistics, cpu) = (Statistics::new(W::TYPES.len()), CpuSeconds::default());
-        Measured { statistics, given_up: 0, elapsed: none, longest_gap: none, cpu, invariants }
+        Measured { statistics, given_up: 0, fenced: 0, elapsed: none, longest_gap: none, cpu, invariants }
     }
 
     /// The report of the run. The fabric's name and the options in force are the caller's to tell.
@@ -443,6 +536,7 @@ impl Measured {
             abort_rate: ratio(aborted as f64, (committed + aborted) as f64),
             given_up: self.given_up,
             unknown: statistics.unknown,
+            fenced: self.fenced,
             max_gap_ms: self.longest_gap.as_micros() as f64 / 1e3,
             latency_us: LatencyUs::of(&statistics.latency()),
             per_transaction: PerTransaction::of(&statistics.cost(), committed),

@@ -7,16 +7,21 @@
 //! 2. Who comes is counted before its first transaction; who leaves is counted after its last one, in the transaction
 //!    that adds what it has done to the sums. So while as many have left as have come, nothing runs.
 //! 3. Who finds that looks at what must hold. It is believed if nobody has come meanwhile, which is read afterwards.
-//! 4. A client that was killed has come and never leaves: nobody knows what it did, so the invariants cannot be told any
-//!    more. They are reported as such, and not as broken.
+//! 4. A client that was killed has come and never leaves. Where a configuration says who is alive, whoever checks waits until
+//!    nothing of the dead is left, and then looks at everything that needs no word of theirs. Otherwise nobody knows whether
+//!    they are dead, and the invariants are reported as unknown, and not as broken.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::floors::index::IndexError;
 use remora::floors::memory::MemoryError;
-use remora::{Cluster, Error, OpenError, Session, Table, TableOptions, TransactionOptions, Worker, WorkerOptions};
+use remora::{
+    Cluster, Configuration, ConfigurationError, Error, OpenError, Session, Standing, Table, TableOptions,
+    TransactionOptions, Worker, WorkerOptions,
+};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::report::Invariant;
@@ -61,6 +66,12 @@ const _: () = assert!(PATIENCE.as_secs() > 10 * BEAT.as_secs(), "a busy machine 
 const LOOK: Duration = Duration::from_millis(50);
 /// A client that died while it turned the page holds its lock for good.
 const TURN: Duration = Duration::from_secs(10);
+/// How long who checks waits for what is left of the dead to be recovered, ...
+const QUIET: Duration = Duration::from_secs(30);
+/// ... and how often it looks.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often a page is turned, or read, again because its client was taken for dead.
+const FENCED_MAX: usize = 5;
 
 /// The only row.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -83,11 +94,13 @@ struct Page {
     unsettled: u64,
     /// Those that came to run no transactions, but bare rounds.
     bare: u64,
+    /// Those that have come and not left and that no configuration knows: nobody can tell whether they are dead.
+    unwatched: u64,
 }
 
 impl remora::Record for Page {
-    const SCHEMA: &'static str =
-        "remora workload: phase, beat, name 16 B, 16 parameters, came, left, 4 sums, unknown, unsettled, bare";
+    const SCHEMA: &'static str = "remora workload: phase, beat, name 16 B, 16 parameters, came, left, 4 sums, unknown, \
+                                  unsettled, bare, unwatched";
 }
 
 const LOADING: u64 = 0;
@@ -252,21 +265,46 @@ impl GuestBook {
 
     /// Counts a client in, before its first transaction.
     pub fn arrive(&self, workload: &Cluster) -> Result<(), GuestError> {
-        let bare = u64::from(!workload.protocol().is_serializable());
+        let (bare, unwatched) = (u64::from(!workload.protocol().is_serializable()), self.unwatched());
         self.turn(|page| {
             page.came += 1;
             page.bare += bare;
+            page.unwatched += unwatched;
         })
     }
 
     /// Counts a client out, after its last transaction.
     pub fn leave(&self, farewell: &Farewell) -> Result<(), GuestError> {
+        let unwatched = self.unwatched();
         self.turn(|page| {
             page.left += 1;
+            page.unwatched -= unwatched;
             add(&mut page.ledger, &farewell.ledger);
             page.unknown += farewell.unknown;
             page.unsettled += u64::from(!farewell.settled);
         })
+    }
+
+    fn unwatched(&self) -> u64 {
+        self.cluster.configuration().is_none().into()
+    }
+
+    /// Waits until nothing of dead clients is left; whether nobody of another process is alive then, as far as the
+    /// configuration says.
+    fn is_quiet(&self, worker: &mut Worker) -> Result<bool, GuestError> {
+        let Some(configuration) = self.cluster.configuration().cloned() else { return Ok(false) };
+        let began = Instant::now();
+        // Beside it, for as long as it takes, the worker's own client finds out who is dead, and recovers them.
+        let quiet = worker.block_on(async |session: &mut Session| {
+            loop {
+                let (others, remains) = remains(&configuration)?;
+                if !remains || began.elapsed() > QUIET {
+                    return Ok(!others && !remains);
+                }
+                session.lane().sleep(SETTLE.as_nanos() as u64).await;
+            }
+        });
+        quiet.map_err(|error: ConfigurationError| OpenError::from(MemoryError::Configuration(error.to_string())).into())
     }
 
     /// Looks at what must hold, if no client is there.
@@ -274,7 +312,7 @@ impl GuestBook {
         let mut worker = self.worker()?;
         let page = self.read(&mut worker)?.ok_or(Error::NotFound)?;
         let there = page.came - page.left;
-        if there > 0 {
+        if there > 0 && (page.unwatched > 0 || !self.is_quiet(&mut worker)?) {
             let (who, them) =
                 if there == 1 { ("another client has", "it is") } else { ("other clients have", "they are") };
             let count = if there == 1 { String::new() } else { format!("{there} ") };
@@ -284,8 +322,15 @@ impl GuestBook {
             return Ok(unknown::<W>("clients have run here without transactions"));
         }
         let ledgers = [W::Ledger::from_words(page.ledger)];
-        let after = After { ledgers: &ledgers, settled: page.unsettled == 0, unknown: page.unknown };
-        let invariants = workload.invariants(cluster, after)?;
+        // What the dead did last, nobody has said: of unknown outcome, at least.
+        let after = After { ledgers: &ledgers, settled: page.unsettled == 0, unknown: page.unknown + there };
+        let mut invariants = workload.invariants(cluster, after)?;
+        if there > 0 {
+            let who = if there == 1 { "a client was".to_owned() } else { format!("{there} clients were") };
+            let detail = format!("{who} killed, and nobody knows the last transactions: load with --ledger to know");
+            let untold = invariants.iter_mut().filter(|invariant| invariant.holds.is_none());
+            untold.for_each(|invariant| invariant.detail.clone_from(&detail));
+        }
         let later = self.read(&mut worker)?.ok_or(Error::NotFound)?;
         Ok(if later.came == page.came {
             invariants
@@ -301,22 +346,49 @@ impl GuestBook {
 
     /// The page; `None` between the creation of the table and that of its row.
     fn read(&self, worker: &mut Worker) -> Result<Option<Page>, GuestError> {
-        let page = worker.block_on(async |session: &mut Session| {
-            session.transact_with(turning(), async |tx| tx.read(&self.table, KEY).await).await
-        });
-        Ok(page?)
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let page = worker.block_on(async |session: &mut Session| {
+                session.transact_with(turning(), async |tx| tx.read(&self.table, KEY).await).await
+            });
+            match page {
+                Err(Error::Fenced) if attempts < FENCED_MAX => *worker = self.worker()?,
+                page => return Ok(page?),
+            }
+        }
     }
 
     fn turn(&self, change: impl Fn(&mut Page)) -> Result<(), GuestError> {
-        let changed = self.worker()?.block_on(async |session: &mut Session| {
-            let changed = session.transact_with(turning(), async |tx| {
-                change(tx.read_for_update(&self.table, KEY).await?);
-                Ok(())
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let changed = self.worker()?.block_on(async |session: &mut Session| {
+                let changed = session.transact_with(turning(), async |tx| {
+                    change(tx.read_for_update(&self.table, KEY).await?);
+                    Ok(())
+                });
+                changed.await
             });
-            changed.await
-        });
-        Ok(changed?)
+            match changed {
+                // It has not committed; a new client can try again.
+                Err(Error::Fenced) if attempts < FENCED_MAX => {}
+                changed => return Ok(changed?),
+            }
+        }
     }
+}
+
+/// Whether clients of other processes are alive, as far as is known, and whether something is left of dead ones.
+fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, bool), ConfigurationError> {
+    let own = configuration.process();
+    configuration.look(|membership| {
+        let left = |standing| matches!(standing, Standing::Suspected { .. } | Standing::Recovered { .. });
+        let has_ended = |process: Option<u64>| process.is_some_and(|process| configuration.has_ended(process));
+        let others = || membership.processes().filter(|(_, process)| *process != own);
+        let unnoticed = others().any(|(_, process)| has_ended(process));
+        (others().next().is_some(), unnoticed || membership.clients().any(|(_, standing)| left(standing)))
+    })
 }
 
 fn turning() -> TransactionOptions {

@@ -36,6 +36,8 @@ pub struct Report {
     pub given_up: u64,
     /// Transactions whose outcome nobody knows.
     pub unknown: u64,
+    /// How often a worker was taken for dead, and went on as a new client.
+    pub fenced: u64,
     /// The longest time in which no transaction of this process ended, committed or aborted by the workload; a
     /// millisecond or less is told as one.
     pub max_gap_ms: f64,

@@ -161,6 +161,7 @@ pub fn simulate<W: Workload>(
     let measured = Measured {
         statistics,
         given_up,
+        fenced: 0,
         elapsed: Duration::from_nanos(options.measure),
         longest_gap: Duration::from_nanos(pauses.longest()),
         cpu,

@@ -17,9 +17,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use remora::{
-    Cluster, Error, Inspection, Intent, OpenError, Session, Table, TableOptions, Transaction, TransactionOptions,
-};
+use remora::{Cluster, Error, Intent, OpenError, Session, Slot, Table, TableOptions, Transaction, TransactionOptions};
+use remora_fabric::LaneId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::guestbook::{PARAMETERS, Parameters};
@@ -29,6 +28,7 @@ use crate::{After, Prng, Workload, draw_from, glance, invariants};
 
 const SAVINGS: &str = "savings";
 const CHECKING: &str = "checking";
+const LEDGER: &str = "ledger";
 const MONEY: &str = "money is conserved";
 
 /// What every account has at the beginning.
@@ -63,6 +63,25 @@ impl fmt::Display for InsufficientFunds {
 }
 
 impl StdError for InsufficientFunds {}
+
+/// What a coroutine of some clients has paid in less what it has paid out: kept by its transactions themselves, so that it is
+/// known also when the client is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LedgerEntry {
+    /// In cents.
+    pub delta: i64,
+}
+
+impl remora::Record for LedgerEntry {
+    const SCHEMA: &'static str = "smallbank ledger: delta i64, cents";
+}
+
+/// Clients with entries of their own: more than these share them, and get in each other's way.
+const LEDGER_CLIENTS: u64 = 256;
+const LEDGER_LANES: u64 = 64;
+const LEDGER_ENTRIES: u64 = LEDGER_CLIENTS * LEDGER_LANES;
+const _: () = assert!(LEDGER_LANES >= remora_fabric::limits::LANES_MAX as u64);
 
 /// The six transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +198,7 @@ impl Customers {
 pub struct SmallBank {
     savings: Table<u64, Account>,
     checking: Table<u64, Account>,
+    ledger: Option<Table<u64, LedgerEntry>>,
     customers: Customers,
     attempts: u32,
 }
@@ -192,7 +212,20 @@ impl SmallBank {
             Ok::<_, OpenError>(table)
         };
         let (savings, checking) = (open(SAVINGS)?, open(CHECKING)?);
-        Ok(SmallBank { savings, checking, customers, attempts: TransactionOptions::default().attempts })
+        Ok(SmallBank { savings, checking, ledger: None, customers, attempts: TransactionOptions::default().attempts })
+    }
+
+    /// The same with a table in which every transaction that changes the sum of all balances says so.
+    pub fn with_ledger(self, cluster: &Cluster) -> Result<SmallBank, OpenError> {
+        let ledger = cluster.create_table(LEDGER, TableOptions::for_rows(LEDGER_ENTRIES))?;
+        cluster.load(&ledger, (0..LEDGER_ENTRIES).map(|entry| (entry, LedgerEntry { delta: 0 })))?;
+        Ok(SmallBank { ledger: Some(ledger), ..self })
+    }
+
+    /// Whether there is such a table.
+    #[must_use]
+    pub fn has_ledger(&self) -> bool {
+        self.ledger.is_some()
     }
 
     /// Who the customers are.
@@ -220,6 +253,20 @@ impl SmallBank {
         sizing::node_bytes(&[TableSize::of::<u64, Account>(accounts); 2], setting)
     }
 
+    /// The same with a ledger.
+    #[must_use]
+    pub fn node_bytes_with_ledger(accounts: u64, setting: &Setting) -> u64 {
+        let accounts = TableSize::of::<u64, Account>(accounts);
+        sizing::node_bytes(&[accounts, accounts, TableSize::of::<u64, LedgerEntry>(LEDGER_ENTRIES)], setting)
+    }
+
+    /// A coroutine's entry of the ledger, named in its transaction; `None` where there is none.
+    fn entry(&self, tx: &mut Transaction<'_, '_>, lane: LaneId) -> Option<Slot<LedgerEntry>> {
+        let ledger = self.ledger.as_ref()?;
+        let client = u64::from(tx.id().owner()) % LEDGER_CLIENTS;
+        Some(tx.want_for(ledger, client * LEDGER_LANES + u64::from(lane.0), Intent::Update))
+    }
+
     /// Moves all that `from` has to `to`'s checking account.
     async fn amalgamate(&self, tx: &mut Transaction<'_, '_>, from: u64, to: u64) -> Result<i64, Error> {
         let savings = tx.want_for(&self.savings, from, Intent::Update);
@@ -240,9 +287,12 @@ impl SmallBank {
     }
 
     /// Pays cash into a checking account.
-    async fn deposit_checking(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
-        tx.read_for_update(&self.checking, customer).await?.balance += DEPOSIT;
-        Ok(DEPOSIT)
+    async fn deposit_checking(&self, tx: &mut Transaction<'_, '_>, customer: u64, lane: LaneId) -> Result<i64, Error> {
+        let checking = tx.want_for(&self.checking, customer, Intent::Update);
+        let entry = self.entry(tx, lane);
+        tx.fetch().await?;
+        tx.get_mut(checking)?.balance += DEPOSIT;
+        note(tx, entry, DEPOSIT)
     }
 
     /// From one checking account to another.
@@ -258,20 +308,24 @@ impl SmallBank {
     }
 
     /// Pays cash into a savings account.
-    async fn transact_savings(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
-        tx.read_for_update(&self.savings, customer).await?.balance += SAVING;
-        Ok(SAVING)
+    async fn transact_savings(&self, tx: &mut Transaction<'_, '_>, customer: u64, lane: LaneId) -> Result<i64, Error> {
+        let savings = tx.want_for(&self.savings, customer, Intent::Update);
+        let entry = self.entry(tx, lane);
+        tx.fetch().await?;
+        tx.get_mut(savings)?.balance += SAVING;
+        note(tx, entry, SAVING)
     }
 
     /// Out of a checking account.
-    async fn write_check(&self, tx: &mut Transaction<'_, '_>, customer: u64) -> Result<i64, Error> {
+    async fn write_check(&self, tx: &mut Transaction<'_, '_>, customer: u64, lane: LaneId) -> Result<i64, Error> {
         let savings = tx.want(&self.savings, customer);
         let checking = tx.want_for(&self.checking, customer, Intent::Update);
+        let entry = self.entry(tx, lane);
         tx.fetch().await?;
         let covered = tx.get(savings)?.balance + tx.get(checking)?.balance >= CHECK;
         let paid = if covered { CHECK } else { CHECK + OVERDRAFT_PENALTY };
         tx.get_mut(checking)?.balance -= paid;
-        Ok(-paid)
+        note(tx, entry, -paid)
     }
 
     /// Runs one transaction of a kind; what it changed the sum of all balances by.
@@ -280,16 +334,25 @@ impl SmallBank {
         let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
         let options =
             TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
+        let lane = session.lane().id();
         let transaction = session.transact_with(options, async |tx| match kind {
             Kind::Amalgamate => self.amalgamate(tx, one, other).await,
             Kind::Balance => self.balance(tx, one).await,
-            Kind::DepositChecking => self.deposit_checking(tx, one).await,
+            Kind::DepositChecking => self.deposit_checking(tx, one, lane).await,
             Kind::SendPayment => self.send_payment(tx, one, other).await,
-            Kind::TransactSavings => self.transact_savings(tx, one).await,
-            Kind::WriteCheck => self.write_check(tx, one).await,
+            Kind::TransactSavings => self.transact_savings(tx, one, lane).await,
+            Kind::WriteCheck => self.write_check(tx, one, lane).await,
         });
         transaction.await
     }
+}
+
+/// Notes in the ledger, if there is one, what a transaction changes the sum of all balances by.
+fn note(tx: &mut Transaction<'_, '_>, entry: Option<Slot<LedgerEntry>>, delta: i64) -> Result<i64, Error> {
+    if let Some(entry) = entry {
+        tx.get_mut(entry)?.delta += delta;
+    }
+    Ok(delta)
 }
 
 impl Workload for SmallBank {
@@ -304,16 +367,18 @@ impl Workload for SmallBank {
     const INVARIANTS: &'static [&'static str] = &[MONEY, invariants::REPLICAS, invariants::LOCKS, invariants::LOG];
 
     fn open(cluster: &Cluster, parameters: &Parameters) -> Result<SmallBank, OpenError> {
-        let [accounts, hot, hot_probability, ..] = *parameters;
+        let [accounts, hot, hot_probability, has_ledger, ..] = *parameters;
         let customers = Customers { accounts, hot, hot_probability: f64::from_bits(hot_probability) };
         let (savings, checking) = (cluster.open_table(SAVINGS)?, cluster.open_table(CHECKING)?);
-        Ok(SmallBank { savings, checking, customers, attempts: TransactionOptions::default().attempts })
+        let ledger = if has_ledger == 0 { None } else { Some(cluster.open_table(LEDGER)?) };
+        Ok(SmallBank { savings, checking, ledger, customers, attempts: TransactionOptions::default().attempts })
     }
 
     fn parameters(&self) -> Parameters {
         let Customers { accounts, hot, hot_probability } = self.customers;
         let mut parameters = [0; PARAMETERS];
-        parameters[..3].copy_from_slice(&[accounts, hot, hot_probability.to_bits()]);
+        let has_ledger = self.has_ledger().into();
+        parameters[..4].copy_from_slice(&[accounts, hot, hot_probability.to_bits(), has_ledger]);
         parameters
     }
 
@@ -343,24 +408,32 @@ impl Workload for SmallBank {
     fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
         let mut sum = 0;
         let mut add = |account: &Account| sum += i128::from(account.balance);
-        let tables = [cluster.inspect(&self.savings, &mut add)?, cluster.inspect(&self.checking, &mut add)?];
-        let mut all = vec![self.money(sum, &tables, &after)];
+        let mut tables = vec![cluster.inspect(&self.savings, &mut add)?, cluster.inspect(&self.checking, &mut add)?];
+        let accounts = tables.iter().map(|table| table.records).sum();
+        let mut delta = 0;
+        if let Some(ledger) = &self.ledger {
+            tables.push(cluster.inspect(ledger, |entry| delta += i128::from(entry.delta))?);
+        }
+        let mut all = vec![self.money(sum, accounts, delta, &after)];
         all.extend(invariants::of_tables(&tables, after.settled));
         Ok(invariants::claimed_by(cluster.protocol(), all))
     }
 }
 
 impl SmallBank {
-    fn money(&self, sum: i128, tables: &[Inspection], after: &After<'_, i64>) -> Invariant {
-        if after.unknown > 0 {
+    /// By the ledger, if there is one: it knows also of transactions whose outcome nobody was told.
+    fn money(&self, sum: i128, accounts: u64, in_ledger: i128, after: &After<'_, i64>) -> Invariant {
+        let (delta, known_by) = if self.has_ledger() {
+            (in_ledger, "the ledger's")
+        } else if after.unknown > 0 {
             return invariants::unknown(MONEY, after.unknown);
-        }
+        } else {
+            (after.ledgers.iter().copied().map(i128::from).sum(), "committed")
+        };
         let first = i128::from(BALANCE_AT_FIRST) * 2 * i128::from(self.customers.accounts);
-        let delta: i128 = after.ledgers.iter().copied().map(i128::from).sum();
-        let records: u64 = tables.iter().map(|table| table.records).sum();
-        let holds = sum == first + delta && records == 2 * self.customers.accounts;
+        let holds = sum == first + delta && accounts == 2 * self.customers.accounts;
         let detail = format!(
-            "{records} accounts hold {}; {} at first, and {} by committed deposits and withdrawals",
+            "{accounts} accounts hold {}; {} at first, and {} by {known_by} deposits and withdrawals",
             money(sum),
             money(first),
             money(delta)

@@ -35,6 +35,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             length: Length::Transactions(20_001),
             seed: 7,
             yield_after_rounds: true,
+            rate: None,
         };
         let mut looks = 0;
         let measured = driver::run(&cluster, &bank, &run, &|| None, |_| looks += 1).unwrap();
@@ -52,7 +53,7 @@ fn a_timed_run_ends_in_time() {
     let cluster = Cluster::embedded(options(3)).unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(1_000)).unwrap();
     let length = Length::Time(std::time::Duration::from_millis(300));
-    let run = RunOptions { threads: 2, coroutines: 2, length, seed: 1, yield_after_rounds: false };
+    let run = RunOptions { threads: 2, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
     let measured = driver::run(&cluster, &bank, &run, &|| None, |_| ()).unwrap();
     assert_sound(&measured.invariants);
     assert!(measured.elapsed.as_secs_f64() < 3.0, "{:?}", measured.elapsed);
@@ -137,4 +138,32 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(holds(bank.invariants(&cluster, after(&[], true, 0)).unwrap()), [yes, no, yes, yes]);
     word(0, slots, 1 << 39 | 1);
     assert_eq!(holds(bank.invariants(&cluster, after(&[], true, 0)).unwrap())[2], no);
+}
+
+/// Transactions of clients that were killed, whose outcome nobody was told, are in the ledger if they have committed.
+#[test]
+fn a_ledger_knows_what_nobody_was_told() {
+    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+        let cluster = Cluster::embedded(ClusterOptions { protocol, ..options(3) }).unwrap();
+        let bank = SmallBank::load(&cluster, Customers::standard(500)).unwrap().with_ledger(&cluster).unwrap();
+        let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
+        let (_, invariants) = driver::run_here(&cluster, &bank, &mut worker, 200, 1).unwrap();
+        assert_sound(&invariants);
+        let bank = SmallBank::open(&cluster, &bank.parameters()).unwrap();
+        assert!(bank.has_ledger());
+        let untold = || remora_workload::After { ledgers: &[], settled: true, unknown: 3 };
+        assert_sound(&bank.invariants(&cluster, untold()).unwrap());
+        // Money that nobody has paid in.
+        let savings = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
+        worker.block_on(async |session| {
+            let forged = session.transact(async |tx| {
+                tx.read_for_update(&savings, 7).await?.balance += 1;
+                Ok(())
+            });
+            forged.await.unwrap();
+        });
+        assert!(worker.drain().unwrap());
+        let money = &bank.invariants(&cluster, untold()).unwrap()[0];
+        assert!(money.holds == Some(false) && money.detail.contains("ledger"), "{money:?}");
+    }
 }

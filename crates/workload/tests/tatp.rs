@@ -42,7 +42,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             let cluster = Cluster::embedded(options(protocol, replicas)).unwrap();
             let tatp = Tatp::load(&cluster, Subscribers::new(subscribers), 1).unwrap();
             let length = Length::Transactions(20_001);
-            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true };
+            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
             let measured = driver::run(&cluster, &tatp, &run, &|| None, |_| ()).unwrap();
             assert_sound(&measured.invariants);
             let statistics = &measured.statistics;

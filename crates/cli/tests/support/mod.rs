@@ -56,6 +56,10 @@ impl Process {
         fs::read_to_string(&self.errors).expect("what it says is text")
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it has not been waited for");
     }

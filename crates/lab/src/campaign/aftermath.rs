@@ -2,20 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use remora::{Cluster, Standing, TransactionId, Verdict, Worker, WorkerOptions};
-use remora_check::HistoryFile;
 use remora_fabric::sim::Sim;
 
 use super::Tables;
 
 /// A client that comes when all is still, and recovers those who are gone. Nothing of them is left then.
-pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &[u32], file: &Arc<HistoryFile>) -> Result<Worker, String> {
+pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &[u32]) -> Result<Worker, String> {
     let options = WorkerOptions { coroutines: 1, ..WorkerOptions::default() };
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
-    janitor.observe_recovery(|| Some(Box::new(file.recorder())));
     // Their slots are given back when their rings have been applied.
     for _ in 0..2 {
         for client in gone {

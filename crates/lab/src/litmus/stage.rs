@@ -18,7 +18,7 @@ use remora::floors::fabric::{
 };
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Sizes, Table, bulk_load, fstore};
-use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_WINDOW};
+use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::memory::{
     Discipline, Fingerprint, IndexKind, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec, clients,
     identity, metadata, node,
@@ -59,8 +59,8 @@ pub(super) struct Stage {
     spare: u64,
 }
 
-/// Bytes at the start of a ring that programs write to.
-const RING_USED_BYTES: u64 = HEADER_BYTES + UNDO_WINDOW;
+/// Bytes at the start of a ring that programs write to: the header, and the entries of two transactions.
+const RING_USED_BYTES: u64 = HEADER_BYTES + 2 * UNDO_STRIDE;
 
 /// How a program is explored.
 #[derive(Clone, Debug, Default)]
@@ -412,7 +412,7 @@ impl Actor {
     /// Recovers clients: nothing if it is recovered itself meanwhile.
     async fn recover(&mut self, dead: &[u32]) -> Said {
         let lane = self.session.lane();
-        let verdicts = unless_revoked(recovery::repair(&self.fabric, lane, dead, &mut |_| ()).await)?;
+        let verdicts = unless_revoked(recovery::repair(&self.fabric, lane, dead, &|_| ()).await)?;
         let mut decided = DefaultHasher::new();
         format!("{verdicts:?}").hash(&mut decided);
         self.fabric.tells(ClientId(self.incarnations[self.number]), decided.finish());

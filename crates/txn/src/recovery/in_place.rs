@@ -34,7 +34,7 @@
 //!    the half-written record and the rollback sees three versions, not the same one twice.
 //! 8. *An entry is freed only if it is still the transaction's.* The entry of a later transaction may go to the same
 //!    place, on each connection behind the WRITE that frees the former one; so one node may have the new one while another
-//!    still has the old one. Freed by place alone, the new one would be missed by a successor (litmus `ford-two-in-a-row`).
+//!    still has the old one. Freed by place alone, the new one would be missed by a successor.
 
 use std::collections::BTreeMap;
 
@@ -42,11 +42,11 @@ use remora_fabric::{Address, LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::fstore::Geometry;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UndoEntry};
 use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
-use remora_sync::{FetchedRecord, IMAGE_AT, Key, LockWord, RecordShape, Version, structural};
+use remora_sync::{FetchedRecord, IMAGE_AT, LockWord, RecordShape, Version, structural};
 use zerocopy::IntoBytes;
 
 use super::{Ring, Verdict};
-use crate::event::RolledBack;
+use crate::event::Rollback;
 use crate::log::{self, UndoRecord};
 
 /// A transaction of which some node has an undo entry.
@@ -67,7 +67,7 @@ enum Decision {
 
 /// What a client's rings say of its last transactions.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Entries {
     pub(super) committed: Vec<u64>,
     pub(super) undone: Vec<u64>,
     /// Whatever has an id from here on, and is neither of them nor open, was never logged.
@@ -76,7 +76,7 @@ pub(super) struct Told {
     open: BTreeMap<u64, Undo>,
 }
 
-impl Told {
+impl Entries {
     /// What became of a transaction of a client that may still run.
     pub(super) fn verdict(&self, id: u64, ended: bool) -> Verdict {
         if self.committed.contains(&id) {
@@ -96,16 +96,16 @@ impl Told {
 }
 
 /// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an undo entry.
-/// `rolling_back` is told before one is undone.
+/// `told` of each record that is put back, before it is.
 pub(super) async fn repair(
     lane: &Lane,
     metadata: &Metadata,
     rings: &mut [Ring],
-    rolling_back: &mut dyn FnMut(&[RolledBack<'_>]),
-) -> Result<Told, MemoryError> {
-    let mut told = read(lane, rings).await?;
+    told: &dyn Fn(&Rollback<'_>),
+) -> Result<Entries, MemoryError> {
+    let mut entries = read(lane, rings).await?;
     let rings = &*rings;
-    for (id, undo) in std::mem::take(&mut told.open) {
+    for (id, undo) in std::mem::take(&mut entries.open) {
         let Some(records) = records(metadata, &undo.entry) else {
             tracing::error!(id, "an undo entry names records that no table has: it is left as it is");
             continue;
@@ -119,14 +119,7 @@ pub(super) async fn repair(
             unlock(lane, id, &records).await?;
         }
         if decision == Decision::Undo {
-            let seen: Vec<_> = records.iter().filter_map(Record::rolled_back).collect();
-            let seen = seen.iter().map(|(table, key, installed, restored)| RolledBack {
-                table,
-                key: key.bytes(),
-                installed: *installed,
-                restored: *restored,
-            });
-            rolling_back(&seen.collect::<Vec<_>>());
+            records.iter().for_each(|record| record.tell(told));
             put_back(lane, id, &undo, &records, rings).await?;
         }
         // Of what has ended with a lean release, backups may not have been shown yet.
@@ -141,14 +134,14 @@ pub(super) async fn repair(
         if mutant!(FreeAfterUnlock) {
             free(lane, id, &undo, decision, rings).await?;
         }
-        (if decision == Decision::Undo { &mut told.undone } else { &mut told.committed }).push(id);
+        (if decision == Decision::Undo { &mut entries.undone } else { &mut entries.committed }).push(id);
     }
-    Ok(told)
+    Ok(entries)
 }
 
 /// The union of all nodes' entries.
-pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Told, MemoryError> {
-    let mut told = Told::default();
+pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, MemoryError> {
+    let mut entries = Entries::default();
     // The last transaction of each place of each lane: where nodes differ, the others have had no later one there.
     let mut last = BTreeMap::<(usize, u64), Last>::new();
     for Ring { node: at, lane: number, base, copy } in rings {
@@ -157,10 +150,10 @@ pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Told, Memory
             *newest = Last { id, lap: log::undo_kind(&entry).lap }.max(*newest);
             match ended {
                 None => {
-                    told.open.entry(id).or_insert(Undo { lane: *number, place, entry });
+                    entries.open.entry(id).or_insert(Undo { lane: *number, place, entry });
                 }
-                Some(true) => told.committed.push(id),
-                Some(false) => told.undone.push(id),
+                Some(true) => entries.committed.push(id),
+                Some(false) => entries.undone.push(id),
             }
         }
         if mutant!(TrustTornEntry) {
@@ -169,12 +162,12 @@ pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Told, Memory
             let done = lane.execute(round).await?;
             let data = done.words(read);
             if let Some(entry) = data.get(2..((data[1] >> 32) as usize).wrapping_sub(1)) {
-                told.open.entry(data[0]).or_insert(Undo { lane: *number, place: 0, entry: entry.to_vec() });
+                entries.open.entry(data[0]).or_insert(Undo { lane: *number, place: 0, entry: entry.to_vec() });
             }
         }
     }
-    told.from = last.keys().map(|(lane, _)| known_from(&last, *lane)).max().unwrap_or(0);
-    Ok(told)
+    entries.from = last.keys().map(|(lane, _)| known_from(&last, *lane)).max().unwrap_or(0);
+    Ok(entries)
 }
 
 /// The last transaction that had an entry at some place.
@@ -219,15 +212,16 @@ struct Record<'e> {
 }
 
 impl Record<'_> {
-    /// What readers will see of its rollback: table, key, version installed and restored. Of a key that was not there they
-    /// see no version.
-    fn rolled_back(&self) -> Option<(&str, Key, Version, Version)> {
+    /// Says what is about to be put back, if it was a row that is there.
+    fn tell(&self, told: &dyn Fn(&Rollback<'_>)) {
         let words: Vec<u64> = std::iter::once(0).chain(self.before.iter().copied()).collect();
-        let record = FetchedRecord::new(&words, &self.shape).check_in_place().ok()?;
+        let before = FetchedRecord::new(&words, &self.shape).check_in_place();
+        let Some(before) = before.ok().filter(|before| before.is_present() && !self.is_header) else { return };
         let key: Vec<u64> = self.shape.key_places().map(|place| words[place]).collect();
-        let key = Key::new(key.as_bytes().get(..self.table.layout.key_bytes.into())?)?;
-        let is_seen = !self.is_header && record.is_present();
-        is_seen.then(|| (&*self.table.name, key, self.version.rolled_back(), record.version()))
+        if let Some(key) = key.as_bytes().get(..self.table.layout.key_bytes.into()) {
+            let (installed, restored) = (self.version.rolled_back(), before.version());
+            told(&Rollback { table: &self.table.name, key, installed, restored });
+        }
     }
 }
 
@@ -290,8 +284,13 @@ async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Resu
 }
 
 /// What became of the transaction of a lean entry, whose client is not dead: whatever has ended has committed.
-pub(super) async fn has_committed(lane: &Lane, metadata: &Metadata, told: &Told, id: u64) -> Result<bool, MemoryError> {
-    let Some(undo) = told.open.get(&id).filter(|undo| log::undo_kind(&undo.entry).lean) else { return Ok(false) };
+pub(super) async fn has_committed(
+    lane: &Lane,
+    metadata: &Metadata,
+    entries: &Entries,
+    id: u64,
+) -> Result<bool, MemoryError> {
+    let Some(undo) = entries.open.get(&id).filter(|undo| log::undo_kind(&undo.entry).lean) else { return Ok(false) };
     let Some(records) = records(metadata, &undo.entry) else { return Ok(false) };
     Ok(decide(lane, undo, &records).await? != Decision::Undo)
 }
@@ -345,12 +344,8 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
             // It is its own entry everywhere: a copy was put there.
             round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
         }
-        if mutant!(FreeByPlace) {
-            round.write_words(at, &[ring::freed(id)]);
-        } else {
-            // A later transaction's entry may lie there already (8). Nobody else writes the word: all others are revoked.
-            round.compare_swap(at, id, ring::freed(id));
-        }
+        // A later transaction's entry may lie there already (8). Nobody else writes the word: all others are revoked.
+        round.compare_swap(at, id, ring::freed(id));
         lane.execute(round).await?;
     }
     Ok(())

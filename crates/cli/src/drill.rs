@@ -1,0 +1,399 @@
+//! `remora drill`: clients of a small cluster of real processes are killed, one after the other, while all of them run
+//! SmallBank; then it is checked that nothing was lost and nothing of the dead is left.
+
+mod processes;
+mod timeline;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use remora::Protocol;
+use remora_check::{HistoryReader, ReadOptions};
+use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::{Prng, Setting};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::connected::stop_on_signals;
+use crate::output::{self, OutputFile, ReportTo};
+use crate::{Failure, Verdict, value};
+pub(crate) use processes::end_with_the_parent;
+use processes::{Client, Processes, now_ns};
+use timeline::{RecoveryMs, Timeline};
+
+#[derive(Clone, Debug, Args, Serialize)]
+#[command(after_help = "Examples:
+  remora drill --seconds 20
+  remora drill --fabric shm --protocol ford --csv drill.csv --svg drill.svg --report drill.json
+  remora drill --stall --lease-ms 300
+
+Starts memory nodes and clients as processes of their own, and kills a client with SIGKILL every so often, drawn from the
+seed; another one takes its place. At the end, all of this must hold, and is said: money is conserved, by the ledger; no lock
+is held; replicas are identical; every log entry is settled; all histories together are strictly serializable; no client slot
+is left. If not, the files of the run are kept.
+
+Exit status: 0 all of it holds, 1 something does not, 2 bad input, or a process could not be started.")]
+pub(crate) struct DrillOptions {
+    /// tcp, memory nodes over TCP; or shm, in files that the processes map.
+    #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = fabric)]
+    #[serde(skip)]
+    fabric: String,
+    /// Memory nodes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
+    memory_nodes: u16,
+    /// Copies of each record.
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    replicas: u8,
+    /// Client processes at a time, each with one thread. A drill of one has nobody who could recover it.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
+    clients: u16,
+    /// Transactions in flight for each client.
+    #[arg(long, value_name = "C", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..32))]
+    coroutines: u64,
+    /// Seconds between two kills.
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = value::seconds)]
+    every: f64,
+    /// Seconds in which clients are killed; then all run on for as long as between two kills.
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = value::seconds)]
+    seconds: f64,
+    /// At most so many transactions a second, of all clients: all that they do is recorded, and checked in the end.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rate: u64,
+    /// How transactions are run.
+    #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
+    #[serde(skip)]
+    protocol: String,
+    /// Of FORD: what to do without, separated by commas.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ford_without: Vec<String>,
+    /// Customers, of whom 4 % are in 90 % of the transactions.
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(Customers::ACCOUNTS_MIN..=10_000_000))]
+    accounts: u64,
+    /// So long may a client that lives give no sign of life.
+    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    lease_ms: u64,
+    /// Between two kills, have a client stand still for three of its leases: the others take it for dead, and when it goes on, it
+    /// has to find out.
+    #[arg(long)]
+    stall: bool,
+    /// Of who is killed, and of all transactions.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Write the timeline: committed transactions of each client in bins of 20 ms, and who was killed.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    csv: Option<PathBuf>,
+    /// Draw the timeline.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    svg: Option<PathBuf>,
+    /// Write the report as JSON; - for standard output.
+    #[arg(long, value_name = "FILE|-")]
+    #[serde(skip)]
+    report: Option<PathBuf>,
+}
+
+fn fabric(text: &str) -> Result<String, String> {
+    match text {
+        "tcp" | "shm" => Ok(text.to_owned()),
+        _ => Err("processes meet over tcp or shm".to_owned()),
+    }
+}
+
+/// What came out of a drill.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    workload: &'static str,
+    protocol: &'a str,
+    fabric: &'a str,
+    config: &'a DrillOptions,
+    seconds: f64,
+    /// Client processes, the killed ones among them.
+    clients: usize,
+    kills: usize,
+    /// Clients that stood still for a while.
+    stalls: usize,
+    committed: u64,
+    throughput_tps: f64,
+    /// Workers that were taken for dead though they were alive, and went on as new clients, ...
+    fenced: u64,
+    /// ... and processes that others ended because they took them for dead: on shared memory there is no other way.
+    ended_by_others: usize,
+    recovery_ms: RecoveryMs,
+    histories: Histories,
+    invariants: Vec<Invariant>,
+}
+
+/// As a client's report has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Invariant {
+    name: String,
+    holds: Option<bool>,
+    detail: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Histories {
+    transactions: u64,
+    committed: u64,
+    aborted: u64,
+    unknown: u64,
+    unknown_observed: u64,
+    rollbacks: u64,
+    anomalies: u64,
+}
+
+pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
+    if u16::from(options.replicas) > options.memory_nodes {
+        let why = format!("needs as many memory nodes, and --memory-nodes is {}", options.memory_nodes);
+        return Err(Failure::new(format!("--replicas {}", options.replicas), why));
+    }
+    if Protocol::named(&options.protocol).is_some_and(|protocol| !protocol.is_serializable()) {
+        return Err(Failure::new(format!("--protocol {}", options.protocol), "promises nothing that could be checked"));
+    }
+    let report_to = ReportTo::open(options.report.as_deref())?;
+    let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| OutputFile::open(option, path)).transpose();
+    let (csv_to, svg_to) = (open("--csv", &options.csv)?, open("--svg", &options.svg)?);
+    let mut processes = Processes::new(options, node_bytes(options))?;
+    let ran = run(options, &mut processes).and_then(|ran| {
+        let concluded = conclude(options, &mut processes, &ran)?;
+        Ok((ran, concluded))
+    });
+    let (ran, (invariants, histories, timeline)) = ran.map_err(|Failure(why)| {
+        Failure(format!("{why}; the files of the run are in {}", processes.keep().display()))
+    })?;
+    let write = |output: &Option<OutputFile>, text: &dyn Fn() -> Result<String, Failure>| match output {
+        Some(output) => output.begin()?.write_all(text()?.as_bytes()).map_err(|error| output.failure(&error)),
+        None => Ok(()),
+    };
+    write(&csv_to, &|| Ok(timeline.csv()))?;
+    let title = format!("{} over {}: a client is killed every {} s", options.protocol, options.fabric, options.every);
+    write(&svg_to, &|| timeline.svg(&title).map_err(|error| Failure::new("--svg", error)))?;
+    let (committed, seconds) = (timeline.committed(), timeline.seconds());
+    let report = Report {
+        workload: "smallbank",
+        protocol: &options.protocol,
+        fabric: &options.fabric,
+        config: options,
+        seconds,
+        clients: ran.clients.len(),
+        kills: ran.clients.iter().filter(|client| client.killed).count(),
+        stalls: ran.stalls,
+        committed,
+        throughput_tps: committed as f64 / seconds,
+        fenced: ran.fenced(),
+        ended_by_others: ran.clients.iter().filter(|client| client.ended_by_others).count(),
+        recovery_ms: timeline.recovery(),
+        histories,
+        invariants,
+    };
+    report_to.write(&report, || table(&report))?;
+    let broken: Vec<&str> =
+        report.invariants.iter().filter(|one| one.holds != Some(true)).map(|one| one.name.as_str()).collect();
+    if broken.is_empty() {
+        return Ok(Verdict::Sound);
+    }
+    let kept = processes.keep();
+    output::complain(&format!("does not hold: {}; the files of the run are in {}", broken.join(", "), kept.display()));
+    Ok(Verdict::Unsound)
+}
+
+/// Bytes of a memory node: beside the tables, rings for the living, for the dead that are not recovered yet, and for those
+/// who come and leave.
+fn node_bytes(options: &DrillOptions) -> u64 {
+    let setting = Setting {
+        memory_nodes: options.memory_nodes,
+        replicas: options.replicas,
+        workers: 8 * u64::from(options.clients) + 64,
+        coroutines: options.coroutines,
+    };
+    SmallBank::node_bytes_with_ledger(options.accounts, &setting).next_multiple_of(1 << 20)
+}
+
+/// What has happened.
+#[derive(Debug)]
+struct Ran {
+    began_ns: u64,
+    ended_ns: u64,
+    stalls: usize,
+    /// All that have ever been, in the order of their numbers.
+    clients: Vec<Client>,
+}
+
+impl Ran {
+    fn fenced(&self) -> u64 {
+        self.clients.iter().filter_map(Client::report).filter_map(|report| report["fenced"].as_u64()).sum()
+    }
+}
+
+const LOOK: Duration = Duration::from_millis(5);
+/// For so many leases a client stands still that is to be taken for dead.
+const STALL_LEASES: u64 = 3;
+
+fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure> {
+    let stop = stop_on_signals()?;
+    processes.load()?;
+    let count = usize::from(options.clients);
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(processes.client(clients.len())?);
+    }
+    for client in &mut clients {
+        processes.wait_for_history(client)?;
+    }
+    let (every, length) = (Duration::from_secs_f64(options.every), Duration::from_secs_f64(options.seconds));
+    let kills = (length.as_nanos() / every.as_nanos().max(1)) as u64;
+    let mut random = Prng::new(options.seed);
+    let bar = ProgressBar::new(kills).with_message("kills");
+    let began_ns = now_ns();
+    let at = |kill: u64| began_ns + every.as_nanos() as u64 * kill;
+    let mut kill = 1;
+    let (mut stalls, mut stalled) = (0, None);
+    while (kill <= kills || now_ns() < at(kills + 1)) && !stop.load(Ordering::Relaxed) {
+        thread::sleep(LOOK);
+        processes.look()?;
+        let mut living: Vec<usize> = (0..clients.len()).filter(|index| clients[*index].ended_ns.is_none()).collect();
+        for index in living.clone() {
+            if clients[index].has_ended()? {
+                clients.push(processes.client(clients.len())?);
+            }
+        }
+        living.retain(|index| clients[*index].ended_ns.is_none());
+        if kill <= kills && now_ns() >= at(kill) && !living.is_empty() {
+            let victim = living[random.below(living.len() as u64) as usize];
+            clients[victim].kill()?;
+            clients.push(processes.client(clients.len())?);
+            kill += 1;
+            bar.inc(1);
+        } else if options.stall && stalls < kill && now_ns() + every.as_nanos() as u64 / 2 >= at(kill) {
+            let still = living[random.below(living.len() as u64) as usize];
+            clients[still].stand_still(true)?;
+            stalled = Some((still, now_ns() + STALL_LEASES * 1_000_000 * options.lease_ms));
+            stalls += 1;
+        }
+        if let Some((still, _)) = stalled.take_if(|(_, until)| now_ns() >= *until) {
+            clients[still].stand_still(false)?;
+        }
+    }
+    let ended_ns = now_ns();
+    if let Some((still, _)) = stalled {
+        clients[still].stand_still(false)?;
+    }
+    for client in clients.iter_mut().filter(|client| client.ended_ns.is_none()) {
+        client.stop()?;
+    }
+    bar.finish_and_clear();
+    Ok(Ran { began_ns, ended_ns, stalls: stalls as usize, clients })
+}
+
+/// Looks at what must hold, and at what was when.
+fn conclude(
+    options: &DrillOptions,
+    processes: &mut Processes,
+    ran: &Ran,
+) -> Result<(Vec<Invariant>, Histories, Timeline), Failure> {
+    let checked = processes.ask("check", &["bench", "smallbank", "--check", "--report", "-"], true)?;
+    let invariants = checked["invariants"].clone();
+    let mut invariants: Vec<Invariant> =
+        serde_json::from_value(invariants).map_err(|error| Failure::new("the report of --check", error))?;
+    let status = processes.ask("status", &["status", "--report", "-"], false)?;
+    invariants.push(no_slot_is_left(&status));
+    processes.stop_nodes()?;
+    let mut reader = HistoryReader::new(ReadOptions { crashed: true });
+    for path in std::iter::once(processes.loaded()).chain(ran.clients.iter().map(|client| client.history.as_path())) {
+        if let Some(file) = existing(path)? {
+            let name = path.display().to_string();
+            reader.read(&name, BufReader::with_capacity(1 << 20, file)).map_err(|error| Failure(error.to_string()))?;
+        }
+    }
+    let history = reader.finish().history;
+    let report = remora_check::check(&history);
+    let counts = report.counts;
+    let histories = Histories {
+        transactions: counts.transactions,
+        committed: counts.committed,
+        aborted: counts.aborted,
+        unknown: counts.unknown,
+        unknown_observed: counts.unknown_observed,
+        rollbacks: counts.rollbacks,
+        anomalies: report.anomalies.len() as u64 + report.anomalies_omitted,
+    };
+    if !report.is_clean() {
+        output::complain(&report.to_string());
+    }
+    let detail = format!("{counts}; {} anomalies", histories.anomalies);
+    let name = "histories are strictly serializable".to_owned();
+    invariants.push(Invariant { name, holds: Some(report.is_clean()), detail });
+    let timeline = Timeline::new(&history, ran, Duration::from_secs_f64(options.every));
+    Ok((invariants, histories, timeline))
+}
+
+/// A client that was killed before it could record anything has no history.
+fn existing(path: &Path) -> Result<Option<File>, Failure> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::new(path.display(), error)),
+    }
+}
+
+fn no_slot_is_left(status: &Value) -> Invariant {
+    let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    let left: Option<u64> = nodes.iter().map(|node| node["clients"].as_u64()).sum();
+    let detail = left.map_or_else(|| status.to_string(), |left| format!("{left} slots of {} nodes", nodes.len()));
+    Invariant { name: "no client slot is left".to_owned(), holds: left.map(|left| left == 0), detail }
+}
+
+fn table(report: &Report<'_>) -> String {
+    let mut text = String::new();
+    let _ = write_table(&mut text, report); // a string takes everything
+    text
+}
+
+fn write_table(text: &mut String, report: &Report<'_>) -> std::fmt::Result {
+    let options = report.config;
+    writeln!(
+        text,
+        "drill: smallbank by {} over {}: {} memory nodes, {} copies, {} clients x {} coroutines, seed {}\n",
+        report.protocol,
+        report.fabric,
+        options.memory_nodes,
+        options.replicas,
+        options.clients,
+        options.coroutines,
+        options.seed
+    )?;
+    let (committed, rate) = (output::grouped(report.committed), output::grouped(report.throughput_tps as u64));
+    writeln!(text, "killed         {} of {} clients in {:.1} s", report.kills, report.clients, report.seconds)?;
+    writeln!(text, "throughput     {rate} transactions/s ({committed} committed)")?;
+    if options.stall {
+        writeln!(text, "stood still    {} clients, for {} ms each", report.stalls, STALL_LEASES * options.lease_ms)?;
+    }
+    writeln!(text, "taken for dead {} workers, {} processes", report.fenced, report.ended_by_others)?;
+    let recovery = &report.recovery_ms;
+    let show = |time: Option<u64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time} ms"));
+    let (median, max) = (show(recovery.median), show(recovery.max));
+    writeln!(
+        text,
+        "survivors back at 90 % of their rate: median {median}, slowest {max}, not before the next kill {}\n",
+        recovery.not_before_the_next
+    )?;
+    for invariant in &report.invariants {
+        let mark = match invariant.holds {
+            Some(true) => '✓',
+            Some(false) => '✗',
+            None => '?',
+        };
+        writeln!(text, "{mark} {:<38} {}", invariant.name, invariant.detail)?;
+    }
+    Ok(())
+}

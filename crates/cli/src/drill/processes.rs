@@ -1,0 +1,358 @@
+//! The processes of a drill: memory nodes, and clients that are killed or stopped. All of them end with it.
+
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::Nanos;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+
+use super::{DrillOptions, LOOK};
+use crate::Failure;
+
+/// Long enough on a machine that is busy with everything else; what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+const KILLED: i32 = 9;
+const TERMINATED: i32 = 15;
+
+/// Set for a process that is to end when the drill does, however that does.
+const ENDS_WITH_ITS_PARENT: &str = "REMORA_ENDS_WITH_ITS_PARENT";
+
+/// For every process of the command: whether it is one of a drill.
+pub(crate) fn end_with_the_parent() {
+    if std::env::var_os(ENDS_WITH_ITS_PARENT).is_some() {
+        // Where the system has no such thing, only a drill that is killed leaves something behind.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    }
+}
+
+/// CLOCK_MONOTONIC, by which histories tell the time.
+pub(super) fn now_ns() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// One process, ended when it is dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    name: String,
+    child: Child,
+    output: PathBuf,
+    errors: PathBuf,
+}
+
+impl Process {
+    fn start(folder: &Path, name: &str, arguments: &[String]) -> Result<Process, Failure> {
+        let failed = |error| Failure::new(format!("starting {name}"), error);
+        let (output, errors) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
+        let program = std::env::current_exe().map_err(failed)?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(File::create(&output).map_err(failed)?)
+            .stderr(File::create(&errors).map_err(failed)?)
+            // Ctrl-C is for the drill, which ends them in order.
+            .process_group(0)
+            .env(ENDS_WITH_ITS_PARENT, "1")
+            .spawn();
+        Ok(Process { name: name.to_owned(), child: child.map_err(failed)?, output, errors })
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.output).unwrap_or_default()
+    }
+
+    /// What it complained about last.
+    fn failure(&self, status: ExitStatus) -> Failure {
+        let errors = fs::read_to_string(&self.errors).unwrap_or_default();
+        let last = errors.lines().last().unwrap_or("it said nothing").to_owned();
+        Failure::new(format!("{} ended with {status}", self.name), last)
+    }
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
+        self.child.try_wait().map_err(|error| Failure::new(&self.name, error))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        kill_process(Pid::from_child(&self.child), signal).map_err(|error| Failure::new(&self.name, error))
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus, Failure> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(Failure::new(&self.name, format!("has not ended within {} s", PATIENCE.as_secs())));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
+
+/// A client, dead or alive.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) history: PathBuf,
+    pub(super) began_ns: Nanos,
+    pub(super) ended_ns: Option<Nanos>,
+    pub(super) killed: bool,
+    /// Another client took it for dead.
+    pub(super) ended_by_others: bool,
+    report: PathBuf,
+    process: Process,
+}
+
+impl Client {
+    /// Whether it has ended by itself, which is an error, or was ended by another client.
+    pub(super) fn has_ended(&mut self) -> Result<bool, Failure> {
+        let Some(status) = self.process.ended()? else { return Ok(false) };
+        if status.signal() != Some(KILLED) {
+            return Err(self.process.failure(status));
+        }
+        self.ended_ns = Some(now_ns());
+        self.ended_by_others = true;
+        Ok(true)
+    }
+
+    pub(super) fn kill(&mut self) -> Result<(), Failure> {
+        self.ended_ns = Some(now_ns());
+        self.killed = true;
+        self.process.child.kill().map_err(|error| Failure::new(&self.process.name, error))?;
+        self.process.wait().map(drop)
+    }
+
+    /// Stops it where it is, or lets it go on; nothing of one that has ended.
+    pub(super) fn stand_still(&self, still: bool) -> Result<(), Failure> {
+        if self.ended_ns.is_some() {
+            return Ok(());
+        }
+        self.process.signal(if still { Signal::STOP } else { Signal::CONT })
+    }
+
+    /// Lets it finish what is under way.
+    pub(super) fn stop(&mut self) -> Result<(), Failure> {
+        self.process.signal(Signal::TERM)?;
+        let status = self.process.wait()?;
+        self.ended_ns = Some(now_ns());
+        match status.signal() {
+            Some(KILLED) => {
+                self.ended_by_others = true;
+                return Ok(());
+            }
+            // It had just been started: one more that says no goodbye.
+            Some(TERMINATED) => return Ok(()),
+            _ => {}
+        }
+        // What does not hold is found by the check that follows, whoever has noticed it.
+        if matches!(status.code(), Some(0 | 1)) { Ok(()) } else { Err(self.process.failure(status)) }
+    }
+
+    /// Of one that has left in good order.
+    pub(super) fn report(&self) -> Option<Value> {
+        serde_json::from_slice(&fs::read(&self.report).ok()?).ok()
+    }
+}
+
+/// The memory nodes, and whatever a client of them needs.
+#[derive(Debug)]
+pub(super) struct Processes {
+    folder: PathBuf,
+    /// Where nodes in files have them, if not there.
+    memory: Option<PathBuf>,
+    keep: bool,
+    nodes: Vec<Process>,
+    /// What every client has on its command line.
+    connect: Vec<String>,
+    bank: Vec<String>,
+    accounts: u64,
+    seed: u64,
+    loaded: PathBuf,
+}
+
+impl Processes {
+    /// Starts the memory nodes.
+    pub(super) fn new(options: &DrillOptions, node_bytes: u64) -> Result<Processes, Failure> {
+        let name = format!("remora-drill-{}", std::process::id());
+        let folder = std::env::temp_dir().join(&name);
+        let make = |folder: &Path| fs::create_dir(folder).map_err(|error| Failure::new(folder.display(), error));
+        make(&folder)?;
+        let mut processes = Processes {
+            loaded: folder.join("loaded.jsonl"),
+            folder,
+            memory: None,
+            keep: false,
+            nodes: Vec::new(),
+            connect: Vec::new(),
+            bank: Vec::new(),
+            accounts: options.accounts,
+            seed: options.seed,
+        };
+        let shm = options.fabric == "shm";
+        if shm && Path::new("/dev/shm").is_dir() {
+            let memory = Path::new("/dev/shm").join(&name);
+            make(&memory)?;
+            processes.memory = Some(memory);
+        }
+        let mut places = Vec::new();
+        for number in 0..options.memory_nodes {
+            let path = processes.memory.as_ref().unwrap_or(&processes.folder).join(format!("node-{number}"));
+            let place = if shm { ["--shm".to_owned(), path.display().to_string()] } else { TCP.map(str::to_owned) };
+            let [option, place] = place;
+            let size = ["--size".to_owned(), node_bytes.to_string()];
+            let arguments = [vec!["memnode".to_owned(), option, place.clone()], size.into()].concat();
+            let node = Process::start(&processes.folder, &format!("node-{number}"), &arguments)?;
+            processes.nodes.push(node);
+            places.push(place);
+        }
+        for (node, place) in processes.nodes.iter_mut().zip(&mut places) {
+            wait_for(node, "be ready", |node| node.said().ends_with('\n'))?;
+            let said = node.said();
+            if let Some((_, address)) = said.split_once("listening on ") {
+                *place = address.split(',').next().unwrap_or_default().to_owned();
+            }
+        }
+        let prefix = if shm { "shm:" } else { "" };
+        processes.connect = vec!["--connect".to_owned(), format!("{prefix}{}", places.join(","))];
+        processes.bank = processes.bank_options(options);
+        Ok(processes)
+    }
+
+    fn bank_options(&self, options: &DrillOptions) -> Vec<String> {
+        let configuration = self.folder.join("configuration").display().to_string();
+        let mut bank = vec!["--configuration".to_owned(), configuration, "--history-durable".to_owned()];
+        let mut add = |option: &str, value: String| bank.extend([option.to_owned(), value]);
+        add("--threads", "1".to_owned());
+        add("--coroutines", options.coroutines.to_string());
+        add("--replicas", options.replicas.to_string());
+        add("--protocol", options.protocol.clone());
+        add("--rate", options.rate.div_ceil(options.clients.into()).to_string());
+        add("--lease-ms", options.lease_ms.to_string());
+        if !options.ford_without.is_empty() {
+            add("--ford-without", options.ford_without.join(","));
+        }
+        bank
+    }
+
+    fn start_bank(&self, name: &str, history: &Path, report: &Path, more: &[&str]) -> Result<Process, Failure> {
+        let paths = ["--history", &history.display().to_string(), "--report", &report.display().to_string()];
+        let paths = paths.map(str::to_owned);
+        let more: Vec<String> = more.iter().map(|&option| option.to_owned()).collect();
+        let bank = ["bench", "smallbank"].map(str::to_owned);
+        Process::start(&self.folder, name, &[&bank, &self.connect[..], &self.bank, &paths, &more].concat())
+    }
+
+    /// Loads the tables, by a client of their own.
+    pub(super) fn load(&mut self) -> Result<(), Failure> {
+        let (accounts, report) = (self.accounts.to_string(), self.folder.join("loaded.json"));
+        let more = ["--ledger", "--accounts", &accounts, "--transactions", "1"];
+        let mut loader = self.start_bank("loader", &self.loaded, &report, &more)?;
+        let status = loader.wait()?;
+        if status.success() { Ok(()) } else { Err(loader.failure(status)) }
+    }
+
+    /// The history of who has loaded the tables.
+    pub(super) fn loaded(&self) -> &Path {
+        &self.loaded
+    }
+
+    /// Starts a client with this number.
+    pub(super) fn client(&self, number: usize) -> Result<Client, Failure> {
+        /// A client goes on until it is stopped.
+        const FOR_EVER: &str = "1000000";
+        let name = format!("client-{number}");
+        let file = |kind: &str| self.folder.join(format!("{name}.{kind}"));
+        let (history, report) = (file("jsonl"), file("json"));
+        let seed = self.seed.wrapping_mul(1009).wrapping_add(number as u64).to_string();
+        let began_ns = now_ns();
+        let process = self.start_bank(&name, &history, &report, &["--seed", &seed, "--seconds", FOR_EVER])?;
+        Ok(Client { history, began_ns, ended_ns: None, killed: false, ended_by_others: false, report, process })
+    }
+
+    /// Waits until a client has recorded something.
+    pub(super) fn wait_for_history(&self, client: &mut Client) -> Result<(), Failure> {
+        let history = client.history.clone();
+        let recorded = move |_: &Process| fs::metadata(&history).is_ok_and(|file| file.len() > 0);
+        wait_for(&mut client.process, "commit a transaction", recorded)
+    }
+
+    /// An error if a memory node has ended.
+    pub(super) fn look(&mut self) -> Result<(), Failure> {
+        for node in &mut self.nodes {
+            if let Some(status) = node.ended()? {
+                return Err(node.failure(status));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs another command on the nodes to its end; its report.
+    pub(super) fn ask(&self, name: &str, command: &[&str], as_bank: bool) -> Result<Value, Failure> {
+        let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+        let unwanted = ["--history-durable"];
+        let bank = self.bank.iter().filter(|option| as_bank && !unwanted.contains(&option.as_str()));
+        let mut process =
+            Process::start(&self.folder, name, &[command, self.connect.clone(), bank.cloned().collect()].concat())?;
+        let status = process.wait()?;
+        // A report says also what does not hold.
+        serde_json::from_str(&process.said()).map_err(|_| process.failure(status))
+    }
+
+    /// Stops the memory nodes.
+    pub(super) fn stop_nodes(&mut self) -> Result<(), Failure> {
+        for node in &mut self.nodes {
+            node.signal(Signal::TERM)?;
+        }
+        for mut node in self.nodes.drain(..) {
+            let status = node.wait()?;
+            if !status.success() {
+                return Err(node.failure(status));
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the files of the run where they are.
+    pub(super) fn keep(&mut self) -> &Path {
+        self.keep = true;
+        &self.folder
+    }
+}
+
+const TCP: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+fn wait_for(process: &mut Process, what: &str, holds: impl Fn(&Process) -> bool) -> Result<(), Failure> {
+    let began = Instant::now();
+    while !holds(process) {
+        if let Some(status) = process.ended()? {
+            return Err(process.failure(status));
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(Failure::new(&process.name, format!("did not {what} within {} s", PATIENCE.as_secs())));
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.nodes.clear();
+        for folder in self.memory.iter().chain((!self.keep).then_some(&self.folder)) {
+            let _ = fs::remove_dir_all(folder); // nothing better could be done about it
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What a drill's clients committed, and when: from their histories, which have one clock.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use remora::Nanos;
+use remora_check::{History, Status};
+use remora_lab::plot::{self, Labels, Series};
+use serde::Serialize;
+
+use super::Ran;
+
+const MS: Nanos = 1_000_000;
+const BIN: Nanos = 20 * MS;
+/// A rate is back when this bin and the mean of it and those behind it are.
+const BINS_BACK: usize = 5;
+const SHARE_BACK: f64 = 0.9;
+
+/// One client's part.
+#[derive(Debug)]
+struct Line {
+    /// Its first bin, and the one behind its last.
+    alive: (usize, usize),
+    /// When it was killed.
+    killed: Option<Nanos>,
+    /// Committed transactions of every bin.
+    committed: Vec<u32>,
+}
+
+/// Committed transactions of each client, by bin.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    bins: usize,
+    length: Nanos,
+    /// Seconds between kills, in bins.
+    every: usize,
+    clients: Vec<Line>,
+}
+
+/// Time from a kill until the survivors commit 90 % of what they did before, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct RecoveryMs {
+    pub(super) median: Option<u64>,
+    pub(super) max: Option<u64>,
+    /// Kills after which they did not before the next one.
+    pub(super) not_before_the_next: usize,
+}
+
+impl Timeline {
+    pub(super) fn new(history: &History, ran: &Ran, every: Duration) -> Timeline {
+        let length = ran.ended_ns.saturating_sub(ran.began_ns).max(1);
+        let bins = length.div_ceil(BIN) as usize;
+        let since = |at: Nanos| at.saturating_sub(ran.began_ns);
+        let bin = |at: Nanos| (since(at) / BIN) as usize;
+        let mut clients: Vec<Line> = ran
+            .clients
+            .iter()
+            .map(|client| Line {
+                alive: (bin(client.began_ns).min(bins), client.ended_ns.map_or(bins, |at| (bin(at) + 1).min(bins))),
+                killed: client.ended_ns.filter(|_| client.killed).map(since),
+                committed: vec![0; bins],
+            })
+            .collect();
+        let files = ran.clients.iter().map(|client| client.history.display().to_string());
+        let by_file: HashMap<String, usize> = files.zip(0..).collect();
+        for transaction in history.transactions().filter(|transaction| transaction.status() == Status::Committed) {
+            let end = transaction.end_ns().filter(|end| (ran.began_ns..ran.ended_ns).contains(end));
+            if let (Some(end), Some(client)) = (end, by_file.get(transaction.file())) {
+                clients[*client].committed[bin(end)] += 1;
+            }
+        }
+        Timeline { bins, length, every: (every.as_nanos() as u64 / BIN) as usize, clients }
+    }
+
+    pub(super) fn seconds(&self) -> f64 {
+        self.length as f64 / 1e9
+    }
+
+    pub(super) fn committed(&self) -> u64 {
+        self.clients.iter().flat_map(|client| &client.committed).map(|count| u64::from(*count)).sum()
+    }
+
+    /// A row for each client and bin in which it lived.
+    pub(super) fn csv(&self) -> String {
+        let mut text = "bin_ms,client,committed,killed\n".to_owned();
+        for bin in 0..self.bins {
+            for (number, client) in self.clients.iter().enumerate() {
+                if (client.alive.0..client.alive.1).contains(&bin) {
+                    let killed = u8::from(client.killed.is_some_and(|at| (at / BIN) as usize == bin));
+                    let from = bin as u64 * BIN / MS;
+                    let _ = writeln!(text, "{from},{number},{},{killed}", client.committed[bin]);
+                }
+            }
+        }
+        text
+    }
+
+    /// The sum of all clients.
+    pub(super) fn svg(&self, title: &str) -> Result<String, std::fmt::Error> {
+        let seconds = |at: Nanos| at as f64 / 1e9;
+        let rate = |bin: usize| {
+            let committed: u64 = self.clients.iter().map(|client| u64::from(client.committed[bin])).sum();
+            committed as f64 / seconds(BIN)
+        };
+        // The last bin is not a whole one.
+        let points = (0..self.bins.saturating_sub(1)).map(|bin| (seconds(bin as u64 * BIN), rate(bin)));
+        let line = Series { name: "committed, bins of 20 ms".to_owned(), points: points.collect() };
+        let kills: Vec<f64> = self.clients.iter().filter_map(|client| client.killed).map(seconds).collect();
+        let labels = Labels { title, x: "seconds", y: "transactions/s" };
+        plot::timeline(&labels, &line, ("a client is killed", &kills))
+    }
+
+    pub(super) fn recovery(&self) -> RecoveryMs {
+        let mut times = Vec::new();
+        let mut not_before_the_next = 0;
+        for victim in self.clients.iter().filter(|client| client.killed.is_some()) {
+            match self.back_after(victim) {
+                Some(bins) => times.push(bins as u64 * BIN / MS),
+                None => not_before_the_next += 1,
+            }
+        }
+        times.sort_unstable();
+        let median = times.get(times.len() / 2).copied();
+        RecoveryMs { median, max: times.last().copied(), not_before_the_next }
+    }
+
+    /// Bins from a kill to the end of the first one from which on those who survived it commit as much as before.
+    fn back_after(&self, victim: &Line) -> Option<usize> {
+        let kill = (victim.killed? / BIN) as usize;
+        // What they did just after the kill before this one is no measure.
+        let from = kill.saturating_sub((self.every / 2).clamp(1, 50));
+        let survivors: Vec<&Line> = self
+            .clients
+            .iter()
+            .filter(|client| !std::ptr::eq(*client, victim) && client.alive.0 <= from && client.alive.1 > kill)
+            .collect();
+        let mean = |from: usize, to: usize| {
+            let sum: u64 =
+                survivors.iter().flat_map(|client| &client.committed[from..to]).map(|count| u64::from(*count)).sum();
+            sum as f64 / (to - from).max(1) as f64
+        };
+        let wanted = SHARE_BACK * mean(from, kill);
+        let behind = (self.every / 2).clamp(1, BINS_BACK);
+        let until = (kill + self.every).min(self.bins.saturating_sub(1)).saturating_sub(behind);
+        let back = |bin: &usize| mean(*bin, bin + 1) >= wanted && mean(*bin, bin + behind) >= wanted;
+        Some((kill..until).find(back)? - kill + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two survivors and a victim, killed in bin 100; the survivors stand still for some bins.
+    fn timeline(still: usize) -> Timeline {
+        let survivor = || {
+            let mut committed = vec![10; 300];
+            committed[100..100 + still].fill(0);
+            Line { alive: (0, 300), killed: None, committed }
+        };
+        let mut committed = vec![10; 300];
+        committed[100..].fill(0);
+        let victim = Line { alive: (0, 101), killed: Some(100 * BIN + 5), committed };
+        Timeline { bins: 300, length: 300 * BIN, every: 100, clients: vec![survivor(), victim, survivor()] }
+    }
+
+    #[test]
+    fn recovery_is_timed_by_those_who_survive() {
+        let recovery = |still| {
+            let RecoveryMs { median, max, not_before_the_next } = timeline(still).recovery();
+            assert_eq!(median, max);
+            (max, not_before_the_next)
+        };
+        assert_eq!(recovery(0), (Some(20), 0));
+        assert_eq!(recovery(7), (Some(160), 0));
+        assert_eq!(recovery(100), (None, 1));
+    }
+
+    #[test]
+    fn rows_are_of_the_living() {
+        let csv = timeline(2).csv();
+        assert_eq!(csv.lines().count(), 1 + 300 + 300 + 101);
+        assert!(csv.contains("\n2000,1,0,1\n") && csv.matches(",1\n").count() == 1);
+        assert_eq!(timeline(2).committed(), 298 * 20 + 1_000);
+        assert!(timeline(2).svg("drill").unwrap().contains("killed"));
+    }
+}

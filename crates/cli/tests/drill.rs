@@ -1,0 +1,253 @@
+//! Litmus test L15, "crash tests must kill processes, not threads": the published artifacts have a thread stand still and
+//! call that a crash, so that its sockets stay open, its destructors run, and whatever it shares with the living goes on
+//! being served. Here every client is a process and dies by `kill -9`, at whatever instruction it is at; what it has posted
+//! may land, and nothing of it says goodbye.
+
+mod support;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Ended, Process, listen, remora, scratch, words};
+
+#[track_caller]
+fn json(ended: &Ended) -> Value {
+    assert_eq!(ended.code, Some(0), "{} {}", ended.output, ended.errors);
+    serde_json::from_str(&ended.output).expect("a report")
+}
+
+#[track_caller]
+fn assert_sound(report: &Value, invariants: usize) {
+    let all = report["invariants"].as_array().expect("invariants");
+    assert_eq!(all.len(), invariants);
+    assert!(all.iter().all(|one| one["holds"] == true), "{all:#?}");
+}
+
+/// Few customers, so that the survivors do meet what the dead have locked.
+fn drill(name: &str, options: &str) -> Value {
+    let report = json(&remora(name, &words(&format!("drill --accounts 200 --rate 4000 --report - {options}"))));
+    assert_sound(&report, 6);
+    assert_eq!(report["histories"]["anomalies"], 0);
+    assert!(report["committed"].as_u64().unwrap() > 0);
+    report
+}
+
+fn two_are_killed(fabric: &str, protocol: &str) {
+    let name = format!("drill-{fabric}-{protocol}");
+    let [csv, svg] = ["csv", "svg"].map(|kind| scratch(&format!("{name}.{kind}")));
+    let options = format!(
+        "--fabric {fabric} --protocol {protocol} --every 1.5 --seconds 3 --csv {} --svg {}",
+        csv.display(),
+        svg.display()
+    );
+    let report = drill(&name, &options);
+    assert_eq!(
+        (&report["kills"], &report["fabric"], &report["protocol"]),
+        (&2.into(), &fabric.into(), &protocol.into())
+    );
+    let clients = report["clients"].as_u64().unwrap();
+    assert_eq!(clients, 6 + report["ended_by_others"].as_u64().unwrap());
+
+    let text = fs::read_to_string(csv).unwrap();
+    let mut rows = text.lines();
+    assert_eq!(rows.next(), Some("bin_ms,client,committed,killed"));
+    let (mut committed, mut killed) = (0, Vec::new());
+    for row in rows {
+        let row: Vec<u64> = row.split(',').map(|number| number.parse().unwrap()).collect();
+        assert!(row[0].is_multiple_of(20) && row[1] < clients);
+        committed += row[2];
+        if row[3] == 1 {
+            killed.push(row[1]);
+        }
+    }
+    assert_eq!(Some(committed), report["committed"].as_u64());
+    assert!(killed.len() == 2 && killed[0] != killed[1], "{killed:?}");
+    assert!(fs::read_to_string(svg).unwrap().contains("a client is killed"));
+}
+
+#[test]
+fn two_are_killed_tcp_drtm_r() {
+    two_are_killed("tcp", "drtm-r");
+}
+
+#[test]
+fn two_are_killed_tcp_ford() {
+    two_are_killed("tcp", "ford");
+}
+
+#[test]
+fn two_are_killed_shm_drtm_r() {
+    two_are_killed("shm", "drtm-r");
+}
+
+#[test]
+fn two_are_killed_shm_ford() {
+    two_are_killed("shm", "ford");
+}
+
+/// Many die while they connect, or while they recover another one; and no slot of theirs is lost.
+#[test]
+fn thirty_are_killed_within_seconds() {
+    let report = drill("drill-thirty", "--every 0.2 --seconds 6 --seed 3");
+    assert_eq!(report["kills"], 30);
+}
+
+/// Who stands still between two kills is taken for dead: over TCP it goes on as a new client, and on shared memory its process
+/// is ended. Neither does any harm.
+#[test]
+fn clients_that_stand_still_are_taken_for_dead() {
+    for (fabric, taken) in [("tcp", "fenced"), ("shm", "ended_by_others")] {
+        let options = format!("--fabric {fabric} --every 1.6 --seconds 3.2 --stall --lease-ms 200");
+        let report = drill(&format!("drill-stall-{fabric}"), &options);
+        assert!(report["kills"] == 2 && report["stalls"].as_u64().unwrap() >= 2);
+        assert!(report[taken].as_u64().unwrap() > 0, "{report:#}");
+    }
+}
+
+/// Also a drill can be killed, and leaves no process behind.
+#[test]
+fn a_drill_that_is_killed_takes_its_processes_with_it() {
+    let mut drill = Process::start("drill-killed", &words("drill --seconds 60 --rate 1000"));
+    let folder = std::env::temp_dir().join(format!("remora-drill-{}", drill.id()));
+    let history = folder.join("client-3.jsonl");
+    drill.wait_until("at work", |_| fs::metadata(&history).is_ok_and(|file| file.len() > 0));
+    drill.kill();
+    // The sign of life of each process: it gives up its lock when it ends.
+    let began = Instant::now();
+    let signs = || {
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        files.filter(|file| file.display().to_string().contains("configuration.process-"))
+    };
+    assert!(signs().count() >= 4);
+    while !signs().all(|sign| fs::File::open(sign).unwrap().try_lock().is_ok()) {
+        assert!(began.elapsed() < support::PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn drills_that_make_no_sense_are_refused() {
+    for (options, names) in [
+        ("--clients 1", &["--clients"][..]),
+        ("--replicas 4", &["--replicas 4", "--memory-nodes is 3"]),
+        ("--fabric sim", &["--fabric", "tcp or shm"]),
+        ("--protocol unsynchronized", &["--protocol unsynchronized"]),
+        ("--csv /nonexistent/drill.csv", &["--csv /nonexistent/drill.csv"]),
+        ("--every 0", &["--every"]),
+    ] {
+        let ended = remora("drill-refused", &words(&format!("drill {options}")));
+        assert_eq!(ended.code, Some(2), "{options}: {}", ended.errors);
+        assert!(
+            ended.errors.lines().count() == 1 && names.iter().all(|name| ended.errors.contains(name)),
+            "{}",
+            ended.errors
+        );
+    }
+}
+
+const BANK: &str = "bench smallbank --threads 1 --coroutines 4 --report -";
+
+/// What a killed client has paid in last, only a ledger knows; everything else can be told once it is recovered.
+#[test]
+fn money_is_known_after_a_kill_where_there_is_a_ledger() {
+    for ledger in [true, false] {
+        let name = format!("ledger-{ledger}");
+        let (_nodes, connect) = listen(&name, 3);
+        let (file, history) = (scratch(&format!("{name}.configuration")), scratch(&format!("{name}.jsonl")));
+        for file in [&file, &history] {
+            let _ = fs::remove_file(file);
+        }
+        let file = file.display().to_string();
+        let bank = |options: &str| {
+            let options = format!("{BANK} --connect {connect} --configuration {file} {options}");
+            options.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let run = |who: &str, options: &str| {
+            let options = bank(options);
+            json(&remora(&format!("{name}-{who}"), &options.iter().map(String::as_str).collect::<Vec<_>>()))
+        };
+        let option = if ledger { "--ledger" } else { "" };
+        let loaded = run("load", &format!("--accounts 100 --transactions 100 {option}"));
+        assert_sound(&loaded, 4);
+        let options = bank(&format!("--seconds 600 --history {}", history.display()));
+        let mut victim =
+            Process::start(&format!("{name}-victim"), &options.iter().map(String::as_str).collect::<Vec<_>>());
+        victim.wait_until("a history", |_| fs::metadata(&history).is_ok_and(|file| file.len() > 0));
+        // Without the option: who has loaded the tables has decided.
+        let beside = run("beside", "--transactions 100");
+        assert_eq!(beside["config"]["ledger"], ledger);
+        assert!(beside["invariants"][0]["detail"].as_str().unwrap().contains("at work"), "{beside:#}");
+        victim.kill();
+        // It finds out who is dead by itself, and recovers it, for nobody else is there.
+        let checked = run("check", "--check");
+        if ledger {
+            assert_sound(&checked, 4);
+        } else {
+            let money = &checked["invariants"][0];
+            assert!(money["holds"].is_null() && money["detail"].as_str().unwrap().contains("--ledger"), "{money}");
+            assert!(
+                checked["invariants"].as_array().unwrap()[1..].iter().all(|one| one["holds"] == true),
+                "{checked:#}"
+            );
+        }
+        let status = json(&remora(&format!("{name}-status"), &["status", "--connect", &connect, "--report", "-"]));
+        assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["clients"] == 0), "{status:#}");
+    }
+}
+
+/// A client that stands still for longer than its lease is taken for dead, and told so when it goes on: it comes back as a
+/// new one, and nothing of the old one does any harm.
+#[test]
+fn a_client_that_was_taken_for_dead_goes_on_as_a_new_one() {
+    let (_nodes, connect) = listen("fenced", 3);
+    let file = scratch("fenced.configuration");
+    let _ = fs::remove_file(&file);
+    let histories = ["fenced-slow.jsonl", "fenced-other.jsonl"].map(scratch);
+    histories.iter().for_each(|path| drop(fs::remove_file(path)));
+    let bank = |options: &str| {
+        let common =
+            format!("{BANK} --lease-ms 300 --rate 2000 --connect {connect} --configuration {}", file.display());
+        format!("{common} {options}").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start =
+        |name: &str, options: &str| Process::start(name, &bank(options).iter().map(String::as_str).collect::<Vec<_>>());
+    let loaded = start("fenced-load", "--accounts 50 --ledger --transactions 10").wait();
+    assert_sound(&json(&loaded), 4);
+    let clients = histories.each_ref().map(|history| {
+        let name = history.file_stem().unwrap().to_str().unwrap();
+        let mut client = start(name, &format!("--seconds 600 --history-durable --history {}", history.display()));
+        client.wait_until("a history", |_| fs::metadata(history).is_ok_and(|file| file.len() > 0));
+        client
+    });
+    let [mut slow, mut other] = clients;
+    slow.signal(Signal::STOP);
+    let (began, mut stopped) = (Instant::now(), Instant::now());
+    let configuration = || fs::read_to_string(&file).unwrap();
+    while !configuration().contains("Forgotten") {
+        assert!(began.elapsed() < support::PATIENCE, "{}", configuration());
+        std::thread::sleep(Duration::from_millis(20));
+        if stopped.elapsed() > Duration::from_secs(3) {
+            // It was stopped while it had the configuration's lock, and nobody can change anything: elsewhere, then.
+            slow.signal(Signal::CONT);
+            std::thread::sleep(Duration::from_millis(20));
+            slow.signal(Signal::STOP);
+            stopped = Instant::now();
+        }
+    }
+    let length = || fs::metadata(&histories[0]).unwrap().len();
+    slow.signal(Signal::CONT);
+    let before = length();
+    slow.wait_until("more history", |_| length() > before + (64 << 10));
+    slow.signal(Signal::INT);
+    let slow = json(&slow.wait());
+    assert!(slow["fenced"].as_u64().unwrap() > 0, "{slow:#}");
+    other.signal(Signal::INT);
+    let other = json(&other.wait());
+    assert_sound(&other, 4);
+    let names = histories.each_ref().map(|path| path.to_str().unwrap());
+    let checked = remora("fenced-check", &["check", names[0], names[1]]);
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+}
