@@ -108,7 +108,7 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &metadata.encode()), Ok(Some(metadata)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 1335584499;
+const GOLDEN_CHECKSUM: u32 = 1419272076;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
