@@ -103,13 +103,15 @@ pub enum Mutant {
     RepairWithoutLog,
     /// Redo: recovery rolls back transactions that have an entry.
     UndoLogged,
+    /// Redo: recovery unlinks the record of a delete whatever its pair links by then.
+    UnlinkTwice,
     /// Redo: recovery installs transactions without completing their entries at the other participants.
     InstallIncomplete,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 46] = [
+    pub const ALL: [Mutant; 47] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -155,6 +157,7 @@ impl Mutant {
         Mutant::FreeBeforeRepair,
         Mutant::RepairWithoutLog,
         Mutant::UndoLogged,
+        Mutant::UnlinkTwice,
         Mutant::InstallIncomplete,
     ];
 }

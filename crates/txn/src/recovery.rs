@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 
 use remora_fabric::limits::ROUND_VERBS_MAX;
 use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, WORD_BYTES, probes};
-use remora_index::cluster_hash::{Geometry, HEADER_SLOTS_WORD, is_empty};
+use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
 use remora_memory::ring::RingCopy;
 use remora_memory::{
@@ -376,12 +376,15 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     round.write_words(at.plus(IMAGE_AT), record.image);
     let mut deleted = false;
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
-        // Of an insert, pair and links are there: its primary's CPU has made them.
+        // Of an insert, pair and links are there: its primary's CPU has made them. A delete may have unlinked its record
+        // before its client died, and another insert have taken the pair since: its lock is not over the pair then.
         if let Patch::Entry { at, entry, .. } = patch
             && is_empty(entry)
             && shard.geometry.is_pair(at)
         {
-            round.write_words(shard.at_primary(at), &[entry]);
+            if links_still(lane, shard.at_primary(at), entry).await? || mutant!(UnlinkTwice) {
+                round.write_words(shard.at_primary(at), &[entry]);
+            }
             deleted = true;
         }
     }
@@ -393,6 +396,14 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
         lane.execute(round).await?;
     }
     Ok(())
+}
+
+/// Whether a pair links the record of a delete still, which puts `unlinked` over it.
+async fn links_still(lane: &Lane, pair: Address, unlinked: u64) -> Result<bool, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(pair, WORD_BYTES);
+    let found = lane.execute(round).await?.words(read)[0];
+    Ok(!is_empty(found) && cluster_hash::unlinked(found) == unlinked)
 }
 
 /// Records whose headers are looked at in one round.

@@ -1014,6 +1014,7 @@ async fn release(tx: &mut Tx<'_>, ford: Ford) {
     }
     let mut waiting = Acknowledged::of(tx);
     let mut rounds = Awaited { under_way: None, rest: release.rounds() };
+    #[expect(clippy::while_let_on_iterator, reason = "the guard needs what is left of them")]
     while let Some(round) = rounds.rest.next() {
         let outcome = rounds.under_way.insert(lane.execute(round)).await.map(drop);
         rounds.under_way = None;
