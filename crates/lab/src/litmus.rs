@@ -613,13 +613,6 @@ pub const ALL: &[Litmus] = &[
         program: recovery::two_writers,
     },
     Litmus {
-        name: "redo-unlinked-twice",
-        source: "found here: recovery unlinks a deleted record again, whatever its pair links by then",
-        mutant: Mutant::UnlinkTwice,
-        protocol: Protocol::DrtmR,
-        program: recovery::deleter,
-    },
-    Litmus {
         name: "redo-unlock-first",
         source: "recovery frees locks before it installs",
         mutant: Mutant::UnlockBeforeRepair,

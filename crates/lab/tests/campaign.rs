@@ -99,3 +99,16 @@ fn a_failing_run_is_shrunk() {
     assert!(run(&smaller).is_err() && smaller != found, "{}", smaller.command());
     mutant::set(None);
 }
+
+/// A client dies between unlinking a record that it deletes and freeing its lock; another inserts the key again, by the
+/// same pair of the index, before the dead one is recovered.
+#[test]
+fn a_deleted_record_is_unlinked_once() {
+    let faults = faults(&["crash", "delay", "stall", "clock-step", "lose"]);
+    let case = Case::new(471, Load::Tatp, Protocol::DrtmR, &faults);
+    run(&case).unwrap();
+    mutant::set(Some(Mutant::UnlinkTwice));
+    let with = run(&case);
+    mutant::set(None);
+    assert!(with.is_err(), "the seed does not show it any more");
+}

@@ -98,7 +98,7 @@ pub struct Ford {
     pub backup_reads: bool,
     /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every replica.
     pub selective_flush: bool,
-    /// One round in the background instead of two, and nobody frees undo entries: see [the module](self). For fabrics on
+    /// One round in the background instead of two, and nobody frees undo entries. For fabrics on
     /// which WRITE and CAS of one word are atomic to each other.
     pub lean: bool,
     /// The commit and release of this page. Without: **no transactions**, but the verbs of the text's, for measurements of
