@@ -48,7 +48,7 @@ pub(crate) struct RunArgs {
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford; or unsynchronized, the bound without transactions.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean; or unsynchronized, the bound without transactions.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,
@@ -172,15 +172,7 @@ impl RunArgs {
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
-        match Protocol::named(&self.protocol).unwrap_or_default() {
-            Protocol::Ford(mut ford) => {
-                for mechanism in &self.ford_without {
-                    let _known = ford.disable(mechanism);
-                }
-                Protocol::Ford(ford)
-            }
-            protocol => protocol,
-        }
+        value::protocol_without(&self.protocol, &self.ford_without)
     }
 
     /// A cluster with the leases that are asked for.

@@ -157,8 +157,12 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         let why = format!("needs as many memory nodes, and --memory-nodes is {}", options.memory_nodes);
         return Err(Failure::new(format!("--replicas {}", options.replicas), why));
     }
-    if Protocol::named(&options.protocol).is_some_and(|protocol| !protocol.is_serializable()) {
-        return Err(Failure::new(format!("--protocol {}", options.protocol), "promises nothing that could be checked"));
+    if !value::protocol_without(&options.protocol, &options.ford_without).is_serializable() {
+        let mut what = format!("--protocol {}", options.protocol);
+        if !options.ford_without.is_empty() {
+            what += &format!(" --ford-without {}", options.ford_without.join(","));
+        }
+        return Err(Failure::new(what, "promises nothing that could be checked"));
     }
     let report_to = ReportTo::open(options.report.as_deref())?;
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| OutputFile::open(option, path)).transpose();
@@ -268,7 +272,10 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
             }
         }
         living.retain(|index| clients[*index].ended_ns.is_none());
-        if kill <= kills && now_ns() >= at(kill) && !living.is_empty() {
+        if living.is_empty() {
+            continue;
+        }
+        if kill <= kills && now_ns() >= at(kill) {
             let victim = living[random.below(living.len() as u64) as usize];
             clients[victim].kill()?;
             clients.push(processes.client(clients.len())?);
@@ -387,13 +394,5 @@ fn write_table(text: &mut String, report: &Report<'_>) -> std::fmt::Result {
         "survivors back at 90 % of their rate: median {median}, slowest {max}, not before the next kill {}\n",
         recovery.not_before_the_next
     )?;
-    for invariant in &report.invariants {
-        let mark = match invariant.holds {
-            Some(true) => '✓',
-            Some(false) => '✗',
-            None => '?',
-        };
-        writeln!(text, "{mark} {:<38} {}", invariant.name, invariant.detail)?;
-    }
-    Ok(())
+    report.invariants.iter().try_for_each(|one| output::write_invariant(text, &one.name, one.holds, &one.detail))
 }

@@ -180,15 +180,17 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
         write_latency(text, latency)?;
     }
     text.push('\n');
-    for invariant in &report.invariants {
-        let mark = match invariant.holds {
-            Some(true) => '✓',
-            Some(false) => '✗',
-            None => '?',
-        };
-        writeln!(text, "{mark} {:<38} {}", invariant.name, invariant.detail)?;
-    }
-    Ok(())
+    report.invariants.iter().try_for_each(|one| write_invariant(text, one.name, one.holds, &one.detail))
+}
+
+/// A line of a table: whether an invariant holds, and what was found.
+pub(crate) fn write_invariant(text: &mut String, name: &str, holds: Option<bool>, detail: &str) -> std::fmt::Result {
+    let mark = match holds {
+        Some(true) => '✓',
+        Some(false) => '✗',
+        None => '?',
+    };
+    writeln!(text, "{mark} {name:<38} {detail}")
 }
 
 fn write_latency(text: &mut String, latency: &LatencyUs) -> std::fmt::Result {

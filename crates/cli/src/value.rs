@@ -54,6 +54,19 @@ pub(crate) fn ford_mechanism(text: &str) -> Result<String, String> {
     Err(format!("FORD has no such mechanism; there are {}", Ford::MECHANISMS.join(", ")))
 }
 
+/// The protocol of this name, if it is FORD without these mechanisms.
+pub(crate) fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
+    match Protocol::named(name).unwrap_or_default() {
+        Protocol::Ford(mut ford) => {
+            for mechanism in mechanisms {
+                let _known = ford.disable(mechanism);
+            }
+            Protocol::Ford(ford)
+        }
+        protocol => protocol,
+    }
+}
+
 /// A protocol.
 pub(crate) fn protocol(text: &str) -> Result<String, String> {
     match Protocol::named(text) {

@@ -135,6 +135,7 @@ fn drills_that_make_no_sense_are_refused() {
         ("--replicas 4", &["--replicas 4", "--memory-nodes is 3"]),
         ("--fabric sim", &["--fabric", "tcp or shm"]),
         ("--protocol unsynchronized", &["--protocol unsynchronized"]),
+        ("--protocol ford --ford-without corrections", &["--ford-without corrections"]),
         ("--csv /nonexistent/drill.csv", &["--csv /nonexistent/drill.csv"]),
         ("--every 0", &["--every"]),
     ] {

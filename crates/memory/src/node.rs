@@ -38,6 +38,7 @@ use crate::limits::CLIENTS_MAX;
 /// 2. Nodes have an identity; index buckets have seven pairs and a link; log entries have index patches.
 /// 3. 1024 client slots instead of 256.
 /// 4. FStore tables and undo entries.
+/// 5. Undo entries lie in a window, tell how they ended, and have checksums of what is installed.
 pub const FORMAT: u32 = 5;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");

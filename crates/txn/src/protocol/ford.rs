@@ -960,19 +960,24 @@ fn write_entry(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry) {
             let is_there = |item: &Item| {
                 sets.table(item.table).replicas(item.location.pointer).iter().any(|replica| replica.node == node)
             };
-            write_entry_of(tx, round, entry, 1 << node.0, |item| is_logged(item) && is_there(item));
+            let logged = |item: &Item| is_logged(item) && is_there(item);
+            let own = UndoEntry { words: entry_words(sets, logged), ..*entry };
+            write_entry_of(tx, round, &own, 1 << node.0, logged);
         }
         return;
     }
-    let primary = sets.items.iter().find(|item| item.is_written()).map_or(0, |item| 1 << item.address.node.0);
-    let to = if mutant!(LogAtPrimary) { primary } else { entry.participants };
+    let to = if mutant!(LogAtPrimary) {
+        sets.items.iter().find(|item| item.is_written()).map_or(0, |item| 1 << item.address.node.0)
+    } else {
+        entry.participants
+    };
     write_entry_of(tx, round, entry, to, is_logged);
 }
 
 /// Adds the WRITE of an undo entry of some records to these nodes.
 fn write_entry_of(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry, to: u64, logged: impl Fn(&Item) -> bool) {
     let sets = &tx.state.sets;
-    let words = entry_words(sets, &logged);
+    let words = entry.words;
     let records = sets.items.iter().filter(|item| logged(item)).map(|item| UndoRecord {
         pointer: item.location.pointer,
         version: item.version.committed_over().to_bits(),
