@@ -91,6 +91,12 @@ pub enum Refusal {
     /// It has another key.
     #[error("has another key")]
     WrongKey,
+    /// It offers no RDMA.
+    #[error("offers no RDMA: start it with --fabric verbs, or connect without")]
+    NoRdma,
+    /// The ends do not come together over RDMA.
+    #[error("cannot be reached over RDMA: {0}; the log says more")]
+    Rdma(std::io::ErrorKind),
     /// It has as many connections as it takes.
     #[error("has as many connections as it takes")]
     Full,

@@ -13,7 +13,7 @@
 //!
 //! A [`Worker`] is one thread that runs several coroutines over its endpoints, so that a round trip of one is work time
 //! for the others. Backends: [`shm`], memory nodes as mappings of this process or, in [`shm::file`], of several; [`tcp`],
-//! memory nodes anywhere; and [`seeded`], the same memory under a scheduler that does everything the contract allows, from
+//! memory nodes anywhere, also with RDMA ([`verbs`]); and [`seeded`], the same memory under a scheduler that does everything the contract allows, from
 //! a seed.
 //!
 //! # The contract of a round
@@ -67,6 +67,7 @@ pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod transport;
+pub mod verbs;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};

@@ -40,6 +40,7 @@ use crate::limits::{HANDSHAKE_NS, NODES_MAX, PATIENCE_NS};
 use crate::region::Region;
 use crate::shm::CAPABILITIES;
 use crate::transport::{Capabilities, ClientId, Fabric, Transport};
+use crate::verbs::{Device, Domain};
 
 mod admin;
 mod buffer;
@@ -53,6 +54,7 @@ mod link;
 mod loopback;
 mod node;
 mod poller;
+mod rdma;
 mod server;
 mod stream;
 pub mod tls;
@@ -64,6 +66,9 @@ pub use node::NodeStatus;
 pub use server::{Server, ServerError, ServerHandle, ServerOptions};
 
 use handshake::Purpose;
+#[cfg(feature = "verbs")]
+pub(crate) use key::random;
+pub(crate) use link::Part;
 use poller::{Bell, Interest, Poller};
 use stream::Stream;
 use transport::TcpTransport;
@@ -78,6 +83,8 @@ pub struct TcpOptions {
     pub key: Option<Key>,
     /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that stands in the address.
     pub tls: Option<tls::ClientTls>,
+    /// The device to reach the nodes' memory with: what makes it [`verbs`](crate::verbs). They must have one too.
+    pub rdma: Option<Device>,
     /// Time without an answer after which a node is down.
     pub patience: Duration,
     /// Time for a connection to be made, the handshakes not counted.
@@ -89,6 +96,7 @@ impl Default for TcpOptions {
         TcpOptions {
             key: None,
             tls: None,
+            rdma: None,
             patience: Duration::from_nanos(PATIENCE_NS),
             connect_timeout: Duration::from_secs(2),
         }
@@ -152,12 +160,21 @@ impl Cluster {
     }
 
     /// A transport's connection to a node. `Ok(Err)` of one that is lost already.
-    fn connect(&self, node: NodeId, client: ClientId) -> Result<Result<Stream, Fault>, FabricError> {
+    fn connect(
+        &self,
+        node: NodeId,
+        client: ClientId,
+        domain: Option<&Domain>,
+    ) -> Result<Result<Stream, Fault>, FabricError> {
         if self.is_down(node) {
             return Ok(Err(Fault::Unreachable));
         }
-        match self.open(node, Purpose::Verbs(client)) {
-            Ok((stream, _)) => match stream.socket().set_nonblocking(true) {
+        let opened = self.open(node, Purpose::Verbs(client)).and_then(|(stream, _)| match domain {
+            Some(domain) => rdma::dial(stream, domain),
+            None => Ok(stream),
+        });
+        match opened {
+            Ok(stream) => match stream.socket().set_nonblocking(true) {
                 Ok(()) => Ok(Ok(stream)),
                 Err(error) => Err(FabricError { node, fault: Fault::Refused(Refusal::Unreachable(error.kind())) }),
             },
@@ -165,6 +182,10 @@ impl Cluster {
             Err(Fault::Revoked) => Ok(Err(Fault::Revoked)),
             Err(fault) => Err(FabricError { node, fault }),
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.options.rdma.as_ref().map_or(CAPABILITIES, Device::capabilities)
     }
 
     fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
@@ -184,7 +205,10 @@ impl Fabric for Tcp {
 
     fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
         let cluster = &self.cluster;
-        let streams = cluster.all().map(|node| cluster.connect(node, client)).collect::<Result<Vec<_>, _>>()?;
+        let domain = cluster.options.rdma.as_ref().map(Domain::of).transpose();
+        let domain = domain.map_err(|error| FabricError { node: NodeId(0), fault: rdma::refused(&error) })?;
+        let connect = |node| cluster.connect(node, client, domain.as_ref());
+        let streams = cluster.all().map(connect).collect::<Result<Vec<_>, _>>()?;
         let local = |error: std::io::Error| FabricError {
             node: NodeId(0),
             fault: Fault::Refused(Refusal::Unreachable(error.kind())),
@@ -194,6 +218,9 @@ impl Fabric for Tcp {
         for (place, stream) in streams.iter().enumerate() {
             if let Ok(stream) = stream {
                 poller.add(stream.socket(), place as u64, Interest::IN).map_err(local)?;
+                if let Some(channel) = stream.channel() {
+                    poller.add(channel, place as u64, Interest::IN).map_err(local)?;
+                }
             }
         }
         let mut bells = cluster.bells.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,7 +253,7 @@ impl Fabric for Tcp {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.cluster.capabilities()
     }
 }
 

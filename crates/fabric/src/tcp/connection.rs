@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::BorrowedFd;
 
 use zerocopy::IntoBytes;
 
@@ -14,6 +15,7 @@ use crate::tcp::poller::Interest;
 use crate::tcp::stream::Stream;
 use crate::tcp::tls::{self, TlsReason};
 use crate::transport::ClientId;
+use crate::verbs::Queue;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,8 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Stream,
+    /// What has been said goes out first; from then on it is over this.
+    upgrade: Option<Queue>,
     phase: Phase,
     rest: Rest,
     out: Outbox,
@@ -60,6 +64,7 @@ impl Connection {
     pub(crate) fn new(stream: Stream, serial: u64) -> Connection {
         Connection {
             stream,
+            upgrade: None,
             phase: Phase::Hello,
             rest: Rest::default(),
             out: Outbox::default(),
@@ -89,11 +94,23 @@ impl Connection {
         !matches!(self.phase, Phase::Open(_))
     }
 
+    /// Whether it has a queue pair, or will have.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.stream.channel().is_some() || self.upgrade.is_some()
+    }
+
+    /// What becomes readable beside the socket.
+    pub(crate) fn channel(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.channel()
+    }
+
     /// What the poller should wait for.
     pub(crate) fn wanted(&self) -> Interest {
         let mut wanted = Interest::empty();
         wanted.set(Interest::IN, !self.stalled && !self.ended);
-        wanted.set(Interest::OUT, (!self.out.is_empty() && !self.deferred) || self.stream.is_blocked());
+        // A queue pair says by its channel when there is room.
+        let unsent = !self.out.is_empty() && !self.deferred && self.stream.channel().is_none();
+        wanted.set(Interest::OUT, unsent || self.stream.is_blocked());
         wanted
     }
 
@@ -103,8 +120,14 @@ impl Connection {
         if self.out.is_empty() {
             std::mem::swap(&mut self.out, spare);
         }
-        let turn = self.receive(node, receiver);
-        let turn = if turn == Turn::Keep { self.send(node, false) } else { turn };
+        let mut turn = self.receive(node, receiver);
+        while turn == Turn::Keep && self.stream.has_more() && !self.stalled {
+            turn = self.receive(node, receiver);
+        }
+        // Those whose access has been taken in this turn go first: when that is answered, it is so.
+        if turn == Turn::Keep && !node.has_evicted() {
+            turn = self.send(node, false);
+        }
         if self.out.is_empty() {
             *spare = std::mem::take(&mut self.out);
         }
@@ -238,6 +261,10 @@ impl Connection {
                 self.deferred = request.lazy && held_back && self.out.bytes() < LAZY_BYTES;
                 Ok(())
             }
+            (Kind::Queue, Purpose::Verbs(_)) if self.stream.channel().is_none() && self.upgrade.is_none() => {
+                self.upgrade = node.accept(request, frame, &mut self.out);
+                Ok(())
+            }
             (Kind::Revoke | Kind::Status, Purpose::Administration) => node.administrate(request, frame, &mut self.out),
             _ => Err(Malformed::Forbidden),
         }
@@ -251,6 +278,11 @@ impl Connection {
             if self.out.send(&mut self.stream).is_err() {
                 return Turn::Close;
             }
+        }
+        if self.out.is_empty()
+            && let Some(queue) = self.upgrade.take()
+        {
+            self.stream.set_queue(queue, true);
         }
         match (self.out.is_empty() || self.deferred, self.ended, self.phase) {
             // What still comes in would be answered by a reset, and could cost the client the last words.
@@ -271,6 +303,12 @@ impl Connection {
     /// The client's access has been taken away: tells it so, as the last word.
     pub(crate) fn revoke(&mut self, node: &mut Node) -> Turn {
         node.leave();
+        if self.has_queue() {
+            node.queues -= 1;
+            self.upgrade = None;
+            self.stream.end_queue();
+            self.out.clear();
+        }
         self.phase = Phase::Closing;
         self.stalled = false;
         self.rest = Rest::default();

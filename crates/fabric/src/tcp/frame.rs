@@ -10,7 +10,7 @@
 //!                +---------------------+--------+--------+----------------------------------+
 //!                |                                  ticket                                  |
 //!                +--------------------------------------------------------------------------+
-//!                |  ROUND: verbs    REVOKE: the client    STATUS: nothing                   |
+//!                |  ROUND: verbs    REVOKE: the client    STATUS: nothing    QUEUE: who    |
 //!
 //! verb           +----------------------------------+--------+--------------------+---------+
 //!                |                            words |      0 |             region |    verb |
@@ -34,7 +34,7 @@
 //! Whatever the words are, nothing here panics, and nothing allocates: what is not of this form is [`Malformed`].
 
 use crate::address::{Address, NodeId, RegionId};
-use crate::error::Fault;
+use crate::error::{Fault, Refusal};
 use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
 use crate::round::Verb;
 use crate::tcp::buffer::Outbox;
@@ -55,6 +55,8 @@ pub(crate) enum Kind {
     Revoke = 2,
     /// How the server is.
     Status = 3,
+    /// Make a queue pair: what follows travels over that.
+    Queue = 4,
 }
 
 /// The head of a request.
@@ -130,6 +132,7 @@ pub(crate) fn request(words: &[u64]) -> Result<Option<Request>, Malformed> {
         1 => Kind::Round,
         2 => Kind::Revoke,
         3 => Kind::Status,
+        4 => Kind::Queue,
         other => return Err(Malformed::Kind(other as u32)),
     };
     Ok(Some(Request { words: length(head)?, kind, lazy: head & LAZY != 0, ticket }))
@@ -246,14 +249,13 @@ pub(crate) fn answer_words(verb: &Verb) -> usize {
     }
 }
 
-/// Copies the answers of a response to where the node's verbs want them.
-pub(crate) fn take_answers(
+/// Copies the answers of a response to where the verbs of its request want them.
+pub(crate) fn take_answers<'v>(
     mut answers: &[u64],
-    verbs: &[Verb],
-    node: NodeId,
+    verbs: impl Iterator<Item = &'v Verb>,
     words: &mut [u64],
 ) -> Result<(), Malformed> {
-    for verb in verbs.iter().filter(|verb| verb.node() == Some(node)) {
+    for verb in verbs {
         let (into, count) = match *verb {
             Verb::Read { into, words, .. } => (into, words as usize),
             Verb::CompareSwap { into, .. } | Verb::FetchAdd { into, .. } => (into, 1),
@@ -281,6 +283,9 @@ const NO_HANDLER: u8 = 3;
 const REPLY_TOO_LONG: u8 = 4;
 /// The client's access has been revoked: the last frame of a connection, whatever was asked.
 pub(crate) const REVOKED: u8 = 5;
+const NO_RDMA: u8 = 6;
+/// The server can make no queue pair: what it was told, or its device, does not allow it.
+const NO_QUEUE: u8 = 7;
 
 /// Appends the response of a round that failed.
 pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
@@ -289,6 +294,8 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
         Fault::OutOfBounds { at, bytes } => (OUT_OF_BOUNDS, [u64::from(at.region.0), at.offset, bytes], 3),
         Fault::NoHandler => (NO_HANDLER, [0; 3], 0),
         Fault::ReplyTooLong { words, capacity } => (REPLY_TOO_LONG, [u64::from(words), u64::from(capacity), 0], 2),
+        Fault::Refused(Refusal::NoRdma) => (NO_RDMA, [0; 3], 0),
+        Fault::Refused(Refusal::Rdma(_)) => (NO_QUEUE, [0; 3], 0),
         // Nothing else comes of executing a verb that could be decoded; of what does, the client has lost this node.
         _ => (REVOKED, [0; 3], 0),
     };
@@ -312,6 +319,8 @@ pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Ma
             Fault::ReplyTooLong { words: short(words)?, capacity: short(capacity)? }
         }
         (REVOKED, []) => Fault::Revoked,
+        (NO_RDMA, []) => Fault::Refused(Refusal::NoRdma),
+        (NO_QUEUE, []) => Fault::Refused(Refusal::Rdma(std::io::ErrorKind::ConnectionRefused)),
         _ => return Err(Malformed::Status(status)),
     })
 }

@@ -22,7 +22,7 @@ pub fn requests(bytes: &[u8]) {
     thread_local! {
         static NODE: Arc<Memory> = Arc::new(Memory::map(&[vec![4096]]).expect("a page of memory"));
     }
-    let mut node = Node::new(NODE.with(Arc::clone), None, 1, Arc::default());
+    let mut node = Node::new(NODE.with(Arc::clone), None, 1, Arc::default(), None);
     let mut words = words_of(bytes);
     let mut rest = &mut words[..];
     let mut out = Outbox::default();
@@ -51,7 +51,7 @@ pub fn responses(bytes: &[u8]) {
     let Ok(Some(response)) = frame::response(answers) else { return };
     let Some(answer) = answers.get(HEAD_WORDS..response.words) else { return };
     let _ = frame::fault(response.status, answer, NodeId(3));
-    let _ = frame::take_answers(answer, &verbs, NodeId(0), &mut vec![0; ROUND_WORDS_MAX]);
+    let _ = frame::take_answers(answer, verbs.iter(), &mut vec![0; ROUND_WORDS_MAX]);
 }
 
 /// A server's side of a handshake.

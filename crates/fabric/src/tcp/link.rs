@@ -1,4 +1,5 @@
-//! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait for an answer.
+//! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait for an answer. With a
+//! queue pair, frames are for calls, and the other verbs are posted.
 
 use std::collections::VecDeque;
 
@@ -6,12 +7,14 @@ use crate::address::NodeId;
 use crate::error::Fault;
 use crate::limits::FRAME_WORDS_MAX;
 use crate::round::Verb;
+use crate::shm::monotonic_ns;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
 use crate::transport::Nanos;
+use crate::verbs::{Fetched, Queue};
 
-/// What of a round is in one frame: its verbs for this node from `first` to `end`.
+/// What of a round is in one frame or list: its verbs for this node from `first` to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Place of the round.
@@ -20,7 +23,7 @@ pub(crate) struct Part {
     pub(crate) end: u8,
     pub(crate) ticket: u64,
     /// When it was sent.
-    since: Nanos,
+    pub(crate) since: Nanos,
 }
 
 /// A frame that is being built.
@@ -66,6 +69,54 @@ impl Link {
 
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.stream.as_ref().err().copied()
+    }
+
+    fn queue(&mut self) -> Option<&mut Queue> {
+        self.stream.as_mut().ok()?.queue()
+    }
+
+    /// Why a verb for this node is not sent at all, if so.
+    pub(crate) fn refusal(&mut self, verb: &Verb) -> Option<Fault> {
+        match &mut self.stream {
+            Err(fault) => Some(*fault),
+            Ok(stream) => stream.queue().filter(|queue| queue.takes(verb)).and_then(|queue| queue.refusal(verb)),
+        }
+    }
+
+    /// Whether a verb goes into a frame.
+    pub(crate) fn frames(&mut self, verb: &Verb) -> bool {
+        self.queue().is_none_or(|queue| !queue.takes(verb))
+    }
+
+    /// Posts the verbs of a stage that do not go into frames, `first` being the number of the first. True if there are any.
+    pub(crate) fn post(&mut self, slot: u32, ticket: u64, first: usize, stage: &[Verb], words: &[u64]) -> bool {
+        let node = self.node;
+        let Some(queue) = self.queue() else { return false };
+        let (first, end) = (first as u8, (first + stage.len()) as u8);
+        queue.post(Part { slot, first, end, ticket, since: monotonic_ns() }, stage, node, words)
+    }
+
+    /// A list of verbs that has completed.
+    pub(crate) fn fetched(&mut self) -> Option<Fetched> {
+        self.queue()?.fetched()
+    }
+
+    /// Copies what a list has brought to the round.
+    pub(crate) fn deliver(&mut self, fetched: Fetched, verbs: &[Verb], words: &mut [u64]) {
+        let node = self.node;
+        if let Some(queue) = self.queue() {
+            queue.deliver(fetched, verbs, node, words);
+        }
+    }
+
+    /// Whether any round waits for this node.
+    pub(crate) fn is_awaited(&mut self) -> bool {
+        !self.waiting.is_empty() || self.queue().is_some_and(|queue| queue.is_awaited())
+    }
+
+    /// Has the queue pair wake a poller. True if there is something already.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.queue().is_some_and(Queue::arm)
     }
 
     /// Adds a verb of a round to the frame that is being built. True if that ended a frame: it was full.
@@ -122,20 +173,23 @@ impl Link {
     }
 
     /// When the node must have answered, if it is to answer anything.
-    pub(crate) fn due(&self, patience: Nanos) -> Option<Nanos> {
-        match self.waiting.front() {
-            Some(part) if self.waiting.len() > self.unsent => Some(part.since + patience),
-            _ => None,
-        }
+    pub(crate) fn due(&mut self, patience: Nanos) -> Option<Nanos> {
+        let posted = self.queue().and_then(|queue| queue.oldest());
+        let framed = self.waiting.front().filter(|_| self.waiting.len() > self.unsent).map(|part| part.since);
+        posted.into_iter().chain(framed).min().map(|since| since + patience)
     }
 
     /// The node is lost: nothing is sent to it or read from it any more. The parts that waited are the caller's.
     pub(crate) fn lose(&mut self, fault: Fault) -> VecDeque<Part> {
+        let posted: Vec<Part> = self.queue().into_iter().flat_map(|queue| queue.parts().collect::<Vec<_>>()).collect();
+        // The queue pair is destroyed: nothing is written to our memory any more.
         self.stream = Err(fault);
         self.out = Outbox::default();
         self.rest = Rest::default();
         self.unsent = 0;
         self.blocked = false;
-        std::mem::take(&mut self.waiting)
+        let mut parts = std::mem::take(&mut self.waiting);
+        parts.extend(posted);
+        parts
     }
 }

@@ -13,7 +13,7 @@ use crate::tcp::{Server, ServerError, ServerHandle, ServerOptions, Tcp, TcpOptio
 use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport};
 
 /// A cluster of servers could not be started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoopbackError {
     /// Its memory.
     #[error(transparent)]

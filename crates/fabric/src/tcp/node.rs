@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::address::{NodeId, RegionId};
-use crate::error::FabricError;
+use crate::error::{FabricError, Fault, Refusal};
 use crate::limits::{CLIENT_BITS, REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
 use crate::round::Verb;
 use crate::service::process_cpu_ns;
@@ -16,6 +17,7 @@ use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
 use crate::tcp::key::{self, Key};
 use crate::transport::{ClientId, Nanos};
+use crate::verbs::{Exports, Queue};
 
 /// How a server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -96,11 +98,22 @@ pub(crate) struct Node {
     unfenced: Cell<bool>,
     /// A call's request and reply, next to each other.
     call: Vec<u64>,
+    /// What clients reach by RDMA, and how many do.
+    exports: Option<Exports>,
+    pub(crate) queues: usize,
 }
 
 impl Node {
-    pub(crate) fn new(memory: Arc<Memory>, key: Option<Key>, connections_max: usize, counters: Arc<Counters>) -> Node {
+    pub(crate) fn new(
+        memory: Arc<Memory>,
+        key: Option<Key>,
+        connections_max: usize,
+        counters: Arc<Counters>,
+        exports: Option<Exports>,
+    ) -> Node {
         Node {
+            exports,
+            queues: 0,
             memory,
             key,
             connections_max: connections_max as u64,
@@ -202,6 +215,32 @@ impl Node {
         Ok(())
     }
 
+    /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it cannot: that is the answer.
+    pub(crate) fn accept(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Option<Queue> {
+        let mut reply = Vec::new();
+        let accepted = match &self.exports {
+            Some(exports) => exports.accept(&frame[frame::HEAD_WORDS..], &mut reply).map_err(|error| {
+                tracing::warn!(%error, "no queue pair for a client");
+                Refusal::Rdma(ErrorKind::Other)
+            }),
+            None => Err(Refusal::NoRdma),
+        };
+        match accepted {
+            Ok(queue) => {
+                let at = frame::begin_response(out, frame::DONE, request.ticket);
+                out.extend(&reply);
+                frame::end(out, at);
+                self.queues += 1;
+                self.wrote = true; // the services look often from now on
+                Some(queue)
+            }
+            Err(refusal) => {
+                frame::put_fault(out, Fault::Refused(refusal), request.ticket);
+                None
+            }
+        }
+    }
+
     /// Serves a request that is no round.
     pub(crate) fn administrate(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Result<(), Malformed> {
         let at = frame::begin_response(out, frame::DONE, request.ticket);
@@ -229,6 +268,11 @@ impl Node {
             tracing::warn!(client = client.0, "a client's access is revoked");
         }
         self.evicted.push(client);
+    }
+
+    /// Whether any have been revoked just now.
+    pub(crate) fn has_evicted(&self) -> bool {
+        !self.evicted.is_empty()
     }
 
     /// Those revoked just now.

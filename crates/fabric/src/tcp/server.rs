@@ -28,6 +28,7 @@ use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stream::Stream;
 use crate::tcp::tls::ServerTls;
 use crate::transport::{ClientId, Handler, Nanos};
+use crate::verbs::{Device, Exports, VerbsError};
 
 /// Token of the listener; connections have their places.
 const LISTENER: u64 = BELL - 1;
@@ -37,6 +38,8 @@ const STEP_GAP_NS: Nanos = 50_000;
 const NAP_MIN_NS: Nanos = 1_000_000;
 /// ... up to this; then it waits to be woken.
 const NAP_MAX_NS: Nanos = 64_000_000;
+/// The longest of these times while clients have queue pairs: what they write shows to who looks.
+const QUEUE_NAP_MAX_NS: Nanos = 1_000_000;
 /// A system that has no room for a connection is asked again after this time.
 const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 
@@ -49,22 +52,27 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// Serve everybody who reaches the address, though there is no key.
     pub insecure: bool,
+    /// The device by which clients may reach the memory themselves: see [`verbs`](crate::verbs).
+    pub rdma: Option<Device>,
     /// Connections of clients that it takes.
     pub connections_max: usize,
 }
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { key: None, tls: None, insecure: false, connections_max: CONNECTIONS_MAX }
+        ServerOptions { key: None, tls: None, insecure: false, rdma: None, connections_max: CONNECTIONS_MAX }
     }
 }
 
 /// A server could not be started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
     /// Everybody who reaches the address could read and write all memory.
     #[error("will not serve {0} without a key: give one (--key-file), or say that everybody is welcome (--insecure)")]
     NoKey(SocketAddr),
+    /// The memory cannot be reached by RDMA.
+    #[error(transparent)]
+    Rdma(#[from] VerbsError),
     /// The system refused something.
     #[error("cannot {what}: {cause}")]
     System {
@@ -158,6 +166,7 @@ impl Server {
         let poller = Poller::new(&bell).map_err(cannot("make an epoll"))?;
         poller.add(&listener, LISTENER, Interest::IN).map_err(cannot("listen"))?;
         let counters = Arc::<Counters>::default();
+        let exports = options.rdma.as_ref().map(|device| Exports::new(device, &memory)).transpose()?;
         let shared = Shared {
             bell,
             stop: AtomicBool::new(false),
@@ -171,7 +180,7 @@ impl Server {
             listener,
             poller,
             tls: options.tls,
-            node: Node::new(memory, options.key, options.connections_max, counters),
+            node: Node::new(memory, options.key, options.connections_max, counters, exports),
             receiver: Receiver::new(),
             spare: Outbox::default(),
             connections: Vec::new(),
@@ -265,8 +274,15 @@ impl Server {
     /// Gives a connection its turn, and what follows from it.
     fn turn(&mut self, place: usize) {
         let Some(mut connection) = self.connections.get_mut(place).and_then(Option::take) else { return };
-        let was_timed = connection.is_timed();
-        let turn = connection.turn(&mut self.node, &mut self.receiver, &mut self.spare);
+        let (was_timed, had_channel) = (connection.is_timed(), connection.channel().is_some());
+        let mut turn = connection.turn(&mut self.node, &mut self.receiver, &mut self.spare);
+        if let Some(channel) = connection.channel().filter(|_| !had_channel) {
+            turn = match self.poller.add(channel, place as u64, Interest::IN) {
+                // It wakes for what comes after a look that has found nothing.
+                Ok(()) => connection.turn(&mut self.node, &mut self.receiver, &mut self.spare),
+                Err(_) => Turn::Close,
+            };
+        }
         if connection.deferred && !std::mem::replace(&mut connection.listed, true) {
             if self.deferred.is_empty() {
                 self.deferred_until = monotonic_ns() + LAZY_NS;
@@ -274,7 +290,13 @@ impl Server {
             self.deferred.push(place);
         }
         self.put_back(place, connection, turn, was_timed);
-        self.evict();
+        if self.evict()
+            && let Some(mut connection) = self.connections[place].take()
+        {
+            // Only now it is true that those are gone.
+            let turn = connection.send(&mut self.node, true);
+            self.put_back(place, connection, turn, true);
+        }
     }
 
     fn put_back(&mut self, place: usize, mut connection: Box<Connection>, turn: Turn, was_timed: bool) {
@@ -284,6 +306,7 @@ impl Server {
         if !kept {
             if connection.client().is_some() {
                 self.node.leave();
+                self.node.queues -= usize::from(connection.has_queue());
             }
             self.free.push(place);
             return;
@@ -295,8 +318,9 @@ impl Server {
         self.connections[place] = Some(connection);
     }
 
-    /// Closes the connections of clients that have been revoked.
-    fn evict(&mut self) {
+    /// Closes the connections of clients that have been revoked. True if there were any.
+    fn evict(&mut self) -> bool {
+        let any = self.node.has_evicted();
         while let Some(client) = self.node.evicted() {
             for place in 0..self.connections.len() {
                 if self.connections[place].as_ref().is_some_and(|connection| connection.client() == Some(client))
@@ -307,6 +331,7 @@ impl Server {
                 }
             }
         }
+        any
     }
 
     fn accept(&mut self) {
@@ -429,7 +454,12 @@ impl Server {
             before = after;
         }
         self.stepped_at = now;
-        self.nap = if worked || behind { NAP_MIN_NS } else { (self.nap * 2).min(2 * NAP_MAX_NS) };
+        // What is written by RDMA wakes nobody.
+        let (nap_min, nap_max) = match self.node.queues {
+            0 => (NAP_MIN_NS, 2 * NAP_MAX_NS),
+            _ => (STEP_GAP_NS, QUEUE_NAP_MAX_NS),
+        };
+        self.nap = if worked || behind { nap_min } else { (self.nap * 2).min(nap_max) };
         self.step_at = match behind {
             true => Some(0),
             false => (self.nap <= NAP_MAX_NS).then_some(now + self.nap),

@@ -1,4 +1,4 @@
-//! What server and clients read and write through: a socket, or TLS over one.
+//! What server and clients read and write through: a socket, or TLS over one, or the queue pair that was made by it.
 //!
 //! Both behave alike, so that no event loop knows which one it has. Of TLS that asks two things. What has been read from
 //! the socket is handed out whole, so that a poller that reports no socket has nothing to report. And bytes count as
@@ -6,54 +6,110 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use crate::tcp::tls::{ClientTls, ServerTls, Session, TlsReason};
+use crate::verbs::Queue;
 
 /// A connection to the other end.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    wire: Wire,
+    /// If there is one, everything goes through it but the last words, and the end of the connection is its end.
+    queue: Option<Box<Queued>>,
+}
+
+#[derive(Debug)]
+enum Wire {
     Plain(TcpStream),
     Tls(Box<Session>),
+}
+
+#[derive(Debug)]
+struct Queued {
+    queue: Queue,
+    /// Whether reading looks at the connection too, ...
+    look: bool,
+    /// ... and does so every time.
+    always: bool,
 }
 
 impl Stream {
     /// A client's end; `host` is who the server must be.
     pub(crate) fn client(socket: TcpStream, tls: Option<&ClientTls>, host: &str) -> Result<Stream, TlsReason> {
-        Ok(match tls {
-            Some(tls) => Stream::Tls(Box::new(tls.session(socket, host)?)),
-            None => Stream::Plain(socket),
-        })
+        let wire = match tls {
+            Some(tls) => Wire::Tls(Box::new(tls.session(socket, host)?)),
+            None => Wire::Plain(socket),
+        };
+        Ok(Stream { wire, queue: None })
     }
 
     /// A server's end.
     pub(crate) fn server(socket: TcpStream, tls: Option<&ServerTls>) -> io::Result<Stream> {
-        Ok(match tls {
-            Some(tls) => Stream::Tls(Box::new(tls.session(socket)?)),
-            None => Stream::Plain(socket),
-        })
+        let wire = match tls {
+            Some(tls) => Wire::Tls(Box::new(tls.session(socket)?)),
+            None => Wire::Plain(socket),
+        };
+        Ok(Stream { wire, queue: None })
+    }
+
+    /// From now on what is written and read goes over the queue pair. `always` looks at the connection whenever there is
+    /// nothing else to read; otherwise that is done after [`Stream::look`].
+    pub(crate) fn set_queue(&mut self, queue: Queue, always: bool) {
+        self.queue = Some(Box::new(Queued { queue, look: true, always }));
+    }
+
+    /// Destroys the queue pair: when this returns, no verb takes effect through it any more.
+    pub(crate) fn end_queue(&mut self) {
+        self.queue = None;
+    }
+
+    /// The queue pair, if there is one.
+    #[inline]
+    pub(crate) fn queue(&mut self) -> Option<&mut Queue> {
+        self.queue.as_mut().map(|queued| &mut queued.queue)
+    }
+
+    /// What becomes readable beside the socket.
+    pub(crate) fn channel(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.as_ref().map(|queued| queued.queue.channel())
+    }
+
+    /// Has the next read look at the connection, too.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        if let Some(queued) = &mut self.queue {
+            queued.look = true;
+        }
+    }
+
+    /// Whether there is more to read that no poller tells of.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queued| queued.queue.has_more())
     }
 
     /// The socket itself, for its options and for pollers.
     #[inline]
     pub(crate) fn socket(&self) -> &TcpStream {
-        match self {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(session) => session.socket(),
+        match &self.wire {
+            Wire::Plain(socket) => socket,
+            Wire::Tls(session) => session.socket(),
         }
     }
 
     /// Whether what is read and written is secret.
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self, Stream::Tls(_))
+        matches!(self.wire, Wire::Tls(_))
     }
 
     /// Whether TLS has something of its own to send, and the socket took no more.
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
-        match self {
-            Stream::Plain(_) => false,
-            Stream::Tls(session) => session.is_blocked(),
+        match &self.wire {
+            Wire::Plain(_) => false,
+            Wire::Tls(session) => session.is_blocked(),
         }
     }
 }
@@ -61,9 +117,42 @@ impl Stream {
 impl Read for Stream {
     #[inline]
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match &mut self.queue {
+            None => self.wire.read(into),
+            Some(queued) => queued.read(into, &mut self.wire),
+        }
+    }
+}
+
+impl Read for Wire {
+    #[inline]
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.read(into),
-            Stream::Tls(session) => session.read(into),
+            Wire::Plain(socket) => socket.read(into),
+            Wire::Tls(session) => session.read(into),
+        }
+    }
+}
+
+impl Queued {
+    #[inline]
+    fn read(&mut self, into: &mut [u8], wire: &mut Wire) -> io::Result<usize> {
+        let first = self.queue.read(into);
+        let first = match first {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && self.always && self.queue.arm() => {
+                self.queue.read(into)
+            }
+            other => other,
+        };
+        let Err(error) = first else { return first };
+        let look = std::mem::replace(&mut self.look, self.always);
+        if !look && error.kind() == ErrorKind::WouldBlock {
+            return Err(error);
+        }
+        // The connection says nothing but its last words. If it has not come to them, the queue pair's word counts.
+        match wire.read(into) {
+            Err(nothing) if nothing.kind() == ErrorKind::WouldBlock => Err(error),
+            last => last,
         }
     }
 }
@@ -72,9 +161,10 @@ impl Write for Stream {
     /// After "would block", the next bytes to be written are the same ones.
     #[inline]
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Plain(socket) => socket.write(from),
-            Stream::Tls(session) => session.write(from),
+        match (&mut self.queue, &mut self.wire) {
+            (Some(queued), _) => queued.queue.write(from),
+            (None, Wire::Plain(socket)) => socket.write(from),
+            (None, Wire::Tls(session)) => session.write(from),
         }
     }
 
@@ -92,7 +182,7 @@ pub(crate) struct Timed<'s> {
 impl Timed<'_> {
     /// Shakes hands for TLS, if it is to be TLS.
     pub(crate) fn secure(&mut self) -> io::Result<()> {
-        while let Stream::Tls(session) = &mut self.stream
+        while let Wire::Tls(session) = &mut self.stream.wire
             && session.is_shaking_hands()
         {
             limit(session.socket(), self.deadline)?;

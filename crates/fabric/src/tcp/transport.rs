@@ -1,6 +1,7 @@
 //! The client's side of rounds: frames go out in batches, answers complete rounds in place.
 //!
-//! A posted round becomes a frame for each of its nodes, in what that connection sends next; a worker polls after all its
+//! A posted round becomes a frame for each of its nodes, in what that connection sends next (with RDMA, a list of work
+//! requests that is posted at once, and a frame for its calls); a worker polls after all its
 //! coroutines have run, and so what they posted leaves in one system call for each node. Answers of a node come in the
 //! order of its frames, so a queue says whose they are. Between fences a round is a *stage*: the next one is sent when all
 //! answers of the former are there, and none was an error. Rounds that are posted meanwhile are held back, as rule 1 of the
@@ -24,7 +25,7 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
 use crate::limits::{BATCH_BYTES, SPIN_NS};
 use crate::round::{RoundBuffer, Verb};
-use crate::shm::{CAPABILITIES, monotonic_ns};
+use crate::shm::monotonic_ns;
 use crate::tcp::Cluster;
 use crate::tcp::buffer::{Received, Receiver};
 use crate::tcp::frame::{self, Malformed};
@@ -35,6 +36,9 @@ use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
 
 /// Where a ticket probably is: checked, and searched for otherwise.
 const HINTS: usize = 256;
+
+/// The connections beside queue pairs are looked at so often, by who waits for an answer.
+const LOOK_NS: Nanos = 1_000_000;
 
 /// Longest wait for rounds that are under way when a transport is dropped.
 const CLOSE_TIME_MAX: Duration = Duration::from_millis(500);
@@ -85,6 +89,8 @@ struct State {
     under_way: usize,
     /// Nodes known to be down.
     down: u64,
+    /// When to look again for what the connections beside queue pairs say.
+    look_at: Nanos,
     patience: Nanos,
 }
 
@@ -110,6 +116,7 @@ impl TcpTransport {
             held: VecDeque::new(),
             under_way: 0,
             down: 0,
+            look_at: 0,
             patience,
         };
         TcpTransport { cluster, bell, state: RefCell::new(state) }
@@ -189,7 +196,8 @@ impl Transport for TcpTransport {
         if !state.news.is_empty() {
             return;
         }
-        let due = state.links.iter().filter_map(|link| link.due(state.patience));
+        let patience = state.patience;
+        let due = state.links.iter_mut().filter_map(|link| link.due(patience));
         let until = due.chain(until).min();
         let left = until.map(|until| until.saturating_sub(now));
         if left.is_some_and(|left| left <= SPIN_NS) {
@@ -203,17 +211,17 @@ impl Transport for TcpTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.cluster.capabilities()
     }
 }
 
 impl State {
     /// Why a round cannot be sent at all, if so.
-    fn refusal(&self, verbs: &[Verb]) -> Option<FabricError> {
+    fn refusal(&mut self, verbs: &[Verb]) -> Option<FabricError> {
         verbs.iter().find_map(|verb| {
             let node = verb.node()?;
-            let fault = match self.links.get(usize::from(node.0)) {
-                Some(link) => link.fault()?,
+            let fault = match self.links.get_mut(usize::from(node.0)) {
+                Some(link) => link.refusal(verb)?,
                 None => Fault::NoSuchRegion(match *verb {
                     Verb::Read { at, .. }
                     | Verb::Write { at, .. }
@@ -312,11 +320,15 @@ impl State {
             for (index, verb) in (next..).zip(stage) {
                 let Some(node) = verb.node() else { continue };
                 nodes |= 1 << node.0;
-                parts += u32::from(self.links[usize::from(node.0)].add(slot, ticket, lazy, index, verb, words));
+                let link = &mut self.links[usize::from(node.0)];
+                if link.frames(verb) {
+                    parts += u32::from(link.add(slot, ticket, lazy, index, verb, words));
+                }
             }
             while nodes != 0 {
                 let link = &mut self.links[nodes.trailing_zeros() as usize];
                 parts += u32::from(link.end(slot, ticket, end));
+                parts += u32::from(link.post(slot, ticket, next, stage, words));
                 nodes &= nodes - 1;
                 if link.out.bytes() > BATCH_BYTES && !link.blocked {
                     // Should it fail, the next poll finds out why.
@@ -381,9 +393,18 @@ impl State {
     }
 
     fn receive(&mut self, now: Nanos) {
+        let look = now >= self.look_at;
+        if look {
+            self.look_at = now + LOOK_NS;
+        }
         for place in 0..self.links.len() {
-            let link = &self.links[place];
-            if !link.waiting.is_empty() || link.readable {
+            let link = &mut self.links[place];
+            if link.is_awaited() || link.readable {
+                if let Ok(stream) = &mut link.stream
+                    && (look || link.readable)
+                {
+                    stream.look();
+                }
                 self.receive_from(place, now);
             }
         }
@@ -394,6 +415,14 @@ impl State {
         self.links[place].readable = false;
         if self.links[place].fault().is_some() {
             return;
+        }
+        while let Some(fetched) = self.links[place].fetched() {
+            let (part, link) = (fetched.part, &mut self.links[place]);
+            if let Some(round) = &mut self.flights[part.slot as usize].round {
+                let (verbs, words) = round.parts();
+                link.deliver(fetched, &verbs[usize::from(part.first)..usize::from(part.end)], words);
+            }
+            self.answered(part, Ok(()));
         }
         loop {
             let received = self.links[place].read(&mut self.receiver);
@@ -439,7 +468,9 @@ impl State {
             let node = link.node;
             let outcome = if response.status == frame::DONE {
                 let (verbs, words) = round.parts();
-                frame::take_answers(answer, &verbs[usize::from(part.first)..usize::from(part.end)], node, words)?;
+                let verbs = &verbs[usize::from(part.first)..usize::from(part.end)];
+                let framed = verbs.iter().filter(|verb| verb.node() == Some(node) && link.frames(verb));
+                frame::take_answers(answer, framed, words)?;
                 Ok(())
             } else {
                 Err(FabricError { node, fault: frame::fault(response.status, answer, node)? })
@@ -473,7 +504,9 @@ impl State {
 
     fn wait(&mut self, limit: Option<Duration>, bell: &Bell) {
         self.watch_blocked(Interest::IN | Interest::OUT);
-        self.poller.wait(limit);
+        // What has come before its channel could wake for it is not waited for.
+        let there = self.links.iter_mut().filter_map(|link| link.arm().then_some(())).count() > 0;
+        self.poller.wait(if there { Some(Duration::ZERO) } else { limit });
         self.watch_blocked(Interest::IN);
         for number in 0.. {
             match self.poller.event(number) {
@@ -491,7 +524,9 @@ impl State {
     /// Has the poller look at the sockets that take no more, which is rare: those of a node that is slow to read.
     fn watch_blocked(&self, interest: Interest) {
         for link in self.links.iter().filter(|link| link.blocked) {
-            if let Ok(stream) = &link.stream {
+            if let Ok(stream) = &link.stream
+                && stream.channel().is_none()
+            {
                 // It fails only for a socket that the poller does not have.
                 let _ = self.poller.modify(stream.socket(), u64::from(link.node.0), interest);
             }
@@ -504,7 +539,14 @@ impl Drop for TcpTransport {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let deadline = Instant::now() + Duration::from_nanos(state.patience).min(CLOSE_TIME_MAX);
-        let busy = |link: &&mut Link| !link.waiting.is_empty();
+        let has_queue = |link: &Link| link.stream.as_ref().is_ok_and(|stream| stream.channel().is_some());
+        while state.links.iter_mut().any(|link| has_queue(link) && link.is_awaited()) && Instant::now() < deadline {
+            let now = monotonic_ns();
+            state.send(now);
+            state.receive(now);
+            thread::yield_now();
+        }
+        let busy = |link: &&mut Link| !has_queue(link) && !link.waiting.is_empty();
         for link in state.links.iter_mut().filter(busy) {
             if let Ok(stream) = &mut link.stream {
                 let _ = stream.socket().set_nonblocking(false);
