@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::connected::Opened;
 use crate::output::{OutputFile, ReportTo};
+use crate::rdma::RdmaArgs;
 use crate::{Failure, Verdict, output, value};
 
 const SECONDS: f64 = 10.0;
@@ -28,10 +29,14 @@ const REPLICAS: u8 = 3;
 /// Options of every workload that runs transactions.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct RunArgs {
-    /// Backend: shm, everything in this process; sim, a simulated cluster; others are named with --connect.
-    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = value::fabric, conflicts_with = "connect")]
+    /// Backend: shm, everything in this process; verbs, an RDMA device, to running memory nodes with --connect; sim, a
+    /// simulated cluster [default: shm, or what --connect names].
+    #[arg(long, value_name = "NAME", value_parser = value::fabric)]
     #[serde(skip)] // a field of the report already, as is the protocol
-    pub(crate) fabric: String,
+    pub(crate) fabric: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) rdma: RdmaArgs,
     /// Use running memory nodes: host:port of each, or shm: and the path of each. Who comes first loads the tables.
     #[arg(long, value_name = "ADDR,...")]
     #[serde(serialize_with = "value::serialize_nodes")]
@@ -113,6 +118,12 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// With what nobody said filled in.
     pub(crate) fn settled(&self) -> Result<RunArgs, Failure> {
+        if let (Some(fabric), Some(nodes)) = (&self.fabric, &self.connect)
+            && !(self.is_rdma() && matches!(nodes, Nodes::Tcp(_)))
+        {
+            let why = format!("--connect {nodes} says it already: of memory nodes over TCP, verbs reaches the memory");
+            return Err(Failure::new(format!("--fabric {fabric}"), why));
+        }
         let connected = self.connect.as_ref().map(|nodes| nodes.count() as u16);
         let memory_nodes = connected.or(self.memory_nodes).unwrap_or(MEMORY_NODES);
         // Where there are running nodes, it is known when they have been asked.
@@ -158,7 +169,12 @@ impl RunArgs {
 
     /// Whether the cluster is a simulated one.
     pub(crate) fn is_simulated(&self) -> bool {
-        self.fabric == "sim"
+        self.fabric.as_deref() == Some("sim")
+    }
+
+    /// Over an RDMA device?
+    pub(crate) fn is_rdma(&self) -> bool {
+        self.fabric.as_deref() == Some("verbs")
     }
 
     /// Workers of each client machine.
@@ -278,7 +294,11 @@ impl Bench {
             node_bytes: self.node_bytes()?,
             protocol: run.protocol(),
         };
-        run.leased(Cluster::embedded(options).map_err(|error| self.blame(&error))?)
+        let cluster = match run.rdma.open(run.is_rdma())? {
+            None => Cluster::embedded(options),
+            rdma => Cluster::embedded_servers(rdma, options),
+        };
+        run.leased(cluster.map_err(|error| self.blame(&error))?)
     }
 
     /// The file of the history, if one is wanted; as it was until then.

@@ -122,7 +122,8 @@ impl Bench {
             (path, _) => path.as_deref().map(read_client_tls).transpose()?,
         };
         let (replicas, configuration) = (self.run.replicas, self.run.configuration.clone());
-        let options = ConnectOptions { protocol, replicas, key, tls, configuration, ..ConnectOptions::default() };
+        let rdma = self.run.rdma.open(self.run.is_rdma())?;
+        let options = ConnectOptions { protocol, replicas, key, tls, rdma, configuration, ..ConnectOptions::default() };
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -153,7 +154,8 @@ impl Bench {
 
     /// The backend, for reports.
     pub(crate) fn fabric(&self) -> &str {
-        self.nodes.as_ref().map_or(&self.run.fabric, |nodes| nodes.fabric())
+        let named = self.run.fabric.as_deref().unwrap_or("shm");
+        self.nodes.as_ref().filter(|_| !self.run.is_rdma()).map_or(named, |nodes| nodes.fabric())
     }
 
     /// Runs it between coming and leaving; or only looks at what must hold.

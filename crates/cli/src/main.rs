@@ -15,6 +15,7 @@ mod litmus;
 mod memnode;
 mod micro;
 mod output;
+mod rdma;
 mod reproduce;
 mod simulated;
 mod smallbank;

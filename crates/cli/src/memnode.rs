@@ -13,12 +13,14 @@ use remora_workload::available_bytes;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::rdma::RdmaArgs;
 use crate::{Failure, Verdict, output, value};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   remora memnode --listen 127.0.0.1:7000 --size 1GiB
   remora memnode --listen 10.0.0.7:7000 --size 16GiB --key-file cluster.key
+  remora memnode --listen 10.0.0.7:7000 --size 16GiB --key-file cluster.key --fabric verbs
   remora memnode --shm /dev/shm/n0 --size 1GiB
 
 Prints one line when it is ready; SIGTERM and SIGINT stop it. After the handshake, which proves the key, plain TCP is
@@ -47,6 +49,11 @@ pub(crate) struct MemnodeOptions {
     /// Serve everybody who reaches the address, though there is no key.
     #[arg(long, conflicts_with_all = ["shm", "key_file"])]
     insecure: bool,
+    /// Backend: tcp; or verbs, an RDMA device that clients reach the memory through [default: tcp].
+    #[arg(long, value_name = "NAME", conflicts_with = "shm", value_parser = ["tcp", "verbs"])]
+    fabric: Option<String>,
+    #[command(flatten)]
+    rdma: RdmaArgs,
     /// Connections of clients that it takes, each a worker of a client [default: 1024].
     #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_connections: Option<u32>,
@@ -84,6 +91,7 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         key: options.key_file.as_deref().map(read_key).transpose()?,
         tls: options.tls_cert.as_deref().zip(options.tls_key.as_deref()).map(read_server_tls).transpose()?,
         insecure: options.insecure,
+        rdma: options.rdma.open(options.fabric.as_deref() == Some("verbs"))?,
         connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
     };
     let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {

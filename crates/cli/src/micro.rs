@@ -10,6 +10,7 @@ use remora_workload::micro::{self, Kind, MicroError, MicroReport, Unfit};
 use serde::Serialize;
 
 use crate::output::ReportTo;
+use crate::rdma::RdmaArgs;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
@@ -17,13 +18,17 @@ use crate::{Failure, Verdict, value};
 #[command(after_help = "Examples:
   remora bench micro
   remora bench micro --kind read --size 256 --batch 4 --report -
+  remora bench micro --fabric verbs --device rxe0
 
 Exit status: 0 done, 2 bad input.")]
 pub(crate) struct MicroOptions {
-    /// Backend: shm, everything in this process.
-    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = value::fabric)]
+    /// Backend: shm, everything in this process; verbs, the same through an RDMA device.
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "verbs"])]
     #[serde(skip)]
     fabric: String,
+    #[command(flatten)]
+    #[serde(flatten)]
+    rdma: RdmaArgs,
     /// Kind of round: read, write, cas or cas-read; may be repeated [default: all].
     #[arg(long = "kind", value_name = "KIND", value_parser = kind)]
     kinds: Vec<Kind>,
@@ -63,8 +68,9 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     };
     to_measure.check().map_err(|unfit| refuse(&options, &unfit.into()))?;
     let report_to = ReportTo::open(options.report.as_deref())?;
+    let device = options.rdma.open(options.fabric == "verbs")?;
     let bar = ProgressBar::new(to_measure.time.as_millis() as u64);
-    let report = micro::run(&to_measure, config, |elapsed| bar.set_position(elapsed.as_millis() as u64));
+    let report = micro::run(&to_measure, device, config, |elapsed| bar.set_position(elapsed.as_millis() as u64));
     bar.finish_and_clear();
     let report = report.map_err(|error| refuse(&options, &error))?;
     report_to.write(&report, || table(&report))?;
@@ -77,7 +83,7 @@ fn refuse(options: &MicroOptions, error: &MicroError) -> Failure {
         MicroError::Unfit(Unfit::Round { .. }) => {
             Failure::new(format!("--size {} --batch {}", options.size, options.batch), error)
         }
-        MicroError::Region(_) | MicroError::Fabric(_) => Failure(error.to_string()),
+        MicroError::Region(_) | MicroError::Loopback(_) | MicroError::Fabric(_) => Failure(error.to_string()),
     }
 }
 

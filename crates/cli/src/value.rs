@@ -78,12 +78,11 @@ pub(crate) fn protocol(text: &str) -> Result<String, String> {
 /// A backend.
 pub(crate) fn fabric(text: &str) -> Result<String, String> {
     match text {
-        "shm" | "sim" => Ok(text.to_owned()),
+        "shm" | "verbs" | "sim" => Ok(text.to_owned()),
         "tcp" => Err("its memory nodes are processes of their own: start them with remora memnode, and name them \
              with --connect"
             .to_owned()),
-        "verbs" => Err("this build does not have it yet: use shm".to_owned()),
-        _ => Err("no such fabric; there are shm and sim".to_owned()),
+        _ => Err("no such fabric; there are shm, verbs and sim".to_owned()),
     }
 }
 

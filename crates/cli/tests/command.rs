@@ -197,7 +197,7 @@ fn bad_options_are_refused_by_name() {
         ("--replicas 3 --memory-nodes 2", "--memory-nodes"),
         ("--protocol quantum", "--protocol"),
         ("--fabric tcp", "--fabric"),
-        ("--fabric verbs", "--fabric"),
+        ("--fabric shm --device rxe0", "--device"),
         ("--fabric sim", "--measure-ms"),
         ("--profile connectx4", "--profile"),
         ("--fabric carrier-pigeon", "--fabric"),

@@ -9,7 +9,8 @@ use remora_cluster::{Configuration, InMemory};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
-use remora_fabric::tcp::NodeStatus;
+use remora_fabric::tcp::{Loopback, NodeStatus, ServerOptions, TcpOptions};
+use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
 use remora_index::Sizes;
 use remora_memory::limits::REPLICAS_MAX;
@@ -118,6 +119,16 @@ impl Cluster {
         let shm = Shm::new(&regions(&options)).map_err(MemoryError::from)?;
         let pages = shm.memory().pages();
         Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
+    }
+
+    /// The same, each behind a server of its own: reached over TCP from this process to itself, or by an RDMA device. To try
+    /// these out.
+    pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+        check(&options)?;
+        let servers = ServerOptions { rdma: rdma.clone(), ..ServerOptions::default() };
+        let clients = TcpOptions { rdma, ..TcpOptions::default() };
+        let loopback = Loopback::with_servers(&regions(&options), &servers, clients).map_err(MemoryError::from)?;
+        Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
     }
 
     /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests. Its clients have no leases:
@@ -318,6 +329,9 @@ impl Cluster {
                 wanted: protocol.discipline().to_string(),
             }
             .into());
+        }
+        if spec.layout.scheme != ReadScheme::Checksum && !self.inner.fabric.capabilities().atomic_line {
+            return Err(MemoryError::NeedsAtomicLines.into());
         }
         let wanted = Table::<K, V>::fingerprint();
         if spec.fingerprint != wanted {

@@ -10,6 +10,7 @@ use remora_cluster::{Configuration, ConfigurationError, LockedFile};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
+use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, block_on};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, identity};
@@ -124,6 +125,8 @@ pub struct ConnectOptions {
     pub key: Option<Key>,
     /// Whose certificates to trust: nodes over TCP must have TLS then.
     pub tls: Option<ClientTls>,
+    /// The RDMA device to reach nodes over TCP with: they must have one too.
+    pub rdma: Option<Device>,
     /// The file that says who of the clients is alive: one for all client processes of the cluster, which are on one host
     /// then. If `None`, nodes in files have it beside the file of node 0; with nodes over TCP nobody recovers the clients of
     /// other processes, nor any of this one.
@@ -168,7 +171,8 @@ impl Remote {
             Nodes::Tcp(addresses) => {
                 let defaults = TcpOptions::default();
                 let patience = options.patience.unwrap_or(defaults.patience);
-                let tcp = TcpOptions { key: options.key.clone(), tls: options.tls.clone(), patience, ..defaults };
+                let (key, tls, rdma) = (options.key.clone(), options.tls.clone(), options.rdma.clone());
+                let tcp = TcpOptions { key, tls, rdma, patience, ..defaults };
                 Remote::Tcp(Tcp::new(addresses.clone(), tcp))
             }
             Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),

@@ -94,6 +94,9 @@ pub enum Refusal {
     /// It offers no RDMA.
     #[error("offers no RDMA: start it with --fabric verbs, or connect without")]
     NoRdma,
+    /// Its NIC executes the verbs that change memory, which are not atomic to those of its CPU.
+    #[error("is reached by RDMA only: connect with --fabric verbs")]
+    NeedsRdma,
     /// The ends do not come together over RDMA.
     #[error("cannot be reached over RDMA: {0}; the log says more")]
     Rdma(std::io::ErrorKind),

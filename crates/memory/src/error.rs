@@ -1,5 +1,6 @@
 //! What can go wrong when memory is laid out, found or opened.
 
+use remora_fabric::tcp::LoopbackError;
 use remora_fabric::{FabricError, NodeId, RegionError};
 
 use crate::limits;
@@ -135,6 +136,9 @@ pub enum MemoryError {
     /// The backend cannot read lines atomically, which this read scheme needs.
     #[error("this fabric does not read lines atomically: use the checksum read scheme")]
     NeedsAtomicLines,
+    /// Memory nodes could not be started in this process.
+    #[error(transparent)]
+    Loopback(#[from] LoopbackError),
     /// The protocol WRITEs words that it also CASes, and the fabric does not promise that these are atomic to each other.
     #[error("protocol {0} needs a fabric whose WRITEs are atomic against CASes of the same word: use ford")]
     NeedsAtomicWrites(&'static str),

@@ -1,4 +1,4 @@
-//! Bare rounds, one coroutine, over shared memory: what the fabric itself costs.
+//! Bare rounds, one coroutine, over memory of this process: what the fabric itself costs.
 //!
 //! Every kind of round is measured next to the same work done plainly, in blocks that take turns, so that whatever
 //! disturbs the machine disturbs both; medians over many blocks are reported. Two kinds of memory: *cached*, a few lines
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::shm::Shm;
+use remora_fabric::tcp::{Loopback, LoopbackError, ServerOptions, TcpOptions};
+use remora_fabric::verbs::Device;
 use remora_fabric::{
     Address, ClientId, Fabric, FabricError, LINE_BYTES, Lane, NodeId, RegionError, RegionId, WORD_BYTES,
 };
@@ -138,7 +140,7 @@ pub enum Unfit {
 }
 
 /// Why nothing was measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MicroError {
     /// The options.
     #[error(transparent)]
@@ -146,6 +148,9 @@ pub enum MicroError {
     /// There is no memory.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// The memory cannot be served.
+    #[error(transparent)]
+    Loopback(#[from] LoopbackError),
     /// A round failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
@@ -206,20 +211,34 @@ const CACHES: u64 = 4;
 /// For a machine that does not tell how large its last cache is.
 const LAST_CACHE_BYTES: u64 = 64 << 20;
 
-/// Measures; `look` is called now and then with the time that has passed.
+fn fabric(rdma: Option<Device>, bytes: usize) -> Result<Box<dyn Fabric>, MicroError> {
+    Ok(match rdma {
+        None => Box::new(Shm::new(&[vec![bytes]])?),
+        rdma => {
+            let servers = ServerOptions { rdma: rdma.clone(), ..ServerOptions::default() };
+            let clients = TcpOptions { rdma, ..TcpOptions::default() };
+            Box::new(Loopback::with_servers(&[vec![bytes]], &servers, clients)?)
+        }
+    })
+}
+
+/// Measures shared memory, or memory reached by an RDMA device, from this process to itself; `look` is called now and then
+/// with the time that has passed.
 pub fn run(
     options: &MicroOptions,
+    rdma: Option<Device>,
     config: serde_json::Value,
     mut look: impl FnMut(Duration),
 ) -> Result<MicroReport, MicroError> {
     options.check()?;
     let missing_bytes = (CACHES * last_cache_bytes()).max(1 << 20);
-    let shm = Shm::new(&[vec![missing_bytes as usize]])?;
-    let Some(region) = shm.region(NODE, RegionId(0)) else { unreachable!("the node has been made with a region") };
+    let name = if rdma.is_some() { "verbs" } else { "shm" };
+    let fabric = fabric(rdma, missing_bytes as usize)?;
+    let Some(region) = fabric.region(NODE, RegionId(0)) else { unreachable!("the node has been made with a region") };
     // Every page is there before anything is measured.
     region.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
     let began = Instant::now();
-    let (series, repetitions) = remora_fabric::block_on(&shm, ClientId(1), async |lane: &Lane| {
+    let (series, repetitions) = remora_fabric::block_on(&*fabric, ClientId(1), async |lane: &Lane| {
         let mut bench = Bench::new(lane, region.words(), options);
         let mut series: Vec<Series> = [Place::Cached, Place::Missing]
             .into_iter()
@@ -240,8 +259,8 @@ pub fn run(
     })??;
     let seconds = began.elapsed().as_secs_f64();
     let rounds = series.into_iter().map(|one| one.measurement(options)).collect();
-    let machine = Machine::this(shm.memory().pages());
-    Ok(MicroReport { workload: "micro", fabric: "shm", config, seconds, repetitions, missing_bytes, rounds, machine })
+    let machine = Machine::this(Some(region.pages()));
+    Ok(MicroReport { workload: "micro", fabric: name, config, seconds, repetitions, missing_bytes, rounds, machine })
 }
 
 fn last_cache_bytes() -> u64 {
@@ -450,7 +469,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_measured_on_both_kinds_of_memory() {
-        let report = run(&options(64, 2), serde_json::Value::Null, |_| ()).expect("options that fit");
+        let report = run(&options(64, 2), None, serde_json::Value::Null, |_| ()).expect("options that fit");
         assert_eq!(report.rounds.len(), 8);
         assert!(report.rounds.iter().all(|one| one.round_ns > 0.0 && one.plain_ns > 0.0), "{:?}", report.rounds);
     }

@@ -286,6 +286,7 @@ pub(crate) const REVOKED: u8 = 5;
 const NO_RDMA: u8 = 6;
 /// The server can make no queue pair: what it was told, or its device, does not allow it.
 const NO_QUEUE: u8 = 7;
+const NEEDS_RDMA: u8 = 8;
 
 /// Appends the response of a round that failed.
 pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
@@ -295,6 +296,7 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
         Fault::NoHandler => (NO_HANDLER, [0; 3], 0),
         Fault::ReplyTooLong { words, capacity } => (REPLY_TOO_LONG, [u64::from(words), u64::from(capacity), 0], 2),
         Fault::Refused(Refusal::NoRdma) => (NO_RDMA, [0; 3], 0),
+        Fault::Refused(Refusal::NeedsRdma) => (NEEDS_RDMA, [0; 3], 0),
         Fault::Refused(Refusal::Rdma(_)) => (NO_QUEUE, [0; 3], 0),
         // Nothing else comes of executing a verb that could be decoded; of what does, the client has lost this node.
         _ => (REVOKED, [0; 3], 0),
@@ -320,6 +322,7 @@ pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Ma
         }
         (REVOKED, []) => Fault::Revoked,
         (NO_RDMA, []) => Fault::Refused(Refusal::NoRdma),
+        (NEEDS_RDMA, []) => Fault::Refused(Refusal::NeedsRdma),
         (NO_QUEUE, []) => Fault::Refused(Refusal::Rdma(std::io::ErrorKind::ConnectionRefused)),
         _ => return Err(Malformed::Status(status)),
     })

@@ -182,6 +182,9 @@ impl Node {
                 return Err(Malformed::TooLong);
             }
             let executed = match verb {
+                Verb::Write { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if self.is_exclusive() => {
+                    Err(FabricError { node: NodeId(0), fault: Fault::Refused(Refusal::NeedsRdma) })
+                }
                 Verb::Write { .. } => execute_verb(&self.memory, &verb, frame, &self.unfenced, client),
                 Verb::Call { .. } => self.call(&verb, frame, client, out),
                 _ => {
@@ -213,6 +216,11 @@ impl Node {
         let reply = &self.call[into as usize..];
         out.extend(&reply[..1 + reply[0] as usize]);
         Ok(())
+    }
+
+    /// Whether memory is changed by the NIC only: its atomics are none to the CPU's.
+    fn is_exclusive(&self) -> bool {
+        self.exports.as_ref().is_some_and(Exports::one_sided)
     }
 
     /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it cannot: that is the answer.

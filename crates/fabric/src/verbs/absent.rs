@@ -50,6 +50,10 @@ impl Exports {
         match *device {}
     }
 
+    pub(crate) fn one_sided(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) fn accept(&self, _: &[u64], _: &mut Vec<u64>) -> Result<Queue, VerbsError> {
         match *self {}
     }

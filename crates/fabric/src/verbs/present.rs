@@ -76,6 +76,11 @@ impl Exports {
         Ok(Exports { domain, regions })
     }
 
+    /// Whether clients' verbs are executed by the NIC.
+    pub(crate) fn one_sided(&self) -> bool {
+        self.domain.context.atomics
+    }
+
     /// Connects to a client that has said where it is; what to tell it goes to `reply`.
     pub(crate) fn accept(&self, introduction: &[u64], reply: &mut Vec<u64>) -> Result<Queue, VerbsError> {
         let mut queue = Queue::new(&self.domain, SERVER_SENDS)?;

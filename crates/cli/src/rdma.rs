@@ -1,0 +1,42 @@
+//! Options of the RDMA device.
+
+use clap::Args;
+use remora::{Device, DeviceOptions};
+use serde::Serialize;
+
+use crate::Failure;
+
+/// Which RDMA device to use, with `--fabric verbs`.
+#[derive(Clone, Debug, Default, Args, Serialize)]
+pub(crate) struct RdmaArgs {
+    /// RDMA device, as rdma link names it [default: the first with an active port].
+    #[arg(long, value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
+    /// Port of the device [default: the first that is active].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_port: Option<u8>,
+    /// Place of its address in the port's table [default: RoCE version 2 for IPv4, else the first].
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gid_index: Option<u8>,
+}
+
+impl RdmaArgs {
+    /// The device, if there is to be one.
+    pub(crate) fn open(&self, wanted: bool) -> Result<Option<Device>, Failure> {
+        let given = [
+            ("--device", self.device.is_some()),
+            ("--device-port", self.device_port.is_some()),
+            ("--gid-index", self.gid_index.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given && !wanted) {
+            Some((option, _)) => return Err(Failure::new(option, "is of RDMA devices: add --fabric verbs")),
+            None if !wanted => return Ok(None),
+            None => {}
+        }
+        let options = DeviceOptions { name: self.device.clone(), port: self.device_port, gid_index: self.gid_index };
+        Device::open(&options).map(Some).map_err(|error| Failure::new("--fabric verbs", error))
+    }
+}
