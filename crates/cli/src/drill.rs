@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::connected::stop_on_signals;
 use crate::output::{self, OutputFile, ReportTo};
+use crate::rdma::RdmaArgs;
 use crate::{Failure, Verdict, value};
 pub(crate) use processes::end_with_the_parent;
 use processes::{Client, Processes, now_ns};
@@ -41,10 +42,13 @@ is left. If not, the files of the run are kept.
 
 Exit status: 0 all of it holds, 1 something does not, 2 bad input, or a process could not be started.")]
 pub(crate) struct DrillOptions {
-    /// tcp, memory nodes over TCP; or shm, in files that the processes map.
+    /// tcp, memory nodes over TCP; verbs, over RDMA; or shm, in files that the processes map.
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = fabric)]
     #[serde(skip)]
     fabric: String,
+    #[command(flatten)]
+    #[serde(flatten)]
+    rdma: RdmaArgs,
     /// Memory nodes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
     memory_nodes: u16,
@@ -104,8 +108,8 @@ pub(crate) struct DrillOptions {
 
 fn fabric(text: &str) -> Result<String, String> {
     match text {
-        "tcp" | "shm" => Ok(text.to_owned()),
-        _ => Err("processes meet over tcp or shm".to_owned()),
+        "tcp" | "verbs" | "shm" => Ok(text.to_owned()),
+        _ => Err("processes meet over tcp, verbs or shm".to_owned()),
     }
 }
 
@@ -164,6 +168,7 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         }
         return Err(Failure::new(what, "promises nothing that could be checked"));
     }
+    options.rdma.open(options.fabric == "verbs")?;
     let report_to = ReportTo::open(options.report.as_deref())?;
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| OutputFile::open(option, path)).transpose();
     let (csv_to, svg_to) = (open("--csv", &options.csv)?, open("--svg", &options.svg)?);

@@ -24,6 +24,18 @@ pub(crate) struct RdmaArgs {
 }
 
 impl RdmaArgs {
+    /// How another process is told to use it.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let number = |number: Option<u8>| number.map(|number| number.to_string());
+        let options = [
+            ("--fabric", Some("verbs".to_owned())),
+            ("--device", self.device.clone()),
+            ("--device-port", number(self.device_port)),
+            ("--gid-index", number(self.gid_index)),
+        ];
+        options.into_iter().filter_map(|(option, value)| Some([option.to_owned(), value?])).flatten().collect()
+    }
+
     /// The device, if there is to be one.
     pub(crate) fn open(&self, wanted: bool) -> Result<Option<Device>, Failure> {
         let given = [

@@ -133,7 +133,7 @@ fn drills_that_make_no_sense_are_refused() {
     for (options, names) in [
         ("--clients 1", &["--clients"][..]),
         ("--replicas 4", &["--replicas 4", "--memory-nodes is 3"]),
-        ("--fabric sim", &["--fabric", "tcp or shm"]),
+        ("--fabric sim", &["--fabric", "tcp, verbs or shm"]),
         ("--protocol unsynchronized", &["--protocol unsynchronized"]),
         ("--protocol ford --ford-without corrections", &["--ford-without corrections"]),
         ("--csv /nonexistent/drill.csv", &["--csv /nonexistent/drill.csv"]),

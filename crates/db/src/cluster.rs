@@ -11,7 +11,7 @@ use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::{Loopback, NodeStatus, ServerOptions, TcpOptions};
 use remora_fabric::verbs::Device;
-use remora_fabric::{ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
+use remora_fabric::{Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
 use remora_index::Sizes;
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node};
@@ -246,6 +246,12 @@ impl Cluster {
         self.inner.options.replicas
     }
 
+    /// What the backend promises.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.fabric.capabilities()
+    }
+
     /// Number of memory nodes.
     #[must_use]
     pub fn memory_nodes(&self) -> u16 {
@@ -260,7 +266,7 @@ impl Cluster {
     /// Creates a table, empty.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
         let fabric = &self.inner.fabric;
-        let atomic_line = fabric.capabilities().atomic_line;
+        let atomic_line = self.capabilities().atomic_line;
         let single_line = remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::SingleLine);
         let layout = match options.read_scheme {
             Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
@@ -330,7 +336,7 @@ impl Cluster {
             }
             .into());
         }
-        if spec.layout.scheme != ReadScheme::Checksum && !self.inner.fabric.capabilities().atomic_line {
+        if spec.layout.scheme != ReadScheme::Checksum && !self.capabilities().atomic_line {
             return Err(MemoryError::NeedsAtomicLines.into());
         }
         let wanted = Table::<K, V>::fingerprint();

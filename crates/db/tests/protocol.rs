@@ -587,7 +587,7 @@ fn limits_are_errors(protocol: Protocol) {
     use remora::floors::txn::limits::{LOG_NODES_MAX, SET_MAX};
     for cluster in on_every_fabric(protocol, 1) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
-        let large = table(&cluster, "large", TableOptions::for_rows(2), Words::<2000>::all(0));
+        let large = table(&cluster, "large", TableOptions::for_rows(2), Words::<2040>::all(0));
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
             let many = session.transact(async |tx| {
@@ -691,7 +691,7 @@ fn keys_and_values_of_odd_sizes(protocol: Protocol) {
 fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
     const ROWS: u64 = 20;
     let schemes = [None, Some(ReadScheme::SingleLine), Some(ReadScheme::Checksum), Some(ReadScheme::LineVersions)];
-    for read_scheme in schemes {
+    for read_scheme in schemes.into_iter().filter(|scheme| has(cluster, *scheme)) {
         let name = &format!("{} {N} {read_scheme:?}", K::BYTES);
         let options = TableOptions { read_scheme, ..TableOptions::for_rows(ROWS) };
         let created = cluster.create_table::<K, Bytes<N>>(name, options);
@@ -746,7 +746,15 @@ fn records_of_threads_are_never_torn(protocol: Protocol) {
     never_torn::<300>(&cluster, ReadScheme::LineVersions);
 }
 
+/// Whether a cluster can have such tables.
+fn has(cluster: &Cluster, scheme: Option<ReadScheme>) -> bool {
+    cluster.capabilities().atomic_line || matches!(scheme, None | Some(ReadScheme::Checksum))
+}
+
 fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
+    if !has(cluster, Some(scheme)) {
+        return;
+    }
     let options = TableOptions { read_scheme: Some(scheme), ..TableOptions::for_rows(3) };
     let rows = table(cluster, &format!("{scheme:?} {N}"), options, Words::<N>::all(0));
     threads(cluster, |thread, worker| {

@@ -207,13 +207,14 @@ impl Processes {
             make(&memory)?;
             processes.memory = Some(memory);
         }
+        let rdma = if options.fabric == "verbs" { options.rdma.arguments() } else { Vec::new() };
         let mut places = Vec::new();
         for number in 0..options.memory_nodes {
             let path = processes.memory.as_ref().unwrap_or(&processes.folder).join(format!("node-{number}"));
             let place = if shm { ["--shm".to_owned(), path.display().to_string()] } else { TCP.map(str::to_owned) };
             let [option, place] = place;
             let size = ["--size".to_owned(), node_bytes.to_string()];
-            let arguments = [vec!["memnode".to_owned(), option, place.clone()], size.into()].concat();
+            let arguments = [vec!["memnode".to_owned(), option, place.clone()], size.into(), rdma.clone()].concat();
             let node = Process::start(&processes.folder, &format!("node-{number}"), &arguments)?;
             processes.nodes.push(node);
             places.push(place);
@@ -226,7 +227,7 @@ impl Processes {
             }
         }
         let prefix = if shm { "shm:" } else { "" };
-        processes.connect = vec!["--connect".to_owned(), format!("{prefix}{}", places.join(","))];
+        processes.connect = [vec!["--connect".to_owned(), format!("{prefix}{}", places.join(","))], rdma].concat();
         processes.bank = processes.bank_options(options);
         Ok(processes)
     }

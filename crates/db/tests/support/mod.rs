@@ -5,17 +5,20 @@ pub mod rig;
 
 use std::future::poll_fn;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
-use remora::floors::fabric::tcp::{Loopback, TcpOptions};
+use remora::floors::fabric::tcp::{Loopback, ServerOptions, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
 use remora::floors::memory::{Discipline, clients, node};
-use remora::{Cluster, ClusterOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions, TransactionId};
+use remora::{
+    Cluster, ClusterOptions, Device, DeviceOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions,
+    TransactionId,
+};
 use remora::{Worker, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -59,20 +62,42 @@ pub fn seeded(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) 
 }
 
 pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
-    Cluster::embedded(ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) }).unwrap()
+    let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
+    match device() {
+        None => Cluster::embedded(options).unwrap(),
+        rdma => over_servers(rdma, options),
+    }
 }
 
-/// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared between processes.
-pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
-    let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
+/// The RDMA device that tests are to use instead of everything else, if the environment variable `REMORA_FABRIC` says
+/// `verbs`.
+fn device() -> Option<Device> {
+    static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
+    let wanted = || std::env::var("REMORA_FABRIC").is_ok_and(|fabric| fabric == "verbs");
+    let open = || Device::open(&DeviceOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    DEVICE.get_or_init(|| wanted().then(open)).clone()
+}
+
+/// A cluster of servers in this process.
+fn over_servers(rdma: Option<Device>, options: ClusterOptions) -> Cluster {
     let regions = vec![vec![options.node_bytes]; NODES.into()];
+    let servers = ServerOptions { rdma: rdma.clone(), ..ServerOptions::default() };
     // A busy machine is not a dead node.
-    let patient = TcpOptions { patience: Duration::from_secs(30), ..TcpOptions::default() };
-    let tcp = Loopback::new(&regions, patient).unwrap();
+    let patient = TcpOptions { rdma, patience: Duration::from_secs(30), ..TcpOptions::default() };
+    Cluster::on(Arc::new(Loopback::with_servers(&regions, &servers, patient).unwrap()), options).unwrap()
+}
+
+/// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared between processes. Or on
+/// RDMA alone.
+pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
+    if device().is_some() {
+        return vec![embedded(protocol, replicas)];
+    }
+    let options = ClusterOptions { node_bytes: 32 << 20, ..options(protocol, replicas) };
     vec![
         embedded(protocol, replicas),
         seeded(protocol, replicas, 7).0,
-        Cluster::on(Arc::new(tcp), options).unwrap(),
+        over_servers(None, options),
         Cluster::on(Arc::new(files(options.node_bytes)), options).unwrap(),
     ]
 }
