@@ -117,7 +117,8 @@ fn main() -> ExitCode {
     };
     // What a failing benchmark has to say is its one line; a memory node has nobody else to tell.
     let serves = matches!(cli.command, Command::Memnode(_));
-    output::log(if serves { LevelFilter::WARN } else { LevelFilter::ERROR });
+    let wanted = std::env::var("REMORA_LOG").ok().and_then(|level| level.parse().ok());
+    output::log(wanted.unwrap_or(if serves { LevelFilter::WARN } else { LevelFilter::ERROR }));
     let result = match cli.command {
         Command::Bench { workload: Workload::Smallbank(options) } => smallbank::smallbank(&options),
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),

@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use support::rig::{self, Rig};
 use support::{
     NODES, Words, at_one_node, crash, cut_off, embedded, is_logged, look, on_every_fabric, options, others_run,
-    participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, worker,
+    participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
 };
 
 /// No passive ACK.
@@ -759,7 +759,7 @@ fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
     let rows = table(cluster, &format!("{scheme:?} {N}"), options, Words::<N>::all(0));
     threads(cluster, |thread, worker| {
         worker.run(async |coroutine, session| {
-            for turn in 0..1_500 {
+            for turn in 0..turns(1_500) {
                 let key = session.lane().random() % 3;
                 let run = session.transact(async |tx| {
                     let row = tx.read(&rows, key).await?.unwrap();
@@ -784,7 +784,7 @@ fn money_is_conserved_between_threads(protocol: Protocol) {
     let committed = threads(&cluster, |_, worker| {
         let counts = worker.run(async |_, session| {
             let mut count = 0;
-            for turn in 0..300 {
+            for turn in 0..turns(300) {
                 let random = session.lane().random();
                 let (from, to) = (random % ACCOUNTS, (random >> 8) % ACCOUNTS);
                 if turn % 8 == 0 {
@@ -803,7 +803,7 @@ fn money_is_conserved_between_threads(protocol: Protocol) {
         });
         counts.into_iter().sum::<u64>()
     });
-    assert!(committed.iter().all(|count| *count > 500), "{committed:?}");
+    assert!(committed.iter().all(|count| *count > turns(500)), "{committed:?}");
     let (rows, found) = look(&cluster, &accounts);
     assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 1_000 * ACCOUNTS);
     assert_eq!((found.records, found.locked, found.torn, found.differing_lines), (ACCOUNTS, 0, 0, 0));

@@ -98,7 +98,7 @@ pub enum Refusal {
     #[error("is reached by RDMA only: connect with --fabric verbs")]
     NeedsRdma,
     /// The ends do not come together over RDMA.
-    #[error("cannot be reached over RDMA: {0}; the log says more")]
+    #[error("cannot be reached over RDMA: {0}; REMORA_LOG=warn says more")]
     Rdma(std::io::ErrorKind),
     /// It has as many connections as it takes.
     #[error("has as many connections as it takes")]

@@ -227,8 +227,8 @@ impl Processes {
             }
         }
         let prefix = if shm { "shm:" } else { "" };
-        processes.connect = [vec!["--connect".to_owned(), format!("{prefix}{}", places.join(","))], rdma].concat();
-        processes.bank = processes.bank_options(options);
+        processes.connect = vec!["--connect".to_owned(), format!("{prefix}{}", places.join(","))];
+        processes.bank = [rdma, processes.bank_options(options)].concat();
         Ok(processes)
     }
 

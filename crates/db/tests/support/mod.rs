@@ -78,6 +78,11 @@ fn device() -> Option<Device> {
     DEVICE.get_or_init(|| wanted().then(open)).clone()
 }
 
+/// So many turns, or a tenth of them where the device is software on an emulated processor.
+pub fn turns(many: u64) -> u64 {
+    if device().is_some() { many / 10 } else { many }
+}
+
 /// A cluster of servers in this process.
 fn over_servers(rdma: Option<Device>, options: ClusterOptions) -> Cluster {
     let regions = vec![vec![options.node_bytes]; NODES.into()];

@@ -120,14 +120,17 @@ impl Connection {
         if self.out.is_empty() {
             std::mem::swap(&mut self.out, spare);
         }
-        let mut turn = self.receive(node, receiver);
-        while turn == Turn::Keep && self.stream.has_more() && !self.stalled {
-            turn = self.receive(node, receiver);
-        }
-        // Those whose access has been taken in this turn go first: when that is answered, it is so.
-        if turn == Turn::Keep && !node.has_evicted() {
-            turn = self.send(node, false);
-        }
+        let turn = loop {
+            let turn = self.receive(node, receiver);
+            // Those whose access has been taken in this turn go first: when that is answered, it is so.
+            if turn == Turn::Close || node.has_evicted() {
+                break turn;
+            }
+            let turn = self.send(node, false);
+            if turn == Turn::Close || self.stalled || !self.stream.has_more() {
+                break turn;
+            }
+        };
         if self.out.is_empty() {
             *spare = std::mem::take(&mut self.out);
         }
@@ -135,11 +138,14 @@ impl Connection {
     }
 
     fn receive(&mut self, node: &mut Node, receiver: &mut Receiver) -> Turn {
-        if self.stalled {
+        while self.stalled {
             if self.send(node, true) == Turn::Close {
                 return Turn::Close;
             }
-            if self.out.bytes() > UNSENT_BYTES_MAX {
+            if self.out.bytes() <= UNSENT_BYTES_MAX {
+                break;
+            }
+            if !self.stream.has_room_since() {
                 return Turn::Keep;
             }
         }

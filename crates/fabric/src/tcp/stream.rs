@@ -33,6 +33,8 @@ struct Queued {
     look: bool,
     /// ... and does so every time.
     always: bool,
+    /// The last read has found nothing, and its channel wakes for whatever comes.
+    quiet: bool,
 }
 
 impl Stream {
@@ -57,7 +59,7 @@ impl Stream {
     /// From now on what is written and read goes over the queue pair. `always` looks at the connection whenever there is
     /// nothing else to read; otherwise that is done after [`Stream::look`].
     pub(crate) fn set_queue(&mut self, queue: Queue, always: bool) {
-        self.queue = Some(Box::new(Queued { queue, look: true, always }));
+        self.queue = Some(Box::new(Queued { queue, look: true, always, quiet: false }));
     }
 
     /// Destroys the queue pair: when this returns, no verb takes effect through it any more.
@@ -84,10 +86,15 @@ impl Stream {
         }
     }
 
-    /// Whether there is more to read that no poller tells of.
+    /// For who waits to write: whether there is room now that was not there before. If not, its channel wakes for it.
+    pub(crate) fn has_room_since(&mut self) -> bool {
+        self.queue.as_mut().is_some_and(|queued| queued.queue.arm_for_room())
+    }
+
+    /// Whether there may be more to read that no poller tells of: as long as the last read has found something.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        self.queue.as_ref().is_some_and(|queued| queued.queue.has_more())
+        self.queue.as_ref().is_some_and(|queued| !queued.quiet)
     }
 
     /// The socket itself, for its options and for pollers.
@@ -144,6 +151,7 @@ impl Queued {
             }
             other => other,
         };
+        self.quiet = first.is_err();
         let Err(error) = first else { return first };
         let look = std::mem::replace(&mut self.look, self.always);
         if !look && error.kind() == ErrorKind::WouldBlock {

@@ -117,11 +117,11 @@ impl Queue {
         match *self {}
     }
 
-    pub(crate) fn has_more(&self) -> bool {
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         match *self {}
     }
 
-    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+    pub(crate) fn arm_for_room(&mut self) -> bool {
         match *self {}
     }
 

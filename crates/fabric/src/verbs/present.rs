@@ -406,14 +406,16 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// Whether there is something to read for sure.
-    pub(crate) fn has_more(&self) -> bool {
-        self.mail.has_more()
-    }
-
     /// What becomes readable when something has completed, after [`Queue::arm`].
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.pair.channel()
+    }
+
+    /// Has its channel wake. True if the other end has made room already.
+    pub(crate) fn arm_for_room(&mut self) -> bool {
+        let before = self.mail.room();
+        let armed = self.pair.arm();
+        armed.and_then(|()| self.poll()).is_err() || self.mail.room() > before
     }
 
     /// Has its channel wake. True if there is something already.

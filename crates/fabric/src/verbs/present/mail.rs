@@ -119,9 +119,14 @@ impl Mail {
         words * WORD_BYTES
     }
 
+    /// Bytes that the other end has room for.
+    pub(super) fn room(&self) -> u64 {
+        RING_BYTES - (self.sent[0] - self.consumed[0])
+    }
+
     /// A message of these bytes, or of the first of them, if there is room.
     pub(super) fn message(&mut self, pair: &QueuePair, from: &[u8]) -> Option<WorkRequest> {
-        let room = RING_BYTES - (self.sent[0] - self.consumed[0]);
+        let room = self.room();
         let at = (self.sent[0] % RING_BYTES) as usize / WORD_BYTES;
         let words = (from.len().min(room as usize) / WORD_BYTES).min(RING_WORDS - at);
         if words == 0 || self.sent[1] - self.consumed[1] >= MESSAGES_MAX {

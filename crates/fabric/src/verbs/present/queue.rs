@@ -307,9 +307,9 @@ impl QueuePair {
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
         to.sq_psn = self.sequence;
-        // 67 ms without an acknowledgement, then again six times: half a second.
+        // 67 ms without an acknowledgement, again and again; whoever waits for an answer loses patience first.
         to.timeout = 14;
-        to.retry_cnt = 6; // 7 is without end for Soft-RoCE
+        to.retry_cnt = 7; // without end for Soft-RoCE
         to.rnr_retry = 7; // without end
         to.max_rd_atomic = self.domain.context.reads_out.min(other.reads_in).max(1);
         let retries = mask::IBV_QP_TIMEOUT | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY;
