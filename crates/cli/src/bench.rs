@@ -218,6 +218,16 @@ impl RunArgs {
         }
     }
 
+    /// How many transactions are run, if that is what ends the run.
+    pub(crate) fn transactions(&self) -> Option<u64> {
+        self.transactions
+    }
+
+    /// How long the run is, in seconds; virtual ones of a simulated cluster.
+    pub(crate) fn seconds_at_most(&self) -> f64 {
+        if self.is_simulated() { self.sim.seconds() } else { self.seconds.unwrap_or(SECONDS) }
+    }
+
     fn length(&self) -> Length {
         match self.transactions {
             Some(transactions) => Length::Transactions(transactions),

@@ -21,6 +21,7 @@ mod simulated;
 mod smallbank;
 mod status;
 mod tatp;
+mod tpcc;
 mod value;
 
 use std::process::ExitCode;
@@ -82,6 +83,10 @@ enum Workload {
     Smallbank(smallbank::SmallBankOptions),
     /// Seven short transactions on a telephone network's subscribers: most only read, some insert and delete.
     Tatp(tatp::TatpOptions),
+    /// TPC-C: orders, payments and deliveries of a wholesale supplier, five transactions on twelve tables.
+    Tpcc(tpcc::TpccOptions),
+    /// TPC-C's new orders alone, each with lines that another warehouse supplies.
+    TpccNo(tpcc::TpccOptions),
     /// Bare rounds of one-sided verbs, next to the same work without rounds.
     Micro(micro::MicroOptions),
 }
@@ -122,6 +127,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Bench { workload: Workload::Smallbank(options) } => smallbank::smallbank(&options),
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),
+        Command::Bench { workload: Workload::Tpcc(options) } => tpcc::tpcc(&options),
+        Command::Bench { workload: Workload::TpccNo(options) } => tpcc::tpcc_no(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
         Command::Drill(options) => drill::drill(&options),

@@ -130,6 +130,9 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
     if report.given_up + report.unknown > 0 {
         writeln!(text, "without end    {} given up, {} of unknown outcome", report.given_up, report.unknown)?;
     }
+    if report.table_full {
+        writeln!(text, "ended early    because a table had no room for another row")?;
+    }
     if report.fenced > 0 {
         writeln!(text, "reconnected    {} times, because others took a worker for dead", report.fenced)?;
     }
@@ -156,27 +159,40 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
         "each           {:.3} round trips, {:.2} READ, {:.2} WRITE, {:.2} atomics, {:.0} B out, {:.0} B in\n",
         each.round_trips, each.reads, each.writes, each.atomics, each.bytes_out, each.bytes_in
     )?;
-    let heads = ["committed", "aborted", "by user", "round trips", "mean us", "p50", "p90", "p99", "p99.9", "max"];
+    let heads = [
+        "committed",
+        "per second",
+        "aborted",
+        "by user",
+        "round trips",
+        "mean us",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+    ];
     write!(text, "{:<24}", "transaction")?;
-    write!(text, "{:>13}{:>10}{:>10}{:>13}", heads[0], heads[1], heads[2], heads[3])?;
-    heads[4..].iter().try_for_each(|head| write!(text, "{head:>9}"))?;
+    write!(text, "{:>13}{:>12}{:>10}{:>10}{:>13}", heads[0], heads[1], heads[2], heads[3], heads[4])?;
+    heads[5..].iter().try_for_each(|head| write!(text, "{head:>9}"))?;
     text.push('\n');
     for (name, one) in &report.by_type {
         let (committed, aborted, user) = (grouped(one.committed), grouped(one.aborted), grouped(one.user));
-        write!(text, "{name:<24}{committed:>13}{aborted:>10}{user:>10}{:>13.3}", one.round_trips)?;
+        let rate = grouped(one.throughput_tps as u64);
+        write!(text, "{name:<24}{committed:>13}{rate:>12}{aborted:>10}{user:>10}{:>13.3}", one.round_trips)?;
         write_latency(text, &one.latency_us)?;
     }
     let aborted: u64 = report.aborted.values().sum();
     let user: u64 = report.by_type.values().map(|one| one.user).sum();
     let (committed, aborted, user) = (grouped(report.committed), grouped(aborted), grouped(user));
-    write!(text, "{:<24}{committed:>13}{aborted:>10}{user:>10}{:>13.3}", "all", each.round_trips)?;
+    write!(text, "{:<24}{committed:>13}{throughput:>12}{aborted:>10}{user:>10}{:>13.3}", "all", each.round_trips)?;
     write_latency(text, &report.latency_us)?;
     text.push('\n');
     let phases = &report.phases_us;
     let phases =
         [("execute", phases.execute), ("validate", phases.validate), ("log", phases.log), ("commit", phases.commit)];
     for (name, latency) in phases.iter().filter(|(_, latency)| latency.max > 0.0) {
-        write!(text, "{:<70}", format!("phase {name}"))?;
+        write!(text, "{:<82}", format!("phase {name}"))?;
         write_latency(text, latency)?;
     }
     text.push('\n');

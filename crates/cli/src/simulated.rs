@@ -130,6 +130,11 @@ impl SimArgs {
         Ok(self.hardware()?.machine.threads.into())
     }
 
+    /// Virtual seconds of a run.
+    pub(crate) fn seconds(&self) -> f64 {
+        (self.warmup_ms.unwrap_or(WARMUP_MS) + self.measure_ms.unwrap_or(MEASURE_MS)) / 1e3
+    }
+
     pub(crate) fn machines(&self) -> u64 {
         self.compute_nodes.unwrap_or(1)
     }

@@ -123,6 +123,48 @@ fn tatp_reports_for_every_protocol() {
 }
 
 #[test]
+fn tpcc_reports_for_every_protocol() {
+    for (workload, protocol) in
+        [("tpcc", "drtm-r"), ("tpcc", "fasst"), ("tpcc", "ford"), ("tpcc-no", "drtm-h"), ("tpcc", "unsynchronized")]
+    {
+        let line = format!("bench {workload} --threads 2 --coroutines 4 --replicas 2 --transactions 2000 --report -");
+        let output = remora(&[&words(&line)[..], &["--protocol", protocol]].concat());
+        assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["workload"], &report["protocol"]), (&Value::from(workload), &Value::from(protocol)));
+        assert_eq!(report["config"]["warehouses"], 2, "one for each thread");
+        assert!(report["config"]["orders"].as_u64().unwrap() > 900);
+        assert_eq!(report["table_full"], false);
+        let types = report["by_type"].as_object().unwrap();
+        assert_eq!(types.len(), if workload == "tpcc" { 5 } else { 1 });
+        let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("committed") + sum("user"), 2_000);
+        let only_orders = types["new_order"]["user"] == report["aborted"]["user"];
+        assert!(only_orders || protocol == "unsynchronized", "items that nobody has");
+        assert!(types["new_order"]["throughput_tps"].as_f64().unwrap() > 0.0);
+        let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
+        let invariants = report["invariants"].as_array().unwrap();
+        assert_eq!(invariants.len(), 17);
+        assert!(invariants.iter().all(|one| one["holds"] == expected), "{protocol}: {invariants:?}");
+    }
+}
+
+#[test]
+fn a_recorded_run_of_tpcc_is_found_serializable_and_one_without_room_ends() {
+    let history = scratch("tpcc.jsonl");
+    let history = history.to_str().unwrap();
+    let line = "bench tpcc --threads 2 --warehouses 1 --replicas 2 --yield-after-rounds --orders 300 --seconds 60";
+    let output = remora(&[&words(line)[..], &["--history", history]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for part in ["ended early", "stock_level", "per second", "✓ 1: a warehouse's ytd", "✓ access paths lead"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let output = remora(&["check", history]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
 fn a_recorded_run_with_inserts_and_deletes_is_found_serializable() {
     let history = scratch("tatp.jsonl");
     let history = history.to_str().unwrap();
@@ -226,6 +268,13 @@ fn bad_options_are_refused_by_name() {
         ("bench tatp --subscribers 4294967296", "--subscribers"),
         ("bench tatp --subscribers 100 --node-size 1MiB", "--node-size"),
         ("bench tatp --accounts 100", "--accounts"),
+        ("bench tpcc --warehouses 0", "--warehouses"),
+        ("bench tpcc --warehouses 65536", "--warehouses"),
+        ("bench tpcc --warehouses 60000 --transactions 1", "--warehouses 60000"),
+        ("bench tpcc --warehouses 1 --orders 0", "--orders"),
+        ("bench tpcc --warehouses 1 --orders 100000000000", "--orders 100000000000"),
+        ("bench tpcc --warehouses 1 --transactions 10 --node-size 64MiB", "--node-size"),
+        ("bench tpcc --districts 3", "--districts"),
         ("bench pinball", "pinball"),
         ("bench micro --size 12", "--size"),
         ("bench micro --size 1MiB", "--size"),
@@ -300,7 +349,7 @@ fn bare_rounds_are_measured() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    let benches = ["bench", "bench smallbank", "bench tatp", "bench micro"];
+    let benches = ["bench", "bench smallbank", "bench tatp", "bench tpcc", "bench tpcc-no", "bench micro"];
     for command in ["", "memnode", "keygen", "status", "check", "drill"].iter().chain(&benches) {
         let output = remora(&[&words(command)[..], &["--help"]].concat());
         assert_eq!(output.status.code(), Some(0), "{command}");

@@ -145,6 +145,22 @@ fn tatp_and_the_bound_without_transactions_are_shared_too() {
 }
 
 #[test]
+fn tpcc_is_shared_too() {
+    let nodes = ["tpcc-a", "tpcc-b"].map(|name| Node::start(name, "--listen 127.0.0.1:0 --size 192MiB"));
+    let connect = nodes.each_ref().map(Node::address).join(",");
+    let tpcc = words("bench tpcc --threads 1 --coroutines 4 --replicas 1 --transactions 300 --report - --connect");
+    // Who comes first loads the tables, with room also for who comes then.
+    for (name, options) in [("tpcc-first", "--warehouses 1 --orders 2000"), ("tpcc-second", "")] {
+        let ran = report(&remora(name, &[&tpcc[..], &[&connect], &words(options)[..]].concat()));
+        assert_eq!(holds(&ran), [Some(true); 17], "{ran:#}");
+        assert_eq!((&ran["config"]["warehouses"], &ran["config"]["orders"]), (&1.into(), &2_000.into()));
+    }
+    assert_refused(&remora("tpcc-more", &[&tpcc[..], &[&connect, "--orders", "9"]].concat()), &["--orders 9", "2000"]);
+    let only_orders = ["bench", "tpcc-no", "--connect", &connect, "--replicas", "1"];
+    assert_refused(&remora("tpcc-no", &only_orders), &["tpcc, not tpcc-no"]);
+}
+
+#[test]
 fn a_key_is_asked_for() {
     let key = |name: &str| {
         let path = scratch(name);

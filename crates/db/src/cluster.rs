@@ -12,7 +12,7 @@ use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::{Loopback, NodeStatus, ServerOptions, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
-use remora_index::Sizes;
+use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node};
 use remora_txn::recovery::Rollback;
@@ -106,6 +106,15 @@ struct Inner {
     announced_to: Option<Arc<dyn Configuration>>,
     tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
     metadata: Mutex<Metadata>,
+}
+
+/// A record as its bytes.
+struct Row<V>(V);
+
+impl<V: Record> AsRef<[u8]> for Row<V> {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -354,14 +363,26 @@ impl Cluster {
         table: &Table<K, V>,
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
-        struct Row<V>(V);
-        impl<V: Record> AsRef<[u8]> for Row<V> {
-            fn as_ref(&self) -> &[u8] {
-                self.0.as_bytes()
-            }
-        }
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
         self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &table.inner, rows).await)
+    }
+
+    /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
+    /// told now and then of so many rows more.
+    pub fn load_parts<K: Key, V: Record + Send + Sync>(
+        &self,
+        table: &Table<K, V>,
+        parts: u64,
+        part: impl Fn(u64) -> Vec<(K, V)> + Sync,
+        loaded: impl FnMut(u64),
+    ) -> Result<u64, OpenError> {
+        let make = |number| {
+            let rows = part(number).into_iter();
+            rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value))).collect()
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let parts = Parts { count: parts, make: &make, threads };
+        self.administer(async |lane: &Lane| remora_index::bulk_load_parts(lane, &table.inner, parts, loaded).await)
     }
 
     /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all is as it should be.

@@ -31,10 +31,63 @@ pub async fn bulk_load<V: AsRef<[u8]>>(
 /// The word of an FStore shard's header that counts what was loaded; behind the structural record.
 const LOADED_WORD: usize = 9;
 
+/// The same from parts, which so many threads make, bin and lay out side by side; only the writing is the calling thread's.
+/// The table comes out the same however many threads there are. `loaded` is told of rows that have been laid out.
+pub async fn bulk_load_parts<V: AsRef<[u8]> + Send + Sync>(
+    lane: &Lane,
+    table: &Table,
+    parts: Parts<'_, V>,
+    loaded: impl FnMut(u64),
+) -> Result<u64, IndexError> {
+    match (table.cluster_hash(), table.fstore()) {
+        (Some(geometry), _) => {
+            let builder = |shard| ClusterHash::new(table, *geometry, shard);
+            load_parts(lane, table, parts, HEADER_SLOTS_WORD, builder, loaded).await
+        }
+        (_, Some(geometry)) => {
+            load_parts(lane, table, parts, LOADED_WORD, |shard| FStore::new(table, *geometry, shard), loaded).await
+        }
+        (None, None) => unreachable!("a table has one of the two"),
+    }
+}
+
+/// Rows of a table, in parts that can be made side by side.
+pub struct Parts<'p, V> {
+    /// How many parts.
+    pub count: u64,
+    /// Makes one.
+    pub make: &'p (dyn Fn(u64) -> Vec<(Key, V)> + Sync),
+    /// Parts that are made at a time.
+    pub threads: usize,
+}
+
 /// A shard being built.
 trait Build {
     fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError>;
     async fn write(self, lane: &Lane) -> Result<(), IndexError>;
+}
+
+/// Refuses a table that has rows.
+async fn check_empty(lane: &Lane, table: &Table, loaded_word: usize) -> Result<(), IndexError> {
+    for shard in 0..table.shards() {
+        let mut round = lane.round();
+        let header = round.read(table.shard_replicas(shard)[0].address(0), HEADER_BYTES as usize);
+        if lane.execute(round).await?.words(header)[loaded_word] != 0 {
+            return Err(IndexError::NotEmpty(table.name().to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a row that the table has no place for.
+fn check_sizes(table: &Table, key: &Key, value: &[u8]) -> Result<(), IndexError> {
+    let layout = &table.entry().spec.layout;
+    let check = |what, bytes: usize, expected: usize, fits: bool| {
+        if fits { Ok(()) } else { Err(IndexError::Size { table: table.name().to_owned(), what, bytes, expected }) }
+    };
+    let key_bytes = key.bytes().len();
+    check("key", key_bytes, layout.key_bytes.into(), key_bytes == usize::from(layout.key_bytes))?;
+    check("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)
 }
 
 async fn load<V: AsRef<[u8]>, B: Build>(
@@ -44,31 +97,77 @@ async fn load<V: AsRef<[u8]>, B: Build>(
     loaded_word: usize,
     builder: impl Fn(u16) -> B,
 ) -> Result<u64, IndexError> {
-    for shard in 0..table.shards() {
-        let mut round = lane.round();
-        let header = round.read(table.shard_replicas(shard)[0].address(0), HEADER_BYTES as usize);
-        if lane.execute(round).await?.words(header)[loaded_word] != 0 {
-            return Err(IndexError::NotEmpty(table.name().to_owned()));
-        }
-    }
-    let layout = &table.entry().spec.layout;
-    let check = |what, bytes: usize, expected: usize, fits: bool| {
-        if fits { Ok(()) } else { Err(IndexError::Size { table: table.name().to_owned(), what, bytes, expected }) }
-    };
+    check_empty(lane, table, loaded_word).await?;
     let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
     let mut count = 0;
     for (key, value) in rows {
         count += 1;
-        let (key_bytes, value) = (key.bytes().len(), value.as_ref());
-        check("key", key_bytes, layout.key_bytes.into(), key_bytes == usize::from(layout.key_bytes))?;
-        check("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)?;
+        check_sizes(table, &key, value.as_ref())?;
         let shard = table.home(key.hash()).shard;
-        builders[usize::from(shard)].add(&key, value, count)?;
+        builders[usize::from(shard)].add(&key, value.as_ref(), count)?;
     }
     for builder in builders {
         builder.write(lane).await?;
     }
     Ok(count)
+}
+
+async fn load_parts<V: AsRef<[u8]> + Send + Sync, B: Build + Send>(
+    lane: &Lane,
+    table: &Table,
+    parts: Parts<'_, V>,
+    loaded_word: usize,
+    builder: impl Fn(u16) -> B,
+    mut loaded: impl FnMut(u64),
+) -> Result<u64, IndexError> {
+    check_empty(lane, table, loaded_word).await?;
+    let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
+    let mut count = 0;
+    let mut first = 0;
+    while first < parts.count {
+        let end = parts.count.min(first + parts.threads.max(1) as u64);
+        let binned = side_by_side(first..end, |part| {
+            let mut bins: Vec<Vec<(Key, V)>> = (0..table.shards()).map(|_| Vec::new()).collect();
+            for (key, value) in (parts.make)(part) {
+                check_sizes(table, &key, value.as_ref())?;
+                bins[usize::from(table.home(key.hash()).shard)].push((key, value));
+            }
+            Ok(bins)
+        })?;
+        let rows: usize = binned.iter().flatten().map(Vec::len).sum();
+        count += rows as u64;
+        // Each shard's rows in the order of the parts.
+        side_by_side(builders.iter_mut().enumerate(), |(shard, builder)| {
+            let rows = binned.iter().flat_map(|bins| &bins[shard]);
+            rows.into_iter().try_for_each(|(key, value)| builder.add(key, value.as_ref(), count))
+        })?;
+        loaded(rows as u64);
+        first = end;
+    }
+    for builder in builders {
+        builder.write(lane).await?;
+    }
+    Ok(count)
+}
+
+/// Does something with each of several, on a thread of its own; the calling thread does the last one.
+fn side_by_side<T: Send, R: Send>(
+    all: impl Iterator<Item = T>,
+    work: impl Fn(T) -> Result<R, IndexError> + Sync,
+) -> Result<Vec<R>, IndexError> {
+    let mut all: Vec<T> = all.collect();
+    let Some(last) = all.pop() else { return Ok(Vec::new()) };
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || work(one))).collect();
+        let last = work(last);
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let mut done = threads.into_iter().map(join).collect::<Result<Vec<R>, _>>()?;
+        done.push(last?);
+        Ok(done)
+    })
 }
 
 /// A shard of the cluster-chaining hash table being built.

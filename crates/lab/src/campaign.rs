@@ -36,8 +36,9 @@ use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
 use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
 use remora_fabric::{ClientId, Fabric, Nanos, probes};
 use remora_workload::smallbank::{Customers, SmallBank};
-use remora_workload::tatp::{Kind, Subscribers, Tatp};
-use remora_workload::{After, Invariant, Prng, Workload};
+use remora_workload::tatp::{self, Subscribers, Tatp};
+use remora_workload::tpcc::{self, Room, Scale, Tpcc};
+use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use reported::Reported;
 
 /// What runs.
@@ -47,13 +48,15 @@ pub enum Load {
     SmallBank,
     /// TATP on few subscribers, all kinds as often as each other.
     Tatp,
+    /// TPC-C on two small warehouses, all kinds as often as each other.
+    Tpcc,
     /// Reads, writes, inserts and deletes of few records, of one line and of many.
     Registers,
 }
 
 impl Load {
     /// All of them.
-    pub const ALL: [Load; 3] = [Load::SmallBank, Load::Tatp, Load::Registers];
+    pub const ALL: [Load; 4] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Registers];
 
     /// Its name on the command line.
     #[must_use]
@@ -61,6 +64,7 @@ impl Load {
         match self {
             Load::SmallBank => "smallbank",
             Load::Tatp => "tatp",
+            Load::Tpcc => "tpcc",
             Load::Registers => "registers",
         }
     }
@@ -286,6 +290,7 @@ impl Observer for Watch {
 enum Tables {
     SmallBank(SmallBank),
     Tatp(Tatp),
+    Tpcc(Tpcc),
     Registers(Registers),
 }
 
@@ -294,6 +299,7 @@ enum Tables {
 struct Ledgers {
     bank: <SmallBank as Workload>::Ledger,
     tatp: <Tatp as Workload>::Ledger,
+    tpcc: <Tpcc as Workload>::Ledger,
 }
 
 impl Tables {
@@ -305,6 +311,11 @@ impl Tables {
                 let subscribers = Subscribers::new((case.keys / 10).max(1) as u32);
                 Tatp::load(cluster, subscribers, case.seed).map(|tatp| Tables::Tatp(tatp.with_attempts(ATTEMPTS)))
             }
+            Load::Tpcc => {
+                let (scale, room) = supplier(case);
+                Tpcc::load(cluster, scale, room, case.seed, |_| ())
+                    .map(|tpcc| Tables::Tpcc(tpcc.with_attempts(ATTEMPTS)))
+            }
             Load::Registers => Registers::load(cluster, case.keys, random).map(Tables::Registers),
         };
         tables.map_err(|error| error.to_string())
@@ -315,6 +326,7 @@ impl Tables {
         match self {
             Tables::SmallBank(bank) => bank.warm(session, 0, 1).await,
             Tables::Tatp(tatp) => tatp.warm(session, 0, 1).await,
+            Tables::Tpcc(tpcc) => tpcc.warm(session, 0, 1).await,
             Tables::Registers(registers) => registers.read_all(session).await,
         }
     }
@@ -323,8 +335,12 @@ impl Tables {
         match self {
             Tables::SmallBank(bank) => bank.transact(session, random, &mut ledgers.bank).await,
             Tables::Tatp(tatp) => {
-                let (kind, _) = Kind::MIX[random.below(Kind::MIX.len() as u64) as usize];
+                let (kind, _) = tatp::Kind::MIX[random.below(tatp::Kind::MIX.len() as u64) as usize];
                 tatp.run(session, kind, random, &mut ledgers.tatp).await
+            }
+            Tables::Tpcc(tpcc) => {
+                let (kind, _) = tpcc::Kind::MIX[random.below(tpcc::Kind::MIX.len() as u64) as usize];
+                tpcc.run(session, kind, random, &mut ledgers.tpcc).await
             }
             Tables::Registers(registers) => registers.transact(session, random).await,
         }
@@ -347,6 +363,10 @@ impl Tables {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tatp).collect();
                 tatp.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
+            Tables::Tpcc(tpcc) => {
+                let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tpcc).collect();
+                tpcc.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
+            }
             Tables::Registers(registers) => {
                 let tables = registers.inspect(cluster)?;
                 let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
@@ -364,8 +384,10 @@ const ATTEMPTS: u32 = 8;
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
 /// How often a spare client looks whether it is needed.
 const SPARE_LOOKS: Nanos = 20_000;
-/// Bytes of a memory node.
+/// Bytes of a memory node, but for TPC-C.
 const NODE_BYTES: usize = 12 << 20;
+/// Memory nodes of every cluster.
+const NODES: u16 = 3;
 /// Virtual time in which every coroutine must commit again when the faults are over.
 const LIVENESS: Nanos = 50_000_000;
 /// Virtual time after which a run is given up.
@@ -402,7 +424,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         ..SimOptions::new(profile, case.seed)
     };
     let replicas = [3, 2, 1][random.below(3) as usize];
-    let cluster = ClusterOptions { memory_nodes: 3, replicas, node_bytes: NODE_BYTES, protocol: case.protocol };
+    let node_bytes = node_bytes(case, replicas);
+    let cluster = ClusterOptions { memory_nodes: NODES, replicas, node_bytes, protocol: case.protocol };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
     let cluster = cluster.with_lease(lease);
@@ -521,6 +544,23 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     ran.digest =
         lines.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     Ok(ran)
+}
+
+/// TPC-C's size: about as many customers as there are keys, and room for more orders than a run makes.
+fn supplier(case: &Case) -> (Scale, Room) {
+    let customers = (case.keys / 4).clamp(5, 3_000) as u16;
+    (Scale::small(2, 2, customers, case.keys.max(20) as u32), Room::for_orders(8 * case.transactions))
+}
+
+fn node_bytes(case: &Case, replicas: u8) -> usize {
+    if case.load != Load::Tpcc {
+        return NODE_BYTES;
+    }
+    // Those that take the places of others, too; and the janitor.
+    let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
+    let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines };
+    let (scale, room) = supplier(case);
+    Tpcc::node_bytes(&scale, room, &setting, case.protocol) as usize
 }
 
 /// Plans the faults of a run. One that has leases may lose a second client: the one that recovers the first.

@@ -10,7 +10,7 @@
 //! read, or, where the primary's CPU has said so, that it has to be asked again. A key that an inserter has had linked
 //! and not committed is an absent record with a version, and is validated like any other record.
 
-use remora_fabric::Round;
+use remora_fabric::{Completed, Round};
 use remora_index::cluster_hash::BUCKET_BYTES;
 use remora_index::{BucketRef, Location, Probe};
 use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
@@ -43,37 +43,27 @@ impl Tx<'_> {
             let mut round = self.lane.round();
             self.ask(&mut round);
             let done = self.lane.execute(round).await?;
-            let mut unstable = None;
+            let (mut unstable, mut stop) = (None, None);
             for index in self.state.sets.fetched..self.state.sets.items.len() {
-                let item = self.state.sets.items[index];
-                if !item.asked {
+                if !self.state.sets.items[index].asked {
                     continue;
                 }
-                let seen = match item.fetch {
-                    Fetch::Probe(bucket, from_slot) => {
-                        self.found_bucket(index, bucket, from_slot, done.words(item.read))?;
-                        continue;
-                    }
-                    Fetch::Record(found) => match self.examine(index, done.words(item.read)) {
-                        Seen::Another => {
-                            self.look_up_again(index, found)?;
-                            continue;
+                match self.arrived(index, &done) {
+                    Ok(Seen::Unstable(why)) => {
+                        unstable = Some(why);
+                        if let Abort::Locked(lock) = why {
+                            self.met(index, lock);
                         }
-                        seen => seen,
-                    },
-                    Fetch::Ask => self.found_by_call(index, done.reply(item.call), None)?,
-                    Fetch::Place(Intent::Insert) => self.found_prepared(index, done.reply(item.call))?,
-                    Fetch::Place(intent) => self.found_by_call(index, done.reply(item.call), Some(intent))?,
-                    Fetch::Here | Fetch::Absent | Fetch::Grow(_) => continue,
-                };
-                if let Seen::Unstable(why) = seen {
-                    unstable = Some(why);
-                    if let Abort::Locked(lock) = why {
-                        self.met(index, lock);
                     }
+                    Ok(_) => {}
+                    // The others' answers say which slots have been prepared, and are to be taken back.
+                    Err(error) => stop = stop.or(Some(error)),
                 }
             }
             drop(done);
+            if let Some(stop) = stop {
+                return Err(stop);
+            }
             let sets = &mut self.state.sets;
             let here = |item: &Item| matches!(item.fetch, Fetch::Here | Fetch::Absent);
             while sets.items.get(sets.fetched).is_some_and(here) {
@@ -88,6 +78,25 @@ impl Tx<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What an item has asked for has arrived.
+    #[inline]
+    fn arrived(&mut self, index: usize, done: &Completed<'_>) -> Result<Seen, Stop> {
+        let item = self.state.sets.items[index];
+        match item.fetch {
+            Fetch::Probe(bucket, from_slot) => {
+                self.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Seen::Kept)
+            }
+            Fetch::Record(found) => match self.examine(index, done.words(item.read)) {
+                Seen::Another => self.look_up_again(index, found).map(|()| Seen::Another),
+                seen => Ok(seen),
+            },
+            Fetch::Ask => self.found_by_call(index, done.reply(item.call), None),
+            Fetch::Place(Intent::Insert) => self.found_prepared(index, done.reply(item.call)),
+            Fetch::Place(intent) => self.found_by_call(index, done.reply(item.call), Some(intent)),
+            Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
+        }
     }
 
     /// Adds the next step of every item to the round: as much as fits.

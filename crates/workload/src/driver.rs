@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, Error, Nanos, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
+use remora::{Cluster, Error, Limit, Nanos, Observer, Outcome, Session, TransactionEvent, Worker, WorkerOptions};
 use remora_fabric::Fault;
 use remora_fabric::thread_cpu_ns;
 
@@ -80,6 +80,8 @@ pub struct Measured {
     pub given_up: u64,
     /// How often a worker was taken for dead, and went on as a new client.
     pub fenced: u64,
+    /// It ended early, because a table had no room for another row.
+    pub table_full: bool,
     /// From the first transaction's begin to the last one's end.
     pub elapsed: Duration,
     /// The longest time in between in which none ended, in this process; a millisecond or less is told as one.
@@ -175,8 +177,8 @@ pub fn run_then<W: Workload>(
         let invariants = conclude(after)?;
         let cpu = CpuSeconds { workers: sum.cpu_seconds, appliers };
         let longest_gap = Duration::from_nanos(sum.pauses.map_or(0, |pauses| pauses.longest()));
-        let Ran { statistics, given_up, fenced, .. } = sum;
-        Ok(Measured { statistics, given_up, fenced, elapsed, longest_gap, cpu, invariants })
+        let Ran { statistics, given_up, fenced, table_full, .. } = sum;
+        Ok(Measured { statistics, given_up, fenced, table_full, elapsed, longest_gap, cpu, invariants })
     })
 }
 
@@ -230,6 +232,7 @@ struct Ran<Ledger> {
     ledgers: Vec<Ledger>,
     given_up: u64,
     fenced: u64,
+    table_full: bool,
     settled: bool,
     cpu_seconds: f64,
     ended: Option<Instant>,
@@ -240,7 +243,17 @@ impl<Ledger> Ran<Ledger> {
     fn new(types: usize) -> Ran<Ledger> {
         let statistics = Statistics::new(types);
         let ledgers = Vec::new();
-        Ran { statistics, ledgers, given_up: 0, fenced: 0, settled: true, cpu_seconds: 0.0, ended: None, pauses: None }
+        Ran {
+            statistics,
+            ledgers,
+            given_up: 0,
+            fenced: 0,
+            table_full: false,
+            settled: true,
+            cpu_seconds: 0.0,
+            ended: None,
+            pauses: None,
+        }
     }
 
     /// With what was counted, when nobody counts any more.
@@ -256,6 +269,7 @@ impl<Ledger> Ran<Ledger> {
         self.ledgers.extend(other.ledgers);
         self.given_up += other.given_up;
         self.fenced += other.fenced;
+        self.table_full |= other.table_full;
         self.settled &= other.settled;
         self.cpu_seconds += other.cpu_seconds;
         self.ended = self.ended.max(other.ended);
@@ -389,7 +403,8 @@ impl<W: Workload> Thread<'_, W> {
             session.observe(Some(Box::new(Watch(watched.clone()))));
         }
         let ended_before: u64 = tasks.iter().map(|task| task.ended).sum();
-        let (ended_count, given_up, fenced) = (Cell::new(ended_before), Cell::new(0_u64), Cell::new(false));
+        let (ended_count, given_up) = (Cell::new(ended_before), Cell::new(0_u64));
+        let (fenced, table_full) = (Cell::new(false), Cell::new(false));
         let tasks: Vec<Cell<Option<&mut Task>>> = tasks.iter_mut().map(|task| Cell::new(Some(task))).collect();
         let cpu_began = thread_cpu_ns();
         let results = worker.run(async |coroutine, session| {
@@ -406,6 +421,12 @@ impl<W: Workload> Thread<'_, W> {
                     Some(Ok(gave_up)) => given_up.set(given_up.get() + u64::from(gave_up)),
                     Some(Err(Error::Fenced)) => {
                         fenced.set(true);
+                        break;
+                    }
+                    Some(Err(Error::Limit(Limit::TableFull))) => {
+                        // What has been measured until now is what it is.
+                        table_full.set(true);
+                        self.stop.store(true, Ordering::Relaxed);
                         break;
                     }
                     Some(Err(error)) => {
@@ -444,8 +465,8 @@ impl<W: Workload> Thread<'_, W> {
         };
         let cpu_seconds = (thread_cpu_ns() - cpu_began) as f64 / 1e9;
         let ran = Ran::new(W::TYPES.len());
-        let (given_up, fenced) = (given_up.get(), fenced.get().into());
-        Ok(Ran { ledgers, given_up, fenced, settled, cpu_seconds, ended, ..ran })
+        let (given_up, fenced, table_full) = (given_up.get(), fenced.get().into(), table_full.get());
+        Ok(Ran { ledgers, given_up, fenced, table_full, settled, cpu_seconds, ended, ..ran })
     }
 
     /// What comes of something, unless the run fails meanwhile.
@@ -508,7 +529,16 @@ impl Measured {
     pub fn nothing<W: Workload>(invariants: Vec<Invariant>) -> Measured {
         let none = Duration::ZERO;
         let (statistics, cpu) = (Statistics::new(W::TYPES.len()), CpuSeconds::default());
-        Measured { statistics, given_up: 0, fenced: 0, elapsed: none, longest_gap: none, cpu, invariants }
+        Measured {
+            statistics,
+            given_up: 0,
+            fenced: 0,
+            table_full: false,
+            elapsed: none,
+            longest_gap: none,
+            cpu,
+            invariants,
+        }
     }
 
     /// The report of the run. The fabric's name and the options in force are the caller's to tell.
@@ -521,7 +551,8 @@ impl Measured {
             let round_trips = PerTransaction::of(&one.cost, one.committed).round_trips;
             let latency_us = LatencyUs::of(&one.latency);
             let TypeStatistics { committed, aborted, by_user: user, .. } = *one;
-            (*name, TypeReport { committed, aborted, user, latency_us, round_trips })
+            let throughput_tps = ratio(committed as f64, seconds);
+            (*name, TypeReport { committed, throughput_tps, aborted, user, latency_us, round_trips })
         });
         let phases = &statistics.phases;
         Report {
@@ -537,6 +568,7 @@ impl Measured {
             given_up: self.given_up,
             unknown: statistics.unknown,
             fenced: self.fenced,
+            table_full: self.table_full,
             max_gap_ms: self.longest_gap.as_micros() as f64 / 1e3,
             latency_us: LatencyUs::of(&statistics.latency()),
             per_transaction: PerTransaction::of(&statistics.cost(), committed),

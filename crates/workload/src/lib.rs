@@ -1,7 +1,7 @@
 //! Workloads, and what drives and measures them.
 //!
 //! A [`Workload`] is what transactions to run and what must hold after them; the [`driver`] runs one on threads and
-//! coroutines and measures; a [`Report`] says what came out. [`smallbank`] and [`tatp`] are workloads; [`micro`] runs
+//! coroutines and measures; a [`Report`] says what came out. [`smallbank`], [`tatp`] and [`tpcc`] are workloads; [`micro`] runs
 //! bare rounds, to tell what the fabric itself costs. Where several processes run one workload, a [`guestbook::GuestBook`]
 //! is what they know of each other.
 //!
@@ -15,11 +15,13 @@ mod invariants;
 mod machine;
 pub mod micro;
 mod report;
+mod rows;
 pub mod simulated;
 mod sizing;
 pub mod smallbank;
 mod statistics;
 pub mod tatp;
+pub mod tpcc;
 
 use std::future::Future;
 

@@ -38,6 +38,8 @@ pub struct Report {
     pub unknown: u64,
     /// How often a worker was taken for dead, and went on as a new client.
     pub fenced: u64,
+    /// The run ended early, because a table had no room for another row.
+    pub table_full: bool,
     /// The longest time in which no transaction of this process ended, committed or aborted by the workload; a
     /// millisecond or less is told as one.
     pub max_gap_ms: f64,
@@ -186,6 +188,8 @@ impl PerTransaction {
 pub struct TypeReport {
     /// Transactions that committed.
     pub committed: u64,
+    /// The same for each second.
+    pub throughput_tps: f64,
     /// Attempts that did not.
     pub aborted: u64,
     /// Of these, the ones that the workload itself gave up.

@@ -162,6 +162,7 @@ pub fn simulate<W: Workload>(
         statistics,
         given_up,
         fenced: 0,
+        table_full: false,
         elapsed: Duration::from_nanos(options.measure),
         longest_gap: Duration::from_nanos(pauses.longest()),
         cpu,

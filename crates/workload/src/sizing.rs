@@ -35,8 +35,13 @@ impl TableSize {
     }
 }
 
-/// Bytes that each memory node needs for these tables.
+/// Bytes that each memory node needs for these tables, by whichever protocol.
 pub(crate) fn node_bytes(tables: &[TableSize], setting: &Setting) -> u64 {
+    node_bytes_of(tables, setting, &[IndexKind::ClusterHash, IndexKind::FStore])
+}
+
+/// The same with any of these indexes.
+pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[IndexKind]) -> u64 {
     /// Superblock, catalog, and rounding to pages.
     const FIXED: u64 = 4 << 20;
     let shards = tables.iter().map(|table| {
@@ -44,8 +49,7 @@ pub(crate) fn node_bytes(tables: &[TableSize], setting: &Setting) -> u64 {
         let share = table.rows.div_ceil(setting.memory_nodes.max(1).into());
         // More records than there are addresses in a shard need more than any machine has, and must not overflow.
         let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
-        let kinds = [IndexKind::ClusterHash, IndexKind::FStore];
-        kinds.map(|kind| Sizes::for_rows(kind, rows, table.slot_bytes).shard_bytes).into_iter().max().unwrap_or(0)
+        kinds.iter().map(|kind| Sizes::for_rows(*kind, rows, table.slot_bytes).shard_bytes).max().unwrap_or(0)
     });
     let tables = shards.fold(0, u64::saturating_add).saturating_mul(setting.replicas.into());
     let rings = setting.workers.saturating_mul(setting.coroutines * RING_EXTENT_BYTES + 4096);

@@ -109,15 +109,7 @@ pub struct CallForwarding {
 }
 
 // Rows repeat their keys, as the specification's do: who walks a whole table sees rows only.
-macro_rules! records {
-    ($($row:ty, $bytes:literal, $schema:literal;)*) => {$(
-        const _: () = assert!(size_of::<$row>() == $bytes);
-        impl Record for $row {
-            const SCHEMA: &'static str = $schema;
-        }
-    )*};
-}
-records! {
+crate::rows::records! {
     Subscriber, 44, "tatp subscriber: s_id, msc_location, vlr_location u32, bits u16, hex 5, byte2 10, sub_nbr 15";
     Number, 20, "tatp sub_nbr: s_id u32, sub_nbr 15";
     AccessInfo, 16, "tatp access_info: s_id u32, ai_type, data1, data2 u8, data3 3, data4 5";

@@ -1,0 +1,134 @@
+//! `remora bench tpcc` and `remora bench tpcc-no`.
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use remora::{Cluster, OpenError};
+use remora_workload::available_bytes;
+use remora_workload::tpcc::{NewOrders, Room, Scale, Tpcc};
+use serde::Serialize;
+
+use crate::bench::{Bench, RunArgs};
+use crate::connected::agrees;
+use crate::{Failure, Verdict};
+
+#[derive(Clone, Debug, Args, Serialize)]
+#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(after_help = "Examples:
+  remora bench tpcc
+  remora bench tpcc --threads 2 --warehouses 8 --protocol ford --report -
+  remora bench tpcc-no --replicas 1 --seconds 5
+  remora bench tpcc --warehouses 1 --transactions 20000 --history run.jsonl && remora check run.jsonl
+
+Orders stay, so tables have room for those that a run of its length makes; one that makes more ends early, and says so.
+An order of an item that nobody has is the workload's own abort: TPC-C expects one in a hundred.
+
+Exit status: 0 done, 1 an invariant does not hold, 2 bad input.")]
+pub(crate) struct TpccOptions {
+    #[command(flatten)]
+    #[serde(flatten)]
+    run: RunArgs,
+    /// Warehouses, each with 30,000 customers, as many orders, and 100,000 stocks [default: one for each thread].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    warehouses: Option<u16>,
+    /// Orders that there is room for beside those that are loaded [default: what a run of this length makes].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    orders: Option<u64>,
+}
+
+/// What mix is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mix {
+    Standard,
+    NewOrdersOnly,
+}
+
+pub(crate) fn tpcc(options: &TpccOptions) -> Result<Verdict, Failure> {
+    let (mut bench, size) = prepare(options, Mix::Standard)?;
+    let opened = bench.open(|cluster| size.load(cluster))?;
+    let config = settled(options, &bench, &opened.workload)?;
+    bench.run(&opened, &config)
+}
+
+pub(crate) fn tpcc_no(options: &TpccOptions) -> Result<Verdict, Failure> {
+    let (mut bench, size) = prepare(options, Mix::NewOrdersOnly)?;
+    let opened = bench.open(|cluster| Ok(NewOrders::of(size.load(cluster)?)))?;
+    let config = settled(options, &bench, opened.workload.tpcc())?;
+    bench.run(&opened, &config)
+}
+
+/// What is to be loaded.
+struct Size {
+    scale: Scale,
+    room: Room,
+    seed: u64,
+}
+
+impl Size {
+    fn load(&self, cluster: &Cluster) -> Result<Tpcc, OpenError> {
+        let bar = ProgressBar::new(self.scale.rows());
+        let style = ProgressStyle::with_template("{wide_bar} {percent:>3} %  {pos} rows loaded");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let loaded = Tpcc::load(cluster, self.scale, self.room, self.seed, |rows| bar.inc(rows));
+        bar.finish_and_clear();
+        loaded
+    }
+}
+
+fn prepare(options: &TpccOptions, mix: Mix) -> Result<(Bench, Size), Failure> {
+    let run = options.run.settled()?;
+    // Where orders are always to be distributed there must be another warehouse.
+    let least = if mix == Mix::NewOrdersOnly { 2 } else { 1 };
+    let warehouses = options.warehouses.unwrap_or(run.threads().max(least) as u16);
+    let scale = Scale::full(warehouses);
+    let needed = |room| Tpcc::node_bytes(&scale, room, &run.setting(), run.protocol());
+    let room = match options.orders {
+        Some(orders) => Room::for_orders(orders),
+        None => default_room(&run, mix, needed),
+    };
+    let (needed, because_of) = (needed(room), format!("--warehouses {warehouses} --orders {}", room.orders));
+    let bench = Bench::sized(run, needed, because_of);
+    let seed = bench.run.seed;
+    Ok((bench, Size { scale, room, seed }))
+}
+
+/// More orders a second than a thread makes, beside the other transactions: on memory nodes of its own process, ...
+const ORDERS_PER_SECOND: f64 = 30_000.0;
+/// ... on others, ...
+const ORDERS_PER_SECOND_CONNECTED: f64 = 10_000.0;
+/// ... and in virtual time.
+const ORDERS_PER_VIRTUAL_SECOND: f64 = 500_000.0;
+
+/// Room for what a run makes; but its own memory nodes take no more than half of the memory that there is, if less will do.
+fn default_room(run: &RunArgs, mix: Mix, needed: impl Fn(Room) -> u64) -> Room {
+    const ORDERS_MIN: u64 = 100_000;
+    if let Some(transactions) = run.transactions() {
+        return match mix {
+            Mix::Standard => Room::for_transactions(transactions),
+            Mix::NewOrdersOnly => Room::for_orders(transactions),
+        };
+    }
+    let rate = match (&run.connect, run.is_simulated()) {
+        (Some(_), _) => ORDERS_PER_SECOND_CONNECTED,
+        (None, true) => ORDERS_PER_VIRTUAL_SECOND,
+        (None, false) => ORDERS_PER_SECOND,
+    };
+    // Alone, it makes twice as many.
+    let share = if mix == Mix::NewOrdersOnly { 2.0 } else { 1.0 };
+    let mut orders = (run.seconds_at_most() * rate * share * run.threads() as f64) as u64;
+    if let (None, false, Some(available)) = (&run.connect, run.is_simulated(), available_bytes()) {
+        let takes_too_much =
+            |orders| needed(Room::for_orders(orders)).saturating_mul(run.memory_nodes().into()) > available / 2;
+        while orders > ORDERS_MIN && takes_too_much(orders) {
+            orders = (orders / 4 * 3).max(ORDERS_MIN);
+        }
+    }
+    Room::for_orders(orders)
+}
+
+/// The options in force. The tables have the size that they were loaded with.
+fn settled(options: &TpccOptions, bench: &Bench, found: &Tpcc) -> Result<TpccOptions, Failure> {
+    let (warehouses, orders) = (found.scale().warehouses, found.room().orders);
+    agrees("--warehouses", options.warehouses, warehouses)?;
+    agrees("--orders", options.orders, orders)?;
+    Ok(TpccOptions { warehouses: Some(warehouses), orders: Some(orders), run: bench.run.clone() })
+}

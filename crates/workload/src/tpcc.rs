@@ -1,0 +1,510 @@
+//! TPC-C: the five transactions of a wholesale supplier with warehouses, districts and customers, in the standard mix (TPC
+//! Benchmark C, revision 5.11), without keying and think times. Not an audited result, nor anything to compare with one.
+//!
+//! | transaction  | share | reads and writes                                                 | round trips (`drtm-r`) |
+//! | ------------ | ----: | ---------------------------------------------------------------- | ---------------------: |
+//! | new_order    |  45 % | warehouse, customer, n item R, district, latest, n stock U; order, new_order, n order_line I | 5 |
+//! | payment      |  43 % | warehouse, district U, history I, (namesakes R;) customer U      | 3, by name 5           |
+//! | order_status |   4 % | (namesakes R;) customer, latest R; order, n order_line R         | 3, by name 4           |
+//! | delivery     |   4 % | 10 undelivered U; 10 new_order D, order U; 10 customer, 10 n order_line U | 7 or more     |
+//! | stock_level  |   4 % | district R; 20 order R; 20 n order_line R; as many stock R       | 9 or more              |
+//!
+//! n is 5 to 15. R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs what is before it, and
+//! everything else of a transaction is fetched in one round, or in as many as its size needs. 60 % of the customers are asked
+//! for by name. Rows that came during the run cost a look into the index more, unless the client has read them before.
+//!
+//! # Where this is not the specification's
+//!
+//! - All indexes are hash tables, so what the specification selects by a range, or by something that is no key, goes by
+//!   access paths of their own: [`Undelivered`](schema::Undelivered), [`Latest`](schema::Latest) and
+//!   [`Namesakes`](schema::Namesakes). A Stock-Level reads the orders to know how many lines they have.
+//! - Terminals are not bound to a warehouse: each transaction draws its own.
+//! - A Delivery is one transaction for all ten districts (clause 2.7.2 also allows one for each), and is not queued.
+//! - Everything is strictly serializable, also the Stock-Level, of which clause 3.4 asks less.
+//! - Orders are never taken away, so a run needs room for those that it makes ([`Room`]); it ends when there is none.
+
+mod audit;
+mod draw;
+mod population;
+pub mod schema;
+mod transactions;
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use remora::{Cluster, Error, Key, OpenError, Protocol, Record, Session, Table, TransactionOptions};
+
+pub use draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Wanted, Who};
+pub use transactions::{Ordered, Paid, Status};
+
+use crate::guestbook::{LEDGER_WORDS, Ledger, PARAMETERS, Parameters};
+use crate::report::Invariant;
+use crate::sizing::{self, Setting};
+use crate::{After, Prng, Workload, draw_from, glance};
+use population::Population;
+use schema::{Capacity, LINES_MAX, Tables};
+
+/// The workload's own abort: nobody has an item of this number. Of no size, so that giving up allocates nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnusedItem;
+
+impl fmt::Display for UnusedItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody has this item, as TPC-C expects of a hundredth of the orders")
+    }
+}
+
+impl StdError for UnusedItem {}
+
+/// The workload's own abort where there are no transactions: two orders have been given the same number, and such things.
+/// Of a serializable protocol it is an error that ends the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inconsistent;
+
+impl fmt::Display for Inconsistent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row is not there, or is there already, as it comes without transactions")
+    }
+}
+
+impl StdError for Inconsistent {}
+
+/// The five transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A customer orders.
+    NewOrder,
+    /// A customer pays.
+    Payment,
+    /// How a customer's latest order stands.
+    OrderStatus,
+    /// The oldest orders of all districts are delivered.
+    Delivery,
+    /// How many of the items that were ordered lately are few.
+    StockLevel,
+}
+
+impl Kind {
+    /// All of them, with their share of the mix in percent.
+    pub const MIX: [(Kind, u64); 5] =
+        [(Kind::NewOrder, 45), (Kind::Payment, 43), (Kind::OrderStatus, 4), (Kind::Delivery, 4), (Kind::StockLevel, 4)];
+
+    /// The next one of the mix.
+    #[must_use]
+    pub fn draw(random: &mut Prng) -> Kind {
+        draw_from(&Kind::MIX, random)
+    }
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scale {
+    /// Warehouses.
+    pub warehouses: u16,
+    /// Districts of each: 10, or fewer in tests.
+    pub districts: u8,
+    /// Customers of each district, each with an order: 3,000, or fewer in tests.
+    pub customers: u16,
+    /// Of these orders, the last so many are not delivered: 900, or fewer in tests.
+    pub undelivered: u16,
+    /// Items: 100,000, or fewer in tests.
+    pub items: u32,
+}
+
+impl Scale {
+    /// The specification's, of so many warehouses.
+    #[must_use]
+    pub fn full(warehouses: u16) -> Scale {
+        Scale { warehouses, districts: 10, customers: 3_000, undelivered: 900, items: 100_000 }
+    }
+
+    /// A small one, for tests.
+    #[must_use]
+    pub fn small(warehouses: u16, districts: u8, customers: u16, items: u32) -> Scale {
+        Scale { warehouses, districts: districts.min(10), customers, undelivered: customers * 3 / 10, items }
+    }
+
+    /// About how many rows are loaded.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        let (warehouses, districts) = (u64::from(self.warehouses), u64::from(self.districts()));
+        let customers = districts * u64::from(self.customers);
+        let of_customers = customers * (10 + 4) + districts * u64::from(self.undelivered + self.names() + 2);
+        of_customers + warehouses * (u64::from(self.items) + 1) + u64::from(self.items)
+    }
+
+    /// Districts of all warehouses.
+    fn districts(&self) -> u32 {
+        u32::from(self.warehouses) * u32::from(self.districts)
+    }
+
+    /// Last names.
+    fn names(&self) -> u16 {
+        self.customers.min(1_000)
+    }
+
+    /// The specification's rules, and what the tables' keys have room for.
+    fn is_allowed(&self) -> bool {
+        let counts = [self.warehouses, self.districts.into(), self.customers];
+        let some = counts.iter().all(|count| *count > 0) && self.items > 0;
+        some && self.districts <= 10 && self.undelivered <= self.customers
+    }
+}
+
+/// What can come beside what is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Orders.
+    pub orders: u64,
+    /// Payments.
+    pub payments: u64,
+}
+
+impl Room {
+    /// For so many orders, and as many payments as come with them.
+    #[must_use]
+    pub fn for_orders(orders: u64) -> Room {
+        Room { orders, payments: orders.saturating_add(6 * orders.isqrt()) }
+    }
+
+    /// For so many transactions of the mix, with six standard deviations.
+    #[must_use]
+    pub fn for_transactions(transactions: u64) -> Room {
+        let part = |percent: u64| transactions / 100 * percent + 4 * transactions.isqrt() + percent;
+        Room { orders: part(45), payments: part(43) }
+    }
+}
+
+/// What committed transactions have done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Done {
+    /// Orders made.
+    pub orders: u64,
+    /// Payments.
+    pub payments: u64,
+    /// Money paid, in cents.
+    pub paid: i64,
+    /// Orders delivered.
+    pub delivered: u64,
+}
+
+impl Ledger for Done {
+    fn to_words(&self) -> [i64; LEDGER_WORDS] {
+        [self.orders as i64, self.payments as i64, self.paid, self.delivered as i64]
+    }
+
+    fn from_words([orders, payments, paid, delivered]: [i64; LEDGER_WORDS]) -> Done {
+        Done { orders: orders as u64, payments: payments as u64, paid, delivered: delivered as u64 }
+    }
+}
+
+/// The supplier: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct Tpcc {
+    tables: Tables,
+    scale: Scale,
+    room: Room,
+    attempts: u32,
+    always_distributed: bool,
+    serializable: bool,
+}
+
+impl Tpcc {
+    /// Creates the tables and loads the population of a seed; `loaded` is told now and then of so many rows more.
+    pub fn load(
+        cluster: &Cluster,
+        scale: Scale,
+        room: Room,
+        seed: u64,
+        mut loaded: impl FnMut(u64),
+    ) -> Result<Tpcc, OpenError> {
+        assert!(scale.is_allowed(), "{scale:?}");
+        let tables = Tables::create(cluster, &Capacity::of(&scale, room))?;
+        let of = &Population { scale, seed };
+        let districts = u64::from(scale.districts());
+        let loaded = &mut loaded;
+        cluster.load_parts(&tables.order_line, districts, |part| of.order_lines(of.place(part)), &mut *loaded)?;
+        let stock_parts = of.item_parts() * u64::from(scale.warehouses);
+        cluster.load_parts(&tables.stock, stock_parts, |part| of.stocks(part), &mut *loaded)?;
+        cluster.load_parts(&tables.customer, districts, |part| of.customers(of.place(part)), &mut *loaded)?;
+        cluster.load_parts(&tables.item, of.item_parts(), |part| of.items(part), &mut *loaded)?;
+        cluster.load_parts(&tables.order, districts, |part| of.orders(of.place(part)), &mut *loaded)?;
+        cluster.load_parts(&tables.latest, districts, |part| of.latest(of.place(part)), &mut *loaded)?;
+        cluster.load_parts(&tables.history, districts, |part| of.history(of.place(part)), &mut *loaded)?;
+        cluster.load_parts(&tables.new_order, districts, |part| of.new_orders(of.place(part)), &mut *loaded)?;
+        cluster.load_parts(&tables.namesakes, districts, |part| of.namesakes(of.place(part)), &mut *loaded)?;
+        cluster.load(&tables.undelivered, (0..districts).map(|part| of.undelivered(of.place(part))))?;
+        cluster.load(&tables.district, (0..districts).map(|part| of.district(of.place(part))))?;
+        cluster.load(&tables.warehouse, (1..=scale.warehouses).map(|w_id| (w_id, of.warehouse(w_id))))?;
+        Ok(Tpcc::of(cluster, tables, scale, room))
+    }
+
+    fn of(cluster: &Cluster, tables: Tables, scale: Scale, room: Room) -> Tpcc {
+        let attempts = TransactionOptions::default().attempts;
+        let serializable = cluster.protocol().is_serializable();
+        Tpcc { tables, scale, room, attempts, always_distributed: false, serializable }
+    }
+
+    /// How much there was of everything at the beginning.
+    #[must_use]
+    pub fn scale(&self) -> &Scale {
+        &self.scale
+    }
+
+    /// What there was room for beside it.
+    #[must_use]
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// The same, with transactions that are given up after so many attempts.
+    #[must_use]
+    pub fn with_attempts(self, attempts: u32) -> Tpcc {
+        Tpcc { attempts, ..self }
+    }
+
+    /// Bytes that each memory node needs.
+    #[must_use]
+    pub fn node_bytes(scale: &Scale, room: Room, setting: &Setting, protocol: Protocol) -> u64 {
+        sizing::node_bytes_of(&Capacity::of(scale, room).tables(), setting, &[protocol.index()])
+    }
+
+    /// Runs one transaction of a kind, and keeps the ledger.
+    pub async fn run(
+        &self,
+        session: &mut Session,
+        kind: Kind,
+        random: &mut Prng,
+        ledger: &mut Done,
+    ) -> Result<(), Error> {
+        match self.run_one(session, kind, random, ledger).await {
+            Err(Error::NotFound | Error::Exists) if !self.serializable => Err(Error::user(Inconsistent)),
+            ran => ran,
+        }
+    }
+
+    async fn run_one(
+        &self,
+        session: &mut Session,
+        kind: Kind,
+        random: &mut Prng,
+        ledger: &mut Done,
+    ) -> Result<(), Error> {
+        let (scale, now) = (&self.scale, session.lane().now());
+        match kind {
+            Kind::NewOrder => {
+                let input = NewOrderInput::draw(scale, self.always_distributed, now, random);
+                self.new_order(session, &input).await?;
+                ledger.orders += 1;
+            }
+            Kind::Payment => {
+                let input = PaymentInput::draw(scale, now, random);
+                self.payment(session, &input).await?;
+                ledger.payments += 1;
+                ledger.paid += input.amount;
+            }
+            Kind::OrderStatus => {
+                self.order_status(session, &OrderStatusInput::draw(scale, random)).await?;
+            }
+            Kind::Delivery => {
+                let delivered = self.delivery(session, &DeliveryInput::draw(scale, now, random)).await?;
+                ledger.delivered += u64::from(delivered);
+            }
+            Kind::StockLevel => {
+                self.stock_level(session, &StockLevelInput::draw(scale, random)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn options(&self, kind: Kind) -> TransactionOptions {
+        TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() }
+    }
+
+    /// Reads what belongs to some districts: see [`Workload::warm`].
+    async fn warm_district(&self, session: &mut Session, w_id: u16, d_id: u8) -> Result<(), Error> {
+        let (customers, tables) = (self.scale.customers, &self.tables);
+        // What other clients have changed since is there to be read, too, unless they are at it now.
+        let mut bounds = (u32::from(customers) + 1, u32::from(customers - self.scale.undelivered) + 1);
+        let read = glance(session, async |tx| {
+            let next = tx.want(&tables.district, (w_id, d_id));
+            let oldest = tx.want(&tables.undelivered, (w_id, d_id));
+            tx.fetch().await?;
+            bounds = (tx.get(next)?.next_o_id, tx.get(oldest)?.o_id);
+            Ok(())
+        });
+        read.await?;
+        let (next, oldest) = bounds;
+        touch(session, &tables.customer, (1..=customers).map(|c_id| (w_id, d_id, c_id))).await?;
+        touch(session, &tables.latest, (1..=customers).map(|c_id| (w_id, d_id, c_id))).await?;
+        touch(session, &tables.namesakes, (0..self.scale.names()).map(|name| (w_id, d_id, name, 0))).await?;
+        touch(session, &tables.order, (1..next).map(|o_id| (w_id, d_id, o_id))).await?;
+        touch(session, &tables.new_order, (oldest..next).map(|o_id| (w_id, d_id, o_id))).await?;
+        let of_order = |o_id| (1..=LINES_MAX as u8).map(move |number| (w_id, d_id, o_id, number));
+        touch(session, &tables.order_line, (oldest..next).flat_map(of_order)).await
+    }
+}
+
+/// Reads records for their locations' sake.
+async fn touch<K: Key + Clone, V: Record>(
+    session: &mut Session,
+    table: &Table<K, V>,
+    mut keys: impl Iterator<Item = K>,
+) -> Result<(), Error> {
+    const BATCH: usize = 64;
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        batch.clear();
+        batch.extend(keys.by_ref().take(BATCH));
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let read = glance(session, async |tx| {
+            for key in &batch {
+                tx.want(table, key.clone());
+            }
+            tx.fetch().await
+        });
+        read.await?;
+    }
+}
+
+impl Workload for Tpcc {
+    type Ledger = Done;
+
+    const NAME: &'static str = "tpcc";
+
+    const TYPES: &'static [&'static str] = &["new_order", "payment", "order_status", "delivery", "stock_level"];
+
+    const INVARIANTS: &'static [&'static str] = audit::NAMES;
+
+    fn open(cluster: &Cluster, parameters: &Parameters) -> Result<Tpcc, OpenError> {
+        let [warehouses, districts, customers, undelivered, items, orders, payments, ..] = *parameters;
+        let scale = Scale {
+            warehouses: warehouses as u16,
+            districts: districts as u8,
+            customers: customers as u16,
+            undelivered: undelivered as u16,
+            items: items as u32,
+        };
+        let (tables, room) = (Tables::open(cluster)?, Room { orders, payments });
+        Ok(Tpcc::of(cluster, tables, scale, room))
+    }
+
+    fn parameters(&self) -> Parameters {
+        let Scale { warehouses, districts, customers, undelivered, items } = self.scale;
+        let Room { orders, payments } = self.room;
+        let counts = [warehouses.into(), districts.into(), customers.into(), undelivered.into(), items.into()];
+        let mut parameters = [0; PARAMETERS];
+        parameters[..5].copy_from_slice(&counts);
+        parameters[5..7].copy_from_slice(&[orders, payments]);
+        parameters
+    }
+
+    /// Everything but payments, which nobody reads, and the lines of orders that have been delivered.
+    async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
+        let bound = |all: u32, part: u64| (u128::from(all) * u128::from(part) / u128::from(parts)) as u32;
+        let share = |all| bound(all, part)..bound(all, part + 1);
+        let &Scale { warehouses, districts, items, .. } = &self.scale;
+        for district in share(self.scale.districts()) {
+            let (w_id, d_id) = (district / u32::from(districts), district % u32::from(districts));
+            self.warm_district(session, w_id as u16 + 1, d_id as u8 + 1).await?;
+        }
+        let items = share(items);
+        touch(session, &self.tables.item, items.clone().map(|item| item + 1)).await?;
+        for w_id in 1..=warehouses {
+            touch(session, &self.tables.stock, items.clone().map(|item| (w_id, item + 1))).await?;
+        }
+        touch(session, &self.tables.warehouse, 1..=warehouses).await
+    }
+
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
+        self.run(session, Kind::draw(random), random, ledger).await
+    }
+
+    fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {
+        audit::audit(self, cluster, &after)
+    }
+}
+
+/// TPC-C/no: New-Orders only, each with lines that another warehouse supplies, as several papers have it.
+#[derive(Clone, Debug)]
+pub struct NewOrders(Tpcc);
+
+impl NewOrders {
+    /// Of tables that were loaded for it.
+    #[must_use]
+    pub fn of(tpcc: Tpcc) -> NewOrders {
+        NewOrders(Tpcc { always_distributed: true, ..tpcc })
+    }
+
+    /// The supplier.
+    #[must_use]
+    pub fn tpcc(&self) -> &Tpcc {
+        &self.0
+    }
+}
+
+impl Workload for NewOrders {
+    type Ledger = Done;
+
+    const NAME: &'static str = "tpcc-no";
+
+    const TYPES: &'static [&'static str] = &[Tpcc::TYPES[Kind::NewOrder as usize]];
+
+    const INVARIANTS: &'static [&'static str] = Tpcc::INVARIANTS;
+
+    fn open(cluster: &Cluster, parameters: &Parameters) -> Result<NewOrders, OpenError> {
+        Ok(NewOrders::of(Tpcc::open(cluster, parameters)?))
+    }
+
+    fn parameters(&self) -> Parameters {
+        self.0.parameters()
+    }
+
+    async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
+        self.0.warm(session, part, parts).await
+    }
+
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
+        self.0.run(session, Kind::NewOrder, random, ledger).await
+    }
+
+    fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {
+        self.0.invariants(cluster, after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mix_has_its_shares() {
+        const DRAWS: u64 = 200_000;
+        let mut random = Prng::new(1);
+        let mut counts = [0_u64; Kind::MIX.len()];
+        (0..DRAWS).for_each(|_| counts[Kind::draw(&mut random) as usize] += 1);
+        for (kind, percent) in Kind::MIX {
+            let share = counts[kind as usize] as f64 / DRAWS as f64;
+            assert!((share - percent as f64 / 100.0).abs() < 0.005, "{kind:?}: {counts:?}");
+        }
+        assert_eq!(Kind::MIX.iter().map(|(_, percent)| percent).sum::<u64>(), 100);
+    }
+
+    #[test]
+    fn labels_are_the_places_of_names() {
+        let places = Kind::MIX.iter().enumerate().all(|(place, (kind, _))| *kind as usize == place);
+        assert!(places && Tpcc::TYPES.len() == Kind::MIX.len() && NewOrders::TYPES == ["new_order"]);
+    }
+
+    #[test]
+    fn parameters_are_found_again() {
+        let (scale, room) = (Scale::small(3, 2, 30, 100), Room::for_transactions(1_000));
+        let options = remora::ClusterOptions { memory_nodes: 1, replicas: 1, ..Default::default() };
+        let cluster = Cluster::embedded(options).expect("memory");
+        let tpcc = Tpcc::load(&cluster, scale, room, 1, |_| ()).expect("room");
+        let found = Tpcc::open(&cluster, &tpcc.parameters()).expect("tables");
+        assert_eq!((found.scale, found.room), (scale, room));
+    }
+}

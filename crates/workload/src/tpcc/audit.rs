@@ -1,0 +1,420 @@
+//! What must hold of TPC-C's tables when nothing runs: the consistency conditions of clause 3.3.2, all twelve; that the
+//! access paths lead where they should; and that what was committed is there.
+//!
+//! The eleventh condition is written for a database in which nothing has been delivered since it was loaded; here, the orders
+//! that customers have had delivered are counted in.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+
+use remora::{Cluster, Error, Inspection};
+
+use crate::report::Invariant;
+use crate::tpcc::schema::{Customer, History, NAMESAKES, Order, OrderLine};
+use crate::tpcc::{Done, Scale, Tpcc};
+use crate::{After, invariants};
+
+const CONDITIONS: usize = 12;
+const PATHS: usize = CONDITIONS;
+
+/// The names, in the order of [`audit`].
+pub(super) const NAMES: &[&str] = &[
+    "1: a warehouse's ytd is its districts'",
+    "2: the next order follows the last one",
+    "3: new orders have no gaps",
+    "4: a district has its order lines",
+    "5: only new orders have no carrier",
+    "6: an order has its lines",
+    "7: lines are delivered with orders",
+    "8: a warehouse's ytd is its payments'",
+    "9: a district's ytd is its payments'",
+    "10: a balance is delivered less paid",
+    "11: what is delivered is no new order",
+    "12: balance and paid are delivered",
+    "access paths lead to their rows",
+    ACCOUNTED,
+    invariants::REPLICAS,
+    invariants::LOCKS,
+    invariants::LOG,
+];
+
+const ACCOUNTED: &str = "what was committed is there";
+
+#[derive(Clone, Default)]
+struct SeenWarehouse {
+    found: bool,
+    ytd: i64,
+    paid: i64,
+}
+
+#[derive(Clone, Default)]
+struct SeenDistrict {
+    found: bool,
+    ytd: i64,
+    paid: i64,
+    next_o_id: u32,
+    /// Orders, by their number less 1.
+    orders: Vec<SeenOrder>,
+    counts: Counts,
+    undelivered: u32,
+}
+
+/// Rows of a district.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    orders: u64,
+    lines: u64,
+    new_orders: u64,
+    delivered: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct SeenOrder {
+    found: bool,
+    is_new: bool,
+    c_id: u16,
+    carrier_id: u8,
+    ol_cnt: u8,
+    lines: u8,
+    delivered_lines: u8,
+    /// Of the lines that have been delivered.
+    amount: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct SeenCustomer {
+    found: bool,
+    balance: i64,
+    ytd_payment: i64,
+    paid: i64,
+    /// Of all lines that have been delivered.
+    amount: i64,
+    latest: u32,
+    latest_lines: u8,
+    latest_found: u32,
+    latest_found_lines: u8,
+    named: bool,
+}
+
+/// What is remembered while the tables are walked.
+struct Seen {
+    scale: Scale,
+    orders_max: u64,
+    warehouses: Vec<SeenWarehouse>,
+    districts: Vec<SeenDistrict>,
+    customers: Vec<SeenCustomer>,
+    /// Rows of keys that there should not be.
+    strangers: u64,
+    delivery_cnt: u64,
+    history: u64,
+    paid: i64,
+}
+
+impl Seen {
+    fn new(tpcc: &Tpcc) -> Seen {
+        let scale = tpcc.scale;
+        let districts = scale.districts() as usize;
+        Seen {
+            scale,
+            // A number beyond all that there can be is that of a row that is damaged: no room is made for it.
+            orders_max: 2 * (u64::from(scale.customers) + tpcc.room.orders) + 1_024,
+            warehouses: vec![SeenWarehouse::default(); scale.warehouses.into()],
+            districts: vec![SeenDistrict::default(); districts],
+            customers: vec![SeenCustomer::default(); districts * usize::from(scale.customers)],
+            strangers: 0,
+            delivery_cnt: 0,
+            history: 0,
+            paid: 0,
+        }
+    }
+
+    fn place(&self, w_id: u16, d_id: u8) -> Option<usize> {
+        let inside = (1..=self.scale.warehouses).contains(&w_id) && (1..=self.scale.districts).contains(&d_id);
+        inside.then(|| usize::from(w_id - 1) * usize::from(self.scale.districts) + usize::from(d_id - 1))
+    }
+
+    fn warehouse(&mut self, w_id: u16) -> Option<&mut SeenWarehouse> {
+        self.warehouses.get_mut(usize::from(w_id).wrapping_sub(1))
+    }
+
+    fn district(&mut self, w_id: u16, d_id: u8) -> Option<&mut SeenDistrict> {
+        let place = self.place(w_id, d_id)?;
+        self.districts.get_mut(place)
+    }
+
+    fn customer(&mut self, w_id: u16, d_id: u8, c_id: u16) -> Option<&mut SeenCustomer> {
+        let place = self.place(w_id, d_id)?;
+        let inside = (1..=self.scale.customers).contains(&c_id);
+        let at = place * usize::from(self.scale.customers) + usize::from(c_id.wrapping_sub(1));
+        if inside { self.customers.get_mut(at) } else { None }
+    }
+
+    fn order(&mut self, w_id: u16, d_id: u8, o_id: u32) -> Option<&mut SeenOrder> {
+        let inside = (1..=self.orders_max).contains(&o_id.into());
+        let district = self.district(w_id, d_id).filter(|_| inside)?;
+        if district.orders.len() < o_id as usize {
+            district.orders.resize(o_id as usize, SeenOrder::default());
+        }
+        district.orders.get_mut(o_id as usize - 1)
+    }
+
+    fn see_customer(&mut self, row: &Customer) -> Option<()> {
+        self.delivery_cnt += u64::from(row.delivery_cnt);
+        self.district(row.w_id, row.d_id)?.counts.delivered += u64::from(row.delivery_cnt);
+        let seen = self.customer(row.w_id, row.d_id, row.c_id)?;
+        (seen.found, seen.balance, seen.ytd_payment) = (true, row.balance, row.ytd_payment);
+        Some(())
+    }
+
+    fn see_payment(&mut self, row: &History) -> Option<()> {
+        self.history += 1;
+        self.paid += row.amount;
+        self.warehouse(row.w_id)?.paid += row.amount;
+        self.district(row.w_id, row.d_id)?.paid += row.amount;
+        self.customer(row.c_w_id, row.c_d_id, row.c_id)?.paid += row.amount;
+        Some(())
+    }
+
+    fn see_order(&mut self, row: &Order) -> Option<()> {
+        self.district(row.w_id, row.d_id)?.counts.orders += 1;
+        let seen = self.order(row.w_id, row.d_id, row.o_id)?;
+        (seen.found, seen.c_id, seen.carrier_id, seen.ol_cnt) = (true, row.c_id, row.carrier_id, row.ol_cnt);
+        let customer = self.customer(row.w_id, row.d_id, row.c_id)?;
+        if customer.latest < row.o_id {
+            (customer.latest, customer.latest_lines) = (row.o_id, row.ol_cnt);
+        }
+        Some(())
+    }
+
+    fn see_line(&mut self, row: &OrderLine) -> Option<()> {
+        self.district(row.w_id, row.d_id)?.counts.lines += 1;
+        let seen = self.order(row.w_id, row.d_id, row.o_id)?;
+        seen.lines = seen.lines.saturating_add(1);
+        if row.delivery_d != 0 {
+            seen.delivered_lines = seen.delivered_lines.saturating_add(1);
+            seen.amount = seen.amount.saturating_add(row.amount);
+        }
+        Some(())
+    }
+
+    /// Walks all tables.
+    fn walk(tpcc: &Tpcc, cluster: &Cluster) -> Result<(Seen, Vec<Inspection>), Error> {
+        let seen = RefCell::new(Seen::new(tpcc));
+        let tables = &tpcc.tables;
+        let note = |known: Option<()>, seen: &mut Seen| seen.strangers += u64::from(known.is_none());
+        let found = vec![
+            cluster.inspect(&tables.warehouse, |row| {
+                let seen = &mut *seen.borrow_mut();
+                let known =
+                    seen.warehouse(row.w_id).map(|one| *one = SeenWarehouse { found: true, ytd: row.ytd, paid: 0 });
+                note(known, seen);
+            })?,
+            cluster.inspect(&tables.district, |row| {
+                let seen = &mut *seen.borrow_mut();
+                let known = seen.district(row.w_id, row.d_id);
+                let known = known.map(|one| (one.found, one.ytd, one.next_o_id) = (true, row.ytd, row.next_o_id));
+                note(known, seen);
+            })?,
+            cluster.inspect(&tables.customer, |row| {
+                let seen = &mut *seen.borrow_mut();
+                note(seen.see_customer(row), seen);
+            })?,
+            cluster.inspect(&tables.history, |row| {
+                let seen = &mut *seen.borrow_mut();
+                note(seen.see_payment(row), seen);
+            })?,
+            cluster.inspect(&tables.order, |row| {
+                let seen = &mut *seen.borrow_mut();
+                note(seen.see_order(row), seen);
+            })?,
+            cluster.inspect(&tables.new_order, |row| {
+                let seen = &mut *seen.borrow_mut();
+                let known = seen.order(row.w_id, row.d_id, row.o_id).map(|order| order.is_new = true);
+                if let Some(district) = seen.district(row.w_id, row.d_id) {
+                    district.counts.new_orders += 1;
+                }
+                note(known, seen);
+            })?,
+            cluster.inspect(&tables.order_line, |row| {
+                let seen = &mut *seen.borrow_mut();
+                note(seen.see_line(row), seen);
+            })?,
+            cluster.inspect(&tables.undelivered, |row| {
+                let seen = &mut *seen.borrow_mut();
+                let known = seen.district(row.w_id, row.d_id).map(|district| district.undelivered = row.o_id);
+                note(known, seen);
+            })?,
+            cluster.inspect(&tables.latest, |row| {
+                let seen = &mut *seen.borrow_mut();
+                let known = seen.customer(row.w_id, row.d_id, row.c_id);
+                let known = known.map(|one| (one.latest_found, one.latest_found_lines) = (row.o_id, row.ol_cnt));
+                note(known, seen);
+            })?,
+            cluster.inspect(&tables.namesakes, |row| {
+                let seen = &mut *seen.borrow_mut();
+                let before = usize::from(row.part) * NAMESAKES;
+                for c_id in row.c_ids.iter().take(usize::from(row.count).saturating_sub(before)) {
+                    let known = seen.customer(row.w_id, row.d_id, *c_id).map(|customer| customer.named = true);
+                    note(known, seen);
+                }
+            })?,
+            cluster.inspect(&tables.item, |_| ())?,
+            cluster.inspect(&tables.stock, |_| ())?,
+        ];
+        let mut seen = seen.into_inner();
+        seen.sum_up();
+        Ok((seen, found))
+    }
+
+    /// What customers have had delivered.
+    fn sum_up(&mut self) {
+        let customers = usize::from(self.scale.customers);
+        for (place, district) in self.districts.iter().enumerate() {
+            for order in &district.orders {
+                let at = usize::from(order.c_id).wrapping_sub(1);
+                if let Some(customer) = self.customers.get_mut(place * customers + at).filter(|_| at < customers) {
+                    customer.amount += i64::from(order.amount);
+                }
+            }
+        }
+    }
+}
+
+/// Where something does not hold: how often, and the first place.
+#[derive(Default)]
+struct Broken {
+    places: u64,
+    first: Option<String>,
+}
+
+impl Broken {
+    fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        self.places += u64::from(!holds);
+        if !holds && self.first.is_none() {
+            self.first = Some(what());
+        }
+    }
+
+    fn equal<T: PartialEq + Display>(&mut self, found: T, wanted: T, whose: impl Display) {
+        let holds = found == wanted;
+        self.check(holds, || format!("{whose}: {found}, not {wanted}"));
+    }
+
+    fn invariant(self, name: &'static str, of: &str) -> Invariant {
+        let holds = Some(self.places == 0);
+        let detail = match self.first {
+            None => format!("holds for all {of}"),
+            Some(first) => format!("does not hold in {} places of {of}; {first}", self.places),
+        };
+        Invariant { name, holds, detail }
+    }
+}
+
+/// Walks all tables. Needs quiet.
+pub(super) fn audit(tpcc: &Tpcc, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
+    let (seen, tables) = Seen::walk(tpcc, cluster)?;
+    let mut broken: [Broken; PATHS + 1] = Default::default();
+    warehouses(&seen, &mut broken);
+    districts(&seen, &mut broken);
+    customers(&seen, &mut broken);
+    broken[PATHS].check(seen.strangers == 0, || format!("{} rows should not be there", seen.strangers));
+    let orders: u64 = seen.districts.iter().map(|district| district.counts.orders).sum();
+    let of = |number: usize| match number {
+        0 | 7 => format!("{} warehouses", seen.warehouses.len()),
+        4..=6 => format!("{orders} orders"),
+        9 | 11 => format!("{} customers", seen.customers.len()),
+        PATHS => format!("{} districts and {} customers", seen.districts.len(), seen.customers.len()),
+        _ => format!("{} districts", seen.districts.len()),
+    };
+    let numbered = broken.into_iter().enumerate();
+    let mut all: Vec<_> = numbered.map(|(number, one)| one.invariant(NAMES[number], &of(number))).collect();
+    all.push(accounted(tpcc, &seen, after));
+    all.extend(invariants::of_tables(&tables, after.settled));
+    Ok(invariants::claimed_by(cluster.protocol(), all))
+}
+
+fn warehouses(seen: &Seen, broken: &mut [Broken]) {
+    let of_each = usize::from(seen.scale.districts);
+    for ((warehouse, districts), w_id) in seen.warehouses.iter().zip(seen.districts.chunks(of_each)).zip(1..) {
+        let whose = || format!("warehouse {w_id}");
+        let of_districts = districts.iter().map(|district| district.ytd).sum();
+        broken[0].check(warehouse.found, || format!("{} is missing", whose()));
+        broken[0].equal(warehouse.ytd, of_districts, whose());
+        broken[7].equal(warehouse.ytd, warehouse.paid, whose());
+    }
+}
+
+fn districts(seen: &Seen, broken: &mut [Broken]) {
+    let delivered_at_first = u64::from(seen.scale.customers - seen.scale.undelivered);
+    for (place, district) in seen.districts.iter().enumerate() {
+        let of_each = usize::from(seen.scale.districts);
+        let whose = format!("warehouse {}, district {}", place / of_each + 1, place % of_each + 1);
+        let SeenDistrict { orders, counts, next_o_id, .. } = district;
+        let all = || (1_u32..).zip(orders);
+        let last = all().filter(|(_, order)| order.found).map(|(o_id, _)| o_id).max().unwrap_or(0);
+        let new = || all().filter(|(_, order)| order.is_new).map(|(o_id, _)| o_id);
+        let (oldest_new, last_new) = (new().min(), new().max());
+        broken[1].check(district.found, || format!("{whose} is missing"));
+        broken[1].equal(next_o_id.wrapping_sub(1), last, &whose);
+        if let Some(last_new) = last_new {
+            broken[1].equal(last_new, last, format!("{whose}, new orders"));
+        }
+        let span = oldest_new.zip(last_new).map_or(0, |(oldest, last)| u64::from(last - oldest) + 1);
+        broken[2].equal(counts.new_orders, span, &whose);
+        let lines: u64 = orders.iter().map(|order| u64::from(order.ol_cnt)).sum();
+        broken[3].equal(counts.lines, lines, &whose);
+        for (o_id, order) in all() {
+            let whose = || format!("{whose}, order {o_id}");
+            broken[4].check((order.carrier_id == 0) == order.is_new || !order.found && !order.is_new, whose);
+            broken[5].check(order.lines == order.ol_cnt, whose);
+            let delivered = if order.carrier_id == 0 { 0 } else { order.lines };
+            broken[6].check(order.delivered_lines == delivered, whose);
+        }
+        broken[8].equal(district.ytd, district.paid, &whose);
+        let delivered = counts.orders.wrapping_sub(counts.new_orders);
+        broken[10].equal(delivered, delivered_at_first + counts.delivered, &whose);
+        broken[PATHS].equal(district.undelivered, oldest_new.unwrap_or(*next_o_id), &whose);
+    }
+}
+
+fn customers(seen: &Seen, broken: &mut [Broken]) {
+    let (of_each, customers) = (usize::from(seen.scale.districts), usize::from(seen.scale.customers));
+    for (place, customer) in seen.customers.iter().enumerate() {
+        let whose = || {
+            let (district, c_id) = (place / customers, place % customers + 1);
+            format!("warehouse {}, district {}, customer {c_id}", district / of_each + 1, district % of_each + 1)
+        };
+        let SeenCustomer { balance, amount, paid, ytd_payment, .. } = *customer;
+        let differs = |found: i64, wanted: i64| format!("{}: {found}, not {wanted}", whose());
+        broken[9].check(balance == amount - paid, || differs(balance, amount - paid));
+        broken[11].check(balance + ytd_payment == amount, || differs(balance + ytd_payment, amount));
+        let found = (customer.latest_found, customer.latest_found_lines);
+        let leads = customer.found && customer.named && found == (customer.latest, customer.latest_lines);
+        broken[PATHS].check(leads, whose);
+    }
+}
+
+/// What is there against the ledgers.
+fn accounted(tpcc: &Tpcc, seen: &Seen, after: &After<'_, Done>) -> Invariant {
+    if after.unknown > 0 {
+        return invariants::unknown(ACCOUNTED, after.unknown);
+    }
+    let mut done = Done::default();
+    for ledger in after.ledgers {
+        done.orders += ledger.orders;
+        done.payments += ledger.payments;
+        done.paid += ledger.paid;
+        done.delivered += ledger.delivered;
+    }
+    let at_first = u64::from(tpcc.scale.districts()) * u64::from(tpcc.scale.customers);
+    let orders: u64 = seen.districts.iter().map(|district| district.counts.orders).sum();
+    let paid = done.paid + at_first as i64 * super::population::PAID_AT_FIRST;
+    let found = (orders, seen.history, seen.paid, seen.delivery_cnt);
+    let holds = found == (at_first + done.orders, at_first + done.payments, paid, done.delivered);
+    let detail = format!(
+        "{orders} orders, {} payments, {} delivered since; {at_first} of each at first, and {} orders, {} payments, {} \
+         delivered by committed transactions",
+        seen.history, seen.delivery_cnt, done.orders, done.payments, done.delivered
+    );
+    Invariant { name: ACCOUNTED, holds: Some(holds), detail }
+}

@@ -1,0 +1,445 @@
+//! The rows of TPC-C's tables, and of the access paths beside them.
+//!
+//! Money is in cents, rates are in hundredths of a percent, times are nanoseconds of the clock of whoever writes them; 0 is
+//! the specification's null, of a carrier and of a time of delivery. Text is padded with zeros.
+
+use std::fmt;
+
+use remora::{Cluster, OpenError, Record, Table, TableOptions};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::sizing::TableSize;
+use crate::tpcc::{Room, Scale};
+
+/// Key of a district: warehouse, district.
+pub type DistrictKey = (u16, u8);
+/// Key of a customer: warehouse, district, customer.
+pub type CustomerKey = (u16, u8, u16);
+/// Key of an order, also of a new one: warehouse, district, order.
+pub type OrderKey = (u16, u8, u32);
+/// Key of an order line: the order's, and the line's number from 1 on.
+pub type OrderLineKey = (u16, u8, u32, u8);
+/// Key of a stock: warehouse, item.
+pub type StockKey = (u16, u32);
+/// Key of the customers of a last name: warehouse, district, the name's number, and which part of them, from 0 on.
+pub type NameKey = (u16, u8, u16, u8);
+
+/// Most lines of an order.
+pub const LINES_MAX: usize = 15;
+/// Fewest lines of an order.
+pub const LINES_MIN: usize = 5;
+
+/// Where somebody is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Address {
+    /// Two lines.
+    pub street: [[u8; 20]; 2],
+    /// A city.
+    pub city: [u8; 20],
+    /// Two letters.
+    pub state: [u8; 2],
+    /// Nine digits.
+    pub zip: [u8; 9],
+}
+
+/// A warehouse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Warehouse {
+    /// What was paid, ever.
+    pub ytd: i64,
+    /// From 1 on.
+    pub w_id: u16,
+    /// At most 20 %.
+    pub tax: u16,
+    /// A name.
+    pub name: [u8; 10],
+    /// Where it is.
+    pub address: Address,
+    /// To whole words.
+    pub spare: [u8; 3],
+}
+
+/// A district of a warehouse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct District {
+    /// What was paid, ever.
+    pub ytd: i64,
+    /// The next order's number.
+    pub next_o_id: u32,
+    /// Its warehouse.
+    pub w_id: u16,
+    /// At most 20 %.
+    pub tax: u16,
+    /// From 1 on.
+    pub d_id: u8,
+    /// A name.
+    pub name: [u8; 10],
+    /// Where it is.
+    pub address: Address,
+    /// To whole words.
+    pub spare: [u8; 6],
+}
+
+/// A customer of a district.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Customer {
+    /// What the customer owes.
+    pub balance: i64,
+    /// What was paid, ever.
+    pub ytd_payment: i64,
+    /// How much may be owed.
+    pub credit_lim: i64,
+    /// Since when.
+    pub since: u64,
+    /// Payments.
+    pub payment_cnt: u32,
+    /// Orders delivered.
+    pub delivery_cnt: u32,
+    /// Its warehouse.
+    pub w_id: u16,
+    /// From 1 on, within the district.
+    pub c_id: u16,
+    /// At most 50 %.
+    pub discount: u16,
+    /// Its district.
+    pub d_id: u8,
+    /// First name.
+    pub first: [u8; 16],
+    /// `OE`.
+    pub middle: [u8; 2],
+    /// Last name: see [`last_name`].
+    pub last: [u8; 16],
+    /// Where the customer lives.
+    pub address: Address,
+    /// 16 digits.
+    pub phone: [u8; 16],
+    /// `GC`, or `BC`, whose payments are noted in the data.
+    pub credit: [u8; 2],
+    /// Anything.
+    pub data: [u8; 500],
+    /// To whole words.
+    pub spare: [u8; 2],
+}
+
+/// A payment; the key is the id of the first attempt of its transaction, or the number of a row that was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct History {
+    /// When.
+    pub date: u64,
+    /// How much.
+    pub amount: i64,
+    /// The customer's warehouse.
+    pub c_w_id: u16,
+    /// The customer.
+    pub c_id: u16,
+    /// Where it was paid.
+    pub w_id: u16,
+    /// The customer's district.
+    pub c_d_id: u8,
+    /// Where it was paid.
+    pub d_id: u8,
+    /// The names of warehouse and district.
+    pub data: [u8; 24],
+}
+
+/// An order that has not been delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct NewOrder {
+    /// The order.
+    pub o_id: u32,
+    /// Its warehouse.
+    pub w_id: u16,
+    /// Its district.
+    pub d_id: u8,
+    /// To whole words.
+    pub spare: u8,
+}
+
+/// An order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Order {
+    /// When it came.
+    pub entry_d: u64,
+    /// From 1 on, within the district.
+    pub o_id: u32,
+    /// Its warehouse.
+    pub w_id: u16,
+    /// Who ordered.
+    pub c_id: u16,
+    /// Its district.
+    pub d_id: u8,
+    /// 1 to 10 once it has been delivered; until then 0.
+    pub carrier_id: u8,
+    /// How many lines it has.
+    pub ol_cnt: u8,
+    /// 1 if its warehouse supplies all of them.
+    pub all_local: u8,
+    /// To whole words.
+    pub spare: [u8; 4],
+}
+
+/// A line of an order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OrderLine {
+    /// When it was delivered; 0 until then.
+    pub delivery_d: u64,
+    /// The order.
+    pub o_id: u32,
+    /// What.
+    pub i_id: u32,
+    /// For how much.
+    pub amount: u32,
+    /// The order's warehouse.
+    pub w_id: u16,
+    /// The warehouse that supplies it.
+    pub supply_w_id: u16,
+    /// The order's district.
+    pub d_id: u8,
+    /// From 1 on, within the order.
+    pub number: u8,
+    /// How many.
+    pub quantity: u8,
+    /// The stock's, for the district.
+    pub dist_info: [u8; 24],
+    /// To whole words.
+    pub spare: [u8; 5],
+}
+
+/// Something that can be ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Item {
+    /// From 1 on.
+    pub i_id: u32,
+    /// Its image.
+    pub im_id: u32,
+    /// 1.00 to 100.00.
+    pub price: u32,
+    /// A name.
+    pub name: [u8; 24],
+    /// `ORIGINAL` is somewhere in a tenth of them.
+    pub data: [u8; 50],
+    /// To whole words.
+    pub spare: [u8; 2],
+}
+
+/// What a warehouse has of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Stock {
+    /// The item.
+    pub i_id: u32,
+    /// How many were ordered, ever.
+    pub ytd: u32,
+    /// How often it was ordered.
+    pub order_cnt: u32,
+    /// By how many orders of other warehouses.
+    pub remote_cnt: u32,
+    /// The warehouse.
+    pub w_id: u16,
+    /// How many there are.
+    pub quantity: i16,
+    /// Something for each district.
+    pub dist: [[u8; 24]; 10],
+    /// `ORIGINAL` is somewhere in a tenth of them.
+    pub data: [u8; 50],
+    /// To whole words.
+    pub spare: [u8; 2],
+}
+
+/// Access path: which order of a district is to be delivered next. That is the oldest one in [`NewOrder`], or, if there is
+/// none, the next one to come. In a record of its own, because only deliveries change it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Undelivered {
+    /// The order.
+    pub o_id: u32,
+    /// Its warehouse.
+    pub w_id: u16,
+    /// Its district.
+    pub d_id: u8,
+    /// To whole words.
+    pub spare: u8,
+}
+
+/// Access path: a customer's latest order. In a record of its own, because new orders do not change their customers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Latest {
+    /// The order; 0 if there is none.
+    pub o_id: u32,
+    /// The customer's warehouse.
+    pub w_id: u16,
+    /// The customer.
+    pub c_id: u16,
+    /// The customer's district.
+    pub d_id: u8,
+    /// How many lines the order has.
+    pub ol_cnt: u8,
+    /// To whole words.
+    pub spare: [u8; 2],
+}
+
+/// Customers that one record of [`Namesakes`] has room for.
+pub const NAMESAKES: usize = 40;
+
+/// Access path: the customers of a district who share a last name, by first name. They are loaded and never change.
+///
+/// Of the most frequent names a district has 52 customers on average, with a standard deviation of 7. Whoever looks for a
+/// name wants the one in the middle, who is in the first record of up to 80; the others are in further records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Namesakes {
+    /// Their warehouse.
+    pub w_id: u16,
+    /// The name's number.
+    pub name: u16,
+    /// How many there are in all.
+    pub count: u16,
+    /// Their district.
+    pub d_id: u8,
+    /// Which record this is, from 0 on.
+    pub part: u8,
+    /// Who they are.
+    pub c_ids: [u16; NAMESAKES],
+}
+
+// Rows repeat their keys, as the specification's do: who walks a whole table sees rows only.
+crate::rows::records! {
+    Warehouse, 96, "tpcc warehouse: ytd i64, w_id, tax u16, name 10, streets 2 x 20, city 20, state 2, zip 9";
+    District, 104, "tpcc district: ytd i64, next_o_id u32, w_id, tax u16, d_id u8, name 10, streets 2 x 20, city 20, \
+                    state 2, zip 9";
+    Customer, 672, "tpcc customer: balance, ytd_payment, credit_lim i64, since u64, payment_cnt, delivery_cnt u32, w_id, \
+                    c_id, discount u16, d_id u8, first 16, middle 2, last 16, streets 2 x 20, city 20, state 2, zip 9, \
+                    phone 16, credit 2, data 500";
+    History, 48, "tpcc history: date u64, amount i64, c_w_id, c_id, w_id u16, c_d_id, d_id u8, data 24";
+    NewOrder, 8, "tpcc new_order: o_id u32, w_id u16, d_id u8";
+    Order, 24, "tpcc order: entry_d u64, o_id u32, w_id, c_id u16, d_id, carrier_id, ol_cnt, all_local u8";
+    OrderLine, 56, "tpcc order_line: delivery_d u64, o_id, i_id, amount u32, w_id, supply_w_id u16, d_id, number, \
+                    quantity u8, dist_info 24";
+    Item, 88, "tpcc item: i_id, im_id, price u32, name 24, data 50";
+    Stock, 312, "tpcc stock: i_id, ytd, order_cnt, remote_cnt u32, w_id u16, quantity i16, dist 10 x 24, data 50";
+    Undelivered, 8, "tpcc undelivered: o_id u32, w_id u16, d_id u8";
+    Latest, 12, "tpcc latest: o_id u32, w_id, c_id u16, d_id, ol_cnt u8";
+    Namesakes, 88, "tpcc namesakes: w_id, name, count u16, d_id, part u8, c_ids 40 x u16";
+}
+
+/// Last name of a number below 1000, padded with zeros (clause 4.3.2.3).
+#[must_use]
+pub fn last_name(number: u16) -> [u8; 16] {
+    const SYLLABLES: [&[u8]; 10] =
+        [b"BAR", b"OUGHT", b"ABLE", b"PRI", b"PRES", b"ESE", b"ANTI", b"CALLY", b"ATION", b"EING"];
+    let mut name = [0; 16];
+    let mut at = 0;
+    for digit in [number / 100 % 10, number / 10 % 10, number % 10] {
+        let syllable = SYLLABLES[usize::from(digit)];
+        name[at..at + syllable.len()].copy_from_slice(syllable);
+        at += syllable.len();
+    }
+    name
+}
+
+/// Declares the tables once: their names, how they are created and opened, and how much memory they take.
+macro_rules! tables {
+    ($($field:ident: $key:ty => $row:ty, $doc:literal;)*) => {
+        /// The tables.
+        #[derive(Clone)]
+        pub struct Tables {
+            $(#[doc = $doc] pub $field: Table<$key, $row>,)*
+        }
+
+        /// Rows that the tables are created for.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) struct Capacity {
+            $(pub(super) $field: u64,)*
+        }
+
+        impl Tables {
+            pub(super) fn create(cluster: &Cluster, capacity: &Capacity) -> Result<Tables, OpenError> {
+                Ok(Tables {
+                    $($field: cluster.create_table(stringify!($field), TableOptions::for_rows(capacity.$field))?,)*
+                })
+            }
+
+            /// Opens them.
+            pub fn open(cluster: &Cluster) -> Result<Tables, OpenError> {
+                Ok(Tables { $($field: cluster.open_table(stringify!($field))?,)* })
+            }
+        }
+
+        impl Capacity {
+            pub(super) fn tables(&self) -> Vec<TableSize> {
+                vec![$(TableSize::of::<$key, $row>(self.$field),)*]
+            }
+        }
+    };
+}
+tables! {
+    warehouse: u16 => Warehouse, "Warehouses.";
+    district: DistrictKey => District, "Districts.";
+    customer: CustomerKey => Customer, "Customers.";
+    history: u64 => History, "Payments.";
+    new_order: OrderKey => NewOrder, "Orders that have not been delivered.";
+    order: OrderKey => Order, "Orders.";
+    order_line: OrderLineKey => OrderLine, "Their lines.";
+    item: u32 => Item, "Items.";
+    stock: StockKey => Stock, "What warehouses have of them.";
+    undelivered: DistrictKey => Undelivered, "Which order is to be delivered next.";
+    latest: CustomerKey => Latest, "Which order is a customer's latest.";
+    namesakes: NameKey => Namesakes, "Customers by last name.";
+}
+
+impl fmt::Debug for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tables").finish_non_exhaustive()
+    }
+}
+
+impl Capacity {
+    /// For what is loaded and what comes.
+    pub(super) fn of(scale: &Scale, room: Room) -> Capacity {
+        /// For transactions in flight.
+        const IN_FLIGHT: u64 = 256;
+        /// A name has a record, and one in some hundreds a second one.
+        const NAMES: u64 = 1_020;
+        let Scale { warehouses, districts, customers, items, .. } = *scale;
+        let (warehouses, districts) = (u64::from(warehouses), u64::from(warehouses) * u64::from(districts));
+        let customers = districts * u64::from(customers);
+        let orders = customers + room.orders + IN_FLIGHT;
+        // Ten on average, 5 to 15: with six standard deviations.
+        let lines = 10 * orders + 20 * orders.isqrt() + 15 * IN_FLIGHT;
+        Capacity {
+            warehouse: warehouses,
+            district: districts,
+            customer: customers,
+            history: customers + room.payments + IN_FLIGHT,
+            new_order: districts * u64::from(scale.undelivered) + room.orders + IN_FLIGHT,
+            order: orders,
+            order_line: lines,
+            item: items.into(),
+            stock: warehouses * u64::from(items),
+            undelivered: districts,
+            latest: customers,
+            namesakes: (districts * NAMES).min(districts + customers),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_names_are_made_of_syllables() {
+        let name = |number| String::from_utf8_lossy(&last_name(number)).trim_end_matches('\0').to_owned();
+        assert_eq!([0, 371, 999].map(name), ["BARBARBAR", "PRICALLYOUGHT", "EINGEINGEING"]);
+    }
+}
