@@ -6,7 +6,7 @@
 //! regions. From then on
 //!
 //! - READ, WRITE, CAS, FETCH_ADD and flush are work requests, a list of them for each round and node: one doorbell, one
-//!   completion ([`queue`](self));
+//!   completion (`verbs/present/queue.rs`);
 //! - calls travel in the frames that they have over TCP, as bytes of a ring at the other end, by WRITE with immediate:
 //!   batches of frames make one message, and answers that nobody waits for ride on later ones (passive ACK);
 //! - the TCP connection carries nothing, and says how the other end is: a server whose process ends, or that revokes the
