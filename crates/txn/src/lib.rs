@@ -9,6 +9,17 @@
 //! may run several times, and may see a combination of records that will not commit: it must have no effect outside of
 //! the transaction, and must not panic or loop on a state that could not exist. What it returned counts only once its
 //! reads have been validated, also if it is an error of its own.
+
+#![cfg_attr(
+    not(feature = "mutants"),
+    allow(
+        clippy::needless_bool,
+        clippy::if_same_then_else,
+        clippy::overly_complex_bool_expr,
+        clippy::nonminimal_bool,
+        reason = "a mutant that cannot be put back is `false`"
+    )
+)]
 #![forbid(unsafe_code)]
 
 /// Whether a published error has been put back. Always false without the feature `mutants`.
