@@ -9,7 +9,7 @@ use remora_cluster::{Configuration, InMemory};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
-use remora_fabric::tcp::{Loopback, NodeStatus, ServerOptions, TcpOptions};
+use remora_fabric::tcp::{Loopback, NodeStatus, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
 use remora_index::{Parts, Sizes};
@@ -134,9 +134,8 @@ impl Cluster {
     /// these out.
     pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         check(&options)?;
-        let servers = ServerOptions { rdma: rdma.clone(), ..ServerOptions::default() };
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
-        let loopback = Loopback::with_servers(&regions(&options), &servers, clients).map_err(MemoryError::from)?;
+        let loopback = Loopback::new(&regions(&options), clients).map_err(MemoryError::from)?;
         Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
     }
 

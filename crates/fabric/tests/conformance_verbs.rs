@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use remora_fabric::conformance::{Bed, Clients};
-use remora_fabric::tcp::{Key, Loopback, ServerOptions, TcpOptions};
+use remora_fabric::tcp::{Key, Loopback, TcpOptions};
 use remora_fabric::verbs::{Device, DeviceOptions};
 
 static DEVICE: LazyLock<Device> =
@@ -21,9 +21,8 @@ impl Bed for VerbsBed {
         let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
         // A busy machine is not a dead node.
         let (rdma, patience) = (Some(DEVICE.clone()), Duration::from_secs(30));
-        let servers = ServerOptions { key: key.clone(), rdma: rdma.clone(), ..ServerOptions::default() };
         let options = TcpOptions { key, rdma, patience, ..TcpOptions::default() };
-        Loopback::with_servers(nodes, &servers, options).expect("a test's servers")
+        Loopback::new(nodes, options).expect("a test's servers")
     }
 
     fn clients(&self) -> Clients {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::shm::Shm;
-use remora_fabric::tcp::{Loopback, LoopbackError, ServerOptions, TcpOptions};
+use remora_fabric::tcp::{Loopback, LoopbackError, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{
     Address, ClientId, Fabric, FabricError, LINE_BYTES, Lane, NodeId, RegionError, RegionId, WORD_BYTES,
@@ -214,11 +214,7 @@ const LAST_CACHE_BYTES: u64 = 64 << 20;
 fn fabric(rdma: Option<Device>, bytes: usize) -> Result<Box<dyn Fabric>, MicroError> {
     Ok(match rdma {
         None => Box::new(Shm::new(&[vec![bytes]])?),
-        rdma => {
-            let servers = ServerOptions { rdma: rdma.clone(), ..ServerOptions::default() };
-            let clients = TcpOptions { rdma, ..TcpOptions::default() };
-            Box::new(Loopback::with_servers(&[vec![bytes]], &servers, clients)?)
-        }
+        rdma => Box::new(Loopback::new(&[vec![bytes]], TcpOptions { rdma, ..TcpOptions::default() })?),
     })
 }
 

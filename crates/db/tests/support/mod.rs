@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
-use remora::floors::fabric::tcp::{Loopback, ServerOptions, TcpOptions};
+use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
 use remora::floors::memory::{Discipline, clients, node};
@@ -86,10 +86,9 @@ pub fn turns(many: u64) -> u64 {
 /// A cluster of servers in this process.
 fn over_servers(rdma: Option<Device>, options: ClusterOptions) -> Cluster {
     let regions = vec![vec![options.node_bytes]; NODES.into()];
-    let servers = ServerOptions { rdma: rdma.clone(), ..ServerOptions::default() };
     // A busy machine is not a dead node.
     let patient = TcpOptions { rdma, patience: Duration::from_secs(30), ..TcpOptions::default() };
-    Cluster::on(Arc::new(Loopback::with_servers(&regions, &servers, patient).unwrap()), options).unwrap()
+    Cluster::on(Arc::new(Loopback::new(&regions, patient).unwrap()), options).unwrap()
 }
 
 /// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared between processes. Or on

@@ -1,7 +1,7 @@
 //! Questions and orders to a server, each on a connection of its own: rare, and never in the way of rounds.
 
 use std::io::{self, Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
@@ -47,29 +47,32 @@ impl Cluster {
         let error = |fault| FabricError { node, fault };
         let (mut stream, _) = self.open(node, Purpose::Administration).map_err(error)?;
         // Whatever goes wrong now, the node has not confirmed what it was asked.
-        self.exchange(&mut stream, kind, contents).map_err(|_| error(Fault::Unreachable))
-    }
-
-    fn exchange<const ANSWER: usize>(
-        &self,
-        stream: &mut Stream,
-        kind: Kind,
-        contents: &[u64],
-    ) -> io::Result<[u64; ANSWER]> {
-        let mut socket = Timed { stream, deadline: Instant::now() + self.options.patience };
-        let mut request = Outbox::default();
-        let at = frame::begin_request(&mut request, kind, false, 0);
-        request.extend(contents);
-        frame::end(&mut request, at);
-        socket.write_all(request.unsent())?;
-        let mut head = [0u64; frame::HEAD_WORDS];
-        socket.read_exact(head.as_mut_bytes())?;
-        let wanted = frame::Response { words: frame::HEAD_WORDS + ANSWER, status: frame::DONE, ticket: 0 };
-        if frame::response(&head) != Ok(Some(wanted)) {
-            return Err(io::ErrorKind::InvalidData.into());
+        match exchange(&mut stream, self.options.patience, kind, contents) {
+            Ok((frame::DONE, answer)) => answer.try_into().map_err(|_| error(Fault::Unreachable)),
+            _ => Err(error(Fault::Unreachable)),
         }
-        let mut answer = [0; ANSWER];
-        socket.read_exact(answer.as_mut_bytes())?;
-        Ok(answer)
     }
+}
+
+/// Sends one request on a blocking connection; the status and the words of its response.
+pub(crate) fn exchange(
+    stream: &mut Stream,
+    patience: Duration,
+    kind: Kind,
+    contents: &[u64],
+) -> io::Result<(u8, Vec<u64>)> {
+    let mut socket = Timed { stream, deadline: Instant::now() + patience };
+    let mut request = Outbox::default();
+    let at = frame::begin_request(&mut request, kind, false, 0);
+    request.extend(contents);
+    frame::end(&mut request, at);
+    socket.write_all(request.unsent())?;
+    let mut head = [0u64; frame::HEAD_WORDS];
+    socket.read_exact(head.as_mut_bytes())?;
+    let Ok(Some(frame::Response { words, status, ticket: 0 })) = frame::response(&head) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let mut answer = vec![0; words - frame::HEAD_WORDS];
+    socket.read_exact(answer.as_mut_bytes())?;
+    Ok((status, answer))
 }

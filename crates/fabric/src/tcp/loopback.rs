@@ -39,9 +39,10 @@ struct LocalNode {
 }
 
 impl Loopback {
-    /// Starts a server for each node, with regions of the given sizes in bytes; all with the clients' key.
+    /// Starts a server for each node, with regions of the given sizes in bytes; all with the clients' key and RDMA device.
     pub fn new(nodes: &[Vec<usize>], options: TcpOptions) -> Result<Loopback, LoopbackError> {
-        let servers = ServerOptions { key: options.key.clone(), ..ServerOptions::default() };
+        let (key, rdma) = (options.key.clone(), options.rdma.clone());
+        let servers = ServerOptions { key, rdma, ..ServerOptions::default() };
         Loopback::with_servers(nodes, &servers, options)
     }
 

@@ -332,7 +332,8 @@ impl Queue {
         if !self.backlog.is_empty() {
             self.post_backlog()?;
         }
-        let credit = self.mail.credit(&self.pair).filter(|_| self.room > 0);
+        // What has been told counts as told: so not without room to tell it.
+        let credit = if self.room > 0 { self.mail.credit(&self.pair) } else { None };
         credit.map_or(Ok(()), |credit| self.send(credit))
     }
 
