@@ -8,7 +8,7 @@
 //! that were not undone stay prepared until somebody inserts that key.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use remora_fabric::{LINE_BYTES, NodeId, WORD_BYTES, copy};
 use remora_memory::{Metadata, ShardId, node};
@@ -196,7 +196,7 @@ impl Host {
             return Err(Refused::ChainFull);
         }
         let grown = if empty.is_none() { Some(view.next_indirect().ok_or(Refused::BucketsFull)?) } else { None };
-        let slot = allocator.take(&view).ok_or(Refused::SlotsFull)?;
+        let mut slot = allocator.take(&view).ok_or(Refused::SlotsFull)?;
         if let Some(bucket) = grown {
             view.grow(&mut chain, bucket);
         }
@@ -204,17 +204,27 @@ impl Host {
 
         // What this insert makes the pair forget, and what the key's former lives ended with.
         let forgotten = pairs.iter().filter(retains_key).chain([&pair]).map(|pair| view.retained_version(pair));
-        let version = forgotten.fold(view.version(slot), Version::max);
-        let version = view.raise_floor(version).rolled_back_over();
-        view.raise_floor(version);
-
-        let before = Before { pair, image: view.image(slot) };
-        let entry = linked_over(pair.entry, slot);
-        let location = location(shard.id, entry);
-        let mut image = Vec::with_capacity(shard.shape.image_words());
-        let life = Life::Prepared { incarnation: location.incarnation };
-        shard.shape.encode(version, life, key.words(), &[], &mut image);
-        view.install(slot, &image);
+        let forgotten = forgotten.fold(Version::default(), Version::max);
+        let (before, entry, location, version) = loop {
+            let version = view.raise_floor(forgotten.max(view.version(slot))).rolled_back_over();
+            view.raise_floor(version);
+            let before = Before { pair, image: view.image(slot) };
+            let entry = linked_over(pair.entry, slot);
+            let location = location(shard.id, entry);
+            let mut image = Vec::with_capacity(shard.shape.image_words());
+            let life = Life::Prepared { incarnation: location.incarnation };
+            shard.shape.encode(version, life, key.words(), &[], &mut image);
+            view.install(slot, &image);
+            // Whoever locks it from here on sees that it is prepared. Somebody who has locked it since it was taken, where
+            // it lay once, may not have seen that, and would not take it back.
+            fence(Ordering::SeqCst);
+            if view.is_unlocked(slot) {
+                break (before, entry, location, version);
+            }
+            view.install(slot, &before.image);
+            allocator.free.insert(slot);
+            slot = allocator.take(&view).ok_or(Refused::SlotsFull)?;
+        };
         view.store(pair.at + WORD_BYTES as u64, hash.word);
         view.store(pair.at, entry);
         allocator.remember(&view, slot, before);
@@ -304,7 +314,10 @@ impl Allocator {
             matches!(view.life(slot), None | Some(Life::Deleted { .. })) && view.is_reusable(slot)
         })?;
         self.searched = number + 1;
-        Some(view.shard.geometry.slot_at(number))
+        let slot = view.shard.geometry.slot_at(number);
+        // It may have been locked when the free ones were looked at, and have been let go since.
+        self.free.remove(&slot);
+        Some(slot)
     }
 
     fn remember(&mut self, view: &View<'_>, slot: u64, before: Before) {

@@ -186,6 +186,13 @@ pub const ALL: &[Litmus] = &[
         program: programs::insert_insert,
     },
     Litmus {
+        name: "reused-slot",
+        source: "found here: a slot is locked for the record that lay there, while an insert into it is given up",
+        mutant: Mutant::LeavePrepared,
+        protocol: Protocol::DrtmR,
+        program: programs::reused_slot,
+    },
+    Litmus {
         name: "absent-read",
         source: "a phantom of one key: that it was absent is not validated",
         mutant: Mutant::AbsentWithoutValidation,

@@ -56,6 +56,13 @@ impl Version {
         self.committed_over().rolled_back()
     }
 
+    /// Whether a rollback has installed it, or an insert is prepared there: no commit installs such a version.
+    #[inline]
+    #[must_use]
+    pub fn is_rolled_back(self) -> bool {
+        self.0 & 1 == 1
+    }
+
     /// What a rollback of the commit that installs this version installs: one above it.
     #[inline]
     #[must_use]

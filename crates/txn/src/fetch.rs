@@ -244,15 +244,15 @@ impl Tx<'_> {
             item.prepared = matches!(seen, Seen::Kept) && !item.existed;
             return Ok(seen);
         }
+        item.location = location;
+        item.address = registered(&sets.tables, item.table).primary(location.pointer);
+        item.prepared = true;
         if item.fetched_before() == Some(true) {
             return Err(Abort::Changed.into());
         }
         item.fetch = Fetch::Here;
         item.seen = true;
-        item.location = location;
-        item.address = registered(&sets.tables, item.table).primary(location.pointer);
         (item.version, _) = Version::from_bits(version);
-        item.prepared = true;
         Ok(Seen::Kept)
     }
 

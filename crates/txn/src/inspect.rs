@@ -6,7 +6,7 @@ use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_BYTES, LINK_WORD, is_entry, linked_bucket,
 };
 use remora_memory::Replica;
-use remora_sync::{FetchedRecord, LockWord, RecordHeader, StableRecord, TransactionId};
+use remora_sync::{FetchedRecord, Life, LockWord, RecordHeader, StableRecord, TransactionId};
 
 use crate::error::Stop;
 
@@ -15,6 +15,8 @@ use crate::error::Stop;
 pub struct Inspection {
     /// Records present.
     pub records: u64,
+    /// Slots prepared for an insert that has neither committed nor been taken back.
+    pub prepared: u64,
     /// Records whose lock is held, and by whom for the first of them.
     pub locked: u64,
     /// Holder of the first locked record.
@@ -75,6 +77,8 @@ pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRe
                 checked = slot + slot_bytes;
                 let record = &primary[words(slot - offset)..][..shape.record_bytes() / WORD_BYTES];
                 found.lock(LockWord::from_bits(record[0]));
+                let life = record.first_chunk().and_then(Life::of);
+                found.prepared += u64::from(matches!(life, Some(Life::Prepared { .. })));
                 match FetchedRecord::new(record, shape).check() {
                     Ok(record) if record.is_present() => {
                         found.records += 1;

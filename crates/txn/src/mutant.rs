@@ -51,7 +51,10 @@ pub enum Mutant {
     InsertLeavesHeader,
     /// FORD's lean release makes backups visible by WRITE. Rule R11b.
     ShowByWrite,
-    // From here on: of recovery, or nothing without it.
+    // From here on: of recovery, or nothing without it, or too rare for a campaign.
+    /// A slot that has been prepared for an insert is taken back by who had it prepared, and by nobody who has it locked
+    /// at that time for the record that lay there before.
+    LeavePrepared,
     /// Whoever meets a lock frees it, also of a client that is only suspected, or not even that.
     FreeForeignLocks,
     /// FORD: data is written without the mark that it is not to be read yet. Rule R7.
@@ -111,7 +114,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 47] = [
+    pub const ALL: [Mutant; 48] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -132,6 +135,7 @@ impl Mutant {
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
         Mutant::ShowByWrite,
+        Mutant::LeavePrepared,
         Mutant::FreeForeignLocks,
         Mutant::VisibleAtOnce,
         Mutant::WriteCoversLock,
@@ -167,12 +171,12 @@ impl Mutant {
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{
-            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, FreeForeignLocks, InsertLeavesHeader, NoLogForOneCopy,
+            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, LeavePrepared, NoLogForOneCopy,
             OverwriteLog, ReadOnlyWithoutValidation, ValidateAtBackup,
         };
         match self {
             Mutant::ShowByWrite => protocol.needs_atomic_writes(),
-            _ if self as usize >= FreeForeignLocks as usize => false,
+            _ if self as usize >= LeavePrepared as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))
             }

@@ -144,8 +144,8 @@ pub(crate) struct Item {
     value_bytes: u32,
     pub(crate) change: Change,
     pub(crate) place: Option<Place>,
-    /// Whether the slot at the location has been linked for this key without being its record yet: to be taken back if the
-    /// transaction does not insert it.
+    /// Whether the slot at the location may have been linked for a key without being its record yet: to be taken back if
+    /// the transaction does not insert it.
     pub(crate) prepared: bool,
     /// The last bucket in which the key was looked for in vain: its place in the arena + 1.
     pub(crate) chain: u32,

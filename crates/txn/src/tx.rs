@@ -17,7 +17,7 @@ use crate::protocol::{Primitive, Protocol};
 use crate::recovery::free_in;
 use crate::rpc::Code;
 use crate::session::{Needed, State};
-use crate::sets::{Change, Fetch, Intent, Lock, Slot, locks};
+use crate::sets::{Change, Fetch, Intent, Lock, Sets, Slot, locks, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -187,11 +187,16 @@ impl<'s> Tx<'s> {
             return;
         }
         let locking = std::mem::take(&mut self.locking);
-        let preparing = std::mem::take(&mut self.preparing);
+        let mut preparing = std::mem::take(&mut self.preparing);
         let me = self.id.lock().to_bits();
         let mut round = self.lane.round();
-        for item in &mut self.state.sets.items {
+        let Sets { tables, items, .. } = &mut self.state.sets;
+        for item in items {
             let release_all = mutant!(ReleaseAll) && item.is_written();
+            if locking && item.lock == Lock::Maybe && registered(tables, item.table).fstore().is_none() {
+                // What is there, nobody has heard.
+                (item.prepared, preparing) = (true, true);
+            }
             if preparing && item.prepared {
                 continue;
             }
@@ -204,7 +209,7 @@ impl<'s> Tx<'s> {
             }
             if release_all {
                 round.write_words(item.address, &[LockWord::FREE.to_bits()]);
-            } else if locks(&self.state.sets.tables, item) == Primitive::Call {
+            } else if locks(tables, item) == Primitive::Call {
                 let request = [Code::Release.word(0), item.location.pointer.to_bits(), me];
                 round.call(item.address.node, &request, None, 0);
             } else {
@@ -224,7 +229,8 @@ impl<'s> Tx<'s> {
 
     /// Takes back what was linked for inserts that will not be. Under the record's lock, because another transaction may
     /// have found the slot and be inserting the same key: if that one has the lock, the slot is its own to fill or take
-    /// back, and nothing here does anything.
+    /// back, and nothing here does anything. That holds for whoever has the lock, also of one that took it for another
+    /// record, which lay there before.
     fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         let me = self.id.lock().to_bits();
         let sets = &mut self.state.sets;

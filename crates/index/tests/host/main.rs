@@ -3,7 +3,7 @@
 mod lives;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use remora_fabric::{NodeId, copy};
@@ -337,6 +337,42 @@ fn a_full_shard_refuses_until_a_tombstone_is_found() {
     assert!(primary.undo(&insert, transaction(1)));
     primary.host = Host::new();
     assert!(primary.prepare(&key(21)).is_ok(), "and given back");
+}
+
+/// A free slot may be locked when it is looked for among the free ones, and be let go before it is found as a tombstone.
+#[test]
+fn a_slot_that_is_let_go_meanwhile_is_taken_once() {
+    let geometry = Geometry { buckets: 4, indirect: 4, slots: 1, slot_bytes: 64 };
+    let mut primary = Primary::new(geometry, ReadScheme::SingleLine);
+    let insert = primary.prepare(&key(1)).unwrap();
+    let slot = insert.location.pointer.offset();
+    assert!(primary.undo(&insert, transaction(1)));
+    let Primary { region, shard, host } = &mut primary;
+    let (region, over) = (&region[..], AtomicBool::new(false));
+    let lock = &region[((BASE + slot) / 8) as usize];
+    let (stranger, me) = (transaction(2).to_bits(), transaction(1));
+    let cas = |from: u64, to: u64| lock.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+    let mut taken_twice = false;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if cas(0, stranger).is_ok() {
+                    cas(stranger, 0).expect("its own lock");
+                }
+            }
+        });
+        for _ in 0..20_000 {
+            if host.prepare(region, shard, &key(1)).is_err() {
+                continue;
+            }
+            taken_twice |= host.prepare(region, shard, &key(2)).is_ok();
+            while cas(0, me.to_bits()).is_err() {}
+            host.undo(region, shard, slot, me);
+            cas(me.to_bits(), 0).expect("its own lock");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(!taken_twice, "the only slot was taken for two keys");
 }
 
 /// A tombstone that a pair retains counts, also after the record's slot has gone to another key.

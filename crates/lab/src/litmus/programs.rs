@@ -11,7 +11,8 @@ use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
 use remora::floors::txn::{Slot, Stop, Tx};
 
 use super::stage::{
-    Actor, Broken, Explored, Row, Said, Stage, get, insert, put, want, want_to_change, want_to_insert, words,
+    Actor, Broken, Explored, Row, Said, Stage, get, insert, put, want, want_to_change, want_to_delete, want_to_insert,
+    words,
 };
 
 type Found = Exploration<Broken>;
@@ -284,6 +285,39 @@ pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
             let (values, found) = scene.look(&[record]);
             check(said.len() <= 1 && values == said, || format!("{said:?} have inserted the key, it has {values:?}"))?;
             check(found.locked + found.torn == 0 && found.records == values.len() as u64, || format!("{found:?}"))
+        },
+    )
+}
+
+/// One deletes a record that another writes, and a third gives up an insert, for which there is no slot but that one.
+pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 3]).tight();
+    let rows = stage.table(SingleLine, 1, &[1]);
+    let (old, new) = (rows(0), rows(1));
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[old]).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let name = [want_to_delete, want, want_to_insert][client];
+                    let slot = name(tx, if client == 2 { new } else { old })?;
+                    match (client, tx.fetch().await) {
+                        (0, fetched) => fetched.and_then(|()| tx.delete(slot))?,
+                        (1, fetched) => fetched.and_then(|()| put(tx, old, slot, 2))?,
+                        // There may have been no room.
+                        (_, _) => return Err(Stop::Exists),
+                    }
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (_, found) = scene.look(&[old]);
+            check(found.prepared == 0, || {
+                format!("the slot stays prepared for an insert that was given up: {found:?}")
+            })?;
+            check(found.locked + found.torn == 0, || format!("{found:?}"))
         },
     )
 }

@@ -55,7 +55,7 @@ use remora_index::BucketRef;
 use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
-use remora_sync::{IMAGE_AT, LockWord, RecordHeader, VALIDATED_BYTES};
+use remora_sync::{IMAGE_AT, LockWord, RecordHeader, VALIDATED_BYTES, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
@@ -214,6 +214,9 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
             item.lock = Lock::Held;
             if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
+                // Another's insert may have been prepared there, and be given up while the slot is locked by this one.
+                item.prepared |= Version::from_bits(header[1]).0.is_rolled_back() && !mutant!(LeavePrepared);
+                tx.preparing |= item.prepared;
             }
         }
         drop(done);
