@@ -71,7 +71,11 @@ pub(crate) fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
 pub(crate) fn protocol(text: &str) -> Result<String, String> {
     match Protocol::named(text) {
         Some(protocol) => Ok(protocol.name().to_owned()),
-        None => Err(format!("no such protocol; there are {}", Protocol::ALL.map(Protocol::name).join(", "))),
+        None => {
+            let studies = Protocol::STUDIES.map(|(name, _)| name);
+            let all = [&Protocol::ALL.map(Protocol::name)[..], &studies].concat();
+            Err(format!("no such protocol; there are {}", all.join(", ")))
+        }
     }
 }
 

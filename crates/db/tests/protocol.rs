@@ -24,8 +24,10 @@ use support::{
     participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
 };
 
-/// No passive ACK.
-const AWAITED: Protocol = Protocol::Study(Primitives { passive: false, ..Primitives::DRTM_R });
+/// No passive ACK, and flushed logs.
+const DRTM_H_ONE_SIDED: Protocol = Protocol::Study(Primitives::DRTM_H_ONE_SIDED);
+/// The same, and locks and validation apart.
+const FARM_ONE_SIDED: Protocol = Protocol::Study(Primitives::FARM_ONE_SIDED);
 /// Locks that the CPU takes and WRITEs free.
 const UNLOCKED_BY_WRITES: Protocol =
     Protocol::Study(Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::FARM });
@@ -54,7 +56,8 @@ suite! {
     fasst = remora::Protocol::Fasst,
     drtm_r = remora::Protocol::DrtmR,
     drtm_h = remora::Protocol::DrtmH,
-    awaited = super::AWAITED,
+    drtm_h_one_sided = super::DRTM_H_ONE_SIDED,
+    farm_one_sided = super::FARM_ONE_SIDED,
     unlocked_by_writes = super::UNLOCKED_BY_WRITES,
     ford = remora::Protocol::FORD,
     ford_lean = remora::Protocol::FORD_LEAN,
@@ -120,16 +123,16 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
             write_and_read_another: 3 + hitchhike + further,
         };
     }
-    let Primitives { execute, passive, .. } = protocol.primitives();
+    let Primitives { execute, passive, merged, .. } = protocol.primitives();
     // The index bucket is read every time, or only if there is no location.
     let bucket = u64::from(execute == Execute::OneSided { cached: false });
     let cold = u64::from(execute == Execute::OneSided { cached: true });
-    let acknowledged = u64::from(!passive);
+    let (acknowledged, validated) = (u64::from(!passive), u64::from(!merged));
     RoundTrips {
         cold,
         read_one: 1 + bucket,
         read_several: 2 + bucket,
-        write_what_it_reads: 3 + bucket + acknowledged,
+        write_what_it_reads: 3 + bucket + acknowledged + validated,
         write_and_read_another: 4 + bucket + acknowledged,
     }
 }
@@ -173,7 +176,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
             ..NONE
         };
     }
-    let Primitives { execute, locks, log, .. } = protocol.primitives();
+    let Primitives { execute, locks, log, flush, .. } = protocol.primitives();
     let execute = match execute {
         Execute::OneSided { cached: false } => Cost { reads: 2 + 2, bytes_in: 2 * (BUCKET + RECORD), ..NONE },
         Execute::OneSided { cached: true } | Execute::Hybrid => Cost { reads: 2, bytes_in: 2 * RECORD, ..NONE },
@@ -184,7 +187,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         Locks::Cpu { .. } => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * LOCKED, ..NONE },
     };
     let log = match log {
-        Primitive::OneSided => Cost { writes: logs, bytes_out: logs * entry, ..NONE },
+        Primitive::OneSided => Cost { writes: logs, flushes: u64::from(flush) * logs, bytes_out: logs * entry, ..NONE },
         Primitive::Call => Cost { rpcs: logs, bytes_out: logs * (16 + entry), ..NONE },
     };
     let install = match locks {

@@ -56,6 +56,11 @@ pub struct Primitives {
     pub log: Primitive,
     /// Passive ACK: nobody waits for the acknowledgement of a commit, which is then off the critical path.
     pub passive: bool,
+    /// Whether what is written is validated in the round trip that locks it, behind each lock. Else in the next one, with
+    /// what is only read.
+    pub merged: bool,
+    /// Whether one-sided log entries are flushed, so that they are durable where what NICs have acknowledged is not.
+    pub flush: bool,
 }
 
 /// How a record is read the first time.
@@ -106,6 +111,8 @@ impl Primitives {
         validate: Primitive::OneSided,
         log: Primitive::OneSided,
         passive: true,
+        merged: true,
+        flush: false,
     };
     /// [`Protocol::Fasst`].
     pub const FASST: Primitives = Primitives {
@@ -114,6 +121,8 @@ impl Primitives {
         validate: Primitive::Call,
         log: Primitive::Call,
         passive: true,
+        merged: true,
+        flush: false,
     };
     /// [`Protocol::DrtmR`].
     pub const DRTM_R: Primitives = Primitives {
@@ -122,9 +131,21 @@ impl Primitives {
         validate: Primitive::OneSided,
         log: Primitive::OneSided,
         passive: true,
+        merged: true,
+        flush: false,
     };
     /// [`Protocol::DrtmH`].
     pub const DRTM_H: Primitives = Primitives { execute: Execute::Hybrid, ..Primitives::DRTM_R };
+    /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round trips, each awaited.
+    pub const DRTM_H_ONE_SIDED: Primitives = Primitives { passive: false, flush: true, ..Primitives::DRTM_R };
+    /// FaRM by one-sided verbs alone, as FORD is compared with it (FORD, section 6): five round trips, each awaited.
+    pub const FARM_ONE_SIDED: Primitives = Primitives { merged: false, ..Primitives::DRTM_H_ONE_SIDED };
+
+    /// The same without a cache of locations.
+    #[must_use]
+    pub const fn uncached(self) -> Primitives {
+        Primitives { execute: Execute::OneSided { cached: false }, ..self }
+    }
 }
 
 impl fmt::Display for Primitives {
@@ -143,8 +164,10 @@ impl fmt::Display for Primitives {
         };
         let validate = if self.validate == Primitive::OneSided { "read" } else { "call" };
         let log = if self.log == Primitive::OneSided { "write" } else { "call" };
+        let then = if self.merged { "+" } else { "," };
+        let flush = if self.flush { "+flush" } else { "" };
         let passive = if self.passive { ",pa" } else { "" };
-        write!(f, "e={execute},v={lock}+{validate},l={log},c={install}{passive}")
+        write!(f, "e={execute},v={lock}{then}{validate},l={log}{flush},c={install}{passive}")
     }
 }
 
@@ -167,6 +190,14 @@ impl Protocol {
         Protocol::Unsynchronized,
     ];
 
+    /// Studies that have a name: baselines of published comparisons, as they were there, and without the cache.
+    pub const STUDIES: [(&'static str, Primitives); 4] = [
+        ("farm-one-sided", Primitives::FARM_ONE_SIDED),
+        ("farm-one-sided-uncached", Primitives::FARM_ONE_SIDED.uncached()),
+        ("drtm-h-one-sided", Primitives::DRTM_H_ONE_SIDED),
+        ("drtm-h-one-sided-uncached", Primitives::DRTM_H_ONE_SIDED.uncached()),
+    ];
+
     /// FORD with all it has.
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
     /// FORD with its lean release.
@@ -182,7 +213,9 @@ impl Protocol {
             Protocol::DrtmH => "drtm-h",
             Protocol::Ford(Ford { lean: true, .. }) => "ford-lean",
             Protocol::Ford(_) => "ford",
-            Protocol::Study(_) => "study",
+            Protocol::Study(primitives) => {
+                Protocol::STUDIES.iter().find(|(_, study)| *study == primitives).map_or("study", |(name, _)| name)
+            }
             Protocol::Unsynchronized => "unsynchronized",
         }
     }
@@ -190,7 +223,8 @@ impl Protocol {
     /// The protocol of a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Protocol> {
-        Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
+        let studies = Protocol::STUDIES.into_iter().map(|(_, primitives)| Protocol::Study(primitives));
+        Protocol::ALL.into_iter().chain(studies).find(|protocol| protocol.name() == name)
     }
 
     /// Whether it needs [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).

@@ -110,7 +110,7 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lock {
     No,
-    /// The CAS was sent, its answer has not come.
+    /// The CAS was sent, and has not been lost; of the record that it may have locked nothing has been heard.
     Maybe,
     Held,
 }

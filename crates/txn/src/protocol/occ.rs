@@ -30,7 +30,9 @@
 //! for a location that is not cached. All have outstanding requests (one round for everything that does not depend on an
 //! answer), one doorbell a node, coroutines, and commit by passive ACK.
 //!
-//! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for a measurement.
+//! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for a measurement. Two that
+//! FORD was compared with have names (section 6 of that text), and wait for every phase: `drtm-h-one-sided` takes four
+//! round trips, `farm-one-sided` validates what it writes in one of its own, which makes five. Both flush their logs.
 //!
 //! Keys that are inserted have a slot linked for them in execution (`fetch.rs`), which is then locked, validated, logged
 //! and installed like any record; the log entry carries what changed in the index. An absent key is validated by looking
@@ -60,7 +62,7 @@ use remora_sync::{IMAGE_AT, LockWord, RecordHeader, VALIDATED_BYTES, Version};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
 use crate::log::{self, LoggedRecord};
-use crate::protocol::{Acknowledged, Locks, Primitive, nodes};
+use crate::protocol::{Acknowledged, Locks, Primitive, Primitives, nodes};
 use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Change, Fetch, Item, Lock, Sets, locks};
 use crate::tx::Tx;
@@ -165,8 +167,10 @@ fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeI
 
 /// Takes the lock of every record to be written, and sees in the same round trip whether it is still what was read: CAS
 /// then READ is an ordered pair, so the READ is of the locked record if the CAS has won; a call looks after it has locked.
+/// Where the two are not [`merged`](Primitives::merged), `validate` looks.
 async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let me = tx.id.lock().to_bits();
+    let merged = tx.state.protocol.primitives().merged;
     tx.locking = true;
     tx.lane.probe(probes::LOCKS);
     let mut next = 0;
@@ -184,7 +188,9 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
                     item.call = round.call(item.address.node, &request, None, 2);
                 } else {
                     item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
-                    item.read = round.read(item.address, VALIDATED_BYTES);
+                    if merged {
+                        item.read = round.read(item.address, VALIDATED_BYTES);
+                    }
                 }
                 item.lock = Lock::Maybe;
             }
@@ -201,8 +207,8 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
                 };
                 (previous, [previous, version])
             } else {
-                let words = done.words(item.read);
-                (done.previous(item.swap), [words[0], words[1]])
+                let header = if merged { done.words(item.read) } else { &[] };
+                (done.previous(item.swap), header.try_into().unwrap_or_default())
             };
             if previous != LockWord::FREE.to_bits() {
                 item.lock = Lock::No;
@@ -210,6 +216,9 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
                 conflict = Some(Abort::Locked(holder));
                 met = Some((index, holder));
                 continue;
+            }
+            if !merged {
+                continue; // locked, but what is there nobody has seen
             }
             item.lock = Lock::Held;
             if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
@@ -248,19 +257,20 @@ pub(crate) enum Check {
     Find { call: CallHandle },
 }
 
-/// Looks again at what was only read (invariants 1 and 6): all of it, if the transaction `writes` nothing, or gives up
+/// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has not: all of it, if the transaction `writes` nothing, or gives up
 /// what it meant to write.
 async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
-    let only_read = |item: &Item| !(writes && item.is_written());
+    let Primitives { validate: primitive, merged, .. } = tx.state.protocol.primitives();
+    let due = |item: &Item| !(writes && merged && item.is_written());
     let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
-    let primitive = tx.state.protocol.primitives().validate;
+    let me = tx.id.lock();
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let mut round = tx.lane.round();
         let state = &mut *tx.state;
         state.checks.clear();
         while let Some(item) = state.sets.items.get(next) {
-            if only_read(item) && !look_again(&state.sets, next, primitive, &mut round, &mut state.checks) {
+            if due(item) && !look_again(&state.sets, next, primitive, &mut round, &mut state.checks) {
                 break;
             }
             next += 1;
@@ -268,7 +278,7 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         let done = tx.lane.execute(round).await?;
         for number in 0..tx.state.checks.len() {
             let check = tx.state.checks[number];
-            if let Err(abort) = passes(&tx.state.sets, &done, check, ignore_locks) {
+            if let Err(abort) = passes(&tx.state.sets, &done, check, me, ignore_locks) {
                 if let (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) = (abort, check) {
                     tx.met(item, lock);
                 }
@@ -321,9 +331,9 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
     true
 }
 
-/// Whether what was looked at again is still what was read, and nobody's lock says that it is about to change.
+/// Whether what was looked at again is still what was read, and no other's lock says that it is about to change.
 #[inline]
-fn passes(sets: &Sets, done: &Completed<'_>, check: Check, ignore_locks: bool) -> Result<(), Abort> {
+fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: LockWord, ignore_locks: bool) -> Result<(), Abort> {
     let (item, words) = match check {
         Check::Read { item, read } => (&sets.items[item], done.words(read)),
         Check::Call { item, call } => (&sets.items[item], done.reply(call)),
@@ -337,7 +347,7 @@ fn passes(sets: &Sets, done: &Completed<'_>, check: Check, ignore_locks: bool) -
         }
     };
     let lock = words.first().map_or(LockWord::FREE, |lock| LockWord::from_bits(*lock));
-    if !lock.is_free() && !ignore_locks {
+    if !lock.is_free() && lock != me && !ignore_locks {
         return Err(Abort::Locked(lock));
     }
     if unchanged(item, words) { Ok(()) } else { Err(Abort::Changed) }
@@ -360,7 +370,8 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
     log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
     ring::seal(frame, id);
     let state = &mut *tx.state;
-    let by_call = state.protocol.primitives().log == Primitive::Call;
+    let Primitives { log, flush, .. } = state.protocol.primitives();
+    let by_call = log == Primitive::Call;
     let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
     let mut asked_count = 0;
     for &(node, reservation) in &state.reservations {
@@ -374,6 +385,9 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
             round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
         } else {
             ring.append(&mut round, staged, reservation, id);
+            if flush {
+                round.flush(node);
+            }
         }
         if ring.half_full() {
             // Costs no round trip here, and saves one later.
