@@ -6,14 +6,15 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_lab::reproduce::Row;
-use remora_lab::reproduce::drtm_h::{self, LEFT_OUT, Reproduction, Scale};
+use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford};
 
 use crate::output::{OutputFile, ReportTo, complain};
 use crate::{Failure, Verdict};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: remora sim reproduce drtm-h --plot throughput-nodes.svg
+#[command(after_help = "Examples:
+  remora sim reproduce drtm-h --plot throughput-nodes.svg
+  remora sim reproduce ford --quick
 
 Figures that do not come out as published are shown, and explained. Exit status: 0 done, 1 an invariant of the workload
 does not hold, 2 there is nothing to simulate with.")]
@@ -21,10 +22,10 @@ pub(crate) struct ReproduceOptions {
     /// The text.
     #[arg(value_enum)]
     text: Text,
-    /// A small cluster, for directions: 4 machines of 4 workers.
+    /// A small cluster, for directions.
     #[arg(long)]
     quick: bool,
-    /// Machines [default: the text's 16].
+    /// Machines of drtm-h [default: the text's 16].
     #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u16).range(3..=16))]
     nodes: Option<u16>,
     /// Of all chance.
@@ -43,29 +44,54 @@ pub(crate) struct ReproduceOptions {
 enum Text {
     /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems that it compares.
     DrtmH,
+    /// FORD (TOCS 2023), section 6: against one-sided baselines, and what its mechanisms are worth.
+    Ford,
+}
+
+impl Text {
+    fn name(self) -> &'static str {
+        match self {
+            Text::DrtmH => "drtm-h",
+            Text::Ford => "ford",
+        }
+    }
 }
 
 pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> {
-    let Text::DrtmH = options.text;
     let report = ReportTo::open(options.report.as_deref())?;
     let plot = options.plot.as_deref().map(|path| OutputFile::open("--plot", path)).transpose()?;
-    let scale = if options.quick { Scale::quick(options.seed) } else { Scale::full(options.seed) };
-    let scale = Scale { nodes: options.nodes.unwrap_or(scale.nodes), ..scale };
     let bar = progress_bar();
-    let done = drtm_h::reproduce(&scale, &|done, all| {
+    let done = run(options, &|done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    let done = done.map_err(|error| Failure::new("drtm-h", error))?;
+    let done = done?;
     if let Some(plot) = plot {
         let svg = done.plot().map_err(|error| Failure::new("the plot", error))?;
         plot.begin()?.write_all(svg.as_bytes()).map_err(|error| plot.failure(&error))?;
     }
-    let rows: Vec<Row> = done.rows.iter().cloned().chain(done.preset_rows()).collect();
+    let rows: Vec<Row> = done.rows.iter().cloned().chain(done.run_rows()).collect();
     report.write(&rows, || table(&done))?;
     done.violated.iter().for_each(|violated| complain(violated));
     Ok(if done.violated.is_empty() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {
+    let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
+    let done = match (text, nodes) {
+        (Text::Ford, Some(nodes)) => {
+            return Err(Failure::new(format!("--nodes {nodes}"), "FORD has two memory nodes and one machine"));
+        }
+        (Text::Ford, None) => {
+            ford::reproduce(&if quick { ford::Scale::quick(seed) } else { ford::Scale::full(seed) }, look)
+        }
+        (Text::DrtmH, nodes) => {
+            let scale = if quick { drtm_h::Scale::quick(seed) } else { drtm_h::Scale::full(seed) };
+            drtm_h::reproduce(&drtm_h::Scale { nodes: nodes.unwrap_or(scale.nodes), ..scale }, look)
+        }
+    };
+    done.map_err(|error: ReproduceError| Failure::new(text.name(), error))
 }
 
 fn progress_bar() -> ProgressBar {
@@ -84,28 +110,16 @@ fn table(done: &Reproduction) -> String {
 }
 
 fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {
-    let Scale { nodes, threads, accounts, coroutines, measure, seed, .. } = &done.scale;
-    let loads: Vec<String> = coroutines.iter().map(ToString::to_string).collect();
-    writeln!(text, "DrTM+H (Wei thesis, chapter 4), SmallBank on simulated machines of its cluster VAL")?;
-    writeln!(
-        text,
-        "{nodes} machines of {threads} workers with {} coroutines, 3 copies, {} us of virtual time, seed {seed}",
-        loads.join(", "),
-        measure.as_micros()
-    )?;
-    writeln!(
-        text,
-        "{accounts} accounts a worker, {} times fewer than the text has; as there 4 % of them in 90 % of the transactions\n",
-        done.scale.factor()
-    )?;
-    if !done.scale.is_comparable() {
+    done.about.iter().try_for_each(|line| writeln!(text, "{line}"))?;
+    text.push('\n');
+    if !done.is_comparable {
         writeln!(text, "The cluster is smaller than the text's: only directions can be compared.\n")?;
     }
     let widest = done.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let [paper, ours, ratio, as_said] = ["paper", "simulation", "ratio", "as said"];
     writeln!(text, "{:<widest$} {paper:>9} {ours:>11} {:>4}{ratio:>8}  {as_said:<7}  source", "", "")?;
     done.rows.iter().try_for_each(|row| write_row(text, row, widest))?;
-    let is_off = |row: &&Row| row.direction_holds == Some(false) || done.scale.is_comparable() && row.is_off();
+    let is_off = |row: &&Row| row.direction_holds == Some(false) || done.is_comparable && row.is_off();
     let off: Vec<&Row> = done.rows.iter().filter(is_off).collect();
     if !off.is_empty() {
         writeln!(text, "\nNot as published:")?;
@@ -114,15 +128,16 @@ fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {
         }
     }
     writeln!(text, "\nLeft out:")?;
-    LEFT_OUT.iter().try_for_each(|left_out| writeln!(text, "- {left_out}"))?;
-    let heads = ["coroutines", "M/s", "p50 us", "p90", "p99", "aborted"];
-    write!(text, "\n{:<16}", "presets")?;
-    heads.iter().try_for_each(|head| write!(text, "{head:>11}"))?;
+    done.left_out.iter().try_for_each(|left_out| writeln!(text, "- {left_out}"))?;
+    let heads = ["load", "M/s", "p50 us", "p90", "p99", "aborted", "trips", "verbs"];
+    let widest = done.runs.iter().map(|run| run.name.len()).max().unwrap_or(0);
+    write!(text, "\n{:<widest$}", "")?;
+    heads.iter().try_for_each(|head| write!(text, "{head:>14}"))?;
     text.push('\n');
-    for run in &done.presets {
-        let (throughput, latency) = (run.throughput / 1e6, &run.latency);
-        write!(text, "{:<16}{:>11}{throughput:>11.1}{:>11.1}", run.preset, run.coroutines, latency.p50)?;
-        writeln!(text, "{:>11.1}{:>11.1}{:>9.1} %", latency.p90, latency.p99, 100.0 * run.abort_rate)?;
+    for Run { name, load, throughput, latency, abort_rate, round_trips, verbs } in &done.runs {
+        write!(text, "{name:<widest$}{load:>14}{:>14.2}{:>14.1}", throughput / 1e6, latency.p50)?;
+        write!(text, "{:>14.1}{:>14.1}{:>12.1} %", latency.p90, latency.p99, 100.0 * abort_rate)?;
+        writeln!(text, "{round_trips:>14.2}{verbs:>14.1}")?;
     }
     Ok(())
 }

@@ -4,11 +4,21 @@
 //! figures here. What does not come out as published is shown and explained.
 
 pub mod drtm_h;
+pub mod ford;
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use remora::{Cluster, OpenError};
 use remora_fabric::sim::Ended;
+use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload};
 use serde::Serialize;
 
-use crate::LabError;
+use crate::plot::{self, Labels, Series};
+use crate::{Bench, LabError};
 
 /// Why nothing came out.
 #[derive(Debug, thiserror::Error)]
@@ -91,4 +101,164 @@ impl Row {
     pub fn is_off(&self) -> bool {
         self.direction_holds == Some(false) || self.error.is_some_and(|error| error.abs() > EXPLAINED_FROM)
     }
+}
+
+/// All that came out of a text's experiments.
+#[derive(Debug)]
+pub struct Reproduction {
+    /// What was done, and on what: a few lines.
+    pub about: Vec<String>,
+    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one only directions can.
+    pub is_comparable: bool,
+    /// Published and ours.
+    pub rows: Vec<Row>,
+    /// What some of the simulations came to by themselves.
+    pub runs: Vec<Run>,
+    /// What the text has and this does not.
+    pub left_out: &'static [&'static str],
+    /// Invariants that did not hold, with the experiment's name.
+    pub violated: Vec<String>,
+    labels: Labels<'static>,
+    series: Vec<Series>,
+}
+
+/// A simulation by itself.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Run {
+    /// What was run.
+    pub name: String,
+    /// Under what load.
+    pub load: String,
+    /// Transactions that committed, a second.
+    pub throughput: f64,
+    /// From the first attempt's begin to the commit.
+    pub latency: LatencyUs,
+    /// Share of the attempts that did not commit.
+    pub abort_rate: f64,
+    /// Rounds on a committed transaction's critical path.
+    pub round_trips: f64,
+    /// Its verbs and calls.
+    pub verbs: f64,
+}
+
+impl Reproduction {
+    /// The simulations' own figures as rows: nobody has published them.
+    #[must_use]
+    pub fn run_rows(&self) -> Vec<Row> {
+        let rows = self.runs.iter().flat_map(|run| {
+            let name = |what: &str| format!("{} with {}: {what}", run.name, run.load);
+            [
+                Row::ours(name("throughput"), "M/s", run.throughput / 1e6),
+                Row::ours(name("median latency"), "us", run.latency.p50),
+            ]
+        });
+        rows.collect()
+    }
+
+    /// Throughput, as an SVG.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    pub fn plot(&self) -> Result<String, std::fmt::Error> {
+        plot::lines(&self.labels, &self.series)
+    }
+}
+
+/// What a simulation came to.
+#[derive(Clone, Debug)]
+struct Measurement {
+    throughput: f64,
+    latency: LatencyUs,
+    abort_rate: f64,
+    /// Of a committed transaction.
+    costs: PerTransaction,
+    by_type: BTreeMap<&'static str, TypeReport>,
+    waiting_share: f64,
+    /// That do not hold.
+    broken: Vec<Invariant>,
+}
+
+impl Measurement {
+    fn verbs(&self) -> f64 {
+        let PerTransaction { reads, writes, atomics, flushes, rpcs, .. } = self.costs;
+        reads + writes + atomics + flushes + rpcs
+    }
+
+    fn run(&self, name: impl Into<String>, load: impl Into<String>) -> Run {
+        Run {
+            name: name.into(),
+            load: load.into(),
+            throughput: self.throughput,
+            latency: self.latency,
+            abort_rate: self.abort_rate,
+            round_trips: self.costs.round_trips,
+            verbs: self.verbs(),
+        }
+    }
+}
+
+/// Loads a workload and runs it. `what` names the experiment.
+fn measure<W: Workload>(
+    bench: &Bench,
+    what: impl FnOnce() -> String,
+    load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
+) -> Result<Measurement, ReproduceError> {
+    let (sim, cluster, workload, _) = bench.load(load)?;
+    let done = bench.run(&sim, &cluster, &workload, &|| None)?;
+    if done.ended != Ended::Finished {
+        return Err(ReproduceError::Unfinished { what: what(), how: done.ended });
+    }
+    let report = done.measured.report::<W>(&cluster, "sim", serde_json::Value::Null);
+    Ok(Measurement {
+        throughput: report.throughput_tps,
+        latency: report.latency_us,
+        abort_rate: report.abort_rate,
+        costs: report.per_transaction,
+        by_type: report.by_type,
+        waiting_share: report.waiting_share,
+        broken: report.invariants.into_iter().filter(|invariant| invariant.holds == Some(false)).collect(),
+    })
+}
+
+/// Runs simulations, so many at a time, in this order as far as possible; `look` is told how many of how many are done.
+fn run_all<P: Copy + Sync>(
+    points: &[P],
+    parallel: usize,
+    look: &(dyn Fn(usize, usize) + Sync),
+    run: impl Fn(P) -> Result<Measurement, ReproduceError> + Sync,
+) -> Result<Vec<(P, Measurement)>, ReproduceError>
+where
+    P: Send,
+{
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(points.len()));
+    let work = || -> Result<(), ReproduceError> {
+        while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let measurement = run(*point)?;
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push((*point, measurement));
+            look(done.len(), points.len());
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..parallel.max(1)).map(|_| scope.spawn(work)).collect();
+        let panicked = |panic| std::panic::resume_unwind(panic);
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
+    })?;
+    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The invariants that did not hold, each with the name of its experiment.
+fn violated<P>(runs: &[(P, Measurement)], name: impl Fn(&P) -> String) -> Vec<String> {
+    let broken = runs.iter().flat_map(|(point, measurement)| {
+        let named = |invariant: &Invariant| format!("{}: {}: {}", name(point), invariant.name, invariant.detail);
+        measurement.broken.iter().map(named).collect::<Vec<_>>()
+    });
+    broken.collect()
+}
+
+fn greatest(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(f64::NEG_INFINITY, f64::max)
 }

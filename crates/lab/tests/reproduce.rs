@@ -1,8 +1,8 @@
 //! The experiments that are reproduced, on a small cluster: transactions are transactions whichever primitives do their
 //! phases, and what is better by far is better there too.
 
-use remora_lab::reproduce::Row;
-use remora_lab::reproduce::drtm_h::{Reproduction, Scale, reproduce};
+use remora_lab::reproduce::drtm_h::{Scale, reproduce};
+use remora_lab::reproduce::{Reproduction, Row, ford};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -38,7 +38,7 @@ fn the_same_seed_gives_the_same_figures() {
     let scale = Scale { nodes: 3, threads: 1, accounts: 500, coroutines: vec![2], ..Scale::quick(7) };
     let [one, other] = [1, 2].map(|parallel| {
         let done = reproduce(&Scale { parallel, ..scale.clone() }, &|_, _| ()).expect("a simulation");
-        (done.rows, done.presets)
+        (done.rows, done.runs)
     });
     assert_eq!(one, other, "whatever order the simulations ran in");
 }

@@ -31,6 +31,8 @@ pub struct Phases {
     pub validated: Nanos,
     /// Log acknowledged everywhere.
     pub logged: Nanos,
+    /// How long of its execution it waited for records that others had locked, or were installing.
+    pub waited: Nanos,
 }
 
 /// One attempt of a transaction.

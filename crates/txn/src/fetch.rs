@@ -16,11 +16,11 @@ use remora_index::{BucketRef, Location, Probe};
 use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
-use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::{Execute, Protocol, ford};
 use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found, Intent, Item, Place, Sets, Span, registered};
-use crate::tx::Tx;
+use crate::tx::{Tx, Waiting};
 
 /// What a record's words turned out to be.
 enum Seen {
@@ -38,7 +38,7 @@ impl Tx<'_> {
         if let Protocol::Ford(ford) = self.state.protocol {
             return ford::execute(self, ford).await;
         }
-        let mut waits = 0;
+        let mut waiting = Waiting::default();
         while self.state.sets.fetched < self.state.sets.items.len() {
             let mut round = self.lane.round();
             self.ask(&mut round);
@@ -69,13 +69,7 @@ impl Tx<'_> {
             while sets.items.get(sets.fetched).is_some_and(here) {
                 sets.fetched += 1;
             }
-            if let Some(why) = unstable {
-                waits += 1;
-                if waits == READ_ATTEMPTS {
-                    return Err(Stop::Abort(why));
-                }
-                self.lane.sleep(READ_PAUSE_NS).await;
-            }
+            self.wait(unstable, &mut waiting).await?;
         }
         Ok(())
     }

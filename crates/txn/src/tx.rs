@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
+use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::log::PATCH_WORDS;
 use crate::protocol::ford::Release;
 use crate::protocol::{Primitive, Protocol};
@@ -57,6 +58,13 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// When the first attempt began; of the first itself 0 until it has begun.
     pub(crate) first_began: Nanos,
+}
+
+/// Waiting for records that cannot be used now.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    times: u32,
+    since: Option<Nanos>,
 }
 
 impl<'s> Tx<'s> {
@@ -178,6 +186,23 @@ impl<'s> Tx<'s> {
         if self.state.observer.is_some() && self.state.sample_phases {
             note(&mut self.phases, self.lane.now());
         }
+    }
+
+    /// Behind a round: waits a little if something that it brought cannot be used now, and gives up after a few times.
+    pub(crate) async fn wait(&mut self, unstable: Option<Abort>, waiting: &mut Waiting) -> Result<(), Stop> {
+        let Some(why) = unstable else {
+            if let Some(since) = waiting.since.take() {
+                self.mark(|phases, now| phases.waited += now - since);
+            }
+            return Ok(());
+        };
+        waiting.times += 1;
+        if waiting.times == READ_ATTEMPTS {
+            return Err(Stop::Abort(why));
+        }
+        waiting.since.get_or_insert(self.lane.now());
+        self.lane.sleep(READ_PAUSE_NS).await;
+        Ok(())
     }
 
     /// The rounds that release every lock this transaction has or may have, and take back the slots that it has had linked

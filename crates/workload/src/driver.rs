@@ -579,6 +579,7 @@ impl Measured {
                 log: LatencyUs::of(&phases.log),
                 commit: LatencyUs::of(&phases.commit),
             },
+            waiting_share: ratio(phases.waited as f64, phases.all as f64),
             cpu_seconds: self.cpu,
             per_cpu_second_tps: ratio(committed as f64, self.cpu.workers + self.cpu.appliers),
             invariants: self.invariants.clone(),

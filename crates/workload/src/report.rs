@@ -51,6 +51,8 @@ pub struct Report {
     pub by_type: BTreeMap<&'static str, TypeReport>,
     /// How long the phases of committed attempts took; of those that had them, and of a sample.
     pub phases_us: PhasesUs,
+    /// Share of the time of these attempts that they waited for records which others had locked, or were installing.
+    pub waiting_share: f64,
     /// CPU time.
     pub cpu_seconds: CpuSeconds,
     /// Committed transactions for each second of CPU time, of workers and memory nodes together.

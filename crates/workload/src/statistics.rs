@@ -25,6 +25,10 @@ pub(crate) struct PhaseTimes {
     pub(crate) validate: Histogram<u64>,
     pub(crate) log: Histogram<u64>,
     pub(crate) commit: Histogram<u64>,
+    /// Sum over the same attempts of what they waited for others' records.
+    pub(crate) waited: u64,
+    /// And of all the time they took.
+    pub(crate) all: u64,
 }
 
 /// Counters of a thread, or of several together.
@@ -59,7 +63,14 @@ impl Statistics {
             types: (0..types).map(|_| one()).collect(),
             aborted: CAUSES.map(|cause| (cause, 0)).into(),
             unknown: 0,
-            phases: PhaseTimes { execute: times(), validate: times(), log: times(), commit: times() },
+            phases: PhaseTimes {
+                execute: times(),
+                validate: times(),
+                log: times(),
+                commit: times(),
+                waited: 0,
+                all: 0,
+            },
         }
     }
 
@@ -81,6 +92,8 @@ impl Statistics {
         merge(&mut ours.validate, &theirs.validate);
         merge(&mut ours.log, &theirs.log);
         merge(&mut ours.commit, &theirs.commit);
+        ours.waited += theirs.waited;
+        ours.all += theirs.all;
     }
 
     /// Transactions that committed.
@@ -147,6 +160,8 @@ impl PhaseTimes {
         if phases.executed == 0 {
             return;
         }
+        self.waited += phases.waited;
+        self.all += event.ended - event.attempt_began;
         self.execute.saturating_record(phases.executed - event.attempt_began);
         if phases.validated != 0 {
             self.validate.saturating_record(phases.validated - phases.executed);

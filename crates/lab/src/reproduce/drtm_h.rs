@@ -7,20 +7,18 @@
 //! Different from the text: fewer accounts ([`Scale`]); a transaction's independent reads go out together also in
 //! execution, where the text's study sends one after the other; locks are freed by CAS, not by WRITE.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use remora::Protocol;
 use remora::floors::txn::{Execute, Locks, Primitive, Primitives};
-use remora_fabric::sim::{Ended, Profile, SimOptions};
+use remora_fabric::sim::{Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
-use remora_workload::{Invariant, LatencyUs, Setting};
+use remora_workload::{LatencyUs, Setting};
 
-use super::{ReproduceError, Row};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, run_all, violated};
 use crate::Bench;
-use crate::plot::{self, Labels, Series};
+use crate::plot::{Labels, Series};
 
 /// How large the experiments are.
 #[derive(Clone, PartialEq, Debug)]
@@ -71,10 +69,22 @@ impl Scale {
         (self.nodes, self.threads) == (16, 24)
     }
 
-    /// Hot records and accounts are so many times fewer than the text's.
-    #[must_use]
-    pub fn factor(&self) -> f64 {
-        Customers::ACCOUNTS_PER_THREAD as f64 / self.accounts as f64
+    fn about(&self) -> Vec<String> {
+        let Scale { nodes, threads, accounts, coroutines, measure, seed, .. } = self;
+        let loads: Vec<String> = coroutines.iter().map(ToString::to_string).collect();
+        let fewer = Customers::ACCOUNTS_PER_THREAD as f64 / *accounts as f64;
+        vec![
+            "DrTM+H (Wei thesis, chapter 4), SmallBank on simulated machines of its cluster VAL".to_owned(),
+            format!(
+                "{nodes} machines of {threads} workers with {} coroutines, 3 copies, {} us of virtual time, seed {seed}",
+                loads.join(", "),
+                measure.as_micros()
+            ),
+            format!(
+                "{accounts} accounts a worker, {fewer} times fewer than the text has; as there 4 % of them in 90 % of the \
+                 transactions"
+            ),
+        ]
     }
 }
 
@@ -88,46 +98,8 @@ struct Point {
     connections: u32,
 }
 
-/// What it came to.
-#[derive(Clone, Debug)]
-struct Measurement {
-    throughput: f64,
-    latency: LatencyUs,
-    abort_rate: f64,
-}
-
-/// A preset at one load.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PresetRun {
-    /// Its name.
-    pub preset: &'static str,
-    /// Transactions in flight for each worker.
-    pub coroutines: usize,
-    /// Transactions that committed, a second.
-    pub throughput: f64,
-    /// From the first attempt's begin to the commit.
-    pub latency: LatencyUs,
-    /// Share of the attempts that did not commit.
-    pub abort_rate: f64,
-}
-
-/// All that came out.
-#[derive(Debug)]
-pub struct Reproduction {
-    /// How large it was.
-    pub scale: Scale,
-    /// Published and ours.
-    pub rows: Vec<Row>,
-    /// The presets, as they are in Remora, on all machines.
-    pub presets: Vec<PresetRun>,
-    /// Throughput of the presets over machines, in millions.
-    throughput: Vec<Series>,
-    /// Invariants that did not hold, with the experiment's name.
-    pub violated: Vec<String>,
-}
-
 /// What the text has and this does not, yet.
-pub const LEFT_OUT: [&str; 2] = [
+const LEFT_OUT: [&str; 2] = [
     "TPC-C/no: the rows of new-order transactions, factor analysis and latency breakdown; TPC-C is not there yet",
     "TPC-E customer-position: the rows of read-only transactions; TPC-E is not there yet",
 ];
@@ -176,53 +148,29 @@ const CONNECTIONS_80: u32 = 5;
 ///
 /// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
-    let all = Points::of(scale);
-    let runs = run_all(scale, &all.0, look)?;
-    let violated = runs
-        .iter()
-        .flat_map(|(point, _, invariants)| {
-            let broken = invariants.iter().filter(|invariant| invariant.holds == Some(false));
-            broken.map(|invariant| format!("{}: {}: {}", name(*point), invariant.name, invariant.detail))
-        })
-        .collect();
+    let mut points = Points::of(scale).0;
+    // The largest first, so that none is left to run alone in the end.
+    points.sort_by_key(|point| std::cmp::Reverse(usize::from(point.nodes) * point.coroutines));
+    let runs = run_all(&points, scale.parallel, look, |point| run(scale, point))?;
+    let violated = violated(&runs, |point| name(*point));
     let results = Results { scale, runs };
     Ok(Reproduction {
-        scale: scale.clone(),
+        about: scale.about(),
+        is_comparable: scale.is_comparable(),
         rows: results.rows(),
-        presets: results.presets(),
-        throughput: results.over_nodes(),
+        runs: results.presets(),
+        left_out: &LEFT_OUT,
         violated,
+        labels: LABELS,
+        series: results.over_nodes(),
     })
 }
 
-impl Reproduction {
-    /// The presets' figures as rows: nobody has published them.
-    #[must_use]
-    pub fn preset_rows(&self) -> Vec<Row> {
-        let rows = self.presets.iter().flat_map(|run| {
-            let name = |what: &str| format!("{} with {} coroutines: {what}", run.preset, run.coroutines);
-            [
-                Row::ours(name("throughput"), "M/s", run.throughput / 1e6),
-                Row::ours(name("median latency"), "us", run.latency.p50),
-            ]
-        });
-        rows.collect()
-    }
-
-    /// Throughput against nodes, as an SVG.
-    ///
-    /// # Errors
-    ///
-    /// None that is known.
-    pub fn plot(&self) -> Result<String, std::fmt::Error> {
-        let labels = Labels {
-            title: "SmallBank on simulated machines of cluster VAL (connectx4)",
-            x: "machines, 24 workers each",
-            y: "million transactions a second",
-        };
-        plot::lines(&labels, &self.throughput)
-    }
-}
+const LABELS: Labels<'static> = Labels {
+    title: "SmallBank on simulated machines of cluster VAL (connectx4)",
+    x: "machines, 24 workers each",
+    y: "million transactions a second",
+};
 
 fn name(point: Point) -> String {
     let Point { protocol, nodes, coroutines, .. } = point;
@@ -279,33 +227,7 @@ fn heaviest(scale: &Scale) -> usize {
     scale.coroutines.iter().copied().max().unwrap_or(1)
 }
 
-type Ran = (Point, Measurement, Vec<Invariant>);
-
-/// Runs the simulations, a few at a time, the largest first.
-fn run_all(scale: &Scale, points: &[Point], look: &(dyn Fn(usize, usize) + Sync)) -> Result<Vec<Ran>, ReproduceError> {
-    let mut waiting: Vec<Point> = points.to_vec();
-    waiting.sort_by_key(|point| std::cmp::Reverse(usize::from(point.nodes) * point.coroutines));
-    let waiting = Mutex::new(VecDeque::from(waiting));
-    let done = Mutex::new(Vec::with_capacity(points.len()));
-    let work = || -> Result<(), ReproduceError> {
-        loop {
-            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(point) = next else { return Ok(()) };
-            let (measurement, invariants) = run(scale, point)?;
-            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-            done.push((point, measurement, invariants));
-            look(done.len(), points.len());
-        }
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..scale.parallel.max(1)).map(|_| scope.spawn(work)).collect();
-        let panicked = |panic| std::panic::resume_unwind(panic);
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
-    })?;
-    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn run(scale: &Scale, point: Point) -> Result<(Measurement, Vec<Invariant>), ReproduceError> {
+fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let Point { protocol, nodes, coroutines, connections } = point;
     let mut profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     // A NIC does not care whose connections it has no room for: a fifth of the cache is as good as five times as many.
@@ -324,26 +246,18 @@ fn run(scale: &Scale, point: Point) -> Result<(Measurement, Vec<Invariant>), Rep
         measure: scale.measure,
         ..Bench::symmetric(SimOptions::new(profile, scale.seed), nodes)
     };
-    let (sim, cluster, bank, _) = bench.load(|cluster| SmallBank::load(cluster, customers))?;
-    let done = bench.run(&sim, &cluster, &bank, &|| None)?;
-    if done.ended != Ended::Finished {
-        return Err(ReproduceError::Unfinished { what: name(point), how: done.ended });
-    }
-    let report = done.measured.report::<SmallBank>(&cluster, "sim", serde_json::Value::Null);
-    let measurement =
-        Measurement { throughput: report.throughput_tps, latency: report.latency_us, abort_rate: report.abort_rate };
-    Ok((measurement, report.invariants))
+    measure(&bench, || name(point), |cluster| SmallBank::load(cluster, customers))
 }
 
 struct Results<'a> {
     scale: &'a Scale,
-    runs: Vec<Ran>,
+    runs: Vec<(Point, Measurement)>,
 }
 
 impl Results<'_> {
     fn at(&self, point: Point) -> &Measurement {
         let found = self.runs.iter().find(|(ran, ..)| *ran == point);
-        let Some((_, measurement, _)) = found else { unreachable!("{} was not run", name(point)) };
+        let Some((_, measurement)) = found else { unreachable!("{} was not run", name(point)) };
         measurement
     }
 
@@ -512,15 +426,14 @@ impl Results<'_> {
         ]
     }
 
-    fn presets(&self) -> Vec<PresetRun> {
+    fn presets(&self) -> Vec<Run> {
         let nodes = self.scale.nodes;
         let runs = PRESETS
             .into_iter()
             .flat_map(|protocol| self.scale.coroutines.iter().map(move |coroutines| (protocol, *coroutines)));
         let runs = runs.map(|(protocol, coroutines)| {
             let run = self.at(Point { protocol, nodes, coroutines, connections: 1 });
-            let Measurement { throughput, latency, abort_rate, .. } = *run;
-            PresetRun { preset: protocol.name(), coroutines, throughput, latency, abort_rate }
+            run.run(protocol.name(), format!("{coroutines} coroutines"))
         });
         runs.collect()
     }
@@ -548,8 +461,4 @@ fn at_most(name: &str, ratios: &[f64]) -> Row {
 fn at_least(name: &str, ratios: &[f64]) -> Row {
     let ratio = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     Row::ours(format!("{name}, at least"), "x", ratio).holds(ratio > 1.0)
-}
-
-fn greatest(values: impl Iterator<Item = f64>) -> f64 {
-    values.fold(f64::NEG_INFINITY, f64::max)
 }

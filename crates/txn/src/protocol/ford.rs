@@ -76,12 +76,12 @@ use remora_sync::{
 };
 
 use crate::error::{Abort, Limit, Stop};
-use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS, READ_ATTEMPTS, READ_PAUSE_NS};
+use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS};
 use crate::log::{self, UndoKind, UndoRecord};
 use crate::protocol::{Acknowledged, Check, Protocol, nodes};
 use crate::session::Needed;
 use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
-use crate::tx::Tx;
+use crate::tx::{Tx, Waiting};
 
 /// What FORD does. All but the lean release is on by default; an ablation turns one off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -160,7 +160,7 @@ enum Seen {
 
 /// Brings every record that was named and is not here yet, and locks those that were named to be written.
 pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
-    let mut waits = 0;
+    let mut waiting = Waiting::default();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         grow(tx)?;
         let mut round = tx.lane.round();
@@ -187,13 +187,7 @@ pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         while items.get(*fetched).is_some_and(|item| matches!(item.fetch, Fetch::Here | Fetch::Absent)) {
             *fetched += 1;
         }
-        if let Some(why) = unstable {
-            waits += 1;
-            if waits == READ_ATTEMPTS {
-                return Err(why.into());
-            }
-            tx.lane.sleep(READ_PAUSE_NS).await;
-        }
+        tx.wait(unstable, &mut waiting).await?;
     }
     Ok(())
 }

@@ -1,0 +1,464 @@
+//! FORD (TOCS 2023), section 6: against the one-sided baselines of its own, and what its mechanisms are worth.
+//!
+//! Its cluster: two memory nodes with persistent memory and a machine that runs transactions, profile `connectx5`, two
+//! copies of each record, up to 20 threads with up to 11 transactions each. DDIO is off, because a flush is a READ, which
+//! reaches persistent memory only then; the text does not say what it did.
+//!
+//! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`] with everything that the text gives
+//! FORD, the cache of locations and flushed logs too; rows without that cache stand beside. They are as correct as
+//! Remora's others, and FORD is Remora's, with its corrections. The text does not say at which load latencies were taken:
+//! here it is the load under which the baseline commits most.
+
+use std::thread;
+use std::time::Duration;
+
+use remora::floors::txn::Primitives;
+use remora::{Ford, Protocol};
+use remora_fabric::sim::{Deployment, Profile, SimOptions};
+use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::tatp::{Subscribers, Tatp};
+use remora_workload::tpcc::{self, Room, Tpcc};
+use remora_workload::{LatencyUs, Setting, TypeReport};
+
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, run_all, violated};
+use crate::Bench;
+use crate::plot::{Labels, Series};
+
+/// How large the experiments are.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scale {
+    /// Threads, and transactions in flight for each, from light to heavy load.
+    pub loads: Vec<Load>,
+    /// Transactions in flight of the one thread whose throughput is compared with that of one alone.
+    pub coroutines: Vec<usize>,
+    /// Of TATP; the text does not say.
+    pub subscribers: u32,
+    /// Of SmallBank; the text does not say.
+    pub accounts: u64,
+    /// Of TPC-C; the text has 8 warehouses.
+    pub tpcc: tpcc::Scale,
+    /// Virtual time before anything is counted.
+    pub warmup: Duration,
+    /// Virtual time that is counted.
+    pub measure: Duration,
+    /// Simulations that run at the same time, each on a thread.
+    pub parallel: usize,
+    /// Of all chance.
+    pub seed: u64,
+}
+
+/// Who asks for transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// Threads.
+    pub threads: usize,
+    /// Transactions in flight for each.
+    pub coroutines: usize,
+}
+
+const fn load(threads: usize, coroutines: usize) -> Load {
+    Load { threads, coroutines }
+}
+
+impl Load {
+    fn name(self) -> String {
+        format!("{} x {}", self.threads, self.coroutines)
+    }
+}
+
+impl Scale {
+    /// The text's cluster and loads.
+    #[must_use]
+    pub fn full(seed: u64) -> Scale {
+        Scale {
+            loads: vec![load(8, 2), load(8, 8), load(20, 4), load(20, 8), load(20, 11)],
+            coroutines: vec![1, 2, 4, 6, 8, 11],
+            subscribers: 100_000,
+            accounts: 100_000,
+            tpcc: tpcc::Scale::full(8),
+            warmup: Duration::from_millis(1),
+            measure: Duration::from_millis(8),
+            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            seed,
+        }
+    }
+
+    /// Few threads and small tables: for directions.
+    #[must_use]
+    pub fn quick(seed: u64) -> Scale {
+        Scale {
+            loads: vec![load(2, 2), load(4, 6)],
+            coroutines: vec![1, 6],
+            subscribers: 2_000,
+            accounts: 4_000,
+            tpcc: tpcc::Scale::small(2, 10, 60, 1_000),
+            warmup: Duration::from_micros(300),
+            measure: Duration::from_millis(2),
+            ..Scale::full(seed)
+        }
+    }
+
+    fn is_comparable(&self) -> bool {
+        greatest(self.loads.iter().map(|load| load.threads as f64)) == 20.0 && self.tpcc == tpcc::Scale::full(8)
+    }
+
+    fn about(&self) -> Vec<String> {
+        let loads: Vec<String> = self.loads.iter().map(|load| load.name()).collect();
+        vec![
+            "FORD (TOCS 2023), section 6: 2 memory nodes with persistent memory, 1 machine that runs transactions"
+                .to_owned(),
+            format!(
+                "threads x transactions of each: {}; 2 copies, {} us of virtual time, seed {}",
+                loads.join(", "),
+                self.measure.as_micros(),
+                self.seed
+            ),
+            format!(
+                "TATP with {} subscribers, SmallBank with {} accounts, TPC-C with {} warehouses",
+                self.subscribers, self.accounts, self.tpcc.warehouses
+            ),
+        ]
+    }
+}
+
+/// What is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Tatp,
+    SmallBank,
+    Tpcc,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Tatp, Kind::SmallBank, Kind::Tpcc];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Tatp => "TATP",
+            Kind::SmallBank => "SmallBank",
+            Kind::Tpcc => "TPC-C",
+        }
+    }
+}
+
+const PROFILE: &str = "connectx5";
+const MEDIUM: &str = "optane";
+const COPIES: u8 = 2;
+
+const FARM: Protocol = Protocol::Study(Primitives::FARM_ONE_SIDED);
+const FARM_UNCACHED: Protocol = Protocol::Study(Primitives::FARM_ONE_SIDED.uncached());
+const DRTM_H: Protocol = Protocol::Study(Primitives::DRTM_H_ONE_SIDED);
+const DRTM_H_UNCACHED: Protocol = Protocol::Study(Primitives::DRTM_H_ONE_SIDED.uncached());
+const SYSTEMS: [Protocol; 5] = [Protocol::FORD, FARM, DRTM_H, FARM_UNCACHED, DRTM_H_UNCACHED];
+
+const WITHOUT_BACKUP_READS: Protocol = Protocol::Ford(Ford { backup_reads: false, ..Ford::WHOLE });
+const FULL_FLUSH: Protocol = Protocol::Ford(Ford { selective_flush: false, ..Ford::WHOLE });
+const WITHOUT_CACHE: Protocol = Protocol::Ford(Ford { address_cache: false, ..Ford::WHOLE });
+
+/// One transaction at a time.
+const ALONE: Load = load(1, 1);
+
+/// What the text has and this does not.
+const LEFT_OUT: [&str; 4] = [
+    "localized validation: it is not there yet",
+    "the key-value experiments: lock duration, interference, and the figures of a key-value load for what SmallBank shows here",
+    "the balance of load between two memory nodes: tables are spread over both here, and have no sides to be balanced",
+    "a lock table of the machine that runs transactions, and the sizes of caches",
+];
+
+/// One simulation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Point {
+    kind: Kind,
+    protocol: Protocol,
+    load: Load,
+}
+
+fn name(point: &Point) -> String {
+    let Point { kind, protocol, load } = *point;
+    format!("{}, {protocol:?}, {}", kind.name(), load.name())
+}
+
+/// Runs all experiments; `look` is told how many of how many have been run.
+///
+/// # Errors
+///
+/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
+    let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
+    let violated = violated(&runs, name);
+    let results = Results { scale, runs };
+    Ok(Reproduction {
+        about: scale.about(),
+        is_comparable: scale.is_comparable(),
+        rows: results.rows(),
+        runs: results.systems(),
+        left_out: &LEFT_OUT,
+        violated,
+        labels: LABELS,
+        series: results.over_load(),
+    })
+}
+
+const LABELS: Labels<'static> = Labels {
+    title: "SmallBank on FORD's cluster, simulated (connectx5, persistent memory)",
+    x: "transactions in flight",
+    y: "million transactions a second",
+};
+
+/// Every simulation once, the largest first.
+fn points(scale: &Scale) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    let mut add = |kind, protocol, load| {
+        let point = Point { kind, protocol, load };
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    };
+    for kind in [Kind::Tpcc, Kind::SmallBank, Kind::Tatp] {
+        for &load in scale.loads.iter().rev() {
+            SYSTEMS.into_iter().for_each(|protocol| add(kind, protocol, load));
+            if kind != Kind::Tpcc {
+                [WITHOUT_BACKUP_READS, FULL_FLUSH, WITHOUT_CACHE].into_iter().for_each(|ford| add(kind, ford, load));
+            }
+        }
+        scale.coroutines.iter().for_each(|coroutines| add(kind, Protocol::FORD, load(1, *coroutines)));
+    }
+    for protocol in [Protocol::FORD, FARM, DRTM_H, FULL_FLUSH] {
+        add(Kind::SmallBank, protocol, ALONE);
+    }
+    points
+}
+
+fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
+    let Point { kind, protocol, load: Load { threads, coroutines } } = point;
+    let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
+    let setting = Setting { memory_nodes: 2, replicas: COPIES, workers: threads as u64, coroutines: coroutines as u64 };
+    let room = Room::for_orders(ORDERS_MAX);
+    let node_bytes = match kind {
+        Kind::Tatp => Tatp::node_bytes(scale.subscribers, &setting),
+        Kind::SmallBank => SmallBank::node_bytes(scale.accounts, &setting),
+        Kind::Tpcc => Tpcc::node_bytes(&scale.tpcc, room, &setting, protocol),
+    };
+    let sim = SimOptions {
+        medium: MEDIUM.to_owned(),
+        ddio: false,
+        deployment: Deployment::Disaggregated,
+        ..SimOptions::new(profile, scale.seed)
+    };
+    let bench = Bench {
+        sim,
+        memory_nodes: 2,
+        node_bytes: node_bytes as usize,
+        replicas: COPIES,
+        protocol,
+        machines: 1,
+        threads,
+        coroutines,
+        warmup: scale.warmup,
+        measure: scale.measure,
+    };
+    let what = || name(&point);
+    match kind {
+        Kind::Tatp => {
+            measure(&bench, what, |cluster| Tatp::load(cluster, Subscribers::new(scale.subscribers), scale.seed))
+        }
+        Kind::SmallBank => {
+            measure(&bench, what, |cluster| SmallBank::load(cluster, Customers::standard(scale.accounts)))
+        }
+        Kind::Tpcc => measure(&bench, what, |cluster| Tpcc::load(cluster, scale.tpcc, room, scale.seed, |_| ())),
+    }
+}
+
+/// More than any run makes.
+const ORDERS_MAX: u64 = 20_000;
+
+struct Results<'a> {
+    scale: &'a Scale,
+    runs: Vec<(Point, Measurement)>,
+}
+
+/// What the text prints of a workload against one baseline: throughput, and what is left of median and p99 latency.
+struct Published {
+    kind: Kind,
+    baseline: Protocol,
+    throughput: f64,
+    p50: f64,
+    p99: f64,
+}
+
+const fn published(kind: Kind, baseline: Protocol, throughput: f64, p50: f64, p99: f64) -> Published {
+    Published { kind, baseline, throughput, p50, p99 }
+}
+
+/// Figure 23, without localized validation.
+const END_TO_END: [Published; 6] = [
+    published(Kind::Tatp, FARM, 1.3, 1.0 - 0.368, 1.0 - 0.502),
+    published(Kind::Tatp, DRTM_H, 1.1, 1.0 - 0.132, 1.0 - 0.233),
+    published(Kind::SmallBank, FARM, 1.6, 1.0 - 0.439, 1.0 - 0.546),
+    published(Kind::SmallBank, DRTM_H, 1.3, 1.0 - 0.283, 1.0 - 0.267),
+    published(Kind::Tpcc, FARM, 2.7, 1.0 - 0.23, 1.0 - 0.842),
+    published(Kind::Tpcc, DRTM_H, 1.5, 1.0 - 0.132, 1.0 - 0.688),
+];
+
+impl Results<'_> {
+    fn at(&self, kind: Kind, protocol: Protocol, load: Load) -> &Measurement {
+        let point = Point { kind, protocol, load };
+        let found = self.runs.iter().find(|(ran, _)| *ran == point);
+        let Some((_, measurement)) = found else { unreachable!("{} was not run", name(&point)) };
+        measurement
+    }
+
+    /// The load under which a system commits most.
+    fn peak_load(&self, kind: Kind, protocol: Protocol) -> Load {
+        let throughput = |load: &Load| self.at(kind, protocol, *load).throughput;
+        let peak = self.scale.loads.iter().max_by(|one, other| throughput(one).total_cmp(&throughput(other)));
+        peak.copied().unwrap_or(ALONE)
+    }
+
+    /// How much that is.
+    fn peak(&self, kind: Kind, protocol: Protocol) -> f64 {
+        self.at(kind, protocol, self.peak_load(kind, protocol)).throughput
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = END_TO_END.iter().flat_map(|published| self.end_to_end(published)).collect();
+        rows.extend(self.uncached());
+        rows.extend(self.round_trips());
+        rows.extend(self.mechanisms());
+        rows.extend(self.coroutines());
+        rows
+    }
+
+    fn end_to_end(&self, published: &Published) -> [Row; 3] {
+        let Published { kind, baseline, throughput, p50, p99 } = *published;
+        let source = "FORD, section 6, figure 23";
+        let of = |what: &str| format!("{}: FORD over {}, {what}", kind.name(), baseline.name());
+        let ratio = self.peak(kind, Protocol::FORD) / self.peak(kind, baseline);
+        let load = self.peak_load(kind, baseline);
+        let latency = |quantile: fn(&LatencyUs) -> f64| {
+            quantile(&self.at(kind, Protocol::FORD, load).latency) / quantile(&self.at(kind, baseline, load).latency)
+        };
+        let (median, tail) = (latency(|one| one.p50), latency(|one| one.p99));
+        [
+            Row::ours(of("peaks"), "x", ratio).published(throughput, source).holds(ratio > 1.0).note(AT_PEAK),
+            Row::ours(of("median latency"), "x", median).published(p50, source).holds(median < 1.0).note(AT_PEAK),
+            Row::ours(of("p99 latency"), "x", tail).published(p99, source).holds(tail < 1.0).note(TAIL),
+        ]
+    }
+
+    /// The same baselines without a cache of locations, which the text does not rule out.
+    fn uncached(&self) -> Vec<Row> {
+        let pairs = Kind::ALL.into_iter().flat_map(|kind| [(kind, FARM_UNCACHED), (kind, DRTM_H_UNCACHED)]);
+        let row = |(kind, baseline): (Kind, Protocol)| {
+            let ratio = self.peak(kind, Protocol::FORD) / self.peak(kind, baseline);
+            Row::ours(format!("{}: FORD over {}, peaks", kind.name(), baseline.name()), "x", ratio)
+        };
+        pairs.map(row).collect()
+    }
+
+    /// Of a transaction that updates one record, with nobody in its way: exact.
+    fn round_trips(&self) -> Vec<Row> {
+        let row = |(protocol, published): (Protocol, f64)| {
+            let alone = self.at(Kind::SmallBank, protocol, ALONE);
+            let round_trips = alone.by_type.get("deposit_checking").map_or(0.0, |kind: &TypeReport| kind.round_trips);
+            let name = |what: &str| format!("{}, {what}", protocol.name());
+            [
+                Row::ours(name("round trips of an update"), "", round_trips)
+                    .published(published, "FORD, sections 4 and 6")
+                    .holds((round_trips - published).abs() < 1e-9),
+                Row::ours(name("verbs of a SmallBank transaction"), "", alone.verbs()),
+            ]
+        };
+        [(Protocol::FORD, 2.0), (DRTM_H, 4.0), (FARM, 5.0)].into_iter().flat_map(row).collect()
+    }
+
+    fn mechanisms(&self) -> Vec<Row> {
+        let gain = |kind, without| self.peak(kind, Protocol::FORD) / self.peak(kind, without);
+        let flush = |quantity: fn(&Measurement) -> f64| {
+            let of = |protocol| quantity(self.at(Kind::SmallBank, protocol, ALONE));
+            of(Protocol::FORD) / of(FULL_FLUSH)
+        };
+        let (backup, cache) = (gain(Kind::SmallBank, WITHOUT_BACKUP_READS), gain(Kind::SmallBank, WITHOUT_CACHE));
+        let (alone, median) = (flush(|one| one.throughput), flush(|one| one.latency.p50));
+        let flushes = "FORD, section 6, figures 19 and 20, uniform";
+        let heaviest = self.scale.loads.last().copied().unwrap_or(ALONE);
+        let waiting = Kind::ALL.map(|kind| {
+            let share = self.at(kind, Protocol::FORD, heaviest).waiting_share;
+            Row::ours(format!("{}: share of time that reads wait", kind.name()), "", share)
+                .said("FORD, section 6, figure 15: below 0.08 of a key-value load")
+                .holds(share < 0.08)
+                .note("here also for records that are locked: a read that nobody validates needs its lock free")
+        });
+        let mut rows = vec![
+            Row::ours("SmallBank: backup reads, gain, peaks", "x", backup)
+                .published(1.207, "FORD, section 6, figure 18")
+                .holds(backup > 1.0)
+                .note(BACKUP_READS),
+            Row::ours("TATP: backup reads, gain, peaks", "x", gain(Kind::Tatp, WITHOUT_BACKUP_READS)),
+            Row::ours("SmallBank, alone: selective over full flush", "x", alone)
+                .published(1.295, flushes)
+                .holds(alone > 1.0)
+                .note(FLUSH),
+            Row::ours("SmallBank, alone: the same, median latency", "x", median)
+                .published(1.0 - 0.228, flushes)
+                .holds(median < 1.0)
+                .note(FLUSH),
+            Row::ours("SmallBank: selective over full flush, peaks", "x", gain(Kind::SmallBank, FULL_FLUSH)),
+            Row::ours("SmallBank: address cache, gain, peaks", "x", cache)
+                .said("FORD, section 6.2.5: fewer round trips")
+                .holds(cache > 1.0),
+            Row::ours("TATP: address cache, gain, peaks", "x", gain(Kind::Tatp, WITHOUT_CACHE)),
+        ];
+        rows.extend(waiting);
+        rows
+    }
+
+    /// One thread: what it commits with several transactions in flight, over one.
+    fn coroutines(&self) -> Vec<Row> {
+        let source = "FORD, section 6, figure 22";
+        let row = |(kind, published, peak): (Kind, f64, f64)| {
+            let at = |coroutines: usize| self.at(kind, Protocol::FORD, load(1, coroutines)).throughput;
+            let most = self.scale.coroutines.iter().copied().max_by(|one, other| at(*one).total_cmp(&at(*other)));
+            let most = most.unwrap_or(1);
+            let gain = at(most) / at(1);
+            [
+                Row::ours(format!("{}, one thread: best over one transaction in flight", kind.name()), "x", gain)
+                    .published(published, source)
+                    .holds(gain > 1.0)
+                    .note(COROUTINES),
+                Row::ours(format!("{}, one thread: transactions in flight at the peak", kind.name()), "", most as f64)
+                    .published(peak, source)
+                    .note(COROUTINES),
+            ]
+        };
+        let all = [(Kind::Tatp, 3.4, 8.0), (Kind::SmallBank, 2.2, 5.0), (Kind::Tpcc, 2.5, 6.0)];
+        all.into_iter().flat_map(row).collect()
+    }
+
+    fn systems(&self) -> Vec<Run> {
+        let points = Kind::ALL.into_iter().flat_map(|kind| SYSTEMS.map(|protocol| (kind, protocol)));
+        let runs = points.map(|(kind, protocol)| {
+            let load = self.peak_load(kind, protocol);
+            self.at(kind, protocol, load).run(format!("{}, {}", kind.name(), protocol.name()), load.name())
+        });
+        runs.collect()
+    }
+
+    fn over_load(&self) -> Vec<Series> {
+        let line = |protocol: Protocol| {
+            let point = |load: &Load| {
+                let throughput = self.at(Kind::SmallBank, protocol, *load).throughput;
+                ((load.threads * load.coroutines) as f64, throughput / 1e6)
+            };
+            Series { name: protocol.name().to_owned(), points: self.scale.loads.iter().map(point).collect() }
+        };
+        SYSTEMS.into_iter().map(line).collect()
+    }
+}
+
+const AT_PEAK: &str = "";
+const TAIL: &str = "";
+const BACKUP_READS: &str = "";
+const FLUSH: &str = "";
+const COROUTINES: &str = "";
