@@ -564,7 +564,9 @@ fn presets_of_one_discipline_run_at_the_same_time() {
                         for _ in 0..200 {
                             let random = session.lane().random();
                             let (from, to) = (random % 8, (random >> 32) % 8);
-                            let run = session.transact(async |tx| {
+                            // A holder may have to wait for its turn on a busy machine for long.
+                            let options = TransactionOptions { attempts: u32::MAX, ..Default::default() };
+                            let run = session.transact_with(options, async |tx| {
                                 tx.read_for_update(&rows, from).await?.0[0] -= 1;
                                 tx.read_for_update(&rows, to).await?.0[0] += 1;
                                 Ok(())

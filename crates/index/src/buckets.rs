@@ -7,7 +7,7 @@ use remora_memory::IndexKind;
 
 use crate::{cluster_hash, fstore};
 
-/// Bytes of a shard's header, whatever its index.
+/// Bytes of a shard's header, at least, whatever its index.
 pub(crate) const SHARD_HEADER_BYTES: u64 = 128;
 
 /// An array of buckets: main ones, which keys hash to, then those that chains grow by.
@@ -19,6 +19,8 @@ pub struct Buckets {
     pub overflow: u64,
     /// Bytes of a bucket.
     pub bytes: u64,
+    /// Offset of the first.
+    pub first: u64,
 }
 
 impl Buckets {
@@ -33,7 +35,7 @@ impl Buckets {
     #[inline]
     #[must_use]
     pub fn at(&self, number: u64) -> u64 {
-        SHARD_HEADER_BYTES + number * self.bytes
+        self.first + number * self.bytes
     }
 
     /// Offset behind the last one.
@@ -46,7 +48,7 @@ impl Buckets {
     #[inline]
     #[must_use]
     pub fn number(&self, offset: u64) -> Option<u64> {
-        let number = offset.checked_sub(SHARD_HEADER_BYTES)? / self.bytes;
+        let number = offset.checked_sub(self.first)? / self.bytes;
         (number < self.count() && self.at(number) == offset).then_some(number)
     }
 

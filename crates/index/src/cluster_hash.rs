@@ -234,7 +234,7 @@ impl Geometry {
 impl Index for Geometry {
     #[inline]
     fn buckets(&self) -> Buckets {
-        Buckets { main: self.buckets, overflow: self.indirect, bytes: BUCKET_BYTES as u64 }
+        Buckets { main: self.buckets, overflow: self.indirect, bytes: BUCKET_BYTES as u64, first: HEADER_BYTES }
     }
 
     fn bytes(&self) -> u64 {

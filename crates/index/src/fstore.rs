@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! shard
-//! +0    header, 128 bytes: a structural record whose value is the number of overflow buckets in use
-//! +128  main buckets, then overflow buckets (the reserved space), all of one size
+//! +0    a structural record whose value is the number of overflow buckets in use in part 0 of the reserved space
+//! +64   a line that says how many rows were loaded
+//! +128  the structural records of the other parts, 0 to 1023 of them
+//! ...   main buckets, then overflow buckets (the reserved space), all of one size
 //!
 //! bucket, whole 64-byte lines
 //! +0    header: a structural record whose value is the offset of the next bucket, 0 = none
@@ -14,6 +16,10 @@
 //! A *structural record* is a record like any other, one line, with a value of 8 bytes and without a key: lock word,
 //! version, meta, value. So what changes in the structure is locked, logged, installed on every replica, made visible and
 //! recovered exactly as data are, by clients alone; no CPU of a memory node takes part.
+//!
+//! The reserved space is in *parts*, of about 32 buckets where there are many, because who takes a bucket of a part has its
+//! record locked to the end of the transaction: with a single one, all inserts that make a chain of the shard grow would
+//! wait for each other. A chain takes from its own part, or, if that is used up, from the next ones.
 //!
 //! # Rules
 //!
@@ -25,7 +31,7 @@
 //! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those of all slots of its
 //!    chain, which it reads under the lock of rule 1. The tombstone of the key's former life is among them, or was
 //!    overwritten by an insert into the same chain, whose version is higher still.
-//! 4. **A chain only grows at its end**, and never shrinks: growing writes the shard's header and the last bucket's.
+//! 4. **A chain only grows at its end**, and never shrinks: growing writes a part's record and the last bucket's header.
 //!
 //! # That a key is absent
 //!
@@ -39,10 +45,11 @@
 
 use std::ops::Range;
 
+use remora_fabric::LINE_BYTES;
 use remora_memory::TableSpec;
 use remora_sync::{FetchedRecord, RecordShape, Unstable};
 
-use crate::buckets::{Buckets, Index};
+use crate::buckets::{Buckets, Index, SHARD_HEADER_BYTES};
 
 /// Bytes of a bucket's header: a line.
 pub const BUCKET_HEADER_BYTES: usize = 64;
@@ -50,6 +57,10 @@ pub const BUCKET_HEADER_BYTES: usize = 64;
 const SLOTS_BYTES: u64 = 448;
 /// Fewest slots of a bucket.
 const SLOTS_MIN: u64 = 2;
+
+/// Overflow buckets of a part of the reserved space, about, and most parts.
+const PART_BUCKETS: u64 = 32;
+const PARTS_MAX: u64 = 1024;
 
 /// Share of the main buckets' slots that are used when a table holds what it was created for.
 const OCCUPANCY: f64 = 0.6;
@@ -81,7 +92,29 @@ impl Geometry {
     #[must_use]
     pub fn new(main: u64, overflow: u64, slots: u64, slot_bytes: u64) -> Geometry {
         let bytes = slots.saturating_mul(slot_bytes).saturating_add(BUCKET_HEADER_BYTES as u64);
-        Geometry { buckets: Buckets { main, overflow, bytes }, slots, slot_bytes }
+        let first = SHARD_HEADER_BYTES + (parts(overflow) - 1) * LINE_BYTES as u64;
+        Geometry { buckets: Buckets { main, overflow, bytes, first }, slots, slot_bytes }
+    }
+
+    /// Parts of the reserved space.
+    #[must_use]
+    pub fn parts(&self) -> u64 {
+        parts(self.buckets.overflow)
+    }
+
+    /// The parts that a chain takes buckets from, the first one first.
+    pub fn parts_of(&self, main_bucket: u64) -> impl Iterator<Item = Part> + use<> {
+        let (parts, overflow, main) = (self.parts(), self.buckets.overflow, self.buckets.main);
+        (0..parts).map(move |step| {
+            let number = (main_bucket + step) % parts;
+            Part { number, first: main + number, step: parts, count: overflow.saturating_sub(number).div_ceil(parts) }
+        })
+    }
+
+    /// Whether the record at an offset, which may be anything, is structural.
+    #[must_use]
+    pub fn is_structural(&self, offset: u64) -> bool {
+        offset < self.buckets.first || self.buckets.number(offset).is_some()
     }
 
     /// Of a table's shards.
@@ -113,6 +146,45 @@ impl Geometry {
     pub fn next(&self, words: &[u64], shape: &RecordShape) -> Result<u64, Unstable> {
         let header = words.get(..shape.record_bytes() / 8).unwrap_or(&[]);
         Ok(structural_value(FetchedRecord::new(header, shape))?.1)
+    }
+}
+
+fn parts(overflow: u64) -> u64 {
+    (overflow / PART_BUCKETS).clamp(1, PARTS_MAX)
+}
+
+/// A part of the reserved space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    number: u64,
+    first: u64,
+    step: u64,
+    count: u64,
+}
+
+impl Part {
+    /// Offset of its structural record.
+    #[must_use]
+    pub fn at(&self) -> u64 {
+        if self.number == 0 { 0 } else { (self.number + 1) * LINE_BYTES as u64 }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The number of its bucket that is taken when so many are in use; `None` if that is all of them.
+    #[must_use]
+    pub fn bucket(&self, used: u64) -> Option<u64> {
+        (used < self.count).then(|| self.first + used * self.step)
+    }
+
+    /// The numbers of its buckets.
+    pub fn buckets(&self) -> impl Iterator<Item = u64> + use<> {
+        let part = *self;
+        (0..part.count).map(move |used| part.first + used * part.step)
     }
 }
 

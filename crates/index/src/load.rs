@@ -289,7 +289,8 @@ struct FStore<'t> {
     geometry: fstore::Geometry,
     /// The whole shard, up to the last bucket in use.
     words: Vec<u64>,
-    overflow_used: u64,
+    /// Overflow buckets in use, of each part.
+    used: Vec<u64>,
     rows: u64,
     image: Vec<u64>,
 }
@@ -297,7 +298,8 @@ struct FStore<'t> {
 impl<'t> FStore<'t> {
     fn new(table: &'t Table, geometry: fstore::Geometry, shard: u16) -> FStore<'t> {
         let words = vec![0; geometry.buckets.at(geometry.buckets.main) as usize / WORD_BYTES];
-        FStore { table, shard, geometry, words, overflow_used: 0, rows: 0, image: Vec::new() }
+        let used = vec![0; geometry.parts() as usize];
+        FStore { table, shard, geometry, words, used, rows: 0, image: Vec::new() }
     }
 
     fn record(&self, slot_at: u64) -> FetchedRecord<'_> {
@@ -320,7 +322,8 @@ impl<'t> FStore<'t> {
 
     /// The vacant slot for a key: the first of its chain, which grows by a bucket if it has none.
     fn place(&mut self, key: &Key, rows: u64) -> Result<u64, IndexError> {
-        let mut bucket = self.table.home(key.hash()).bucket;
+        let home = self.table.home(key.hash()).bucket;
+        let mut bucket = home;
         loop {
             for slot in (0..self.geometry.slots).map(|slot| self.geometry.slot_at(bucket, slot)) {
                 match self.record(slot).check_in_place() {
@@ -338,7 +341,7 @@ impl<'t> FStore<'t> {
             bucket = match self.geometry.buckets.number(next) {
                 Some(next) => next,
                 None => {
-                    let new = self.grow(rows)?;
+                    let new = self.grow(home, rows)?;
                     self.set_structural(at, self.geometry.buckets.at(new));
                     new
                 }
@@ -346,15 +349,15 @@ impl<'t> FStore<'t> {
         }
     }
 
-    fn grow(&mut self, rows: u64) -> Result<u64, IndexError> {
-        let buckets = &self.geometry.buckets;
-        if self.overflow_used == buckets.overflow {
+    fn grow(&mut self, home: u64, rows: u64) -> Result<u64, IndexError> {
+        let free = |part: fstore::Part| part.bucket(self.used[part.number() as usize]).map(|bucket| (part, bucket));
+        let Some((part, new)) = self.geometry.parts_of(home).find_map(free) else {
             let table = self.table.name().to_owned();
             return Err(IndexError::Full { table, what: "reserved buckets of a shard", rows });
-        }
-        let new = buckets.main + self.overflow_used;
-        self.words.resize(buckets.at(new + 1) as usize / WORD_BYTES, 0);
-        self.overflow_used += 1;
+        };
+        let end = self.geometry.buckets.at(new + 1) as usize / WORD_BYTES;
+        self.words.resize(end.max(self.words.len()), 0);
+        self.used[part.number() as usize] += 1;
         Ok(new)
     }
 }
@@ -370,8 +373,11 @@ impl Build for FStore<'_> {
     }
 
     async fn write(mut self, lane: &Lane) -> Result<(), IndexError> {
-        if self.overflow_used > 0 {
-            self.set_structural(0, self.overflow_used);
+        for part in self.geometry.parts_of(0) {
+            let used = self.used[part.number() as usize];
+            if used > 0 {
+                self.set_structural(part.at(), used);
+            }
         }
         self.words[LOADED_WORD] = self.rows;
         for replica in self.table.shard_replicas(self.shard) {

@@ -39,7 +39,7 @@ use crate::limits::CLIENTS_MAX;
 /// 3. 1024 client slots instead of 256.
 /// 4. FStore tables and undo entries.
 /// 5. Undo entries lie in a window, tell how they ended, and have checksums of what is installed.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.

@@ -295,15 +295,23 @@ impl Shard<'_> {
             return Ok((0..used).map(|number| self.geometry.slot_at(number)).collect());
         };
         let shape = structural(self.scheme);
-        let grown = fstore::structural_value(FetchedRecord::new(&header[..shape.record_bytes() / WORD_BYTES], &shape));
-        // If it is just being changed, all of them.
-        let grown = grown.map_or(fstore.buckets.overflow, |(_, used)| used.min(fstore.buckets.overflow));
-        let buckets = 0..fstore.buckets.main + grown;
         let of_bucket = |bucket| {
             let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
             std::iter::once(fstore.buckets.at(bucket)).chain(slots)
         };
-        Ok(std::iter::once(0).chain(buckets.flat_map(of_bucket)).collect())
+        let mut places: Vec<u64> = (0..fstore.buckets.main).flat_map(of_bucket).collect();
+        let headers = metadata::read_bytes(lane, self.at_primary(0), fstore.buckets.first as usize).await?;
+        for part in fstore.parts_of(0) {
+            let words: Vec<u64> = headers[part.at() as usize..][..shape.record_bytes()]
+                .chunks_exact(WORD_BYTES)
+                .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+                .collect();
+            // If it is just being changed, all of them.
+            let used = fstore::structural_value(FetchedRecord::new(&words, &shape)).map_or(u64::MAX, |(_, used)| used);
+            places.push(part.at());
+            places.extend(part.buckets().take(usize::try_from(used).unwrap_or(usize::MAX)).flat_map(of_bucket));
+        }
+        Ok(places)
     }
 }
 

@@ -1,19 +1,21 @@
-//! DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank; presets against each other; scaling.
+//! DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank and on TPC-C's new orders; presets against
+//! each other; scaling.
 //!
 //! 16 symmetric machines of the profile `connectx4` with 24 workers each, three copies, 4 % of the accounts in 90 % of the
 //! transactions. Each experiment changes one phase and leaves the others as DrTM+H has them, and is run with one to
 //! eight coroutines: the text gives the range of a ratio over this load ("up to a, from b").
 //!
-//! Different from the text: fewer accounts ([`Scale`]); a transaction's independent reads go out together also in
+//! Different from the text: fewer accounts ([`Scale`]), and warehouses with fewer customers and items; a transaction's independent reads go out together also in
 //! execution, where the text's study sends one after the other; locks are freed by CAS, not by WRITE.
 
 use std::thread;
 use std::time::Duration;
 
-use remora::Protocol;
 use remora::floors::txn::{Execute, Locks, Primitive, Primitives};
+use remora::{Cluster, Protocol};
 use remora_fabric::sim::{Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
+use remora_workload::tpcc::{self, NewOrders, Room, Tpcc};
 use remora_workload::{LatencyUs, Setting};
 
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, run_all, violated};
@@ -74,7 +76,8 @@ impl Scale {
         let loads: Vec<String> = coroutines.iter().map(ToString::to_string).collect();
         let fewer = Customers::ACCOUNTS_PER_THREAD as f64 / *accounts as f64;
         vec![
-            "DrTM+H (Wei thesis, chapter 4), SmallBank on simulated machines of its cluster VAL".to_owned(),
+            "DrTM+H (Wei thesis, chapter 4), SmallBank and TPC-C/no on simulated machines of its cluster VAL"
+                .to_owned(),
             format!(
                 "{nodes} machines of {threads} workers with {} coroutines, 3 copies, {} us of virtual time, seed {seed}",
                 loads.join(", "),
@@ -88,9 +91,18 @@ impl Scale {
     }
 }
 
+/// What is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    SmallBank,
+    /// TPC-C/no: new orders only, always of several warehouses.
+    NewOrders,
+}
+
 /// One simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Point {
+    kind: Kind,
     protocol: Protocol,
     nodes: u16,
     coroutines: usize,
@@ -100,7 +112,7 @@ struct Point {
 
 /// What the text has and this does not, yet.
 const LEFT_OUT: [&str; 2] = [
-    "TPC-C/no: the rows of new-order transactions, factor analysis and latency breakdown; TPC-C is not there yet",
+    "TPC-C/no: factor analysis and latency breakdown, of which only figures without numbers are printed",
     "TPC-E customer-position: the rows of read-only transactions; TPC-E is not there yet",
 ];
 
@@ -136,6 +148,9 @@ const ANSWERS: &str = "the answer to a call that nobody awaits is a message all 
 const CHEAP_CALLS: &str = "calls cost CPUs what bare RPCs and their handlers do, which leaves pure RPC nearly as fast as the \
                            NICs that bound DrTM+H; the text's is slower than that sum";
 
+/// Why new orders gain less.
+const ORDERS: &str = "";
+
 /// Of each record.
 const COPIES: u8 = 3;
 
@@ -153,12 +168,13 @@ pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<
     points.sort_by_key(|point| std::cmp::Reverse(usize::from(point.nodes) * point.coroutines));
     let runs = run_all(&points, scale.parallel, look, |point| run(scale, point))?;
     let violated = violated(&runs, |point| name(*point));
-    let results = Results { scale, runs };
+    let of = |kind| Results { scale, kind, runs: &runs };
+    let (results, orders) = (of(Kind::SmallBank), of(Kind::NewOrders));
     Ok(Reproduction {
         about: scale.about(),
         is_comparable: scale.is_comparable(),
-        rows: results.rows(),
-        runs: results.presets(),
+        rows: results.rows().into_iter().chain(orders.new_orders()).collect(),
+        runs: results.presets().into_iter().chain(orders.presets()).collect(),
         left_out: &LEFT_OUT,
         violated,
         labels: LABELS,
@@ -173,8 +189,9 @@ const LABELS: Labels<'static> = Labels {
 };
 
 fn name(point: Point) -> String {
-    let Point { protocol, nodes, coroutines, .. } = point;
-    format!("{}, {} on {nodes} machines, {coroutines} coroutines", protocol.name(), protocol.primitives())
+    let Point { kind, protocol, nodes, coroutines, .. } = point;
+    let (name, primitives) = (protocol.name(), protocol.primitives());
+    format!("{kind:?}, {name}, {primitives} on {nodes} machines, {coroutines} coroutines")
 }
 
 /// Every simulation once.
@@ -195,16 +212,31 @@ impl Points {
             FASST,
             DRTM_R,
         ];
+        let new_orders =
+            [Protocol::Study(CALLED_EXECUTION), Protocol::Study(UNCACHED_EXECUTION), Protocol::Study(CALLED_LOG)];
+        let new_orders = PRESETS.into_iter().chain(new_orders).chain([FARM, FASST, DRTM_R]);
+        let on_all = |kind, protocol, coroutines, connections| Point {
+            kind,
+            protocol,
+            nodes: scale.nodes,
+            coroutines,
+            connections,
+        };
         for &coroutines in &scale.coroutines {
             for protocol in PRESETS.into_iter().chain(studies) {
-                all.add(Point { protocol, nodes: scale.nodes, coroutines, connections: 1 });
+                all.add(on_all(Kind::SmallBank, protocol, coroutines, 1));
             }
-            let many = Point { protocol: Protocol::DrtmH, nodes: scale.nodes, coroutines, connections: CONNECTIONS_80 };
-            all.add(many);
+            for protocol in new_orders.clone() {
+                all.add(on_all(Kind::NewOrders, protocol, coroutines, 1));
+            }
+            for kind in [Kind::SmallBank, Kind::NewOrders] {
+                all.add(on_all(kind, Protocol::DrtmH, coroutines, CONNECTIONS_80));
+            }
         }
         for nodes in node_counts(scale) {
             for protocol in PRESETS {
-                all.add(Point { protocol, nodes, coroutines: heaviest(scale), connections: 1 });
+                let coroutines = heaviest(scale);
+                all.add(Point { kind: Kind::SmallBank, protocol, nodes, coroutines, connections: 1 });
             }
         }
         all
@@ -228,7 +260,7 @@ fn heaviest(scale: &Scale) -> usize {
 }
 
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
-    let Point { protocol, nodes, coroutines, connections } = point;
+    let Point { kind, protocol, nodes, coroutines, connections } = point;
     let mut profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     // A NIC does not care whose connections it has no room for: a fifth of the cache is as good as five times as many.
     profile.nic.cached_connections /= connections;
@@ -236,22 +268,39 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let customers = Customers::standard(scale.accounts * workers);
     let replicas = nodes.min(COPIES.into()) as u8;
     let setting = Setting { memory_nodes: nodes, replicas, workers, coroutines: coroutines as u64 };
+    let orders = tpcc::Scale::small(workers as u16, 10, CUSTOMERS, ITEMS);
+    let room = Room::for_orders(ORDERS_MAX);
+    let node_bytes = match kind {
+        Kind::SmallBank => SmallBank::node_bytes(customers.accounts(), &setting),
+        Kind::NewOrders => Tpcc::node_bytes(&orders, room, &setting, protocol),
+    };
     let bench = Bench {
         protocol,
         threads: scale.threads,
         coroutines,
         replicas,
-        node_bytes: SmallBank::node_bytes(customers.accounts(), &setting) as usize,
+        node_bytes: node_bytes as usize,
         warmup: scale.warmup,
         measure: scale.measure,
         ..Bench::symmetric(SimOptions::new(profile, scale.seed), nodes)
     };
-    measure(&bench, || name(point), |cluster| SmallBank::load(cluster, customers))
+    let load = |cluster: &Cluster| Tpcc::load(cluster, orders, room, scale.seed, |_| ());
+    match kind {
+        Kind::SmallBank => measure(&bench, || name(point), |cluster| SmallBank::load(cluster, customers)),
+        Kind::NewOrders => measure(&bench, || name(point), |cluster| load(cluster).map(NewOrders::of)),
+    }
 }
+
+/// Customers of a district and items; the text has a hundred times as many.
+const CUSTOMERS: u16 = 30;
+const ITEMS: u32 = 1_000;
+/// More than any run makes.
+const ORDERS_MAX: u64 = 40_000;
 
 struct Results<'a> {
     scale: &'a Scale,
-    runs: Vec<(Point, Measurement)>,
+    kind: Kind,
+    runs: &'a [(Point, Measurement)],
 }
 
 impl Results<'_> {
@@ -263,8 +312,8 @@ impl Results<'_> {
 
     /// A protocol on all machines, under every load.
     fn sweep(&self, protocol: Protocol, connections: u32) -> impl Iterator<Item = &Measurement> {
-        let nodes = self.scale.nodes;
-        let point = move |coroutines: &usize| Point { protocol, nodes, coroutines: *coroutines, connections };
+        let (kind, nodes) = (self.kind, self.scale.nodes);
+        let point = move |coroutines: &usize| Point { kind, protocol, nodes, coroutines: *coroutines, connections };
         self.scale.coroutines.iter().map(move |coroutines| self.at(point(coroutines)))
     }
 
@@ -356,7 +405,7 @@ impl Results<'_> {
         let all = self.scale.nodes;
         let at = |nodes: u16| {
             let coroutines = heaviest(self.scale);
-            self.at(Point { protocol: Protocol::DrtmH, nodes, coroutines, connections: 1 }).throughput
+            self.at(Point { kind: self.kind, protocol: Protocol::DrtmH, nodes, coroutines, connections: 1 }).throughput
         };
         // Two machines have only two copies of a record.
         let few = node_counts(self.scale).find(|nodes| *nodes >= COPIES.into() && *nodes < all).unwrap_or(2);
@@ -426,14 +475,54 @@ impl Results<'_> {
         ]
     }
 
+    /// New orders only.
+    fn new_orders(&self) -> Vec<Row> {
+        let section = "Wei thesis, section 4.3.1";
+        let read = Protocol::DrtmH;
+        let cached = self.ratios(read, Protocol::Study(CALLED_EXECUTION));
+        let called = self.ratios(Protocol::Study(CALLED_EXECUTION), Protocol::Study(UNCACHED_EXECUTION));
+        let log = self.ratios(read, Protocol::Study(CALLED_LOG));
+        let logged = "Wei thesis, section 4.3.4, figure 4-5";
+        let mut rows = vec![
+            at_most("TPC-C/no, E: cached READ over RPC", &cached).published(1.45, section).note(ORDERS),
+            at_least("TPC-C/no, E: cached READ over RPC", &cached).published(1.26, section).note(ORDERS),
+            at_most("TPC-C/no, E: RPC over uncached READ", &called).published(1.28, section).note(ORDERS),
+            at_most("TPC-C/no, L: WRITE over RPC", &log).published(1.29, logged).note(ORDERS),
+            at_least("TPC-C/no, L: WRITE over RPC", &log).published(1.24, logged).note(ORDERS),
+        ];
+        let source = "Wei thesis, section 4.4.3";
+        let systems = [
+            ("FaSST", FASST, 2.96, 1.41, 0.67),
+            ("DrTM+R", DRTM_R, 1.89, 1.12, 0.77),
+            ("FaRM", FARM, 2.50, 1.21, 0.66),
+        ];
+        for (name, system, most, least, median) in systems {
+            let ratios = self.ratios(read, system);
+            rows.push(at_most(&format!("TPC-C/no: DrTM+H over {name}"), &ratios).published(most, source).note(ORDERS));
+            rows.push(
+                at_least(&format!("TPC-C/no: DrTM+H over {name}"), &ratios).published(least, source).note(ORDERS),
+            );
+            let at = |protocol| self.sweep(protocol, 1).last().map_or(0.0, |run| run.latency.p50);
+            let ratio = at(read) / at(system);
+            let row = Row::ours(format!("TPC-C/no: DrTM+H over {name}, median latency"), "x", ratio);
+            rows.push(row.published(median, source).holds(ratio < 1.0).note(ORDERS));
+        }
+        let peak_80 = greatest(self.sweep(read, CONNECTIONS_80).map(|run| run.throughput));
+        let ratio = peak_80 / self.peak(read);
+        let row = Row::ours("TPC-C/no: DrTM+H-80 over DrTM+H, peaks", "x", ratio);
+        rows.push(row.published(0.95, "Wei thesis, section 4.4.2").holds(ratio < 1.0));
+        rows
+    }
+
     fn presets(&self) -> Vec<Run> {
         let nodes = self.scale.nodes;
         let runs = PRESETS
             .into_iter()
             .flat_map(|protocol| self.scale.coroutines.iter().map(move |coroutines| (protocol, *coroutines)));
         let runs = runs.map(|(protocol, coroutines)| {
-            let run = self.at(Point { protocol, nodes, coroutines, connections: 1 });
-            run.run(protocol.name(), format!("{coroutines} coroutines"))
+            let run = self.at(Point { kind: self.kind, protocol, nodes, coroutines, connections: 1 });
+            let name = if self.kind == Kind::SmallBank { "" } else { ", TPC-C/no" };
+            run.run(format!("{}{name}", protocol.name()), format!("{coroutines} coroutines"))
         });
         runs.collect()
     }
@@ -442,7 +531,7 @@ impl Results<'_> {
         let coroutines = heaviest(self.scale);
         let line = |protocol: Protocol| {
             let point = |nodes: u16| {
-                let run = self.at(Point { protocol, nodes, coroutines, connections: 1 });
+                let run = self.at(Point { kind: self.kind, protocol, nodes, coroutines, connections: 1 });
                 (f64::from(nodes), run.throughput / 1e6)
             };
             Series { name: protocol.name().to_owned(), points: node_counts(self.scale).map(point).collect() }

@@ -69,7 +69,7 @@ use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS};
-use remora_memory::{Pointer, Replica};
+use remora_memory::{Pointer, Replica, TableId};
 use remora_sync::{
     FetchedRecord, IMAGE_AT, INCARNATION_MASK, Life, LockWord, RecordHeader, StableRecord, Unstable, VALIDATED_BYTES,
     Version,
@@ -535,14 +535,9 @@ fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
     match vacant {
         Some(pointer) => place(sets.table(item.table).primary(pointer), pointer, &mut tx.state.sets.items[index]),
         None => {
-            let (header, offset) = (item.table, last_header.offset());
-            for offset in [0, offset] {
-                let record = tx.state.sets.structural(header, last.shard, offset);
-                let sets = &mut tx.state.sets;
-                if sets.items[record].before(&sets.arena).is_empty() {
-                    sets.items[record].fetch = Fetch::Record(Found::Cached);
-                    sets.fetched = sets.fetched.min(record);
-                }
+            let part = fstore.parts_of(item.home.bucket).next().map_or(0, |part| part.at());
+            for offset in [part, last_header.offset()] {
+                read_structural(&mut tx.state.sets, item.table, last.shard, offset);
             }
             tx.state.sets.items[index].fetch = Fetch::Grow(last);
         }
@@ -555,17 +550,27 @@ fn place(address: Address, pointer: Pointer, item: &mut Item) {
     item.address = address;
 }
 
-/// Grows the chains whose last header, and shard header, have been locked and read: the new bucket is linked by this
-/// transaction's commit, like any change of a record.
+/// Has a structural record locked and read, unless it has been: its item, and whether it has been read.
+fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> (usize, bool) {
+    let record = sets.structural(table, shard, offset);
+    let is_read = !sets.items[record].before(&sets.arena).is_empty();
+    if !is_read {
+        sets.items[record].fetch = Fetch::Record(Found::Cached);
+        sets.fetched = sets.fetched.min(record);
+    }
+    (record, is_read)
+}
+
+/// Grows the chains whose last header, and the record of a part of the reserved space, have been locked and read: the new
+/// bucket is linked by this transaction's commit, like any change of a record.
 fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
     for index in tx.state.sets.fetched..tx.state.sets.items.len() {
         let item = tx.state.sets.items[index];
         let Fetch::Grow(last) = item.fetch else { continue };
         let sets = &mut tx.state.sets;
         let Some(fstore) = sets.table(item.table).fstore().copied() else { continue };
-        let shard = sets.structural(item.table, last.shard, 0);
-        let header = sets.structural(item.table, last.shard, fstore.buckets.at(last.bucket));
-        if [shard, header].iter().any(|index| sets.items[*index].before(&sets.arena).is_empty()) {
+        let (header, is_read) = read_structural(sets, item.table, last.shard, fstore.buckets.at(last.bucket));
+        if !is_read {
             continue;
         }
         if sets.items[header].is_written() {
@@ -573,12 +578,20 @@ fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
             choose_slot(tx, index, last);
             continue;
         }
-        let used = sets.structural_value(&sets.items[shard]);
-        if used >= fstore.buckets.overflow {
-            return Err(Limit::TableFull.into());
-        }
-        let new = fstore.buckets.main + used;
-        sets.set_structural(shard, used + 1);
+        let mut parts = fstore.parts_of(item.home.bucket);
+        let taken = loop {
+            let Some(part) = parts.next() else { return Err(Limit::TableFull.into()) };
+            let (record, is_read) = read_structural(sets, item.table, last.shard, part.at());
+            if !is_read {
+                break None;
+            }
+            let used = sets.structural_value(&sets.items[record]);
+            if let Some(bucket) = part.bucket(used) {
+                sets.set_structural(record, used + 1);
+                break Some(bucket);
+            }
+        };
+        let Some(new) = taken else { continue };
         sets.set_structural(header, fstore.buckets.at(new));
         let pointer = Pointer::new(sets.table(item.table).shard_id(last.shard), fstore.slot_at(new, 0));
         place(sets.table(item.table).primary(pointer), pointer, &mut sets.items[index]);

@@ -231,7 +231,7 @@ fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e
         let placement = metadata.shards.get(usize::from(logged.pointer.shard().0))?;
         let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
         let (geometry, offset) = (Geometry::of(spec), logged.pointer.offset());
-        let is_header = offset == 0 || geometry.buckets.number(offset).is_some();
+        let is_header = geometry.is_structural(offset);
         let shape = if is_header { structural(spec.layout.scheme) } else { RecordShape::of(&spec.layout) };
         let fits = spec.index == IndexKind::FStore
             && offset.is_multiple_of(WORD_BYTES as u64)
