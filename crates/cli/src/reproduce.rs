@@ -123,8 +123,17 @@ fn write_table(text: &mut String, done: &Reproduction) -> std::fmt::Result {
     let off: Vec<&Row> = done.rows.iter().filter(is_off).collect();
     if !off.is_empty() {
         writeln!(text, "\nNot as published:")?;
-        for row in off {
-            writeln!(text, "- {}: {}", row.name, row.note.unwrap_or("not explained"))?;
+        let mut notes: Vec<&str> = Vec::new();
+        for row in &off {
+            let note = row.note.unwrap_or("not explained");
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        for note in notes {
+            let rows = off.iter().filter(|row| row.note.unwrap_or("not explained") == note);
+            rows.map(|row| &row.name).try_for_each(|name| writeln!(text, "- {name}"))?;
+            writeln!(text, "  {note}")?;
         }
     }
     writeln!(text, "\nLeft out:")?;

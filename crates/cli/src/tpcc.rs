@@ -3,8 +3,8 @@
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use remora::{Cluster, OpenError};
-use remora_workload::available_bytes;
-use remora_workload::tpcc::{NewOrders, Room, Scale, Tpcc};
+use remora_workload::tpcc::{Kind, NewOrders, Room, Scale, Tpcc};
+use remora_workload::{Workload, available_bytes};
 use serde::Serialize;
 
 use crate::bench::{Bench, RunArgs};
@@ -30,6 +30,9 @@ pub(crate) struct TpccOptions {
     /// Warehouses, each with 30,000 customers, as many orders, and 100,000 stocks [default: one for each thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     warehouses: Option<u16>,
+    /// One of the transactions only, instead of the mix: new_order, payment, order_status, delivery or stock_level.
+    #[arg(long, value_name = "TYPE", value_parser = kind)]
+    only: Option<String>,
     /// Orders that there is room for beside those that are loaded [default: what a run of this length makes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     orders: Option<u64>,
@@ -44,12 +47,16 @@ enum Mix {
 
 pub(crate) fn tpcc(options: &TpccOptions) -> Result<Verdict, Failure> {
     let (mut bench, size) = prepare(options, Mix::Standard)?;
-    let opened = bench.open(|cluster| size.load(cluster))?;
+    let mut opened = bench.open(|cluster| size.load(cluster))?;
+    opened.workload = opened.workload.with_only(options.only.as_deref().and_then(Kind::named));
     let config = settled(options, &bench, &opened.workload)?;
     bench.run(&opened, &config)
 }
 
 pub(crate) fn tpcc_no(options: &TpccOptions) -> Result<Verdict, Failure> {
+    if let Some(only) = options.only.as_deref().filter(|only| *only != "new_order") {
+        return Err(Failure::new(format!("--only {only}"), "tpcc-no has New-Orders only; bench tpcc has the others"));
+    }
     let (mut bench, size) = prepare(options, Mix::NewOrdersOnly)?;
     let opened = bench.open(|cluster| Ok(NewOrders::of(size.load(cluster)?)))?;
     let config = settled(options, &bench, opened.workload.tpcc())?;
@@ -71,6 +78,14 @@ impl Size {
         let loaded = Tpcc::load(cluster, self.scale, self.room, self.seed, |rows| bar.inc(rows));
         bar.finish_and_clear();
         loaded
+    }
+}
+
+/// The name of a transaction.
+fn kind(text: &str) -> Result<String, String> {
+    match Kind::named(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(format!("TPC-C has {}", <Tpcc as Workload>::TYPES.join(", "))),
     }
 }
 
@@ -130,5 +145,6 @@ fn settled(options: &TpccOptions, bench: &Bench, found: &Tpcc) -> Result<TpccOpt
     let (warehouses, orders) = (found.scale().warehouses, found.room().orders);
     agrees("--warehouses", options.warehouses, warehouses)?;
     agrees("--orders", options.orders, orders)?;
-    Ok(TpccOptions { warehouses: Some(warehouses), orders: Some(orders), run: bench.run.clone() })
+    let only = options.only.clone();
+    Ok(TpccOptions { warehouses: Some(warehouses), orders: Some(orders), only, run: bench.run.clone() })
 }

@@ -275,6 +275,8 @@ fn bad_options_are_refused_by_name() {
         ("bench tpcc --warehouses 1 --orders 100000000000", "--orders 100000000000"),
         ("bench tpcc --warehouses 1 --transactions 10 --node-size 64MiB", "--node-size"),
         ("bench tpcc --districts 3", "--districts"),
+        ("bench tpcc --only newest_order", "--only"),
+        ("bench tpcc-no --warehouses 2 --only payment", "--only payment"),
         ("bench pinball", "pinball"),
         ("bench micro --size 12", "--size"),
         ("bench micro --size 1MiB", "--size"),

@@ -34,6 +34,29 @@ fn directions_hold_on_a_small_cluster() {
 }
 
 #[test]
+fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
+    let done = ford::reproduce(&ford::Scale::quick(1), &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    let robust = [
+        "SmallBank: FORD over farm-one-sided, throughput, 2 x 2",
+        "SmallBank: FORD over farm-one-sided, median latency, 2 x 2",
+        "SmallBank: FORD over drtm-h-one-sided, throughput, 2 x 2",
+        "SmallBank: FORD over drtm-h-one-sided, median latency, 2 x 2",
+        "ford, round trips of an update",
+        "drtm-h-one-sided, round trips of an update",
+        "farm-one-sided, round trips of an update",
+        "SmallBank: address cache, gain, peaks",
+        "SmallBank, one thread: best over one transaction in flight",
+    ];
+    for name in robust {
+        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
+    }
+    let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    assert!(done.plot().expect("an SVG").contains("drtm-h-one-sided"));
+}
+
+#[test]
 fn the_same_seed_gives_the_same_figures() {
     let scale = Scale { nodes: 3, threads: 1, accounts: 500, coroutines: vec![2], ..Scale::quick(7) };
     let [one, other] = [1, 2].map(|parallel| {

@@ -94,6 +94,13 @@ impl Kind {
     pub fn draw(random: &mut Prng) -> Kind {
         draw_from(&Kind::MIX, random)
     }
+
+    /// The one with this name in reports.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Kind> {
+        let place = Tpcc::TYPES.iter().position(|known| *known == name)?;
+        Some(Kind::MIX[place].0)
+    }
 }
 
 /// How much there is of everything.
@@ -206,6 +213,7 @@ pub struct Tpcc {
     room: Room,
     attempts: u32,
     always_distributed: bool,
+    only: Option<Kind>,
     serializable: bool,
 }
 
@@ -242,7 +250,7 @@ impl Tpcc {
     fn of(cluster: &Cluster, tables: Tables, scale: Scale, room: Room) -> Tpcc {
         let attempts = TransactionOptions::default().attempts;
         let serializable = cluster.protocol().is_serializable();
-        Tpcc { tables, scale, room, attempts, always_distributed: false, serializable }
+        Tpcc { tables, scale, room, attempts, always_distributed: false, only: None, serializable }
     }
 
     /// How much there was of everything at the beginning.
@@ -261,6 +269,12 @@ impl Tpcc {
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Tpcc {
         Tpcc { attempts, ..self }
+    }
+
+    /// The same, with transactions of one kind only, instead of the mix.
+    #[must_use]
+    pub fn with_only(self, only: Option<Kind>) -> Tpcc {
+        Tpcc { only, ..self }
     }
 
     /// Bytes that each memory node needs.
@@ -419,7 +433,8 @@ impl Workload for Tpcc {
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
-        self.run(session, Kind::draw(random), random, ledger).await
+        let kind = self.only.unwrap_or_else(|| Kind::draw(random));
+        self.run(session, kind, random, ledger).await
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {

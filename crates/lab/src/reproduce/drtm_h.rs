@@ -149,7 +149,8 @@ const CHEAP_CALLS: &str = "calls cost CPUs what bare RPCs and their handlers do,
                            NICs that bound DrTM+H; the text's is slower than that sum";
 
 /// Why new orders gain less.
-const ORDERS: &str = "";
+const ORDERS: &str = "a new order costs CPUs what its verbs and calls do, and nothing for its own work, so that calls find idle CPUs; \
+                      the text's machines are bound by CPUs";
 
 /// Of each record.
 const COPIES: u8 = 3;

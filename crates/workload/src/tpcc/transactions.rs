@@ -128,10 +128,11 @@ impl Tpcc {
     async fn pay(&self, tx: &mut Transaction<'_, '_>, input: &PaymentInput, key: u64) -> Result<Paid, Error> {
         let tables = &self.tables;
         let &PaymentInput { w_id, d_id, c_w_id, c_d_id, who, amount, date } = input;
-        let warehouse = tx.want_for(&tables.warehouse, w_id, Intent::Update);
-        let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let history = tx.want_for(&tables.history, key, Intent::Insert);
         let c_id = self.customer(tx, c_w_id, c_d_id, who).await?;
+        // What everybody wants comes last: protocols that lock early have it locked for a shorter time.
+        let warehouse = tx.want_for(&tables.warehouse, w_id, Intent::Update);
+        let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let customer = tx.want_for(&tables.customer, (c_w_id, c_d_id, c_id), Intent::Update);
         tx.fetch().await?;
         let mut data = [0; 24];
