@@ -41,6 +41,8 @@ pub enum Error {
     NotFound,
     /// A record that it inserts is there already. Validated like an error of the application.
     Exists,
+    /// A large value that it links was uploaded by another client: see [`Large::put`](crate::Large::put).
+    Foreign,
     /// The application's own error; what made it give up was validated.
     User(Box<dyn StdError + Send + Sync>),
 }
@@ -68,7 +70,7 @@ impl Error {
             Error::Unavailable(error) => Ok(Stop::Unavailable(error)),
             Error::Fenced => Ok(Stop::Fenced),
             Error::Limit(limit) => Ok(Stop::Limit(limit)),
-            Error::NotFound | Error::Exists | Error::User(_) => Err(self),
+            Error::NotFound | Error::Exists | Error::Foreign | Error::User(_) => Err(self),
         }
     }
 }
@@ -101,6 +103,7 @@ impl fmt::Display for Error {
             Error::Limit(limit) => write!(f, "the transaction did not commit: {limit}"),
             Error::NotFound => f.write_str("a record that the transaction needs is not there"),
             Error::Exists => f.write_str("a record that the transaction inserts is there already"),
+            Error::Foreign => f.write_str("a large value can be linked only by the client that has uploaded it"),
             Error::User(error) => error.fmt(f),
         }
     }
@@ -113,7 +116,7 @@ impl StdError for Error {
             Error::Unavailable(error) => Some(error),
             Error::Limit(limit) => Some(limit),
             Error::User(error) => error.source(),
-            Error::Unknown(_) | Error::Fenced | Error::NotFound | Error::Exists => None,
+            Error::Unknown(_) | Error::Fenced | Error::NotFound | Error::Exists | Error::Foreign => None,
         }
     }
 }

@@ -73,6 +73,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Values of any length
+//!
+//! A record has a fixed size, and one transaction writes about 32 KiB. Longer values, up to [`LARGE_BYTES_MAX`], are kept
+//! out of line ([`Large`]): stored first, where nobody sees them, and then linked by a transaction, together with whatever
+//! other records it writes.
+//!
+//! ```
+//! # use remora::{Cluster, Error, LargeOptions};
+//! # let cluster = Cluster::embedded(Default::default())?;
+//! let pictures = cluster.create_large::<u64>("pictures", LargeOptions::for_values(100, 1 << 20))?;
+//! let mut worker = cluster.worker(Default::default())?;
+//! worker.block_on(async |session| {
+//!     pictures.write(session, &7, &[1; 100_000]).await?;
+//!     assert_eq!(pictures.read(session, &7).await?, Some(vec![1; 100_000]));
+//!     Ok::<(), Error>(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What a closure must know
 //!
 //! It is an optimistic transaction's: it **may run several times**, and **may see a combination of records that will not
@@ -88,6 +107,7 @@ mod cluster;
 mod connect;
 mod error;
 mod keeper;
+mod large;
 mod node;
 mod pool;
 mod table;
@@ -97,6 +117,7 @@ mod worker;
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use error::{Error, OpenError, SimulatedError};
+pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
 pub use pool::Db;
 pub use table::{Key, Record, Table};

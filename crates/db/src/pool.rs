@@ -94,8 +94,11 @@ impl Db {
         pollster::block_on(self.resolve(id, patience))
     }
 
-    /// Runs something on some worker.
-    async fn run<T, F>(&self, work: F) -> Result<T, Error>
+    /// Runs something on some worker that takes several transactions, or more than transactions: [`Large::write`], say. A
+    /// panic in it resumes here.
+    ///
+    /// [`Large::write`]: crate::Large::write
+    pub async fn run<T, F>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: AsyncFnOnce(&mut Session) -> Result<T, Error> + Send + 'static,
@@ -116,7 +119,16 @@ impl Db {
         }
     }
 
-    /// The same, blocking the calling thread. Not for a thread that runs an executor.
+    /// [`Db::run`], blocking the calling thread. Not for a thread that runs an executor.
+    pub fn run_blocking<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: AsyncFnOnce(&mut Session) -> Result<T, Error> + Send + 'static,
+    {
+        pollster::block_on(self.run(work))
+    }
+
+    /// [`Db::transact`], blocking the calling thread. Not for a thread that runs an executor.
     pub fn transact_blocking<T, F>(&self, body: F) -> Result<T, Error>
     where
         T: Send + 'static,

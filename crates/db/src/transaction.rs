@@ -60,8 +60,12 @@ impl<'t, 's> Transaction<'t, 's> {
     /// For an insert a slot is found that nobody sees before the commit, by the key's memory node or, where clients work
     /// alone, by this one.
     pub fn want_for<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, intent: Intent) -> Slot<V> {
+        self.want_borrowed(table, &key, intent)
+    }
+
+    pub(crate) fn want_borrowed<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: &K, intent: Intent) -> Slot<V> {
         self.tx.register(&table.inner);
-        let slot = match self.tx.want_for(table.inner.id(), &Table::<K, V>::key(&key), intent) {
+        let slot = match self.tx.want_for(table.inner.id(), &Table::<K, V>::key(key), intent) {
             Ok(slot) => Some(slot),
             Err(stop) => {
                 self.refused.get_or_insert(stop.into());

@@ -1,6 +1,7 @@
 //! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not failures.
 
-use remora_fabric::{FabricError, Fault};
+use remora_fabric::{FabricError, Fault, NodeId};
+use remora_memory::MemoryError;
 use remora_sync::{LockWord, TransactionId};
 
 /// A transaction met another one. It has left no trace and can be tried again.
@@ -117,6 +118,18 @@ impl From<Abort> for Stop {
 impl From<FabricError> for Stop {
     fn from(error: FabricError) -> Stop {
         if error.fault == Fault::Revoked { Stop::Fenced } else { Stop::Unavailable(error) }
+    }
+}
+
+impl From<MemoryError> for Stop {
+    fn from(error: MemoryError) -> Stop {
+        match error {
+            MemoryError::Fabric(error) => error.into(),
+            error => {
+                tracing::error!(%error, "what memory nodes know of their clients cannot be read");
+                Stop::Unavailable(FabricError { node: NodeId(0), fault: Fault::Behind })
+            }
+        }
     }
 }
 

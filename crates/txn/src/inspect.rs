@@ -1,5 +1,9 @@
-//! Looks at a table from outside, when nothing runs: is it left as it should be?
+//! Looks at a table from outside: when nothing runs, is it left as it should be ([`inspect`])? And while others run, what is
+//! in it ([`scan`])?
 
+use std::iter::successors;
+
+use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::{LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::Table;
 use remora_index::cluster_hash::{
@@ -8,7 +12,8 @@ use remora_index::cluster_hash::{
 use remora_memory::Replica;
 use remora_sync::{FetchedRecord, Life, LockWord, RecordHeader, StableRecord, TransactionId};
 
-use crate::error::Stop;
+use crate::error::{Abort, Stop};
+use crate::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
 
 /// What [`inspect`] found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -93,6 +98,44 @@ pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRe
         }
     }
     Ok(found)
+}
+
+/// Reads the beginning of every slot of a table's primaries, so many bytes of each, in no order and at no one time. `visit`
+/// is given the words, and says why it cannot do with them: then the slot is read again, a little later. The last reason is
+/// returned if that happens too often: somebody who has died has it locked, say.
+pub async fn scan(
+    lane: &Lane,
+    table: &Table,
+    bytes: usize,
+    mut visit: impl FnMut(&[u64]) -> Result<(), Abort>,
+) -> Result<(), Stop> {
+    let (index, slot_bytes) = (table.index(), u64::from(table.entry().spec.layout.slot_bytes));
+    let batch = (ROUND_BYTES_MAX / bytes.max(1)).clamp(1, ROUND_VERBS_MAX);
+    for shard in 0..table.shards() {
+        let primary = &table.shard_replicas(shard)[0];
+        let mut slots = successors(index.slot_behind(0), |slot| index.slot_behind(slot + slot_bytes)).peekable();
+        while slots.peek().is_some() {
+            let mut unread: Vec<u64> = slots.by_ref().take(batch).collect();
+            for attempt in 1.. {
+                let mut round = lane.round();
+                let reads: Vec<_> = unread.iter().map(|slot| round.read(primary.address(*slot), bytes)).collect();
+                let done = lane.execute(round).await?;
+                let (mut reads, mut reason) = (reads.into_iter(), None);
+                unread.retain(|_| {
+                    let refused = reads.next().and_then(|read| visit(done.words(read)).err());
+                    reason = refused.or(reason);
+                    refused.is_some()
+                });
+                drop(done);
+                match reason {
+                    None => break,
+                    Some(why) if attempt == SCAN_ATTEMPTS => return Err(why.into()),
+                    Some(_) => lane.sleep(LOG_PAUSE_NS).await,
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn words(bytes: u64) -> usize {

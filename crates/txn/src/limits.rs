@@ -8,6 +8,8 @@ pub const LOG_NODES_MAX: usize = 32;
 pub const READ_ATTEMPTS: u32 = 16;
 /// Pause before it is read again, in nanoseconds: about as long as an install takes.
 pub const READ_PAUSE_NS: u64 = 400;
+/// How often a slot that is locked or torn is read again when a table is scanned, [`LOG_PAUSE_NS`] apart, before that is given up.
+pub const SCAN_ATTEMPTS: u32 = 256;
 /// How often a location is looked up anew when the record there is another's.
 pub const LOOKUP_ATTEMPTS: u32 = 8;
 /// Buckets and records that are read to find one key: more than any chain has.

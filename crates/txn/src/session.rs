@@ -6,11 +6,11 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use remora_fabric::{FabricError, Fault, Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
+use remora_fabric::{Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
-use remora_memory::{MemoryError, Registration, TableId};
+use remora_memory::{Registration, TableId};
 use remora_sync::{Key, LockWord, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
@@ -259,13 +259,7 @@ impl Session {
         // One of its own that was given up may still be on its way.
         let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
         let nodes = self.state.rings.len() as u16;
-        recovery::look_up(&self.lane, nodes, id, in_place, ended).await.map_err(|error| match error {
-            MemoryError::Fabric(error) => error.into(),
-            error => {
-                tracing::error!(%error, "the redo rings of a client cannot be read");
-                Stop::Unavailable(FabricError { node: NodeId(0), fault: Fault::Behind })
-            }
-        })
+        Ok(recovery::look_up(&self.lane, nodes, id, in_place, ended).await?)
     }
 
     /// The lane.
