@@ -1,29 +1,35 @@
 //! `remora bench micro`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use remora_workload::micro::{self, Kind, MicroError, MicroReport, Unfit};
+use remora_fabric::sim::Profile;
+use remora_lab::fit::{Check, Fit, fit};
+use remora_workload::micro::verbs::LIST;
+use remora_workload::micro::{self, Backend, Kind, MicroError, MicroReport, Unfit, VerbsReport};
 use serde::Serialize;
 
-use crate::output::ReportTo;
+use crate::output::{OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
-use crate::{Failure, Verdict, value};
+use crate::{Failure, Verdict, simulated, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
 #[command(allow_negative_numbers = true)] // to be refused with the option's name
 #[command(after_help = "Examples:
   remora bench micro
   remora bench micro --kind read --size 256 --batch 4 --report -
-  remora bench micro --fabric verbs --device rxe0
+  remora bench micro --fabric verbs --device rxe0 --rates
+  remora bench micro --fabric verbs --write-profile mine.toml
+  remora bench smallbank --fabric sim --profile mine.toml
 
 Exit status: 0 done, 2 bad input.")]
 pub(crate) struct MicroOptions {
-    /// Backend: shm, everything in this process; verbs, the same through an RDMA device.
-    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "verbs"])]
+    /// Backend: shm, everything in this process; tcp, the same over TCP; verbs, through an RDMA device.
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "tcp", "verbs"])]
     #[serde(skip)]
     fabric: String,
     #[command(flatten)]
@@ -38,7 +44,18 @@ pub(crate) struct MicroOptions {
     /// Accesses of a round.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
-    /// How long to measure.
+    /// Measure each verb's latency and rates too, as perftest does.
+    #[arg(long)]
+    rates: bool,
+    /// Write a profile for the simulator that behaves as what was measured; implies --rates.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_profile: Option<PathBuf>,
+    /// Where that profile has from what was not measured [default: by the fabric, connectx5 for verbs].
+    #[arg(long, value_name = "NAME|FILE", requires = "write_profile")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_profile: Option<String>,
+    /// How long to measure; the rates take as long again.
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = value::seconds)]
     seconds: f64,
     /// Of the addresses.
@@ -58,23 +75,106 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     if options.kinds.is_empty() {
         options.kinds = Kind::ALL.into();
     }
+    options.rates |= options.write_profile.is_some();
     let config = serde_json::to_value(&options).map_err(|error| Failure::new("the report", error))?;
     let to_measure = micro::MicroOptions {
         kinds: options.kinds.clone(),
         size: usize::try_from(options.size).unwrap_or(usize::MAX),
         batch: usize::try_from(options.batch).unwrap_or(usize::MAX),
         time: Duration::from_secs_f64(options.seconds),
+        rates: options.rates,
         seed: options.seed,
     };
     to_measure.check().map_err(|unfit| refuse(&options, &unfit.into()))?;
+    let to_fit = options.write_profile.as_deref().map(|path| ToFit::open(path, &options)).transpose()?;
     let report_to = ReportTo::open(options.report.as_deref())?;
     let device = options.rdma.open(options.fabric == "verbs")?;
-    let bar = ProgressBar::new(to_measure.time.as_millis() as u64);
-    let report = micro::run(&to_measure, device, config, |elapsed| bar.set_position(elapsed.as_millis() as u64));
+    let inline_bytes = match (&device, &to_fit) {
+        (Some(device), Some(_)) => Some(device.inline_bytes().map_err(|error| Failure::new("--fabric verbs", error))?),
+        _ => None,
+    };
+    let backend = match device {
+        Some(device) => Backend::Verbs(device),
+        None if options.fabric == "tcp" => Backend::Tcp,
+        None => Backend::Shm,
+    };
+    let parts = if options.rates { 2 } else { 1 };
+    let bar = ProgressBar::new(parts * to_measure.time.as_millis() as u64);
+    let report = micro::run(&to_measure, backend, config, |elapsed| bar.set_position(elapsed.as_millis() as u64));
     bar.finish_and_clear();
     let report = report.map_err(|error| refuse(&options, &error))?;
+    let fitted = match (&to_fit, &report.verbs) {
+        (Some(to_fit), Some(verbs)) => Some(to_fit.fit(&report, verbs, inline_bytes, options.seed)?),
+        _ => None,
+    };
+    let profile = fitted.map(|fitted| ProfileReport { name: fitted.profile.name, checks: fitted.checks });
+    let report = WithProfile { report, profile };
     report_to.write(&report, || table(&report))?;
     Ok(Verdict::Sound)
+}
+
+/// A profile to be written.
+struct ToFit {
+    file: OutputFile,
+    name: String,
+    base: Profile,
+}
+
+impl ToFit {
+    fn open(path: &Path, options: &MicroOptions) -> Result<ToFit, Failure> {
+        let option = format!("--write-profile {}", path.display());
+        let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        if Profile::NAMES.contains(&name.as_str()) {
+            return Err(Failure::new(option, format!("{name} is a profile that comes with remora: give another name")));
+        }
+        let nearest = match options.fabric.as_str() {
+            "tcp" => "ethernet10g",
+            "verbs" => "connectx5",
+            _ => "cxl",
+        };
+        let base = options.base_profile.as_deref().unwrap_or(nearest);
+        let base = simulated::profile_of("--base-profile", base)?;
+        Ok(ToFit { file: OutputFile::open("--write-profile", path)?, name, base })
+    }
+
+    /// Fits it to what was measured, and writes it.
+    fn fit(
+        &self,
+        report: &MicroReport,
+        verbs: &VerbsReport,
+        inline_bytes: Option<u32>,
+        seed: u64,
+    ) -> Result<Fit, Failure> {
+        let failed = |error| Failure::new("--write-profile", error);
+        let mut fitted = fit(&self.base, &self.name, &verbs.verbs, inline_bytes, seed).map_err(failed)?;
+        let (fabric, machine) = (report.fabric, &report.machine);
+        fitted.profile.about =
+            format!("Measured over {fabric} from one process to itself: {}, {} cores", machine.cpu, machine.cores);
+        let heading = format!(
+            "Written by remora bench micro --fabric {fabric} --write-profile: {}, {} cores, from one process to itself.\n\
+             docs/profiles.md says how the numbers are used, and what such a measurement does not tell.",
+            machine.cpu, machine.cores
+        );
+        let text = fitted.to_toml(&heading);
+        self.file.begin()?.write_all(text.as_bytes()).map_err(|error| self.file.failure(&error))?;
+        Ok(fitted)
+    }
+}
+
+/// The report, and what was made of it.
+#[derive(Serialize)]
+struct WithProfile {
+    #[serde(flatten)]
+    report: MicroReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<ProfileReport>,
+}
+
+/// A profile that was written.
+#[derive(Serialize)]
+struct ProfileReport {
+    name: String,
+    checks: Vec<Check>,
 }
 
 fn refuse(options: &MicroOptions, error: &MicroError) -> Failure {
@@ -83,14 +183,53 @@ fn refuse(options: &MicroOptions, error: &MicroError) -> Failure {
         MicroError::Unfit(Unfit::Round { .. }) => {
             Failure::new(format!("--size {} --batch {}", options.size, options.batch), error)
         }
-        MicroError::Region(_) | MicroError::Loopback(_) | MicroError::Fabric(_) => Failure(error.to_string()),
+        _ => Failure(error.to_string()),
     }
 }
 
-fn table(report: &MicroReport) -> String {
+fn table(WithProfile { report, profile }: &WithProfile) -> String {
     let mut text = String::new();
     let _ = write_table(&mut text, report);
+    if let Some(verbs) = &report.verbs {
+        let _ = write_verbs(&mut text, verbs);
+    }
+    if let Some(profile) = profile {
+        let _ = write_profile(&mut text, profile);
+    }
     text
+}
+
+fn write_verbs(text: &mut String, report: &VerbsReport) -> std::fmt::Result {
+    let VerbsReport { singles_under_way, lists_under_way, verbs } = report;
+    writeln!(text, "\nverbs of one worker: one at a time; one to a round, {singles_under_way} under way;")?;
+    writeln!(text, "{LIST} to a round, {lists_under_way} under way\n")?;
+    let heads = ["p50 us", "p99 us", "1: M/s", "GB/s"];
+    let list = format!("{LIST}: M/s");
+    writeln!(text, "{:<18}{:>10}{:>10}{:>10}{list:>10}{:>10}", "verb", heads[0], heads[1], heads[2], heads[3])?;
+    for one in verbs {
+        writeln!(
+            text,
+            "{:<18}{:>10.2}{:>10.2}{:>10.3}{:>10.3}{:>10.3}",
+            one.kind.to_string(),
+            one.p50_ns / 1e3,
+            one.p99_ns / 1e3,
+            one.single_m_s,
+            one.list_m_s,
+            one.gb_s
+        )?;
+    }
+    Ok(())
+}
+
+fn write_profile(text: &mut String, ProfileReport { name, checks }: &ProfileReport) -> std::fmt::Result {
+    writeln!(text, "\nprofile {name}: what it gives, simulated, beside what was measured\n")?;
+    writeln!(text, "{:<34}{:>5}{:>11}{:>11}{:>9}", "", "unit", "measured", "profile", "error")?;
+    for check in checks {
+        let Check { name, unit, measured, simulated, error } = check;
+        let mark = if check.is_off() { "  <- not reached" } else { "" };
+        writeln!(text, "{name:<34}{unit:>5}{measured:>11}{simulated:>11}{:>+7.1} %{mark}", 100.0 * error)?;
+    }
+    Ok(())
 }
 
 fn write_table(text: &mut String, report: &MicroReport) -> std::fmt::Result {

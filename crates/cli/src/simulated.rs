@@ -62,7 +62,12 @@ const MEASURE_MS: f64 = 5.0;
 
 /// A profile by its name, or from a file.
 pub(crate) fn profile(name: &str) -> Result<Profile, Failure> {
-    let option = || format!("--profile {name}");
+    profile_of("--profile", name)
+}
+
+/// The same, given with this option.
+pub(crate) fn profile_of(option: &str, name: &str) -> Result<Profile, Failure> {
+    let option = || format!("{option} {name}");
     match Profile::named(name) {
         Some(profile) => Ok(profile),
         None if Path::new(name).exists() => {

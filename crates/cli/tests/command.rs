@@ -283,6 +283,12 @@ fn bad_options_are_refused_by_name() {
         ("bench micro --batch 0", "--batch"),
         ("bench micro --batch 200", "--batch"),
         ("bench micro --kind sing", "--kind"),
+        ("bench micro --fabric sim", "--fabric"),
+        ("bench micro --fabric tcp --device rxe0", "--device"),
+        ("bench micro --write-profile /nonexistent/mine.toml", "--write-profile /nonexistent/mine.toml"),
+        ("bench micro --write-profile connectx5.toml", "--write-profile connectx5.toml"),
+        ("bench micro --write-profile mine.toml --base-profile connectx9", "--base-profile connectx9"),
+        ("bench micro --base-profile connectx4", "--write-profile"),
         ("fly", "fly"),
         ("check", "HISTORY"),
     ] {
@@ -347,6 +353,58 @@ fn bare_rounds_are_measured() {
     }
     let table = text(&remora(&words("bench micro --seconds 0.05 --size 8 --batch 4")).stdout);
     assert!(table.contains("cas-read") && table.contains("missing"), "{table}");
+}
+
+/// What is measured here is simulated afterwards, by the same names.
+#[test]
+fn a_profile_of_what_was_measured_is_written_and_simulated() {
+    for (fabric, base) in [("shm", "cxl"), ("tcp", "ethernet10g")] {
+        let profile = scratch(&format!("micro-{fabric}.toml"));
+        let profile = profile.to_str().unwrap();
+        fs::write(profile, "x\n".repeat(100_000)).unwrap();
+        let line = format!("bench micro --fabric {fabric} --seconds 0.2 --report - --write-profile");
+        let output = remora(&[&words(&line)[..], &[profile]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["fabric"], fabric);
+        let verbs = report["verbs"]["verbs"].as_array().unwrap();
+        let names: Vec<_> =
+            verbs.iter().map(|one| (one["verb"].as_str().unwrap(), one["bytes"].as_u64().unwrap())).collect();
+        let sizes = [8, 64, 1024, 4096];
+        let expected = sizes.map(|bytes| ("read", bytes)).into_iter().chain(sizes.map(|bytes| ("write", bytes)));
+        let expected: Vec<_> = expected.chain([("cas", 8), ("fetch-add", 8), ("call", 0)]).collect();
+        assert_eq!(names, expected);
+        for one in verbs {
+            for figure in ["p50_ns", "p99_ns", "single_m_s", "list_m_s"] {
+                assert!(one[figure].as_f64().unwrap() > 0.0, "{figure}: {one}");
+            }
+        }
+        let checks = report["profile"]["checks"].as_array().unwrap();
+        assert_eq!(checks.len(), 3 * verbs.len());
+        assert!(checks.iter().all(|check| check["simulated"].as_f64().unwrap() > 0.0), "{checks:?}");
+
+        let written = fs::read_to_string(profile).unwrap();
+        assert!(written.contains(&format!("name = \"micro-{fabric}\"\n")), "{written}");
+        assert!(written.contains(&format!("# as {base}, not measured")) && written.contains("measured, "), "{written}");
+        let line = "bench smallbank --fabric sim --memory-nodes 2 --replicas 2 --threads 1 --coroutines 2 --accounts 100 \
+                    --measure-ms 5 --report - --profile";
+        let output = remora(&[&words(line)[..], &[profile]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["config"]["profile"], profile);
+        assert!(report["committed"].as_u64().unwrap() > 0, "{report}");
+    }
+}
+
+#[test]
+fn a_table_of_rates_names_every_verb() {
+    let output = remora(&words("bench micro --kind read --seconds 0.02 --rates"));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for row in ["READ of 8 B", "WRITE of 4096 B", "CAS", "FETCH_ADD", "call", "16: M/s", "GB/s"] {
+        assert!(table.contains(row), "{row}: {table}");
+    }
+    assert!(!table.contains("profile"), "{table}");
 }
 
 #[test]

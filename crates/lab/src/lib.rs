@@ -3,6 +3,7 @@
 
 pub mod campaign;
 mod cluster;
+pub mod fit;
 pub mod hardware;
 pub mod litmus;
 pub mod plot;

@@ -7,6 +7,10 @@
 //!
 //! The plain work on cached memory is a memcpy (of ordinary memory) or the processor's instruction. On missing memory it
 //! reads and writes word by word the very region that the rounds use: ordinary memory would have other pages.
+//!
+//! [`verbs`] measures single verbs and their rates, as perftest does.
+
+pub mod verbs;
 
 use std::fmt;
 use std::fs;
@@ -16,15 +20,17 @@ use std::time::{Duration, Instant};
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::shm::Shm;
+use remora_fabric::sim::Ended;
 use remora_fabric::tcp::{Loopback, LoopbackError, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{
-    Address, ClientId, Fabric, FabricError, LINE_BYTES, Lane, NodeId, RegionError, RegionId, WORD_BYTES,
+    Address, ClientId, FabricError, Host, LINE_BYTES, Lane, NodeId, RegionError, RegionId, WORD_BYTES,
 };
 use serde::Serialize;
 
 use crate::Prng;
 use crate::machine::Machine;
+use verbs::{Stand, VerbFigures, VerbKind};
 
 /// What the verbs of a round are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -86,6 +92,38 @@ impl fmt::Display for Place {
     }
 }
 
+/// How the memory is reached: from this process to itself.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// As shared memory.
+    Shm,
+    /// Through a server, over TCP.
+    Tcp,
+    /// By an RDMA device.
+    Verbs(Device),
+}
+
+impl Backend {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Backend::Shm => "shm",
+            Backend::Tcp => "tcp",
+            Backend::Verbs(_) => "verbs",
+        }
+    }
+
+    fn fabric(self, bytes: &[Vec<usize>]) -> Result<Box<dyn Host>, MicroError> {
+        let rdma = match self {
+            Backend::Shm => return Ok(Box::new(Shm::new(bytes)?)),
+            Backend::Tcp => None,
+            Backend::Verbs(device) => Some(device),
+        };
+        Ok(Box::new(Loopback::new(bytes, TcpOptions { rdma, ..TcpOptions::default() })?))
+    }
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct MicroOptions {
@@ -95,8 +133,10 @@ pub struct MicroOptions {
     pub size: usize,
     /// Accesses of a round.
     pub batch: usize,
-    /// How long.
+    /// How long; the rates take as long again.
     pub time: Duration,
+    /// Whether to measure each verb's latency and rates, too: [`verbs`].
+    pub rates: bool,
     /// Of the addresses.
     pub seed: u64,
 }
@@ -154,6 +194,9 @@ pub enum MicroError {
     /// A round failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// A simulated measurement came to no end.
+    #[error("a simulated measurement came to nothing: it ended as {0:?}")]
+    Unfinished(Ended),
 }
 
 /// What a kind of round costs.
@@ -198,8 +241,22 @@ pub struct MicroReport {
     pub missing_bytes: u64,
     /// What was measured.
     pub rounds: Vec<Measurement>,
+    /// Latencies and rates of single verbs, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verbs: Option<VerbsReport>,
     /// What it ran on.
     pub machine: Machine,
+}
+
+/// Latencies and rates of single verbs.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerbsReport {
+    /// Verbs under way at most, of rounds with one.
+    pub singles_under_way: usize,
+    /// The same of rounds with several.
+    pub lists_under_way: usize,
+    /// Verb by verb.
+    pub verbs: Vec<VerbFigures>,
 }
 
 /// A block lasts about this long: long against the clock's own cost, short against whatever disturbs the machine.
@@ -211,25 +268,17 @@ const CACHES: u64 = 4;
 /// For a machine that does not tell how large its last cache is.
 const LAST_CACHE_BYTES: u64 = 64 << 20;
 
-fn fabric(rdma: Option<Device>, bytes: usize) -> Result<Box<dyn Fabric>, MicroError> {
-    Ok(match rdma {
-        None => Box::new(Shm::new(&[vec![bytes]])?),
-        rdma => Box::new(Loopback::new(&[vec![bytes]], TcpOptions { rdma, ..TcpOptions::default() })?),
-    })
-}
-
-/// Measures shared memory, or memory reached by an RDMA device, from this process to itself; `look` is called now and then
-/// with the time that has passed.
+/// Measures a backend; `look` is called now and then with the time that has passed.
 pub fn run(
     options: &MicroOptions,
-    rdma: Option<Device>,
+    backend: Backend,
     config: serde_json::Value,
     mut look: impl FnMut(Duration),
 ) -> Result<MicroReport, MicroError> {
     options.check()?;
     let missing_bytes = (CACHES * last_cache_bytes()).max(1 << 20);
-    let name = if rdma.is_some() { "verbs" } else { "shm" };
-    let fabric = fabric(rdma, missing_bytes as usize)?;
+    let name = backend.name();
+    let fabric = backend.clone().fabric(&[vec![missing_bytes as usize]])?;
     let Some(region) = fabric.region(NODE, RegionId(0)) else { unreachable!("the node has been made with a region") };
     // Every page is there before anything is measured.
     region.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -253,10 +302,22 @@ pub fn run(
         }
         Ok::<_, FabricError>((series, repetitions))
     })??;
+    let verbs =
+        if options.rates { Some(rates(options, backend, |elapsed| look(options.time + elapsed))?) } else { None };
     let seconds = began.elapsed().as_secs_f64();
     let rounds = series.into_iter().map(|one| one.measurement(options)).collect();
     let machine = Machine::this(Some(region.pages()));
-    Ok(MicroReport { workload: "micro", fabric: name, config, seconds, repetitions, missing_bytes, rounds, machine })
+    let workload = "micro";
+    Ok(MicroReport { workload, fabric: name, config, seconds, repetitions, missing_bytes, rounds, verbs, machine })
+}
+
+fn rates(options: &MicroOptions, backend: Backend, look: impl FnMut(Duration)) -> Result<VerbsReport, MicroError> {
+    let at_once = matches!(backend, Backend::Shm);
+    let fabric = backend.fabric(&verbs::regions())?;
+    let stand = Stand::new(&*fabric, at_once, options.seed)?;
+    let (singles_under_way, lists_under_way) = (stand.under_way(1), stand.under_way(verbs::LIST));
+    let verbs = stand.measure(&VerbKind::ALL, options.time, look)?;
+    Ok(VerbsReport { singles_under_way, lists_under_way, verbs })
 }
 
 fn last_cache_bytes() -> u64 {
@@ -449,7 +510,7 @@ mod tests {
     use super::*;
 
     fn options(size: usize, batch: usize) -> MicroOptions {
-        MicroOptions { kinds: Kind::ALL.into(), size, batch, time: Duration::from_millis(1), seed: 1 }
+        MicroOptions { kinds: Kind::ALL.into(), size, batch, time: Duration::from_millis(1), rates: false, seed: 1 }
     }
 
     #[test]
@@ -465,7 +526,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_measured_on_both_kinds_of_memory() {
-        let report = run(&options(64, 2), None, serde_json::Value::Null, |_| ()).expect("options that fit");
+        let report = run(&options(64, 2), Backend::Shm, serde_json::Value::Null, |_| ()).expect("options that fit");
         assert_eq!(report.rounds.len(), 8);
         assert!(report.rounds.iter().all(|one| one.round_ns > 0.0 && one.plain_ns > 0.0), "{:?}", report.rounds);
     }

@@ -49,7 +49,7 @@ pub(crate) const USER: &str = "user";
 const CAUSES: [&str; 3] = ["lock_conflict", "validation", USER];
 
 /// A histogram of times: from a nanosecond to a minute, to a thousandth.
-fn times() -> Histogram<u64> {
+pub(crate) fn times() -> Histogram<u64> {
     const MINUTE_NS: u64 = 60_000_000_000;
     Histogram::new_with_bounds(1, MINUTE_NS, 3).expect("the bounds and digits are allowed ones")
 }
@@ -173,6 +173,6 @@ impl PhaseTimes {
     }
 }
 
-fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
+pub(crate) fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
     into.add(from).expect("all histograms of times have the same bounds");
 }

@@ -127,6 +127,32 @@ impl Profile {
     }
 }
 
+impl Profile {
+    /// The profile as TOML, as [`parse`](Profile::parse) reads it. What `source` says of a key (`nic.link_gb_s`) stands on
+    /// its line as a comment: nothing of its name and of what it stands for, which become one line each.
+    #[must_use]
+    pub fn to_toml(&self, source: impl Fn(&str) -> String) -> String {
+        let one_line = |text: &str| text.replace(['\r', '\n'], " ");
+        let lines = Profile { name: one_line(&self.name), about: one_line(&self.about), ..self.clone() };
+        let plain = toml::to_string(&lines).unwrap_or_else(|error| panic!("a profile is tables of values: {error}"));
+        let mut text = String::with_capacity(4 * plain.len());
+        let mut table = String::new();
+        for line in plain.lines() {
+            text += line;
+            if let Some(header) = line.strip_prefix('[') {
+                table = format!("{}.", header.trim_end_matches(']'));
+            } else if let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !UNSOURCED.contains(key)) {
+                text += &format!(" # {}", one_line(&source(&format!("{table}{key}"))));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Keys that are no claims about hardware.
+const UNSOURCED: [&str; 2] = ["name", "about"];
+
 /// A key and what is wrong with its value.
 struct Wrong {
     field: String,
@@ -383,10 +409,26 @@ mod tests {
             for (at, line) in
                 text.lines().enumerate().filter(|(_, line)| !line.starts_with(['#', '[']) && !line.is_empty())
             {
-                let bare = line.starts_with("name ") || line.starts_with("about ");
+                let bare = UNSOURCED.iter().any(|key| line.starts_with(&format!("{key} ")));
                 let sourced = line.split_once(" # ").is_some_and(|(_, source)| source.len() > 8);
                 assert!(bare || sourced, "{name}.toml:{}: no source: {line}", at + 1);
             }
+        }
+    }
+
+    #[test]
+    fn a_profile_that_is_written_is_read_as_it_was_with_a_source_on_every_line() {
+        for (name, _) in SHIPPED {
+            let profile = Profile { about: "\"a\" # [b] = c".to_owned(), ..Profile::named(name).unwrap() };
+            let text = profile.to_toml(|key| format!("source of {key}\n, two lines"));
+            assert_eq!(Profile::parse(&text).unwrap(), profile);
+            for line in
+                ["[nic]", "source of nic.link_gb_s , two lines", "source of media.dram.read_ns ", "source of path "]
+            {
+                assert!(text.contains(line), "{line}: {text}");
+            }
+            let values = text.lines().filter(|line| line.contains(" = ")).count();
+            assert_eq!(text.matches(" # source of ").count() + UNSOURCED.len(), values, "{text}");
         }
     }
 

@@ -100,6 +100,8 @@ pub(crate) struct Node {
     call: Vec<u64>,
     /// What clients reach by RDMA, and how many do.
     exports: Option<Exports>,
+    /// Memory is changed by the NIC only: its atomics are none to the CPU's.
+    pub(super) exclusive: bool,
     pub(crate) queues: usize,
 }
 
@@ -112,6 +114,7 @@ impl Node {
         exports: Option<Exports>,
     ) -> Node {
         Node {
+            exclusive: exports.as_ref().is_some_and(Exports::one_sided),
             exports,
             queues: 0,
             memory,
@@ -182,7 +185,7 @@ impl Node {
                 return Err(Malformed::TooLong);
             }
             let executed = match verb {
-                Verb::Write { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if self.is_exclusive() => {
+                Verb::Write { .. } | Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if self.exclusive => {
                     Err(FabricError { node: NodeId(0), fault: Fault::Refused(Refusal::NeedsRdma) })
                 }
                 Verb::Write { .. } => execute_verb(&self.memory, &verb, frame, &self.unfenced, client),
@@ -216,11 +219,6 @@ impl Node {
         let reply = &self.call[into as usize..];
         out.extend(&reply[..1 + reply[0] as usize]);
         Ok(())
-    }
-
-    /// Whether memory is changed by the NIC only: its atomics are none to the CPU's.
-    fn is_exclusive(&self) -> bool {
-        self.exports.as_ref().is_some_and(Exports::one_sided)
     }
 
     /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it cannot: that is the answer.

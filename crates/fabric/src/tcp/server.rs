@@ -551,3 +551,6 @@ impl fmt::Debug for ServerHandle {
         f.debug_struct("ServerHandle").field("status", &self.status()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

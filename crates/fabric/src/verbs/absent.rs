@@ -27,6 +27,11 @@ impl Device {
     pub fn capabilities(&self) -> Capabilities {
         match *self {}
     }
+
+    /// Bytes that a WRITE may carry in its work request.
+    pub fn inline_bytes(&self) -> Result<u32, VerbsError> {
+        match *self {}
+    }
 }
 
 #[derive(Debug)]

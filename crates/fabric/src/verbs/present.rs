@@ -54,6 +54,13 @@ impl Domain {
     }
 }
 
+impl Device {
+    /// Bytes that a WRITE may carry in its work request, as a queue pair of this device has them.
+    pub fn inline_bytes(&self) -> Result<u32, VerbsError> {
+        Ok(Domain::of(self)?.queue()?.pair.inline_max() as u32)
+    }
+}
+
 impl fmt::Debug for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Domain").finish_non_exhaustive()

@@ -249,6 +249,11 @@ impl QueuePair {
         self.send_max
     }
 
+    /// Bytes that a work request can carry.
+    pub(super) fn inline_max(&self) -> usize {
+        self.inline_max
+    }
+
     pub(super) fn place(&self) -> Place {
         let Port { lid, mtu, global, gid, .. } = self.domain.context.port;
         // SAFETY: the queue pair exists as long as `self`.
