@@ -17,7 +17,7 @@
 //! version, meta, value. So what changes in the structure is locked, logged, installed on every replica, made visible and
 //! recovered exactly as data are, by clients alone; no CPU of a memory node takes part.
 //!
-//! The reserved space is in *parts*, of about 32 buckets where there are many, because who takes a bucket of a part has its
+//! The reserved space is in *parts*, of about 8 buckets where there are many, because who takes a bucket of a part has its
 //! record locked to the end of the transaction: with a single one, all inserts that make a chain of the shard grow would
 //! wait for each other. A chain takes from its own part, or, if that is used up, from the next ones.
 //!
@@ -59,7 +59,7 @@ const SLOTS_BYTES: u64 = 448;
 const SLOTS_MIN: u64 = 2;
 
 /// Overflow buckets of a part of the reserved space, about, and most parts.
-const PART_BUCKETS: u64 = 32;
+const PART_BUCKETS: u64 = 8;
 const PARTS_MAX: u64 = 1024;
 
 /// Share of the main buckets' slots that are used when a table holds what it was created for.
@@ -236,6 +236,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn every_reserved_bucket_is_in_one_part(main in 1u64..50, overflow in 0u64..20_000, home in 0u64..50) {
+            let geometry = Geometry::new(main, overflow, 2, 64);
+            let mut taken: Vec<u64> = Vec::new();
+            let mut records = std::collections::BTreeSet::new();
+            for part in geometry.parts_of(home) {
+                let buckets: Vec<u64> = (0..).map_while(|used| part.bucket(used)).collect();
+                prop_assert!(part.buckets().eq(buckets.iter().copied()));
+                prop_assert!(records.insert(part.at()) && part.at() != 64 && part.at() < geometry.buckets.first);
+                prop_assert!(geometry.is_structural(part.at()));
+                taken.extend(buckets);
+            }
+            taken.sort_unstable();
+            prop_assert!(taken.into_iter().eq(main..main + overflow));
+        }
+
         #[test]
         fn every_slot_is_found(rows in 0u64..500, lines in 1u32..12, within in 0u64..64) {
             let geometry = Geometry::for_rows(rows, lines * 64);
