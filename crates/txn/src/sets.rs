@@ -110,8 +110,10 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lock {
     No,
-    /// The CAS was sent, and has not been lost; of the record that it may have locked nothing has been heard.
+    /// The CAS was sent, its answer has not come.
     Maybe,
+    /// It is, and of the record nothing has been seen since.
+    Unseen,
     Held,
 }
 

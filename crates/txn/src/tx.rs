@@ -18,7 +18,7 @@ use crate::protocol::{Primitive, Protocol};
 use crate::recovery::free_in;
 use crate::rpc::Code;
 use crate::session::{Needed, State};
-use crate::sets::{Change, Fetch, Intent, Lock, Sets, Slot, locks, registered};
+use crate::sets::{Change, Fetch, Intent, Lock, Sets, Slot, locks};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -218,8 +218,8 @@ impl<'s> Tx<'s> {
         let Sets { tables, items, .. } = &mut self.state.sets;
         for item in items {
             let release_all = mutant!(ReleaseAll) && item.is_written();
-            if locking && item.lock == Lock::Maybe && registered(tables, item.table).fstore().is_none() {
-                // What is there, nobody has heard.
+            if locking && item.lock == Lock::Unseen {
+                // Another's insert may have been prepared there, as in `lock_and_validate`.
                 (item.prepared, preparing) = (true, true);
             }
             if preparing && item.prepared {

@@ -217,10 +217,10 @@ async fn lock_and_validate(tx: &mut Tx<'_>) -> Result<(), Stop> {
                 met = Some((index, holder));
                 continue;
             }
+            item.lock = if merged { Lock::Held } else { Lock::Unseen };
             if !merged {
-                continue; // locked, but what is there nobody has seen
+                continue;
             }
-            item.lock = Lock::Held;
             if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
                 // Another's insert may have been prepared there, and be given up while the slot is locked by this one.
