@@ -222,15 +222,12 @@ fn measure<W: Workload>(
 }
 
 /// Runs simulations, so many at a time, in this order as far as possible; `look` is told how many of how many are done.
-fn run_all<P: Copy + Sync>(
+fn run_all<P: Copy + Send + Sync>(
     points: &[P],
     parallel: usize,
     look: &(dyn Fn(usize, usize) + Sync),
     run: impl Fn(P) -> Result<Measurement, ReproduceError> + Sync,
-) -> Result<Vec<(P, Measurement)>, ReproduceError>
-where
-    P: Send,
-{
+) -> Result<Vec<(P, Measurement)>, ReproduceError> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(points.len()));
     let work = || -> Result<(), ReproduceError> {
