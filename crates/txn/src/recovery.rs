@@ -286,12 +286,10 @@ impl Shard<'_> {
 
     /// Where records are, or were, that can be locked: those of an index too.
     async fn lockable(&self, lane: &Lane) -> Result<Vec<u64>, MemoryError> {
-        let mut round = lane.round();
-        let header = round.read(self.at_primary(0), LINE_BYTES);
-        let done = lane.execute(round).await?;
-        let header = done.words(header);
         let Some(fstore) = &self.fstore else {
-            let used = header[HEADER_SLOTS_WORD].min(self.geometry.slots);
+            let mut round = lane.round();
+            let header = round.read(self.at_primary(0), LINE_BYTES);
+            let used = lane.execute(round).await?.words(header)[HEADER_SLOTS_WORD].min(self.geometry.slots);
             return Ok((0..used).map(|number| self.geometry.slot_at(number)).collect());
         };
         let shape = structural(self.scheme);
@@ -512,20 +510,24 @@ pub(crate) fn free_in(
 
 /// Has a prepared insert taken back, under a lock of one's own: as who gives up an insert does (`Tx::undo_rounds`).
 async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: TransactionId) -> Result<(), MemoryError> {
-    let (at, me) = (shard.at_primary(record.offset()), me.lock().to_bits());
-    let undo = [Code::Undo.word(0), record.to_bits(), me];
     let mut round = lane.round();
-    if shard.locks() == Primitive::Call {
-        round.call(at.node, &undo, None, 0);
-    } else {
-        round.compare_swap(at, LockWord::FREE.to_bits(), me);
-        round.after_completion();
-        round.call(at.node, &undo, None, 0);
-        round.after_completion();
-        round.compare_swap(at, me, LockWord::FREE.to_bits());
-    }
+    undo_in(&mut round, shard.at_primary(record.offset()), record, shard.locks(), me.lock());
     lane.execute(round).await?;
     Ok(())
+}
+
+/// Adds to a round what takes back an insert that was prepared in a slot, under the lock of `me`.
+pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record: Pointer, by: Primitive, me: LockWord) {
+    let undo = [Code::Undo.word(0), record.to_bits(), me.to_bits()];
+    if by == Primitive::Call {
+        round.call(at.node, &undo, None, 0);
+    } else {
+        round.compare_swap(at, LockWord::FREE.to_bits(), me.to_bits());
+        round.after_completion();
+        round.call(at.node, &undo, None, 0);
+        round.after_completion();
+        round.compare_swap(at, me.to_bits(), LockWord::FREE.to_bits());
+    }
 }
 
 /// Gives the slot and the rings of a dead client back, for the next one to come. False if some node has not applied its

@@ -15,7 +15,7 @@ use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
 use crate::log::PATCH_WORDS;
 use crate::protocol::ford::Release;
 use crate::protocol::{Primitive, Protocol};
-use crate::recovery::free_in;
+use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
 use crate::session::{Needed, State};
 use crate::sets::{Change, Fetch, Intent, Lock, Sets, Slot, locks};
@@ -257,7 +257,7 @@ impl<'s> Tx<'s> {
     /// back, and nothing here does anything. That holds for whoever has the lock, also of one that took it for another
     /// record, which lay there before.
     fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
-        let me = self.id.lock().to_bits();
+        let me = self.id.lock();
         let sets = &mut self.state.sets;
         for index in 0..sets.items.len() {
             let item = &mut sets.items[index];
@@ -266,17 +266,8 @@ impl<'s> Tx<'s> {
             }
             item.lock = Lock::No;
             let item = *item;
-            let undo = [Code::Undo.word(0), item.location.pointer.to_bits(), me];
             let mut round = self.lane.round();
-            if sets.locks(&item) == Primitive::Call {
-                round.call(item.address.node, &undo, None, 0);
-            } else {
-                round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
-                round.after_completion();
-                round.call(item.address.node, &undo, None, 0);
-                round.after_completion();
-                round.compare_swap(item.address, me, LockWord::FREE.to_bits());
-            }
+            undo_in(&mut round, item.address, item.location.pointer, sets.locks(&item), me);
             send(round);
         }
     }
