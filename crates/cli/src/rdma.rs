@@ -48,7 +48,8 @@ impl RdmaArgs {
             None if !wanted => return Ok(None),
             None => {}
         }
-        let options = DeviceOptions { name: self.device.clone(), port: self.device_port, gid_index: self.gid_index };
+        let (name, port, gid_index) = (self.device.clone(), self.device_port, self.gid_index);
+        let options = DeviceOptions { name, port, gid_index, ..DeviceOptions::default() };
         Device::open(&options).map(Some).map_err(|error| Failure::new("--fabric verbs", error))
     }
 }

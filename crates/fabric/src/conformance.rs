@@ -133,6 +133,7 @@ macro_rules! conformance_suite {
             a_call_is_answered_once
             calls_are_served_in_order
             calls_of_several_clients_are_served
+            a_call_wakes_a_node_that_has_gone_to_sleep
             a_call_that_cannot_be_answered_fails
             a_large_call_arrives_whole
         }

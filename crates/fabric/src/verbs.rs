@@ -47,6 +47,8 @@ pub struct DeviceOptions {
     /// The place of the address to use in the port's table; for RoCE the first of version 2 for IPv4, otherwise the first
     /// of version 2, otherwise the first of all, if `None`.
     pub gid_index: Option<u8>,
+    /// Has memory nodes' CPUs execute all verbs, as for a device without 64-bit atomics.
+    pub messages_only: bool,
 }
 
 /// No device can be used.

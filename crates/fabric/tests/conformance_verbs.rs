@@ -1,6 +1,7 @@
 //! The contract of a round, over RDMA: memory nodes are servers on threads of this process, clients are threads, and the
 //! device that they use is the first there is. Needs one: `.ci/softroce` has one where there is none.
 
+use std::ptr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -8,10 +9,17 @@ use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::tcp::{Key, Loopback, TcpOptions};
 use remora_fabric::verbs::{Device, DeviceOptions};
 
-static DEVICE: LazyLock<Device> =
-    LazyLock::new(|| Device::open(&DeviceOptions::default()).unwrap_or_else(|error| panic!("{error}")));
+fn open(messages_only: bool) -> Device {
+    let options = DeviceOptions { messages_only, ..DeviceOptions::default() };
+    Device::open(&options).unwrap_or_else(|error| panic!("{error}"))
+}
 
-struct VerbsBed;
+/// NICs execute the verbs.
+static ONE_SIDED: LazyLock<Device> = LazyLock::new(|| open(false));
+/// Verbs travel in messages, as where a device has no atomics.
+static MESSAGES: LazyLock<Device> = LazyLock::new(|| open(true));
+
+struct VerbsBed(&'static LazyLock<Device>);
 
 impl Bed for VerbsBed {
     type Fabric = Loopback;
@@ -20,7 +28,7 @@ impl Bed for VerbsBed {
         // With and without a key.
         let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
         // A busy machine is not a dead node.
-        let (rdma, patience) = (Some(DEVICE.clone()), Duration::from_secs(30));
+        let (rdma, patience) = (Some(Device::clone(self.0)), Duration::from_secs(30));
         let options = TcpOptions { key, rdma, patience, ..TcpOptions::default() };
         Loopback::new(nodes, options).expect("a test's servers")
     }
@@ -34,7 +42,8 @@ impl Bed for VerbsBed {
     }
 
     fn turns(&self) -> u64 {
-        100
+        // A message that wakes a server takes an emulated processor milliseconds.
+        if ptr::eq(self.0, &MESSAGES) { 10 } else { 100 }
     }
 
     fn reorders(&self) -> bool {
@@ -42,4 +51,10 @@ impl Bed for VerbsBed {
     }
 }
 
-remora_fabric::conformance_suite!(VerbsBed);
+mod one_sided {
+    remora_fabric::conformance_suite!(super::VerbsBed(&super::ONE_SIDED));
+}
+
+mod messages {
+    remora_fabric::conformance_suite!(super::VerbsBed(&super::MESSAGES));
+}

@@ -105,6 +105,28 @@ pub fn calls_of_several_clients_are_served<B: Bed>(bed: &B) {
     }
 }
 
+/// A node that finds nothing to do may sleep: a call that comes while it falls asleep wakes it, as one that comes later. So does
+/// its answer wake the client.
+pub fn a_call_wakes_a_node_that_has_gone_to_sleep<B: Bed>(bed: &B) {
+    const CALLS: u64 = 1000;
+    const LONGEST_NS: u64 = 400_000;
+    const A_WAKEUP_WAS_LOST_NS: u64 = 10_000_000_000;
+    let fabric = bed.fabric(&[vec![REGION]], 1);
+    fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
+    let stage = Stage::new(&fabric, 1, 1);
+    stage.on(1, async |lane| {
+        for turn in 0..CALLS {
+            lane.sleep(lane.random() % LONGEST_NS).await;
+            let mut round = lane.round();
+            let call = round.call(NodeId(0), &[turn], None, 3);
+            let posted = lane.now();
+            assert_eq!(run(lane, round).await.reply(call), [1, turn + 1, turn]);
+            // An end that was not woken looks when it loses patience.
+            assert!(lane.now() - posted < A_WAKEUP_WAS_LOST_NS, "call {turn} was seen late");
+        }
+    });
+}
+
 /// A node that serves no calls, or answers with more than there is room for, fails the round and names itself; the round
 /// after it works.
 pub fn a_call_that_cannot_be_answered_fails<B: Bed>(bed: &B) {

@@ -173,12 +173,13 @@ impl Context {
             }
             attributes.assume_init()
         };
-        context.atomics = attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE;
+        let atomics = attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE;
+        context.atomics = atomics && !options.messages_only;
         context.reads_out = attributes.max_qp_init_rd_atom.clamp(1, READS_MAX) as u8;
         context.reads_in = attributes.max_qp_rd_atom.clamp(1, READS_MAX) as u8;
         context.work_requests_max = attributes.max_qp_wr.max(1) as u32;
         context.port = context.choose_port(attributes.phys_port_cnt, options)?;
-        if !context.atomics {
+        if !atomics {
             tracing::warn!(
                 device = name,
                 "the device has no 64-bit atomics: memory nodes' CPUs execute all verbs; the protocol for that is fasst"
