@@ -104,6 +104,10 @@ pub enum Mutant {
     FreeBeforeRepair,
     /// FORD: recovery repairs replicas without an undo entry at their node. Rule R25.
     RepairWithoutLog,
+    /// FORD, lean: recovery makes replicas visible by WRITE, whatever they hold by then. Rule R11c.
+    RecoveredByWrite,
+    /// FORD, lean: recovery looks once at what may be overwritten meanwhile. Rule R12b.
+    LookOnce,
     /// Redo: recovery rolls back transactions that have an entry.
     UndoLogged,
     /// Redo: recovery unlinks the record of a delete whatever its pair links by then.
@@ -114,7 +118,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 48] = [
+    pub const ALL: [Mutant; 50] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -160,6 +164,8 @@ impl Mutant {
         Mutant::FreeAfterUnlock,
         Mutant::FreeBeforeRepair,
         Mutant::RepairWithoutLog,
+        Mutant::RecoveredByWrite,
+        Mutant::LookOnce,
         Mutant::UndoLogged,
         Mutant::UnlinkTwice,
         Mutant::InstallIncomplete,

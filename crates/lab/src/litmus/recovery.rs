@@ -467,8 +467,17 @@ pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client writes a record twice, and is taken for dead, while another writes it.
 pub(super) fn again(protocol: Protocol, runs_max: u64) -> Found {
+    again_of(SingleLine, 1, protocol, runs_max)
+}
+
+/// The same with a record of two lines.
+pub(super) fn again_two_lines(protocol: Protocol, runs_max: u64) -> Found {
+    again_of(Checksum, TWO_LINES, protocol, runs_max)
+}
+
+fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
-    let rows = [stage.table(SingleLine, 1, &[0])(0)];
+    let rows = [stage.table(scheme, words, &[0])(0)];
     stage.explore(
         &suspected(&SUSPECTED, runs_max),
         async |_, actor| actor.look_up(&rows).await,

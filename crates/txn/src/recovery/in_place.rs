@@ -260,7 +260,8 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
             let is_new = found == record.version && whole;
             // Where entries are not freed, the next writer may be at work, and its first line be read before it came: a
             // second look at the version, which it writes first, tells.
-            let now = if is_new || !lean { found } else { version_of(lane, record, replica).await? };
+            let now =
+                if is_new || !lean || mutant!(LookOnce) { found } else { version_of(lane, record, replica).await? };
             if now.max(found) > record.version.rolled_back() && !mutant!(KeepEntries) {
                 return Ok(Decision::Ended);
             }
@@ -367,7 +368,7 @@ async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: boo
         for replica in record.replicas {
             let mut round = lane.round();
             let (at, version) = (replica.address(record.offset + IMAGE_AT), version.to_bits());
-            if lean {
+            if lean && !mutant!(RecoveredByWrite) {
                 round.compare_swap(at, version | Version::INVISIBLE, version);
             } else {
                 round.write_words(at, &[version]);
