@@ -28,6 +28,10 @@
 //! read differs from v, which the record's check refuses. It cannot be older: v's writer had finished all its lines before
 //! it freed the lock that the reader saw free.
 //!
+//! (NICs READ lines in any order, and a CPU's stores between any two: for them that CPU marks a line before it changes it,
+//! and gives it its version last, `RecordShape::install` in `remora_sync`. Here that makes no difference: the mark is a
+//! version ahead of the words that differs from v.)
+//!
 //! A READ that covers part of a line looks at that line's head all the same, outside of what it returns. `tests/loom.rs`
 //! checks both cases exhaustively for one writer and one reader, with the line cut to four words.
 //!

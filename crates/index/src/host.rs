@@ -462,6 +462,6 @@ impl View<'_> {
     }
 
     fn install(&self, slot: u64, image: &[u64]) {
-        copy::write(self.words, (slot + IMAGE_AT) as usize / WORD_BYTES, image);
+        self.shard.shape.install(&self.words[slot as usize / WORD_BYTES..], image);
     }
 }

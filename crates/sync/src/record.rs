@@ -37,6 +37,7 @@
 //! Stable does not mean current: a transaction can have committed while its write-back is still in flight, and then holds
 //! the lock. Whoever does not validate later must therefore also see the lock free.
 
+use remora_fabric::copy::{self, Word};
 use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
 use remora_memory::{Layout, MemoryError, ReadScheme};
 use zerocopy::IntoBytes;
@@ -162,6 +163,27 @@ impl RecordShape {
         }
         let further = index - FIRST_LINE_DATA;
         (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
+    }
+
+    /// Installs an image by the CPU of the record's node, which holds its lock. `slot` begins with the lock word.
+    ///
+    /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So a further line says that
+    /// it is being changed before its data is, and has its version when that is whole: as FaRM does it (Dragojević et al.,
+    /// NSDI 2014, section 4). The first line says so by its lock, and a checksum needs no order.
+    pub fn install<W: Word>(&self, slot: &[W], image: &[u64]) {
+        debug_assert_eq!(image.len(), self.image_words());
+        if self.scheme != ReadScheme::LineVersions || self.words <= LINE_WORDS {
+            return copy::write(slot, VERSION, image);
+        }
+        for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
+            copy::write(slot, line, &[image[line - VERSION] | Version::INVISIBLE]);
+        }
+        copy::write(slot, VERSION, &image[..LINE_WORDS - VERSION]);
+        for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
+            let (version, data) = (line - VERSION, &image[..(line + LINE_WORDS).min(self.words) - VERSION]);
+            copy::write(slot, line + 1, &data[version + 1..]);
+            copy::write(slot, line, &data[version..=version]);
+        }
     }
 
     /// Gives an image another version: what a rollback installs.
@@ -475,6 +497,8 @@ impl StableRecord<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -485,6 +509,74 @@ mod tests {
         let (version, _) = Version::from_bits(version);
         shape.encode(version, Life::Present { incarnation: 5 }, key, value, &mut words);
         words
+    }
+
+    /// Memory whose every store is seen by somebody: all states of each line, in order.
+    struct Watched<'m> {
+        value: Cell<u64>,
+        line: usize,
+        at: usize,
+        states: &'m RefCell<Vec<Vec<[u64; LINE_WORDS]>>>,
+    }
+
+    impl Word for Watched<'_> {
+        fn load(&self) -> u64 {
+            self.value.get()
+        }
+
+        fn store(&self, value: u64) {
+            self.value.set(value);
+            let states = &mut self.states.borrow_mut()[self.line];
+            let mut line = *states.last().unwrap();
+            line[self.at] = value;
+            states.push(line);
+        }
+    }
+
+    /// Lines of one READ may be of any times, each of them between any two stores.
+    #[test]
+    fn what_a_cpu_is_installing_is_refused() {
+        for scheme in [ReadScheme::Checksum, ReadScheme::LineVersions] {
+            let shape = RecordShape::of(&layout(8, 130, scheme).unwrap());
+            let [old, new] =
+                [(2, [1; 130]), (4, [2; 130])].map(|(version, value)| slot(&shape, 0, version, &[9], &value));
+            let lines = |words: &[u64]| {
+                let mut all = vec![[0; LINE_WORDS]; words.len().div_ceil(LINE_WORDS)];
+                all.iter_mut().zip(words.chunks(LINE_WORDS)).for_each(|(line, words)| {
+                    line[..words.len()].copy_from_slice(words);
+                });
+                all
+            };
+            let states = RefCell::new(lines(&old).into_iter().map(|line| vec![line]).collect::<Vec<_>>());
+            let word = |(at, value): (usize, &u64)| Watched {
+                value: Cell::new(*value),
+                line: at / LINE_WORDS,
+                at: at % LINE_WORDS,
+                states: &states,
+            };
+            let memory: Vec<_> = old.iter().enumerate().map(word).collect();
+            memory[0].store(77);
+            shape.install(&memory, &new[VERSION..]);
+            memory[0].store(0);
+            let states = states.take();
+            let [first, second, third] = &states[..] else { panic!("three lines") };
+            let (mut stable, mut refused) = (0, 0);
+            for first in first {
+                for second in second {
+                    for third in third {
+                        let read = [*first, *second, *third].concat();
+                        let read = &read[..old.len()];
+                        if FetchedRecord::new(read, &shape).check().is_err() {
+                            refused += 1;
+                            continue;
+                        }
+                        assert!(read[VERSION..] == old[VERSION..] || read[VERSION..] == new[VERSION..], "{read:?}");
+                        stable += 1;
+                    }
+                }
+            }
+            assert!(stable >= 2 && refused > 100, "{scheme:?}: {stable}, {refused}");
+        }
     }
 
     proptest! {

@@ -30,7 +30,7 @@ use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
 use remora_index::{Found, Host, HostShard, Prepared, apply_patch};
 use remora_memory::limits::KEY_BYTES_MAX;
 use remora_memory::{Discipline, Pointer, ShardId, identity, metadata, node};
-use remora_sync::{IMAGE_AT, Key, LockWord, Version};
+use remora_sync::{Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
 use crate::log::{PATCH_WORDS, patch};
@@ -265,7 +265,7 @@ impl RpcHandler {
             return None;
         }
         let words = self.region.words();
-        copy::write(words, at + IMAGE_AT as usize / WORD_BYTES, image);
+        shard.shape.install(&words[at..], image);
         for patch in patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
             apply_patch(words, shard.base, &shard.geometry, &patch);
         }
