@@ -14,7 +14,9 @@ use remora_fabric::verbs::Device;
 use remora_fabric::{Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node};
+use remora_memory::{
+    Fingerprint, MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
+};
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
 
@@ -267,12 +269,25 @@ impl Cluster {
     }
 
     /// Runs something that is no transaction, as the cluster's own client.
-    fn administer<T, E: From<FabricError>>(&self, body: impl AsyncFnOnce(&Lane) -> Result<T, E>) -> Result<T, E> {
+    pub(crate) fn administer<T, E: From<FabricError>>(
+        &self,
+        body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
+    ) -> Result<T, E> {
         remora_fabric::block_on(&*self.inner.fabric, ClientId(self.inner.admin.incarnation), body)?
     }
 
     /// Creates a table, empty.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
+        self.create_table_as(name, Table::<K, V>::fingerprint(), options)
+    }
+
+    /// The same with a schema of its own.
+    pub(crate) fn create_table_as<K: Key, V: Record>(
+        &self,
+        name: &str,
+        fingerprint: Fingerprint,
+        options: TableOptions,
+    ) -> Result<Table<K, V>, OpenError> {
         let fabric = &self.inner.fabric;
         let atomic_line = self.capabilities().atomic_line;
         let single_line = remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::SingleLine);
@@ -295,7 +310,7 @@ impl Cluster {
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
         let spec = TableSpec {
             name: name.to_owned(),
-            fingerprint: Table::<K, V>::fingerprint(),
+            fingerprint,
             layout,
             index,
             discipline: self.protocol.discipline(),
@@ -319,11 +334,20 @@ impl Cluster {
             }
         }
         *lock(&self.inner.metadata) = metadata;
-        self.open_table(name)
+        self.open_table_as(name, fingerprint)
     }
 
     /// Opens a table that exists.
     pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
+        self.open_table_as(name, Table::<K, V>::fingerprint())
+    }
+
+    /// The same with a schema of its own.
+    pub(crate) fn open_table_as<K: Key, V: Record>(
+        &self,
+        name: &str,
+        wanted: Fingerprint,
+    ) -> Result<Table<K, V>, OpenError> {
         let known = lock(&self.inner.tables).get(name).cloned();
         let table = match known {
             Some(table) => table,
@@ -347,7 +371,6 @@ impl Cluster {
         if spec.layout.scheme != ReadScheme::Checksum && !self.capabilities().atomic_line {
             return Err(MemoryError::NeedsAtomicLines.into());
         }
-        let wanted = Table::<K, V>::fingerprint();
         if spec.fingerprint != wanted {
             let (found, wanted) = (spec.fingerprint.0, wanted.0);
             return Err(MemoryError::Fingerprint { table: name.to_owned(), found, wanted }.into());

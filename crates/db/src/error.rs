@@ -5,6 +5,7 @@ use std::fmt;
 
 use remora_fabric::FabricError;
 use remora_fabric::sim::SimError;
+use remora_index::btree::Damaged;
 use remora_sync::TransactionId;
 use remora_txn::{Abort, Limit, Stop};
 
@@ -43,6 +44,13 @@ pub enum Error {
     Exists,
     /// A large value that it links was uploaded by another client: see [`Large::put`](crate::Large::put).
     Foreign,
+    /// A node of an ordered table makes no sense: the memory that it is in was damaged.
+    Damaged {
+        /// The table.
+        table: String,
+        /// What makes no sense.
+        what: Damaged,
+    },
     /// The application's own error; what made it give up was validated.
     User(Box<dyn StdError + Send + Sync>),
 }
@@ -70,7 +78,7 @@ impl Error {
             Error::Unavailable(error) => Ok(Stop::Unavailable(error)),
             Error::Fenced => Ok(Stop::Fenced),
             Error::Limit(limit) => Ok(Stop::Limit(limit)),
-            Error::NotFound | Error::Exists | Error::Foreign | Error::User(_) => Err(self),
+            Error::NotFound | Error::Exists | Error::Foreign | Error::Damaged { .. } | Error::User(_) => Err(self),
         }
     }
 }
@@ -104,6 +112,7 @@ impl fmt::Display for Error {
             Error::NotFound => f.write_str("a record that the transaction needs is not there"),
             Error::Exists => f.write_str("a record that the transaction inserts is there already"),
             Error::Foreign => f.write_str("a large value can be linked only by the client that has uploaded it"),
+            Error::Damaged { table, what } => write!(f, "ordered table {table:?}: {what}"),
             Error::User(error) => error.fmt(f),
         }
     }
@@ -115,6 +124,7 @@ impl StdError for Error {
             Error::Aborted(cause) => Some(cause),
             Error::Unavailable(error) => Some(error),
             Error::Limit(limit) => Some(limit),
+            Error::Damaged { what, .. } => Some(what),
             Error::User(error) => error.source(),
             Error::Unknown(_) | Error::Fenced | Error::NotFound | Error::Exists | Error::Foreign => None,
         }

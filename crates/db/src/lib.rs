@@ -92,6 +92,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Keys in order
+//!
+//! An [`Ordered`] table has ranges: a scan, the first or the last key of one, inside any transaction. Nobody inserts into what
+//! it has seen, or deletes from it, before it commits.
+//!
+//! ```
+//! # use remora::{Cluster, Error, OrderedOptions};
+//! # let cluster = Cluster::embedded(Default::default())?;
+//! // A set of keys: row and seat.
+//! let seats = cluster.create_ordered::<(u16, u16), ()>("seats", OrderedOptions::for_rows(100))?;
+//! let mut worker = cluster.worker(Default::default())?;
+//! worker.block_on(async |session| {
+//!     session
+//!         .transact(async |tx| {
+//!             for (row, seat) in [(2, 1), (1, 7), (1, 5)] {
+//!                 seats.insert(tx, (row, seat), ()).await?;
+//!             }
+//!             let of_the_first_row = seats.scan(tx, (1, 0)..(2, 0), 10).await?;
+//!             assert_eq!(of_the_first_row, [((1, 5), ()), ((1, 7), ())]);
+//!             Ok(())
+//!         })
+//!         .await
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What a closure must know
 //!
 //! It is an optimistic transaction's: it **may run several times**, and **may see a combination of records that will not
@@ -109,6 +135,7 @@ mod error;
 mod keeper;
 mod large;
 mod node;
+mod ordered;
 mod pool;
 mod table;
 mod transaction;
@@ -119,8 +146,9 @@ pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use error::{Error, OpenError, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
+pub use ordered::{Ordered, OrderedOptions, TreeInspection};
 pub use pool::Db;
-pub use table::{Key, Record, Table};
+pub use table::{Key, OrderedKey, Record, Table};
 pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 

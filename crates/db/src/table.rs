@@ -15,6 +15,11 @@ pub trait Record: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'stat
     const SCHEMA: &'static str;
 }
 
+/// Of a set of keys: an [`Ordered`](crate::Ordered) table of nothing but its keys.
+impl Record for () {
+    const SCHEMA: &'static str = "nothing";
+}
+
 /// A key: fixed width, encoded so that bytes compare as the keys do.
 pub trait Key: 'static {
     /// Bytes of the encoding.
@@ -23,23 +28,50 @@ pub trait Key: 'static {
     fn encode(&self, bytes: &mut [u8]);
 }
 
-macro_rules! unsigned_key {
-    ($($integer:ty),*) => {$(
+/// A key of an [`Ordered`](crate::Ordered) table, whose order is that of its encodings. Every byte string of that length is
+/// the encoding of one key.
+pub trait OrderedKey: Key + Ord + Copy + Send + Sync {
+    /// The key that has been encoded as these [`Key::BYTES`] bytes.
+    fn decode(bytes: &[u8]) -> Self;
+}
+
+/// `flip` is the sign bit, so that negative numbers come first.
+macro_rules! integer_keys {
+    ($($integer:ty, $flip:expr;)*) => {$(
         impl Key for $integer {
             const BYTES: usize = size_of::<$integer>();
             #[inline]
             fn encode(&self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_be_bytes());
+                bytes.copy_from_slice(&(self ^ $flip).to_be_bytes());
+            }
+        }
+        impl OrderedKey for $integer {
+            #[inline]
+            fn decode(bytes: &[u8]) -> $integer {
+                let mut array = [0; size_of::<$integer>()];
+                array.copy_from_slice(bytes);
+                <$integer>::from_be_bytes(array) ^ $flip
             }
         }
     )*};
 }
-unsigned_key!(u8, u16, u32, u64, u128);
+integer_keys! {
+    u8, 0; u16, 0; u32, 0; u64, 0; u128, 0;
+    i8, i8::MIN; i16, i16::MIN; i32, i32::MIN; i64, i64::MIN; i128, i128::MIN;
+}
 
 impl<const N: usize> Key for [u8; N] {
     const BYTES: usize = N;
     fn encode(&self, bytes: &mut [u8]) {
         bytes.copy_from_slice(self);
+    }
+}
+
+impl<const N: usize> OrderedKey for [u8; N] {
+    fn decode(bytes: &[u8]) -> [u8; N] {
+        let mut array = [0; N];
+        array.copy_from_slice(bytes);
+        array
     }
 }
 
@@ -56,6 +88,18 @@ macro_rules! tuple_key {
                     $name.encode(now);
                 )*
                 debug_assert!(rest.is_empty());
+            }
+        }
+        impl<$($name: OrderedKey),*> OrderedKey for ($($name,)*) {
+            #[allow(non_snake_case, reason = "the type's letter names its component")]
+            fn decode(bytes: &[u8]) -> ($($name,)*) {
+                let rest = bytes;
+                $(
+                    let (now, rest) = rest.split_at($name::BYTES);
+                    let $name = $name::decode(now);
+                )*
+                debug_assert!(rest.is_empty());
+                ($($name,)*)
             }
         }
     };
@@ -132,11 +176,25 @@ mod tests {
         bytes
     }
 
+    fn is_kept_in_order<K: OrderedKey + std::fmt::Debug>(a: K, b: K) {
+        assert_eq!(encoded(&a).cmp(&encoded(&b)), a.cmp(&b), "{a:?} {b:?}");
+        assert_eq!((K::decode(&encoded(&a)), encoded(&a).len()), (a, K::BYTES));
+    }
+
     proptest! {
         #[test]
-        fn encodings_compare_as_keys_do(a in any::<(u16, u64, u8)>(), b in any::<(u16, u64, u8)>()) {
-            prop_assert_eq!(encoded(&a).cmp(&encoded(&b)), a.cmp(&b));
-            prop_assert_eq!(encoded(&a).len(), 11);
+        fn encodings_compare_as_keys_do(
+            a in any::<(u16, u64, u8, i64)>(), b in any::<(u16, u64, u8, i64)>(), bytes in any::<[[u8; 5]; 2]>(),
+        ) {
+            is_kept_in_order(a, b);
+            is_kept_in_order((a.0, a.2, a.3), (a.0, b.2, b.3));
+            is_kept_in_order((a.3 as i32, a.1 as u128), (a.3 as i32, b.1 as u128));
+            is_kept_in_order(a.3, b.3);
+            is_kept_in_order(a.3 as i8, b.3 as i8);
+            is_kept_in_order(a.3 as i16, b.3 as i16);
+            is_kept_in_order(a.1 as u32, b.1 as u32);
+            is_kept_in_order(i128::from(a.3) << 40, i128::from(b.3) << 40);
+            is_kept_in_order(bytes[0], bytes[1]);
         }
     }
 }

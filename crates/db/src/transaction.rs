@@ -48,6 +48,11 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.id()
     }
 
+    /// How many records it has named so far.
+    pub(crate) fn named(&self) -> usize {
+        self.tx.named()
+    }
+
     /// Names a record. The next [`Transaction::fetch`] brings it, together with all others that were named: one round
     /// trip, if their locations are cached. Naming a record again gives the same one.
     #[inline]

@@ -53,6 +53,7 @@ suite! {
     slots_are_reused_and_versions_never_restart,
     an_insert_given_up_anywhere_leaves_no_trace,
     a_full_table_says_so,
+    one_transaction_fills_a_long_chain,
 }
 
 /// Rows 0, 1, ... with room for so many.
@@ -108,6 +109,33 @@ fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
         });
         assert_eq!(seen, [None, Some(1), None]);
     }
+}
+
+/// Many keys of one bucket: the transaction that inserts them all adds one bucket behind the other.
+fn one_transaction_fills_a_long_chain(protocol: Protocol) {
+    let (cluster, fabric) = seeded(protocol, 2, 1);
+    let rows = rows(&cluster, 0, 400);
+    let home = |key: u64| rows.untyped().home(rig::key(key).hash());
+    let first = home(0);
+    let keys: Vec<u64> = (0..).filter(|key| home(*key) == first).take(40).collect();
+    let mut worker = worker(&cluster, 1, 1);
+    let insert = async |session: &mut Session| {
+        session
+            .transact(async |tx| {
+                for key in &keys {
+                    tx.insert(&rows, *key, Words([*key])).await?;
+                }
+                Ok(())
+            })
+            .await
+    };
+    worker.block_on(insert).unwrap();
+    assert_eq!(settled(&cluster, &mut worker, &rows), keys);
+    let mut other = support::worker(&cluster, 1, 2);
+    for key in &keys {
+        assert_eq!(other.block_on(async |session| present(session, &rows, *key).await), Some(*key));
+    }
+    fabric.settle_services();
 }
 
 fn own_inserts_and_deletes_are_seen(protocol: Protocol) {

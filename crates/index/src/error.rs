@@ -30,6 +30,14 @@ pub enum IndexError {
     /// Bulk load is for empty tables.
     #[error("table {0:?} has rows already: bulk load is for empty tables")]
     NotEmpty(String),
+    /// The rows to load into an ordered table do not ascend.
+    #[error("ordered table {table:?}: the key {key} to load is not behind the one before it")]
+    Unsorted {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+    },
     /// A value or key has the wrong size.
     #[error("table {table:?}: {what} of {bytes} bytes, the table has {expected}")]
     Size {

@@ -7,8 +7,11 @@
 //! Two indexes, behind one trait ([`Index`]): [`cluster_hash`], whose buckets say where records are, and [`fstore`], whose
 //! buckets hold them. In the former, inserts are prepared the CPU of the primary's node ([`host`]); in the latter clients
 //! change everything themselves.
+//!
+//! Ordered tables are made of records of such tables, one for each node of a tree: [`btree`] says what is in a node.
 #![forbid(unsafe_code)]
 
+pub mod btree;
 mod buckets;
 mod cache;
 pub mod cluster_hash;

@@ -99,6 +99,12 @@ impl<'s> Tx<'s> {
         self.id
     }
 
+    /// How many records it has named so far.
+    #[must_use]
+    pub fn named(&self) -> usize {
+        self.state.sets.items.len()
+    }
+
     /// Makes a table known to the session, if it is not yet. Transactions name it by its id.
     #[inline]
     pub fn register(&mut self, table: &Arc<Table>) {

@@ -524,14 +524,19 @@ fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
             }
         }
     }
-    let last_header = Pointer::new(shard, fstore.buckets.at(last.bucket));
-    // A bucket that this transaction has added to the chain for another key.
-    let added = sets.items.iter().find(|item| item.location.pointer == last_header && item.is_written());
-    if let (None, Some(header)) = (vacant, added) {
-        let bucket = fstore.buckets.number(sets.structural_value(header)).unwrap_or(last.bucket);
+    let header_of = |bucket: BucketRef| Pointer::new(shard, fstore.buckets.at(bucket.bucket));
+    let mut last = last;
+    // Buckets that this transaction has added to the chain for other keys: it can fill them.
+    while vacant.is_none()
+        && let Some(header) =
+            sets.items.iter().find(|item| item.location.pointer == header_of(last) && item.is_written())
+        && let Some(bucket) = fstore.buckets.number(sets.structural_value(header))
+    {
         let slots = (0..fstore.slots).map(|slot| Pointer::new(shard, fstore.slot_at(bucket, slot)));
         vacant = slots.into_iter().find(|pointer| !taken(*pointer));
+        last = BucketRef { bucket, ..last };
     }
+    let last_header = header_of(last);
     match vacant {
         Some(pointer) => place(sets.table(item.table).primary(pointer), pointer, &mut tx.state.sets.items[index]),
         None => {

@@ -1,0 +1,684 @@
+//! Ordered tables: a B-link tree whose nodes are records.
+//!
+//! ```text
+//! table NAME/nodes     id u64 -> node: 992 bytes, see `remora_index::btree`
+//!
+//! insert    the leaf := with another entry              if it is full: the leaf and its parent, and a new leaf
+//! remove    the leaf := without it                      if it is empty then: its neighbour and its parent, and a leaf less
+//! scan      the leaves of the range, together
+//! ```
+//!
+//! All of it is parts of the transaction that does it, over an ordinary table. So splits and merges are replicated, recovered
+//! and serializable with whatever else it does, under every protocol, and a client that dies within one leaves all of it or
+//! nothing.
+//!
+//! # Invariants
+//!
+//! 1. **In every committed state the leaves that are there partition the keys**, by their fences. So a leaf that is
+//!    validated, and whose fences have a key between them, is *the* leaf of that key, by whatever way it was found; if it
+//!    has no entry for the key, the table has none. Whoever scans has read leaves whose fences follow one upon the other.
+//!    That is all the protection from phantoms that there is: what is inserted or removed changes the version of its leaf.
+//! 2. Hence **inner nodes are hints**, and so is what clients remember of them (`ordered/directory.rs`). Nobody need validate
+//!    them but who changes them. (What a transaction has read it validates; so it reads them only if nothing is remembered.)
+//! 3. **The root has id 0 for ever**, and when it is split, its content goes to two new nodes. Ids of other nodes are drawn
+//!    from those of the transactions that insert them; should one come again while the first is there, its transaction aborts.
+//!    By 1, it would do no harm if it came again later.
+//! 4. **An inner node has a child.** A leaf that becomes empty is merged with a neighbour, and so is each ancestor that has no
+//!    other child, below the first that has one. So a leaf is empty only if it is the only one, and nothing stays of ranges
+//!    that are not used any more. (A leaf with few entries stays as it is, and a tree keeps its height.)
+//!
+//! # Round trips
+//!
+//! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of up to 60 leaves; validation
+//! is as for one record, or for so many. If nothing is known, it is one for each level. [`Ordered::insert`] and
+//! [`Ordered::remove`] are updates of one record, but for splits and merges: those read the path from the root, and then all
+//! that is new or goes together. A split is seen by others as a leaf that has lost the upper half of its keys: they follow its
+//! link, and remember it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use remora_index::IndexError;
+use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, Shape};
+use remora_memory::{Fingerprint, MemoryError, ReadScheme};
+use remora_sync::{FetchedRecord, KeyHash};
+use remora_txn::{Abort, Inspection, Intent, scan};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::cluster::{Cluster, TableOptions};
+use crate::error::{Error, OpenError};
+use crate::table::{OrderedKey, Record, Table};
+use crate::transaction::{Slot, Transaction};
+
+mod directory;
+mod load;
+
+use directory::Directory;
+use load::Builder;
+pub use load::TreeInspection;
+
+/// Id of the root.
+const ROOT: u64 = 0;
+/// Links that are followed from a leaf that was split, before its key is looked for from the root.
+const HOPS_MAX: u32 = 4;
+/// Leaves that a scan asks for at a time: as many as one round has room for, under every protocol.
+const AHEAD_MAX: usize = 60;
+
+/// A node as a record has it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+struct NodeRecord(Image);
+
+impl Record for NodeRecord {
+    const SCHEMA: &'static str = "node of an ordered table";
+}
+
+/// The bytes of a node of this transaction.
+type Seen<'t> = Node<&'t [u8]>;
+
+/// A node on the way from the root to a leaf.
+#[derive(Clone, Copy)]
+struct Step {
+    id: u64,
+    slot: Slot<NodeRecord>,
+}
+
+/// Of a new ordered table.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderedOptions {
+    /// Keys that it can hold. It has room for nodes that are half full; after many deletes they can be less.
+    pub rows: u64,
+    /// Copies of each record; the cluster's default if `None`.
+    pub replicas: Option<u8>,
+    /// Parts that its nodes are spread over; one for each memory node if `None`.
+    pub shards: Option<u16>,
+}
+
+impl OrderedOptions {
+    /// For so many keys, otherwise as the cluster has it.
+    #[must_use]
+    pub fn for_rows(rows: u64) -> OrderedOptions {
+        OrderedOptions { rows, replicas: None, shards: None }
+    }
+}
+
+/// A table whose keys are in order: for ranges, and for the first or last key of one. Made by [`Cluster::create_ordered`];
+/// clones are cheap, and share what they remember of where its keys are.
+///
+/// ```
+/// use remora::{Cluster, Error, OrderedOptions};
+/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+/// # #[repr(C)]
+/// # struct Order { items: u64 }
+/// # impl remora::Record for Order { const SCHEMA: &'static str = "order: items u64"; }
+/// # let cluster = Cluster::embedded(Default::default())?;
+/// // By customer, and then by number.
+/// let orders = cluster.create_ordered::<(u32, u32), Order>("orders", OrderedOptions::for_rows(1000))?;
+/// let mut worker = cluster.worker(Default::default())?;
+/// let items = worker.block_on(async |session| {
+///     session
+///         .transact(async |tx| {
+///             // The customer's next number: nobody else can insert it meanwhile.
+///             let last = orders.last(tx, (7, 0)..=(7, u32::MAX)).await?;
+///             let number = last.map_or(1, |((_, number), _)| number + 1);
+///             orders.insert(tx, (7, number), Order { items: 3 }).await
+///         })
+///         .await?;
+///     let of_the_customer = session.transact(async |tx| orders.scan(tx, (7, 0)..(8, 0), 100).await).await?;
+///     Ok::<_, Error>(of_the_customer.iter().map(|(_, order)| order.items).sum::<u64>())
+/// })?;
+/// assert_eq!(items, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Ordered<K, V> {
+    nodes: Table<u64, NodeRecord>,
+    shape: Shape,
+    directory: Arc<Directory<K>>,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl Cluster {
+    /// Creates an ordered table, empty: a table `name/nodes`. Refuses values of which a node has not room for four: of more
+    /// than 232 bytes beside keys of 8.
+    pub fn create_ordered<K: OrderedKey, V: Record>(
+        &self,
+        name: &str,
+        options: OrderedOptions,
+    ) -> Result<Ordered<K, V>, OpenError> {
+        self.load_ordered(name, options, std::iter::empty())
+    }
+
+    /// The same with rows, which must ascend. Much faster than transactions, and none. If it fails, the table is of no use.
+    pub fn load_ordered<K: OrderedKey, V: Record>(
+        &self,
+        name: &str,
+        options: OrderedOptions,
+        rows: impl Iterator<Item = (K, V)>,
+    ) -> Result<Ordered<K, V>, OpenError> {
+        let shape = shape::<K, V>()?;
+        if options.rows == 0 {
+            return Err(MemoryError::Empty("the number of rows of a table").into());
+        }
+        let nodes = TableOptions {
+            // Some that come while others go.
+            rows: shape.nodes_for(options.rows) + 16,
+            replicas: options.replicas,
+            shards: options.shards,
+            read_scheme: Some(ReadScheme::Checksum),
+        };
+        let nodes = self.create_table_as(&nodes_of(name), fingerprint::<K, V>(), nodes)?;
+        let rows = rows.map(|(key, value)| (encoded(&key).bytes().to_vec(), value.as_bytes().to_vec()));
+        let mut builder = Builder::new(shape, rows);
+        self.load(&nodes, builder.by_ref().map(|(id, image)| (id, NodeRecord(image))))?;
+        if let Some(key) = builder.unsorted {
+            let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Err(IndexError::Unsorted { table: name.to_owned(), key });
+        }
+        Ok(Ordered::new(nodes, shape))
+    }
+
+    /// Opens an ordered table that exists. What is remembered of where its keys are is this handle's and its clones' own.
+    pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
+        let shape = shape::<K, V>()?;
+        Ok(Ordered::new(self.open_table_as(&nodes_of(name), fingerprint::<K, V>())?, shape))
+    }
+
+    /// Reads a whole ordered table while nothing runs: whether its nodes are as records should be, and a tree. (Nodes that
+    /// make no sense at all are not in the tree.)
+    pub fn inspect_ordered<K: OrderedKey, V: Record>(
+        &self,
+        ordered: &Ordered<K, V>,
+    ) -> Result<(Inspection, TreeInspection), Error> {
+        let records = self.inspect(&ordered.nodes, |_| ())?;
+        let (table, mut nodes) = (ordered.nodes.untyped(), std::collections::BTreeMap::new());
+        let shape = table.shape();
+        let key_at = shape.key_places().next().unwrap_or(0);
+        let mut value = Vec::new();
+        let visit = |words: &[u64]| {
+            if let Ok(record) = FetchedRecord::new(words, shape).check()
+                && record.is_present()
+            {
+                value.clear();
+                record.copy_value(&mut value);
+                if let Ok((node, _)) = NodeRecord::read_from_prefix(value.as_bytes()) {
+                    nodes.insert(u64::from_be(words[key_at]), node.0);
+                }
+            }
+            Ok(())
+        };
+        self.administer(async |lane| scan(lane, table, shape.record_bytes(), visit).await)?;
+        Ok((records, load::inspect(ordered.shape, nodes)))
+    }
+}
+
+fn nodes_of(name: &str) -> String {
+    format!("{name}/nodes")
+}
+
+fn fingerprint<K: OrderedKey, V: Record>() -> Fingerprint {
+    Fingerprint::of(&format!("{}, of {}", NodeRecord::SCHEMA, V::SCHEMA), K::BYTES, size_of::<V>())
+}
+
+fn shape<K: OrderedKey, V: Record>() -> Result<Shape, MemoryError> {
+    let () = Table::<K, V>::FITS;
+    let refused = || {
+        let (what, value) = ("bytes of a value beside such keys in an ordered table", size_of::<V>() as u64);
+        MemoryError::Limit { what, value, max: Shape::value_bytes_max(K::BYTES).unwrap_or(0) as u64 }
+    };
+    Shape::new(K::BYTES, size_of::<V>()).ok_or_else(refused)
+}
+
+fn encoded<K: OrderedKey>(key: &K) -> remora_sync::Key {
+    Table::<K, ()>::key(key)
+}
+
+/// The key before (or behind) another, if there is one: keys are numbers of so many digits.
+fn neighbour<K: OrderedKey>(key: &K, before: bool) -> Option<K> {
+    let mut bytes = encoded(key).bytes().to_vec();
+    for byte in bytes.iter_mut().rev() {
+        let (digit, carries) = if before { byte.overflowing_sub(1) } else { byte.overflowing_add(1) };
+        *byte = digit;
+        if !carries {
+            return Some(K::decode(&bytes));
+        }
+    }
+    None
+}
+
+/// The first and the last key of a range; `None` if it has none.
+fn ends<K: OrderedKey>(range: &impl RangeBounds<K>) -> Option<(K, K)> {
+    let from = match range.start_bound() {
+        Bound::Included(key) => *key,
+        Bound::Excluded(key) => neighbour(key, false)?,
+        Bound::Unbounded => K::decode(&vec![0; K::BYTES]),
+    };
+    let to = match range.end_bound() {
+        Bound::Included(key) => *key,
+        Bound::Excluded(key) => neighbour(key, true)?,
+        Bound::Unbounded => K::decode(&vec![u8::MAX; K::BYTES]),
+    };
+    (from <= to).then_some((from, to))
+}
+
+/// It is not what was expected: what led there has changed since.
+const CHANGED: Error = Error::Aborted(Abort::Changed);
+
+impl<K: OrderedKey, V: Record> Ordered<K, V> {
+    fn new(nodes: Table<u64, NodeRecord>, shape: Shape) -> Ordered<K, V> {
+        Ordered { nodes, shape, directory: Arc::default(), types: PhantomData }
+    }
+
+    /// The value of a key.
+    pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<V>, Error> {
+        let leaf = self.leaf(tx, key, Intent::Read).await?;
+        let leaf = self.seen(tx, leaf)?;
+        leaf.find(encoded(key).bytes()).ok().map(|at| self.value(&leaf, at)).transpose()
+    }
+
+    /// Inserts a key, or [`Error::Exists`].
+    pub async fn insert(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<(), Error> {
+        let leaf = self.leaf(tx, &key, Intent::Update).await?;
+        match self.seen(tx, leaf)?.find(encoded(&key).bytes()) {
+            Ok(_) => Err(Error::Exists),
+            Err(_) => self.add(tx, leaf, &key, &value).await,
+        }
+    }
+
+    /// Replaces the value of a key, or [`Error::NotFound`].
+    pub async fn update(&self, tx: &mut Transaction<'_, '_>, key: &K, value: V) -> Result<(), Error> {
+        let leaf = self.leaf(tx, key, Intent::Update).await?;
+        let at = self.seen(tx, leaf)?.find(encoded(key).bytes()).map_err(|_| Error::NotFound)?;
+        self.changed(tx, leaf)?.set_value(at, value.as_bytes());
+        Ok(())
+    }
+
+    /// Inserts a key or replaces its value; the one that it had.
+    pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<Option<V>, Error> {
+        let leaf = self.leaf(tx, &key, Intent::Update).await?;
+        let node = self.seen(tx, leaf)?;
+        let Ok(at) = node.find(encoded(&key).bytes()) else {
+            return self.add(tx, leaf, &key, &value).await.map(|()| None);
+        };
+        let before = self.value(&node, at)?;
+        self.changed(tx, leaf)?.set_value(at, value.as_bytes());
+        Ok(Some(before))
+    }
+
+    /// Deletes a key; the value that it had, if it was there.
+    pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<V>, Error> {
+        let leaf = self.leaf(tx, key, Intent::Update).await?;
+        let node = self.seen(tx, leaf)?;
+        let Ok(at) = node.find(encoded(key).bytes()) else { return Ok(None) };
+        let before = self.value(&node, at)?;
+        let mut node = self.changed(tx, leaf)?;
+        node.remove(at);
+        if node.count() == 0 {
+            self.merge(tx, key).await?;
+        }
+        Ok(Some(before))
+    }
+
+    /// The keys of a range and their values in order: the first ones, at most so many. No other transaction inserts into the
+    /// part of the range that it has seen, or deletes from it, before this one commits; or this one aborts.
+    pub async fn scan(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        range: impl RangeBounds<K>,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>, Error> {
+        let mut found = Vec::new();
+        let Some((mut from, to)) = ends(&range) else { return Ok(found) };
+        let mut ahead = 0;
+        while found.len() < limit {
+            if ahead == 0 {
+                // As few as there can be: others' changes of leaves that are not needed would be conflicts.
+                let leaves = (limit - found.len()).div_ceil(self.shape.capacity(0)).min(AHEAD_MAX);
+                ahead = self.ask_ahead(tx, &from, &to, leaves).await?;
+            }
+            ahead = ahead.saturating_sub(1);
+            let leaf = self.leaf(tx, &from, Intent::Read).await?;
+            let leaf = self.seen(tx, leaf)?;
+            let first = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
+            for at in first..leaf.count() {
+                let key = K::decode(leaf.key(at));
+                if key > to || found.len() == limit {
+                    return Ok(found);
+                }
+                found.push((key, self.value(&leaf, at)?));
+            }
+            match leaf.high().map(K::decode) {
+                Some(high) if high <= to => from = high,
+                _ => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The same from the end: the last ones, in descending order. It takes a round trip for each leaf.
+    pub async fn scan_back(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        range: impl RangeBounds<K>,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>, Error> {
+        let mut found = Vec::new();
+        let Some((from, mut to)) = ends(&range) else { return Ok(found) };
+        while found.len() < limit {
+            let leaf = self.leaf(tx, &to, Intent::Read).await?;
+            let leaf = self.seen(tx, leaf)?;
+            let behind = leaf.find(encoded(&to).bytes()).map_or_else(|at| at, |at| at + 1);
+            for at in (0..behind).rev() {
+                let key = K::decode(leaf.key(at));
+                if key < from || found.len() == limit {
+                    return Ok(found);
+                }
+                found.push((key, self.value(&leaf, at)?));
+            }
+            match neighbour(&K::decode(leaf.low()), true) {
+                Some(before) if before >= from => to = before,
+                _ => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The first key of a range.
+    pub async fn first(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        range: impl RangeBounds<K>,
+    ) -> Result<Option<(K, V)>, Error> {
+        Ok(self.scan(tx, range, 1).await?.pop())
+    }
+
+    /// The last key of a range.
+    pub async fn last(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        range: impl RangeBounds<K>,
+    ) -> Result<Option<(K, V)>, Error> {
+        Ok(self.scan_back(tx, range, 1).await?.pop())
+    }
+
+    // ---- finding ----------------------------------------------------------------------------------------------------
+
+    /// The leaf of a key, which is in the read set from now on. First where it is remembered to be, then from the root.
+    async fn leaf(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) -> Result<Slot<NodeRecord>, Error> {
+        let bytes = encoded(key);
+        let mut hint = self.directory.find(key);
+        for hops in 0..=HOPS_MAX {
+            let Some(id) = hint else { break };
+            let slot = tx.want_for(&self.nodes, id, intent);
+            tx.fetch().await?;
+            // It may have gone; and the root was a leaf once.
+            let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else { break };
+            if node.contains(bytes.bytes()) {
+                if hops > 0 {
+                    self.directory.learn([of_leaf(id, &node)]);
+                }
+                return Ok(slot);
+            }
+            self.directory.learn([of_leaf(id, &node)]);
+            hint = node.side_of(bytes.bytes()).is_gt().then(|| node.next());
+        }
+        let path = self.descend(tx, key, intent).await?;
+        path.last().map(|leaf| leaf.slot).ok_or(CHANGED)
+    }
+
+    /// The way from the root to the leaf of a key. Whoever is to change the leaf and its parent names them so.
+    async fn descend(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) -> Result<Vec<Step>, Error> {
+        let bytes = encoded(key);
+        let (mut path, mut id, mut level) = (Vec::new(), ROOT, None);
+        loop {
+            let of_leaves = matches!(level, Some(0));
+            let slot = tx.want_for(&self.nodes, id, if of_leaves { intent } else { Intent::Read });
+            tx.fetch().await?;
+            // Whatever led here was read in this transaction, and has changed since.
+            let node = self.find(tx, slot)?.ok_or(CHANGED)?;
+            if level.is_some_and(|level| level != node.level()) || !node.contains(bytes.bytes()) {
+                return Err(CHANGED);
+            }
+            path.push(Step { id, slot });
+            match node.level() {
+                0 => {
+                    if id == ROOT {
+                        self.directory.learn([of_leaf(id, &node)]);
+                        tx.want_for(&self.nodes, id, intent);
+                    }
+                    return Ok(path);
+                }
+                1 => self.directory.learn(children(&node)),
+                _ => {}
+            }
+            (id, level) = (node.child(node.child_of(bytes.bytes())), Some(node.level() - 1));
+        }
+    }
+
+    /// Asks for the leaves of a range, as far as they are known; how many.
+    async fn ask_ahead(&self, tx: &mut Transaction<'_, '_>, from: &K, to: &K, max: usize) -> Result<usize, Error> {
+        let leaves = self.directory.chain(from, to, max);
+        for id in &leaves {
+            tx.want(&self.nodes, *id);
+        }
+        tx.fetch().await?;
+        Ok(leaves.len())
+    }
+
+    // ---- splitting and merging --------------------------------------------------------------------------------------
+
+    /// Adds an entry to a leaf that was named for an update, or to one half of it.
+    async fn add(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        mut leaf: Slot<NodeRecord>,
+        key: &K,
+        value: &V,
+    ) -> Result<(), Error> {
+        if self.seen(tx, leaf)?.is_full() {
+            leaf = self.split(tx, key).await?;
+        }
+        let mut node = self.changed(tx, leaf)?;
+        let key = encoded(key);
+        let at = node.find(key.bytes()).unwrap_or_else(|at| at);
+        node.insert(at, key.bytes(), value.as_bytes());
+        Ok(())
+    }
+
+    /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that the key belongs to.
+    async fn split(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Slot<NodeRecord>, Error> {
+        let path = self.descend(tx, key, Intent::Update).await?;
+        let mut from = path.len();
+        while from > 0 && self.seen(tx, path[from - 1].slot)?.is_full() {
+            from -= 1;
+        }
+        for step in &path[from.saturating_sub(1)..] {
+            tx.want_for(&self.nodes, step.id, Intent::Update);
+        }
+        // A node beside each that is full, and one below the root for what it has.
+        let new: Vec<Step> = (from..path.len() + usize::from(from == 0)).map(|_| self.want_new(tx)).collect();
+        tx.fetch().await?;
+        if new.iter().any(|new| tx.find(new.slot).is_some()) {
+            return Err(CHANGED);
+        }
+        self.split_path(tx, &path, from, new, key)
+    }
+
+    /// A record for a node that nobody has seen.
+    fn want_new(&self, tx: &mut Transaction<'_, '_>) -> Step {
+        let id = KeyHash::of(&[tx.id().to_bits(), tx.named() as u64]).word;
+        Step { id, slot: tx.want_for(&self.nodes, id, Intent::Insert) }
+    }
+
+    /// The same, once everything is there. The nodes of the path from `from` on are full, and there are as many new ones, or
+    /// one more if the root is among them.
+    fn split_path(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        path: &[Step],
+        from: usize,
+        new: Vec<Step>,
+        key: &K,
+    ) -> Result<Slot<NodeRecord>, Error> {
+        let key = encoded(key);
+        let mut new = new.into_iter();
+        let mut next = || new.next().ok_or(CHANGED);
+        let (mut parent, mut full) = (path.get(from.wrapping_sub(1)).map(|step| step.slot), &path[from..]);
+        if parent.is_none() {
+            // The root's content goes to a node of its own, which is split then, like any other.
+            let root = path.first().ok_or(CHANGED)?.slot;
+            let content = self.seen(tx, root)?;
+            let (level, low, content) = (content.level(), content.low().to_vec(), content.image());
+            let below = next()?;
+            tx.put(below.slot, NodeRecord(content))?;
+            let mut image = [0; NODE_BYTES];
+            Node::create(self.shape, &mut image, level + 1, &low).insert_child(&low, below.id);
+            *tx.get_mut(root)? = NodeRecord(image);
+            parent = Some(self.split_one(tx, root, below.slot, next()?, key.bytes())?);
+            full = &full[1..];
+        }
+        for step in full {
+            let above = parent.ok_or(CHANGED)?;
+            parent = Some(self.split_one(tx, above, step.slot, next()?, key.bytes())?);
+        }
+        parent.ok_or(CHANGED)
+    }
+
+    /// Splits a node that is full; the half that a key belongs to. Its parent has room.
+    fn split_one(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        parent: Slot<NodeRecord>,
+        full: Slot<NodeRecord>,
+        new: Step,
+        key: &[u8],
+    ) -> Result<Slot<NodeRecord>, Error> {
+        let mut node = self.changed(tx, full)?;
+        let right = node.split(node.split_point(key), new.id);
+        tx.put(new.slot, NodeRecord(right))?;
+        let right = self.node(&right[..])?;
+        self.changed(tx, parent)?.insert_child(right.low(), new.id);
+        Ok(if right.contains(key) { new.slot } else { full })
+    }
+
+    /// Merges the leaf of a key, which is empty, with a neighbour: see invariant 4.
+    async fn merge(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<(), Error> {
+        let path = self.descend(tx, key, Intent::Update).await?;
+        let mut below = path.len();
+        let leaf = path.last().ok_or(CHANGED)?;
+        if self.seen(tx, leaf.slot)?.count() > 0 {
+            return Err(CHANGED); // another leaf of the key: one of them has gone
+        }
+        loop {
+            match below.checked_sub(2) {
+                None => return Ok(()), // it is the only one
+                Some(parent) if self.seen(tx, path[parent].slot)?.count() > 1 => break,
+                Some(_) => below -= 1,
+            }
+        }
+        below -= 1;
+        let (parent, path) = (path[below - 1], &path[below..]);
+        let node = self.seen(tx, parent.slot)?;
+        let at = node.child_of(encoded(key).bytes());
+        let (to_left, mut id) = if at > 0 { (true, node.child(at - 1)) } else { (false, node.child(1)) };
+        // What is left of two goes on, what is right of it is deleted.
+        let (ours, theirs) = if to_left { (Intent::Delete, Intent::Update) } else { (Intent::Update, Intent::Delete) };
+        tx.want_for(&self.nodes, parent.id, Intent::Update);
+        for step in path {
+            tx.want_for(&self.nodes, step.id, ours);
+        }
+        let mut beside = Vec::with_capacity(path.len());
+        for _ in path {
+            let slot = tx.want_for(&self.nodes, id, theirs);
+            tx.fetch().await?;
+            beside.push(slot);
+            let node = self.find(tx, slot)?.ok_or(CHANGED)?;
+            if node.level() > 0 {
+                id = node.child(if to_left { node.count() - 1 } else { 0 });
+            }
+        }
+        for (ours, theirs) in path.iter().zip(beside) {
+            let (left, right) = if to_left { (theirs, ours.slot) } else { (ours.slot, theirs) };
+            let gone = tx.get(right)?.0;
+            let gone = self.node(&gone[..])?;
+            let mut node = self.changed(tx, left)?;
+            if node.level() != gone.level() || node.high() != Some(gone.low()) {
+                return Err(CHANGED);
+            }
+            // The first child of what is gone goes itself.
+            let first = if gone.level() > 0 { 1 } else { 0 };
+            node.absorb(&gone, first);
+            tx.remove(right)?;
+        }
+        self.changed(tx, parent.slot)?.remove(if to_left { at } else { 1 });
+        Ok(())
+    }
+
+    // ---- bytes ------------------------------------------------------------------------------------------------------
+
+    fn node<'n>(&self, bytes: &'n [u8]) -> Result<Seen<'n>, Error> {
+        Node::new(self.shape, bytes).map_err(|what| self.damaged(what))
+    }
+
+    fn damaged(&self, what: Damaged) -> Error {
+        Error::Damaged { table: self.name().to_owned(), what }
+    }
+
+    /// A node that has been fetched, if it is there.
+    fn find<'t>(&self, tx: &'t Transaction<'_, '_>, slot: Slot<NodeRecord>) -> Result<Option<Seen<'t>>, Error> {
+        tx.find(slot).map(|record| self.node(&record.0)).transpose()
+    }
+
+    /// A node that has been fetched and is there.
+    fn seen<'t>(&self, tx: &'t Transaction<'_, '_>, slot: Slot<NodeRecord>) -> Result<Seen<'t>, Error> {
+        self.find(tx, slot)?.ok_or(CHANGED)
+    }
+
+    /// The same, to be changed.
+    fn changed<'t>(
+        &self,
+        tx: &'t mut Transaction<'_, '_>,
+        slot: Slot<NodeRecord>,
+    ) -> Result<Node<&'t mut [u8]>, Error> {
+        Node::new(self.shape, &mut tx.get_mut(slot)?.0[..]).map_err(|what| self.damaged(what))
+    }
+
+    fn value(&self, leaf: &Seen<'_>, at: usize) -> Result<V, Error> {
+        V::read_from_bytes(leaf.value(at)).map_err(|_| self.damaged(Damaged("a value")))
+    }
+}
+
+/// A leaf, as the directory keeps it.
+fn of_leaf<K: OrderedKey>(id: u64, leaf: &Seen<'_>) -> (K, Option<K>, u64) {
+    (K::decode(leaf.low()), leaf.high().map(K::decode), id)
+}
+
+/// The leaves below a node of level 1.
+fn children<'n, K: OrderedKey>(node: &'n Seen<'n>) -> impl Iterator<Item = (K, Option<K>, u64)> + use<'n, K> {
+    (0..node.count()).map(|at| {
+        let high = if at + 1 < node.count() { Some(node.key(at + 1)) } else { node.high() };
+        (K::decode(node.key(at)), high.map(K::decode), node.child(at))
+    })
+}
+
+impl<K, V> Ordered<K, V> {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.nodes.name().strip_suffix("/nodes").unwrap_or(self.nodes.name())
+    }
+}
+
+impl<K, V> Clone for Ordered<K, V> {
+    fn clone(&self) -> Ordered<K, V> {
+        let (nodes, directory) = (self.nodes.clone(), self.directory.clone());
+        Ordered { nodes, shape: self.shape, directory, types: PhantomData }
+    }
+}
+
+impl<K, V> fmt::Debug for Ordered<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ordered").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! What a client remembers of where the leaves of an ordered table are. It may be wrong at any time, because a leaf itself
+//! says which keys it has.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{PoisonError, RwLock};
+
+/// Leaves by their low fences. Where it knows none, there are gaps.
+///
+/// A lookup is a search in a tree in memory under a lock that readers share; only what has turned out to be wrong or missing
+/// is written.
+pub(super) struct Directory<K> {
+    leaves: RwLock<BTreeMap<K, Known<K>>>,
+}
+
+/// A leaf.
+#[derive(Clone, Copy)]
+struct Known<K> {
+    id: u64,
+    /// `None`: all keys that are not less than its low fence.
+    high: Option<K>,
+}
+
+impl<K: Ord> Known<K> {
+    fn ends_behind(&self, key: &K) -> bool {
+        self.high.as_ref().is_none_or(|high| key < high)
+    }
+}
+
+impl<K> Default for Directory<K> {
+    fn default() -> Directory<K> {
+        Directory { leaves: RwLock::default() }
+    }
+}
+
+impl<K: Ord + Copy> Directory<K> {
+    /// The leaf of a key, as far as it knows.
+    pub(super) fn find(&self, key: &K) -> Option<u64> {
+        self.chain(key, key, 1).pop()
+    }
+
+    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at most so many.
+    pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
+        let leaves = self.leaves.read().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = Vec::with_capacity(max.min(64));
+        let Some((low, first)) = leaves.range(..=from).next_back().filter(|(_, leaf)| leaf.ends_behind(from)) else {
+            return chain;
+        };
+        chain.push(first.id);
+        let mut end = first.high;
+        for (low, leaf) in leaves.range((Bound::Excluded(low), Bound::Included(to))) {
+            // Behind a gap nothing is known to be next.
+            if chain.len() == max || end != Some(*low) {
+                break;
+            }
+            chain.push(leaf.id);
+            end = leaf.high;
+        }
+        chain
+    }
+
+    /// Notes where leaves are: each its fences and its id.
+    pub(super) fn learn(&self, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
+        let mut leaves = self.leaves.write().unwrap_or_else(PoisonError::into_inner);
+        for (low, high, id) in found {
+            if let Some((_, left)) = leaves.range_mut(..low).next_back()
+                && left.ends_behind(&low)
+            {
+                left.high = Some(low);
+            }
+            let known = Known { id, high };
+            while let Some((gone, _)) = leaves.range(low..).next().filter(|(other, _)| known.ends_behind(other)) {
+                let gone = *gone;
+                leaves.remove(&gone);
+            }
+            leaves.insert(low, known);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_learnt_replaces_what_it_overlaps() {
+        let directory = Directory::default();
+        let chain = |from: u8, to| directory.chain(&from, &to, 9);
+        assert_eq!(directory.find(&5), None);
+        directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
+        let found = [9, 10, 19, 20, 29, 30, 40, 255].map(|key| directory.find(&key));
+        assert_eq!(found, [None, Some(1), Some(1), Some(2), Some(2), None, Some(4), Some(4)]);
+        assert_eq!(chain(10, 255), [1, 2], "there is a gap behind them");
+        assert_eq!(directory.chain(&10, &255, 1), [1]);
+        directory.learn([(30, Some(40), 3)]);
+        assert_eq!((chain(15, 255), chain(15, 39), chain(25, 29)), (vec![1, 2, 3, 4], vec![1, 2, 3], vec![2]));
+        // A split, seen from its right half.
+        directory.learn([(15, Some(20), 5)]);
+        assert!(chain(0, 255).is_empty());
+        assert_eq!(chain(10, 25), [1, 5, 2]);
+        // A merge that ends within another leaf.
+        directory.learn([(10, Some(25), 6)]);
+        assert_eq!((chain(10, 255), directory.find(&27)), (vec![6], None));
+        directory.learn([(0, None, 7)]);
+        assert_eq!(chain(3, 255), [7]);
+    }
+}

@@ -1,0 +1,242 @@
+//! Builds a tree from rows in order, and looks whether one is as it should be.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
+
+use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, Shape};
+
+use super::ROOT;
+
+/// Nodes of a tree that is built from the bottom, each with its id: the leaves while the rows come, and then the rest.
+pub(super) struct Builder<I> {
+    shape: Shape,
+    rows: I,
+    /// The next row, which says where a leaf ends.
+    ahead: Option<(Vec<u8>, Vec<u8>)>,
+    /// Low fences and ids of the leaves so far.
+    leaves: Vec<(Vec<u8>, u64)>,
+    inner: Option<VecDeque<(u64, Image)>>,
+    last_id: u64,
+    pub(super) loaded: u64,
+    /// The key that is not behind the one before it: nothing comes after that.
+    pub(super) unsorted: Option<Vec<u8>>,
+}
+
+impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
+    pub(super) fn new(shape: Shape, mut rows: I) -> Builder<I> {
+        let ahead = rows.next();
+        let (leaves, inner) = (Vec::new(), None);
+        Builder { shape, rows, ahead, leaves, inner, last_id: ROOT, loaded: 0, unsorted: None }
+    }
+
+    /// Entries that a node is given: nobody wants to split all of them soon.
+    fn fill(&self, level: u16) -> usize {
+        (self.shape.capacity(level) * 7 / 10).max(1)
+    }
+
+    fn leaf(&mut self) -> (u64, Image) {
+        let first = self.leaves.is_empty();
+        let mut low = vec![0; self.shape.key_bytes()];
+        if let (false, Some((key, _))) = (first, &self.ahead) {
+            low.clone_from(key);
+        }
+        let mut image = [0; NODE_BYTES];
+        let mut leaf = Node::create(self.shape, &mut image, 0, &low);
+        for at in 0..self.fill(0) {
+            let Some((key, value)) = self.ahead.take() else { break };
+            leaf.insert(at, &key, &value);
+            self.loaded += 1;
+            self.ahead = self.rows.next();
+            if let Some((next, _)) = self.ahead.take_if(|(next, _)| *next <= key) {
+                self.unsorted = Some(next);
+            }
+        }
+        let id = if first && self.ahead.is_none() && self.unsorted.is_none() { ROOT } else { self.last_id + 1 };
+        self.last_id = id;
+        if let Some((high, _)) = &self.ahead {
+            leaf.end(Some(high), id + 1);
+        }
+        self.leaves.push((low, id));
+        (id, image)
+    }
+
+    /// The inner nodes, once all leaves are there.
+    fn inner(&mut self) -> VecDeque<(u64, Image)> {
+        let mut nodes = VecDeque::new();
+        let mut below = std::mem::take(&mut self.leaves);
+        for level in 1.. {
+            let mut here = Vec::new();
+            let mut groups = below.chunks(self.fill(level)).peekable();
+            while let Some(group) = groups.next() {
+                let next = groups.peek();
+                let id = if here.is_empty() && next.is_none() { ROOT } else { self.last_id + 1 };
+                self.last_id = id;
+                let mut image = [0; NODE_BYTES];
+                let mut node = Node::create(self.shape, &mut image, level, &group[0].0);
+                group.iter().for_each(|(low, child)| node.insert_child(low, *child));
+                if let Some(next) = next {
+                    node.end(Some(&next[0].0), id + 1);
+                }
+                here.push((group[0].0.clone(), id));
+                nodes.push_back((id, image));
+            }
+            below = here;
+            if below.len() == 1 {
+                break;
+            }
+        }
+        nodes
+    }
+}
+
+impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Iterator for Builder<I> {
+    type Item = (u64, Image);
+
+    fn next(&mut self) -> Option<(u64, Image)> {
+        if self.unsorted.is_some() {
+            return None;
+        }
+        if self.ahead.is_some() || self.leaves.is_empty() && self.inner.is_none() {
+            let leaf = self.leaf();
+            if leaf.0 == ROOT {
+                self.inner = Some(VecDeque::new());
+            }
+            return Some(leaf);
+        }
+        if self.inner.is_none() {
+            self.inner = Some(self.inner());
+        }
+        self.inner.as_mut()?.pop_front()
+    }
+}
+
+/// What there is in a tree.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreeInspection {
+    /// Keys.
+    pub rows: u64,
+    /// Leaves, and those of them that are empty.
+    pub leaves: u64,
+    /// Those that have no entries.
+    pub empty_leaves: u64,
+    /// Nodes that are no leaves.
+    pub inner_nodes: u64,
+    /// Levels: what a lookup reads that knows nothing.
+    pub levels: u16,
+    /// The first thing that is not as it should be.
+    pub fault: Option<String>,
+}
+
+/// Looks at all nodes of a tree: whether they are reached from the root, each once; whether the fences of each level follow
+/// one upon the other from the least key on, without end, and links lead along them; and what [`Node::check`] says of each.
+pub(super) fn inspect(shape: Shape, mut nodes: BTreeMap<u64, Image>) -> TreeInspection {
+    let mut found = TreeInspection::default();
+    if let Err(fault) = found.walk(shape, &mut nodes) {
+        found.fault = Some(fault);
+    } else if let Some((id, _)) = nodes.first_key_value() {
+        found.fault = Some(format!("{} nodes are not reached, {id:#x} is one", nodes.len()));
+    }
+    found
+}
+
+impl TreeInspection {
+    fn walk(&mut self, shape: Shape, nodes: &mut BTreeMap<u64, Image>) -> Result<(), String> {
+        let mut level = vec![(ROOT, vec![0; shape.key_bytes()])];
+        let mut of_level = None;
+        while !level.is_empty() {
+            self.levels += 1;
+            let (mut below, mut left) = (Vec::new(), None);
+            for (index, (id, low)) in level.iter().enumerate() {
+                let image = nodes.remove(id).ok_or_else(|| format!("node {id:#x} is not there"))?;
+                let fault = |what: String| format!("node {id:#x}: {what}");
+                let node = Node::new(shape, &image[..]).map_err(|damaged: Damaged| fault(damaged.to_string()))?;
+                node.check().map_err(|damaged| fault(damaged.to_string()))?;
+                if of_level.is_some_and(|expected| expected != node.level()) {
+                    return Err(fault(format!("its level is {}", node.level())));
+                }
+                of_level = Some(node.level());
+                let (next, high) = level.get(index + 1).map_or((0, None), |(id, low)| (*id, Some(&low[..])));
+                if node.low() != low || node.high() != high || left.is_some_and(|left| left != *id) {
+                    return Err(fault("its place".to_owned()));
+                }
+                left = Some(node.next());
+                if node.next() != next {
+                    return Err(fault(format!("it is linked to {:#x}", node.next())));
+                }
+                self.count(&node);
+                if node.level() > 0 {
+                    below.extend((0..node.count()).map(|at| (node.child(at), node.key(at).to_vec())));
+                }
+            }
+            (level, of_level) = (below, of_level.and_then(|level| level.checked_sub(1)));
+        }
+        Ok(())
+    }
+
+    fn count<B: Deref<Target = [u8]>>(&mut self, node: &Node<B>) {
+        if node.level() > 0 {
+            self.inner_nodes += 1;
+            return;
+        }
+        self.leaves += 1;
+        self.empty_leaves += u64::from(node.count() == 0);
+        self.rows += node.count() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built(rows: u64) -> BTreeMap<u64, Image> {
+        let rows = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
+        Builder::new(shape(), rows).collect()
+    }
+
+    fn shape() -> Shape {
+        Shape::new(8, 8).unwrap()
+    }
+
+    #[test]
+    fn what_is_built_is_as_it_should_be() {
+        // 42 entries a node.
+        for (rows, leaves, inner_nodes, levels) in [
+            (0, 1, 0, 1),
+            (1, 1, 0, 1),
+            (42, 1, 0, 1),
+            (43, 2, 1, 2),
+            (42 * 42 + 1, 43, 2 + 1, 3),
+            (90_000, 2143, 52 + 2 + 1, 4),
+        ] {
+            let found = inspect(shape(), built(rows));
+            let empty_leaves = u64::from(rows == 0);
+            assert_eq!(found, TreeInspection { rows, leaves, empty_leaves, inner_nodes, levels, fault: None });
+        }
+        let mut unsorted = Builder::new(shape(), [3, 4, 4].map(|key| (vec![key; 8], vec![0; 8])).into_iter());
+        assert!(unsorted.by_ref().count() <= 1);
+        assert_eq!(unsorted.unsorted, Some(vec![4; 8]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let fault = |change: &dyn Fn(&mut BTreeMap<u64, Image>)| {
+            let mut nodes = built(42 * 42 + 1);
+            change(&mut nodes);
+            inspect(shape(), nodes).fault.unwrap()
+        };
+        let change = |nodes: &mut BTreeMap<u64, Image>, id: u64, change: &dyn Fn(&mut Node<&mut [u8]>)| {
+            change(&mut Node::new(shape(), &mut nodes.get_mut(&id).unwrap()[..]).unwrap());
+        };
+        assert!(fault(&|nodes| nodes.retain(|id, _| *id != ROOT)).contains("is not there"));
+        assert!(fault(&|nodes| nodes.extend([(77, [0; NODE_BYTES])])).contains("not reached"));
+        assert!(fault(&|nodes| change(nodes, 3, &|leaf| leaf.end(Some(&[9; 8]), 4))).contains("its place"));
+        assert!(
+            fault(&|nodes| change(nodes, 3, &|leaf| {
+                let high = leaf.high().unwrap().to_vec();
+                leaf.end(Some(&high), 5);
+            }))
+            .contains("linked")
+        );
+        assert!(fault(&|nodes| change(nodes, 44, &|inner| inner.remove(1))).contains("its place"));
+    }
+}

@@ -1,0 +1,772 @@
+//! Ordered tables: a map, in order, whose ranges have no phantoms, whatever splits, merges, dies or remembers something wrong.
+
+mod support;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::time::Duration;
+
+use remora::floors::fabric::seeded::Seeded;
+use remora::floors::fabric::{ClientId, Prng};
+use remora::{
+    Abort, Cluster, ClusterOptions, Error, Limit, Observer, OpenError, Ordered, OrderedOptions, Outcome, Protocol,
+    Session, Table, TableOptions, Transaction, TransactionEvent, TreeInspection, Verdict, Worker, WorkerOptions,
+};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use support::{Words, embedded, on_every_fabric, options, seeds, table, worker};
+
+macro_rules! presets {
+    ($($test:ident),* $(,)?) => { $(
+        mod $test {
+            #[test]
+            fn farm() { super::$test(remora::Protocol::Farm); }
+            #[test]
+            fn fasst() { super::$test(remora::Protocol::Fasst); }
+            #[test]
+            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
+            #[test]
+            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
+            #[test]
+            fn ford() { super::$test(remora::Protocol::FORD); }
+            #[test]
+            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
+        }
+    )* };
+}
+
+presets! {
+    it_is_a_map,
+    a_scan_sees_every_key_once,
+    an_empty_range_is_filled_once,
+    roots_are_split_side_by_side,
+    threads_count_the_same,
+    a_client_dies_at_every_step_of_a_split,
+    a_client_dies_at_every_step_of_a_merge,
+    who_remembers_something_wrong_finds_it,
+    what_does_not_fit_changes_nothing,
+    a_queue_leaves_nothing_behind,
+}
+
+/// A key of 48 bytes, so that few fit a node.
+type Wide = ([u8; 40], u64);
+/// A value that five of fit a leaf.
+type Value = Words<15>;
+const LEAF: u64 = 5;
+
+fn key(number: u64) -> Wide {
+    ([0; 40], number)
+}
+
+fn seeded(protocol: Protocol, seed: u64, rows: u64) -> (Cluster, Seeded, Ordered<Wide, Value>) {
+    let options = ClusterOptions { node_bytes: 8 << 20, ..options(protocol, 2) };
+    let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+    let ordered = cluster.create_ordered("ordered", OrderedOptions::for_rows(rows)).unwrap();
+    (cluster, fabric, ordered)
+}
+
+/// Its tree, which is as it should be, as are its records.
+fn look(cluster: &Cluster, ordered: &Ordered<Wide, Value>) -> TreeInspection {
+    let (records, tree) = cluster.inspect_ordered(ordered).unwrap();
+    assert_eq!(tree.fault, None);
+    assert_eq!((records.locked, records.torn, records.differing_lines), (0, 0, 0), "{records:?}");
+    // FORD's recovery leaves vacant slots so.
+    assert!(records.prepared == 0 || matches!(cluster.protocol(), Protocol::Ford(_)), "{records:?}");
+    assert_eq!(records.records, tree.leaves + tree.inner_nodes);
+    tree
+}
+
+/// All keys, in order, with the first words of their values.
+async fn all(tx: &mut Transaction<'_, '_>, ordered: &Ordered<Wide, Value>) -> Result<Vec<(u64, u64)>, Error> {
+    let found = ordered.scan(tx, .., usize::MAX).await?;
+    Ok(found.into_iter().map(|((_, number), value)| (number, value.0[0])).collect())
+}
+
+async fn fill(session: &mut Session, ordered: &Ordered<Wide, Value>, keys: impl IntoIterator<Item = u64>) {
+    for number in keys {
+        session.transact(async |tx| ordered.insert(tx, key(number), Value::all(number)).await).await.unwrap();
+    }
+}
+
+/// What a transaction gave up for.
+#[derive(Debug, thiserror::Error)]
+#[error("given up")]
+struct GivenUp;
+
+type Model = BTreeMap<u64, u64>;
+
+/// One random operation on both, and whether they agree.
+async fn step(
+    tx: &mut Transaction<'_, '_>,
+    ordered: &Ordered<Wide, Value>,
+    model: &mut Model,
+    (random, keys, grows): (&mut Prng, u64, bool),
+) -> Result<(), Error> {
+    let (number, other, word) = (random.below(keys), random.below(keys), random.next_u64());
+    let value = Value::all(word);
+    let pairs = |found: Vec<(Wide, Value)>| found.into_iter().map(|((_, number), value)| (number, value.0[0]));
+    match random.below(16) {
+        0..6 if grows => match ordered.insert(tx, key(number), value).await {
+            Ok(()) => assert_eq!(model.insert(number, word), None),
+            Err(Error::Exists) => assert!(model.contains_key(&number)),
+            Err(error) => return Err(error),
+        },
+        0..=6 => {
+            let removed = ordered.remove(tx, &key(number)).await?;
+            assert_eq!(removed.map(|value| value.0[0]), model.remove(&number));
+        }
+        7 | 8 => {
+            let put = ordered.put(tx, key(number), value).await?;
+            assert_eq!(put.map(|value| value.0[0]), model.insert(number, word));
+        }
+        9 => match ordered.update(tx, &key(number), value).await {
+            Ok(()) => assert!(model.insert(number, word).is_some()),
+            Err(Error::NotFound) => assert!(!model.contains_key(&number)),
+            Err(error) => return Err(error),
+        },
+        10 | 11 => {
+            let found = ordered.get(tx, &key(number)).await?;
+            assert_eq!(found.map(|value| value.0[0]), model.get(&number).copied());
+        }
+        kind => {
+            let (from, to) = (number.min(other), number.max(other));
+            let bound = |number, exclusive| if exclusive { Bound::Excluded(number) } else { Bound::Included(number) };
+            let (from, to) = (bound(from, kind == 12 && from < to), bound(to, kind == 13));
+            let limit = random.below(40) as usize;
+            let range = (from.map(key), to.map(key));
+            let expected: Vec<_> = model.range((from, to)).map(|(number, word)| (*number, *word)).collect();
+            let scanned = pairs(ordered.scan(tx, range, limit).await?);
+            assert!(scanned.eq(expected.iter().copied().take(limit)), "{from:?} {to:?} {limit}");
+            let back = pairs(ordered.scan_back(tx, range, limit).await?);
+            assert!(back.eq(expected.iter().copied().rev().take(limit)), "{from:?} {to:?} {limit}");
+            let ends = (ordered.first(tx, range).await?, ordered.last(tx, range).await?);
+            let ends = (ends.0.map(|(key, _)| key.1), ends.1.map(|(key, _)| key.1));
+            assert_eq!(ends, (expected.first().map(|pair| pair.0), expected.last().map(|pair| pair.0)));
+        }
+    }
+    Ok(())
+}
+
+fn it_is_a_map(protocol: Protocol) {
+    for seed in seeds(0..3) {
+        let (cluster, fabric, ordered) = seeded(protocol, seed, 400);
+        let mut worker = worker(&cluster, 1, seed);
+        let (mut random, mut model) = (Prng::new(seed), Model::new());
+        let (mut levels, mut given_up) = (0, 0);
+        for phase in 0..6 {
+            let (grows, keys) = (phase % 2 == 0, if phase < 4 { 300 } else { 30 });
+            for _ in 0..90 {
+                let (count, gives_up) = (1 + random.below(5), random.below(8) == 0);
+                let start = random;
+                let ran = worker.block_on(async |session| {
+                    session
+                        .transact(async |tx| {
+                            // It may run again.
+                            let (mut random, mut model) = (start, model.clone());
+                            for _ in 0..count {
+                                step(tx, &ordered, &mut model, (&mut random, keys, grows)).await?;
+                            }
+                            if gives_up { Err(Error::user(GivenUp)) } else { Ok((random, model)) }
+                        })
+                        .await
+                });
+                match ran {
+                    Ok(after) => (random, model) = after,
+                    Err(Error::User(_)) if gives_up => {
+                        random.next_u64();
+                        given_up += 1;
+                    }
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            }
+            assert!(worker.drain().unwrap());
+            fabric.settle_services();
+            let tree = look(&cluster, &ordered);
+            assert_eq!(tree.rows, model.len() as u64, "seed {seed}");
+            assert!(tree.empty_leaves == 0 || tree.leaves == 1, "{tree:?}");
+            levels = levels.max(tree.levels);
+        }
+        assert!(levels >= 3 && given_up > 10, "seed {seed}: {levels} {given_up}");
+    }
+}
+
+/// Writers move keys, by a delete and an insert in one transaction, so that leaves are split and merged all the time: at any
+/// instant there are as many.
+fn a_scan_sees_every_key_once(protocol: Protocol) {
+    const KEYS: u64 = 200;
+    let (mut levels, mut scans) = (0, 0);
+    for seed in seeds(0..4) {
+        let (cluster, fabric, ordered) = seeded(protocol, seed, 4 * KEYS);
+        let mut worker = worker(&cluster, 5, seed);
+        let there = KEYS / 3;
+        worker.block_on(async |session| fill(session, &ordered, (0..there).map(|number| 3 * number)).await);
+        let writing = Cell::new(3);
+        let scanned = worker.run(async |client, session| {
+            let mut random = Prng::new(seed * 100 + client as u64);
+            let mut scans = 0;
+            if client < 3 {
+                for turn in 0..30 {
+                    let (from, to) = (random.below(KEYS), random.below(KEYS));
+                    session
+                        .transact(async |tx| {
+                            // The next one behind, whichever that is, so that there is one mostly.
+                            let Some((moved, value)) = ordered.first(tx, key(from)..).await? else { return Ok(()) };
+                            if ordered.get(tx, &key(to)).await?.is_none() {
+                                ordered.remove(tx, &moved).await?;
+                                ordered.insert(tx, key(to), value).await?;
+                            }
+                            Ok(())
+                        })
+                        .await
+                        .unwrap_or_else(|error| panic!("seed {seed}, turn {turn}: {error}"));
+                }
+                writing.set(writing.get() - 1);
+                return 0;
+            }
+            while writing.get() > 0 {
+                let found = session.transact(async |tx| {
+                    if client == 3 {
+                        return all(tx, &ordered).await;
+                    }
+                    let found = ordered.scan_back(tx, key(0)..key(KEYS), usize::MAX).await?;
+                    Ok(found.into_iter().rev().map(|((_, number), value)| (number, value.0[0])).collect())
+                });
+                match found.await {
+                    Ok(found) => {
+                        assert!(found.is_sorted_by(|one, other| one.0 < other.0), "seed {seed}: {found:?}");
+                        // Each was given a value of its own, which it keeps.
+                        let mut values: Vec<_> = found.iter().map(|(_, word)| *word).collect();
+                        values.sort_unstable();
+                        let expected: Vec<_> = (0..there).map(|number| 3 * number).collect();
+                        assert_eq!(values, expected, "seed {seed}");
+                        scans += 1;
+                    }
+                    Err(Error::Aborted(_)) => {}
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            }
+            scans
+        });
+        scans += scanned.iter().sum::<u64>();
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        let tree = look(&cluster, &ordered);
+        assert_eq!(tree.rows, there, "seed {seed}");
+        levels = levels.max(tree.levels);
+    }
+    assert!(levels >= 3 && scans >= 12, "{levels} {scans}");
+}
+
+/// Write skew by phantoms: each inserts its own key if the range has none.
+fn an_empty_range_is_filled_once(protocol: Protocol) {
+    for seed in seeds(0..25) {
+        let (cluster, fabric, ordered) = seeded(protocol, seed, 100);
+        let mut worker = worker(&cluster, 3, seed);
+        // Leaves begin at 0, 40, 80 and so on; the range is the end of one and the beginning of the next.
+        worker.block_on(async |session| {
+            fill(session, &ordered, (0..30).map(|number| 10 * number)).await;
+            for number in 5..=10 {
+                session.transact(async |tx| ordered.remove(tx, &key(10 * number)).await).await.unwrap();
+            }
+        });
+        let inserted = worker.run(async |client, session| {
+            session
+                .transact(async |tx| {
+                    if !ordered.scan(tx, key(50)..key(110), 10).await?.is_empty() {
+                        return Ok(0);
+                    }
+                    ordered.insert(tx, key([55, 85, 95][client]), Value::all(1)).await?;
+                    Ok(1)
+                })
+                .await
+                .unwrap()
+        });
+        assert_eq!(inserted.iter().sum::<u64>(), 1, "seed {seed}: {inserted:?}");
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        let tree = look(&cluster, &ordered);
+        assert_eq!((tree.rows, tree.leaves), (25, 8));
+    }
+}
+
+/// From an empty root on, by several at once, and again after everything has been removed.
+fn roots_are_split_side_by_side(protocol: Protocol) {
+    for seed in seeds(0..4) {
+        let (cluster, fabric, ordered) = seeded(protocol, seed, 200);
+        let mut worker = worker(&cluster, 4, seed);
+        for _ in 0..2 {
+            worker.run(async |client, session| {
+                let mine = cluster.open_ordered::<Wide, Value>("ordered").unwrap();
+                fill(session, &mine, (0..10).map(|number| 4 * number + client as u64)).await;
+                for number in 0..10 {
+                    let number = 4 * number + client as u64;
+                    let found = session.transact(async |tx| mine.get(tx, &key(number)).await).await.unwrap();
+                    assert_eq!(found, Some(Value::all(number)), "seed {seed}");
+                }
+            });
+            assert!(worker.drain().unwrap());
+            fabric.settle_services();
+            let tree = look(&cluster, &ordered);
+            assert!(tree.rows == 40 && tree.levels >= 2, "seed {seed}: {tree:?}");
+            worker.run(async |client, session| {
+                for number in 0..10 {
+                    let number = 4 * number + client as u64;
+                    let gone = session.transact(async |tx| ordered.remove(tx, &key(number)).await).await.unwrap();
+                    assert_eq!(gone, Some(Value::all(number)), "seed {seed}");
+                }
+            });
+            assert!(worker.drain().unwrap());
+            fabric.settle_services();
+            let tree = look(&cluster, &ordered);
+            assert_eq!((tree.rows, tree.leaves, tree.empty_leaves), (0, 1, 1), "seed {seed}: {tree:?}");
+        }
+    }
+}
+
+/// On real threads.
+fn threads_count_the_same(protocol: Protocol) {
+    let cluster = embedded(protocol, 3);
+    let ordered = cluster.create_ordered::<u64, Value>("ordered", OrderedOptions::for_rows(300)).unwrap();
+    let mut filler = worker(&cluster, 1, 1);
+    filler.block_on(async |session| {
+        for number in 0..50 {
+            let value = Value::all(number);
+            session.transact(async |tx| ordered.insert(tx, 2 * number, value).await).await.unwrap();
+        }
+    });
+    let part = |thread: u64| {
+        let (cluster, ordered) = (cluster.clone(), ordered.clone());
+        move || {
+            let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+            worker.run(async |number, session| {
+                let mut random = Prng::new(thread * 2 + number as u64);
+                for _ in 0..support::turns(200) {
+                    let (from, to) = (random.below(100), random.below(100));
+                    let count = session.transact(async |tx| {
+                        if number == 0 {
+                            return Ok(ordered.scan(tx, .., usize::MAX).await?.len());
+                        }
+                        let value = ordered.remove(tx, &from).await?;
+                        let there = ordered.get(tx, &to).await?;
+                        match (value, there) {
+                            (Some(value), None) => ordered.insert(tx, to, value).await?,
+                            (Some(value), Some(_)) => ordered.insert(tx, from, value).await?,
+                            (None, _) => {}
+                        }
+                        Ok(50)
+                    });
+                    match count.await {
+                        Ok(count) => assert_eq!(count, 50),
+                        Err(Error::Aborted(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    };
+    let threads: Vec<_> = (0..2).map(|thread| std::thread::spawn(part(thread))).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(filler.drain().unwrap());
+    let (records, tree) = cluster.inspect_ordered(&ordered).unwrap();
+    assert_eq!((tree.fault, tree.rows, records.locked), (None, 50, 0));
+}
+
+/// Deaths of writers.
+const TURNS: u64 = 40;
+
+/// Whatever a client had done when it died in a transaction that changes many nodes: all of it is there or nothing, and the
+/// tree is one.
+fn dies_at_every_step(
+    protocol: Protocol,
+    keys: u64,
+    (before, after): (u16, u16),
+    change: impl AsyncFn(&mut Transaction<'_, '_>, &Ordered<Wide, Value>) -> Result<(), Error>,
+) {
+    let mut outcomes = [0; 2];
+    let mut steps = None;
+    let mut unknown = 0;
+    for turn in 0..=TURNS {
+        let (cluster, fabric, ordered) = seeded(protocol, 1, 300);
+        let mut survivor = worker(&cluster, 1, 1);
+        survivor.block_on(async |session| fill(session, &ordered, 0..keys).await);
+        assert!(survivor.drain().unwrap());
+        fabric.settle_services();
+        assert_eq!(look(&cluster, &ordered).levels, before);
+        let row: Table<u64, Words<1>> = table(&cluster, "row", TableOptions::for_rows(1), Words([0]));
+        let old =
+            survivor.block_on(async |session| session.transact(async |tx| all(tx, &ordered).await).await.unwrap());
+        let change = async |session: &mut Session| {
+            session
+                .transact(async |tx| {
+                    tx.read_for_update(&row, 0).await?.0[0] = 1;
+                    change(tx, &ordered).await
+                })
+                .await
+        };
+        let mut dies = worker(&cluster, 1, 1);
+        let dead = dies.incarnations().next().unwrap();
+        let Some(steps) = steps else {
+            // The first one tells how long it takes.
+            dies.block_on(async |session| {
+                let began = fabric.steps();
+                change(session).await.unwrap();
+                steps = Some(fabric.steps() - began);
+            });
+            assert!(dies.drain().unwrap());
+            fabric.settle_services();
+            assert_eq!(look(&cluster, &ordered).levels, after);
+            continue;
+        };
+        let step = steps * turn / (TURNS - 4);
+        fabric.revoke_after(ClientId(dead), step);
+        let ended = dies.block_on(change);
+        dies.abandon();
+        survivor.recover(dead).unwrap();
+        let (row, found) = survivor.block_on(async |session| {
+            let found = session.transact(async |tx| Ok((tx.read(&row, 0).await?, all(tx, &ordered).await?)));
+            found.await.unwrap()
+        });
+        let is_new = row == Some(Words([1]));
+        let what = format!("step {step} of {steps}, {ended:?}");
+        assert_eq!(found == old, !is_new, "{what}");
+        assert!(is_new || ended.is_err(), "{what}");
+        if let Err(Error::Unknown(id)) = ended {
+            let verdict = survivor.block_on(async |session| session.resolve(id, Duration::ZERO).await.unwrap());
+            assert_eq!(verdict, if is_new { Verdict::Committed } else { Verdict::Aborted }, "{what}");
+            unknown += 1;
+        }
+        assert!(survivor.drain().unwrap());
+        fabric.settle_services();
+        assert_eq!(look(&cluster, &ordered).levels, if is_new { after } else { before }, "{what}");
+        // Its locks are gone, and the tree can be changed.
+        survivor.block_on(async |session| {
+            session.transact(async |tx| ordered.put(tx, key(1000), Value::all(1)).await).await.unwrap();
+        });
+        assert!(survivor.drain().unwrap());
+        fabric.settle_services();
+        let tree = look(&cluster, &ordered);
+        assert_eq!(tree.rows, found.len() as u64 + 1, "{what}");
+        outcomes[usize::from(is_new)] += 1;
+    }
+    assert!(outcomes[0] > 10 && outcomes[1] > 2, "{outcomes:?} {unknown}");
+}
+
+fn a_client_dies_at_every_step_of_a_split(protocol: Protocol) {
+    // The root's fifteenth child is full: leaf and root are split.
+    let keys = LEAF + 14 * (LEAF - 1);
+    dies_at_every_step(protocol, keys, (2, 3), async |tx, ordered| ordered.insert(tx, key(keys), Value::all(9)).await);
+}
+
+fn a_client_dies_at_every_step_of_a_merge(protocol: Protocol) {
+    dies_at_every_step(protocol, 2 * LEAF, (2, 2), async |tx, ordered| {
+        for number in 0..LEAF {
+            ordered.remove(tx, &key(number)).await?;
+        }
+        Ok(())
+    });
+}
+
+/// A handle that has seen the tree at another time, or never.
+fn who_remembers_something_wrong_finds_it(protocol: Protocol) {
+    let (cluster, fabric, ordered) = seeded(protocol, 1, 500);
+    let mut worker = worker(&cluster, 1, 1);
+    let check = async |session: &mut Session, handle: &Ordered<Wide, Value>, there: &dyn Fn(u64) -> bool| {
+        for number in 0..200 {
+            let found = session.transact(async |tx| handle.get(tx, &key(number)).await).await.unwrap();
+            assert_eq!(found.is_some(), there(number), "{number}");
+        }
+        let found = session.transact(async |tx| all(tx, handle).await).await.unwrap();
+        assert!(found.into_iter().map(|(number, _)| number).eq((0..200).filter(|number| there(*number))));
+    };
+    let open = || cluster.open_ordered::<Wide, Value>("ordered").unwrap();
+    worker.block_on(async |session| {
+        let (of_the_root, of_half, scans, changes) = (open(), open(), open(), open());
+        check(session, &of_the_root, &|_| false).await;
+        // In an order that splits leaves everywhere.
+        fill(session, &ordered, (0..100).map(|number| number * 37 % 100 * 2)).await;
+        check(session, &of_the_root, &|number| number % 2 == 0).await;
+        check(session, &of_half, &|number| number % 2 == 0).await;
+        fill(session, &ordered, (0..100).map(|number| number * 37 % 100 * 2 + 1)).await;
+        check(session, &of_half, &|_| true).await;
+        check(session, &scans, &|_| true).await;
+        for number in (0..200).filter(|number| number / 20 % 2 == 0) {
+            session.transact(async |tx| ordered.remove(tx, &key(number)).await).await.unwrap();
+        }
+        for handle in [&of_half, &scans, &open(), &ordered] {
+            check(session, handle, &|number| number / 20 % 2 == 1).await;
+        }
+        // Writes by what is remembered.
+        check(session, &changes, &|number| number / 20 % 2 == 1).await;
+        for number in (0..200).filter(|number| number / 20 % 2 == 1) {
+            session.transact(async |tx| ordered.remove(tx, &key(number)).await).await.unwrap();
+        }
+        fill(session, &changes, 0..200).await;
+        check(session, &of_half, &|_| true).await;
+        for number in 0..200 {
+            let removed = session.transact(async |tx| scans.remove(tx, &key(number)).await).await.unwrap();
+            assert_eq!(removed, Some(Value::all(number)));
+        }
+        check(session, &of_the_root, &|_| false).await;
+    });
+    assert!(worker.drain().unwrap());
+    fabric.settle_services();
+    assert_eq!(look(&cluster, &ordered).leaves, 1);
+}
+
+fn what_does_not_fit_changes_nothing(protocol: Protocol) {
+    let (cluster, fabric, ordered) = seeded(protocol, 1, 20);
+    let mut worker = worker(&cluster, 1, 1);
+    let there = worker.block_on(async |session| {
+        let many = session.transact(async |tx| {
+            for number in 0..400 {
+                ordered.insert(tx, key(number), Value::all(1)).await?;
+            }
+            Ok(())
+        });
+        let limit = many.await;
+        assert!(matches!(limit, Err(Error::Limit(Limit::LogEntry | Limit::TableFull))), "{limit:?}");
+        assert_eq!(session.transact(async |tx| all(tx, &ordered).await).await.unwrap(), []);
+        let mut there = 0;
+        loop {
+            let insert = async |tx: &mut Transaction<'_, '_>| ordered.insert(tx, key(there), Value::all(there)).await;
+            match session.transact(insert).await {
+                Ok(()) => there += 1,
+                Err(Error::Limit(Limit::TableFull)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let found = session.transact(async |tx| all(tx, &ordered).await).await.unwrap();
+        assert!(found.into_iter().eq((0..there).map(|number| (number, number))));
+        there
+    });
+    assert!(there >= 20, "{there}");
+    assert!(worker.drain().unwrap());
+    fabric.settle_services();
+    assert_eq!(look(&cluster, &ordered).rows, there);
+}
+
+/// Keys come at one end and go at the other: more of them than there would be room for.
+fn a_queue_leaves_nothing_behind(protocol: Protocol) {
+    let (cluster, fabric, ordered) = seeded(protocol, 1, 150);
+    let mut worker = worker(&cluster, 1, 1);
+    worker.block_on(async |session| {
+        for number in 0..900 {
+            let turn = session.transact(async |tx| {
+                ordered.insert(tx, key(number), Value::all(number)).await?;
+                let Some((oldest, _)) = ordered.first(tx, ..).await? else { return Err(Error::NotFound) };
+                if number < 100 {
+                    return Ok(());
+                }
+                assert_eq!(oldest, key(number - 100));
+                ordered.remove(tx, &oldest).await.map(drop)
+            });
+            turn.await.unwrap();
+        }
+    });
+    assert!(worker.drain().unwrap());
+    fabric.settle_services();
+    let tree = look(&cluster, &ordered);
+    assert!(tree.rows == 100 && tree.leaves <= 26 && tree.inner_nodes <= 5 && tree.levels == 3, "{tree:?}");
+}
+
+/// Cost of the last transaction that has committed.
+#[derive(Clone, Default)]
+struct RoundTrips(Rc<Cell<u64>>);
+
+impl Observer for RoundTrips {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        if event.outcome == Outcome::Committed {
+            self.0.set(event.cost.round_trips);
+        }
+    }
+}
+
+/// A value of 8 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Number(u64);
+
+impl remora::Record for Number {
+    const SCHEMA: &'static str = "number";
+}
+
+/// A cluster with a loaded table: 42 keys a leaf, which are even; and its handle.
+fn loaded(protocol: Protocol, rows: u64) -> (Cluster, Ordered<u64, Number>) {
+    let cluster = embedded(protocol, 3);
+    let rows = (0..rows).map(|number| (2 * number, Number(number)));
+    let ordered = cluster.load_ordered("ordered", OrderedOptions::for_rows(10_000), rows).unwrap();
+    (cluster, ordered)
+}
+
+#[test]
+fn round_trips_are_exact() {
+    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Fasst, Protocol::FORD, Protocol::FORD_LEAN] {
+        // 120 leaves below 5 nodes below the root.
+        let (cluster, ordered) = loaded(protocol, 42 * 120);
+        let records: Table<u64, Words<1>> = table(&cluster, "records", TableOptions::for_rows(4), Words([0]));
+        let mut worker = worker(&cluster, 1, 1);
+        let seen = RoundTrips::default();
+        worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+        let take = |worker: &mut Worker| {
+            assert!(worker.drain().unwrap());
+            seen.0.get()
+        };
+        let get = |worker: &mut Worker, ordered: &Ordered<u64, Number>, number: u64| {
+            let found =
+                worker.block_on(async |session| session.transact(async |tx| ordered.get(tx, &number).await).await);
+            assert_eq!(found.unwrap(), number.is_multiple_of(2).then_some(Number(number / 2)));
+            take(worker)
+        };
+        let scan = |worker: &mut Worker, from: u64, to: u64| {
+            let found = worker.block_on(async |session| {
+                session.transact(async |tx| ordered.scan(tx, 2 * from..2 * to, usize::MAX).await).await.unwrap()
+            });
+            assert_eq!(found.len() as u64, to - from);
+            take(worker)
+        };
+        // So that locations of records are cached: what is counted is the tree's own.
+        scan(&mut worker, 0, 42 * 120);
+        // Nothing is remembered: root, inner node, leaf, and then all three are validated.
+        let cold = cluster.open_ordered("ordered").unwrap();
+        assert_eq!(get(&mut worker, &cold, 100), 3 + 1, "{protocol:?}");
+        for number in [100, 101, 84 * 20, 84 * 42 - 1] {
+            assert_eq!(get(&mut worker, &ordered, number), 1, "{protocol:?}");
+        }
+        // What was read on the way says where the leaves below the same node are.
+        assert_eq!(get(&mut worker, &cold, 84 * 20), 1, "{protocol:?}");
+        assert_eq!(scan(&mut worker, 0, 42), 1, "one leaf, {protocol:?}");
+        for leaves in [2, 10, 60] {
+            assert_eq!(scan(&mut worker, 0, 42 * leaves), 2, "{leaves} leaves, {protocol:?}");
+        }
+        assert_eq!(scan(&mut worker, 0, 42 * 120), 3, "two rounds of 60, {protocol:?}");
+        // A change of one record.
+        worker.block_on(async |session| {
+            for _ in 0..2 {
+                session.transact(async |tx| tx.write(&records, 0, Words([1])).await).await.unwrap();
+            }
+        });
+        let of_an_update = take(&mut worker);
+        let insert =
+            async |session: &mut Session| session.transact(async |tx| ordered.insert(tx, 1, Number(0)).await).await;
+        worker.block_on(insert).unwrap();
+        assert_eq!(take(&mut worker), of_an_update, "{protocol:?}");
+        let remove = async |session: &mut Session| session.transact(async |tx| ordered.remove(tx, &1).await).await;
+        assert!(worker.block_on(remove).unwrap().is_some());
+        assert_eq!(take(&mut worker), of_an_update, "{protocol:?}");
+        // 18 more fit, and the next one splits the leaf.
+        let other = cluster.open_ordered::<u64, Number>("ordered").unwrap();
+        for number in 0..19 {
+            let insert = async |session: &mut Session| {
+                session.transact(async |tx| other.insert(tx, 2 * number + 1, Number(number)).await).await
+            };
+            worker.block_on(insert).unwrap();
+        }
+        take(&mut worker);
+        // Its upper half is found by its link, and then remembered.
+        let upper = get(&mut worker, &ordered, 82);
+        assert_eq!(get(&mut worker, &ordered, 82), 1, "{protocol:?}");
+        assert!(
+            (3..=5).contains(&upper),
+            "two leaves, the second perhaps by the index, and validation: {upper}, {protocol:?}"
+        );
+        let (_, tree) = cluster.inspect_ordered(&ordered).unwrap();
+        assert_eq!((tree.fault, tree.leaves, tree.levels), (None, 121, 3));
+    }
+}
+
+#[test]
+fn what_is_loaded_is_there() {
+    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+        let (cluster, ordered) = loaded(protocol, 10_000);
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let mut from = Bound::Unbounded;
+            let mut found = 0;
+            loop {
+                let part = session.transact(async |tx| ordered.scan(tx, (from, Bound::Unbounded), 1000).await);
+                let part = part.await.unwrap();
+                let Some((last, _)) = part.last() else { break };
+                from = Bound::Excluded(*last);
+                for (number, value) in part {
+                    assert_eq!((number, value), (2 * found, Number(found)));
+                    found += 1;
+                }
+            }
+            assert_eq!(found, 10_000);
+            for number in [1, 9_999, 19_999] {
+                session.transact(async |tx| ordered.insert(tx, number, Number(0)).await).await.unwrap();
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let (_, tree) = cluster.inspect_ordered(&ordered).unwrap();
+        assert_eq!((tree.fault, tree.rows), (None, 10_003));
+    }
+}
+
+/// Nothing but keys, on every backend.
+#[test]
+fn a_set_of_keys_has_no_values() {
+    let protocols = [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD];
+    for cluster in protocols.into_iter().flat_map(|protocol| on_every_fabric(protocol, 3)) {
+        let set = cluster.create_ordered::<(i32, u16), ()>("set", OrderedOptions::for_rows(500)).unwrap();
+        let keys: Table<u64, ()> = cluster.create_table("keys", TableOptions::for_rows(4)).unwrap();
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            for number in 0..300 {
+                session.transact(async |tx| set.insert(tx, (number % 7 - 3, number as u16), ()).await).await.unwrap();
+            }
+            let found = session.transact(async |tx| set.scan(tx, (-1, 0)..(1, 0), 1000).await).await.unwrap();
+            assert!(found.is_sorted() && found.len() == 86, "{}", found.len());
+            assert_eq!(found[0].0, (-1, 2));
+            // An ordinary table of keys is one as well.
+            session.transact(async |tx| tx.insert(&keys, 1, ()).await).await.unwrap();
+            let there = session.transact(async |tx| Ok((tx.read(&keys, 1).await?, tx.read(&keys, 2).await?))).await;
+            assert_eq!(there.unwrap(), (Some(()), None));
+        });
+        assert!(worker.drain().unwrap());
+        let (_, tree) = cluster.inspect_ordered(&set).unwrap();
+        assert_eq!((tree.fault, tree.rows), (None, 300));
+    }
+}
+
+/// Through a pool as well.
+#[test]
+fn a_pool_reads_and_writes_it() {
+    let (cluster, ordered) = loaded(Protocol::DrtmR, 100);
+    let db = cluster.db(2, WorkerOptions::default()).unwrap();
+    let writer = ordered.clone();
+    db.transact_blocking(async move |tx| writer.insert(tx, 1, Number(7)).await).unwrap();
+    let found = db.transact_blocking(async move |tx| ordered.first(tx, 1..).await).unwrap();
+    assert_eq!(found, Some((1, Number(7))));
+}
+
+#[test]
+fn tables_that_cannot_be_are_refused_by_name() {
+    let cluster = embedded(Protocol::DrtmR, 3);
+    let refused = |created: Result<(), OpenError>| created.unwrap_err().to_string();
+    let of_rows = OrderedOptions::for_rows;
+    assert!(refused(cluster.create_ordered::<u64, Value>("t", of_rows(0)).map(drop)).contains("rows of a table"));
+    let too_long = refused(cluster.create_ordered::<u64, Words<30>>("t", of_rows(1)).map(drop));
+    assert!(too_long.contains("240") && too_long.contains("232"), "{too_long}");
+    cluster.create_ordered::<u64, Words<29>>("t", of_rows(1)).unwrap();
+    let other = refused(cluster.open_ordered::<u64, Number>("t").map(drop));
+    assert!(other.contains("t/nodes"), "{other}");
+    refused(cluster.open_ordered::<u32, Words<29>>("t").map(drop));
+    refused(cluster.open_ordered::<u64, Value>("unknown").map(drop));
+    let unsorted = [(1, Number(1)), (3, Number(1)), (2, Number(1))];
+    let unsorted =
+        refused(cluster.load_ordered("unsorted", of_rows(3), unsorted.into_iter()).map(drop::<Ordered<u64, _>>));
+    assert!(unsorted.contains("unsorted") && unsorted.contains("0000000000000002"), "{unsorted}");
+    let full = refused(
+        cluster.load_ordered("full", of_rows(1), (0..9999).map(|key| (key, Number(0)))).map(drop::<Ordered<u64, _>>),
+    );
+    assert!(full.contains("full"), "{full}");
+    // The root is missing: whoever uses it is told, after a while.
+    let rootless = cluster.open_ordered::<u64, Number>("unsorted").unwrap();
+    let mut worker = worker(&cluster, 1, 1);
+    let found = worker.block_on(async |session| session.transact(async |tx| rootless.get(tx, &1).await).await);
+    assert!(matches!(found, Err(Error::Aborted(Abort::Changed))), "{found:?}");
+}

@@ -1,0 +1,507 @@
+//! A node of a B-link tree, as bytes of a fixed size: pure functions, which know of no fabric and of no transaction.
+//!
+//! ```text
+//! +0   level u16 (0: a leaf), entries u16, endless u8 (1: it has no high fence), 0 u24
+//! +8   next      u64   id of the node to the right on its level; 0 if it is endless
+//! +16  low fence, high fence: a key each; the node is of the keys in low..high
+//!      keys of the entries, ascending, room for as many as fit
+//!      their values (leaf) or the ids of children, u64 (inner)
+//! ```
+//!
+//! Keys are byte strings of one length, and compare as such: the least one, all zeros, is the low fence of a level's first
+//! node. Child `i` of an inner node is of the keys from its entry's to the next entry's, or to the high fence; the first
+//! entry's key is the low fence.
+//!
+//! # Size
+//!
+//! A node is the value of a record whose slot is 16 lines: 24 bytes are the record's header and 8 its key, which leaves 992,
+//! 16 of them the node's own header. With keys and values of 8 bytes that is 60 entries; with keys of 64 bytes and values of
+//! 8, 11. Its read scheme is a checksum, on every fabric: line versions would take 120 bytes more.
+//!
+//! Bytes that come from a memory node may be anything, if it is damaged. [`Node::new`] checks what the functions here rely
+//! on not to panic, [`Node::check`] everything that can be said of a node alone.
+
+use std::cmp::Ordering;
+use std::ops::{Deref, DerefMut, Range};
+
+/// Bytes of a node.
+pub const NODE_BYTES: usize = 16 * 64 - 24 - 8;
+/// Entries that a leaf has room for at least: larger values are refused.
+pub const LEAF_ENTRIES_MIN: usize = 4;
+/// Levels of a tree: more than any has, since inner nodes have at least five children when they are made.
+pub const LEVELS_MAX: u16 = 24;
+
+const NEXT: usize = 8;
+const FENCES: usize = 16;
+const ENDLESS: usize = 4;
+const CHILD_BYTES: usize = size_of::<u64>();
+
+/// A node's bytes.
+pub type Image = [u8; NODE_BYTES];
+
+/// Bytes that are no node: the memory that they come from is damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a node of a tree makes no sense: {0}")]
+pub struct Damaged(pub &'static str);
+
+/// Of the keys and values of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl Shape {
+    /// Keys and values of so many bytes. `None` if a leaf has no room for [`LEAF_ENTRIES_MIN`] of them.
+    #[must_use]
+    pub fn new(key_bytes: usize, value_bytes: usize) -> Option<Shape> {
+        (value_bytes <= Shape::value_bytes_max(key_bytes)?).then_some(Shape { key_bytes, value_bytes })
+    }
+
+    /// Bytes of the largest value beside such keys; `None` if they are too long for any.
+    #[must_use]
+    pub fn value_bytes_max(key_bytes: usize) -> Option<usize> {
+        let room = NODE_BYTES.checked_sub(FENCES + 2 * key_bytes)?;
+        (room / LEAF_ENTRIES_MIN).checked_sub(key_bytes).filter(|_| key_bytes > 0)
+    }
+
+    /// Bytes of a key.
+    #[must_use]
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Entries of a full node.
+    #[must_use]
+    pub fn capacity(&self, level: u16) -> usize {
+        (NODE_BYTES - self.keys_at()) / (self.key_bytes + self.payload_bytes(level))
+    }
+
+    /// Nodes of a tree of so many rows, if none but the last of each level is less than half full.
+    #[must_use]
+    pub fn nodes_for(&self, rows: u64) -> u64 {
+        let (mut below, mut nodes) = (rows.max(1), 0);
+        for level in 0.. {
+            below = below.div_ceil((self.capacity(level) / 2) as u64);
+            nodes += below;
+            if below == 1 {
+                break;
+            }
+        }
+        nodes
+    }
+
+    fn keys_at(&self) -> usize {
+        FENCES + 2 * self.key_bytes
+    }
+
+    fn payload_bytes(&self, level: u16) -> usize {
+        if level == 0 { self.value_bytes } else { CHILD_BYTES }
+    }
+}
+
+/// A node in bytes that somebody else holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<B> {
+    shape: Shape,
+    bytes: B,
+}
+
+impl<B: Deref<Target = [u8]>> Node<B> {
+    /// Bytes that may be a node: of the right length, with a level and a number of entries that are possible.
+    pub fn new(shape: Shape, bytes: B) -> Result<Node<B>, Damaged> {
+        if bytes.len() != NODE_BYTES {
+            return Err(Damaged("its length"));
+        }
+        let node = Node { shape, bytes };
+        if node.level() > LEVELS_MAX {
+            return Err(Damaged("its level"));
+        }
+        if node.count() > node.capacity() || node.level() > 0 && node.count() == 0 {
+            return Err(Damaged("its number of entries"));
+        }
+        Ok(node)
+    }
+
+    /// Everything that can be said of a node alone: its keys ascend, within its fences.
+    pub fn check(&self) -> Result<(), Damaged> {
+        let keys = (0..self.count()).map(|at| self.key(at));
+        if self.high().is_some_and(|high| self.low() >= high) {
+            return Err(Damaged("its fences"));
+        }
+        if !keys.clone().all(|key| self.contains(key)) {
+            return Err(Damaged("a key outside of its fences"));
+        }
+        if !keys.is_sorted_by(|one, other| one < other) {
+            return Err(Damaged("the order of its keys"));
+        }
+        if self.level() > 0 && self.key(0) != self.low() {
+            return Err(Damaged("its first child"));
+        }
+        if self.high().is_none() && self.next() != 0 {
+            return Err(Damaged("its link"));
+        }
+        Ok(())
+    }
+
+    /// 0 for a leaf.
+    #[must_use]
+    pub fn level(&self) -> u16 {
+        u16::from_le_bytes([self.bytes[0], self.bytes[1]])
+    }
+
+    /// Its entries.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        u16::from_le_bytes([self.bytes[2], self.bytes[3]]).into()
+    }
+
+    /// The node to its right, if it has a high fence.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.word(NEXT)
+    }
+
+    /// The least key that it can have.
+    #[must_use]
+    pub fn low(&self) -> &[u8] {
+        &self.bytes[FENCES..][..self.shape.key_bytes]
+    }
+
+    /// The least key beyond it; `None` if it has all that are not less than its low fence.
+    #[must_use]
+    pub fn high(&self) -> Option<&[u8]> {
+        (self.bytes[ENDLESS] == 0).then(|| &self.bytes[FENCES + self.shape.key_bytes..][..self.shape.key_bytes])
+    }
+
+    /// Whether a key belongs to it, or lies to its left (`Less`) or right (`Greater`).
+    #[must_use]
+    pub fn side_of(&self, key: &[u8]) -> Ordering {
+        if key < self.low() {
+            Ordering::Less
+        } else if self.high().is_some_and(|high| key >= high) {
+            Ordering::Greater
+        } else {
+            Ordering::Equal
+        }
+    }
+
+    /// Whether a key belongs to it.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.side_of(key).is_eq()
+    }
+
+    /// Whether another entry does not fit.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.count() == self.capacity()
+    }
+
+    /// Key of an entry.
+    #[must_use]
+    pub fn key(&self, at: usize) -> &[u8] {
+        &self.bytes[self.keys(at..at + 1)]
+    }
+
+    /// Value of an entry of a leaf.
+    #[must_use]
+    pub fn value(&self, at: usize) -> &[u8] {
+        &self.bytes[self.payloads(at..at + 1)]
+    }
+
+    /// Child of an entry of an inner node.
+    #[must_use]
+    pub fn child(&self, at: usize) -> u64 {
+        self.word(self.payloads(at..at + 1).start)
+    }
+
+    /// The place of a key's entry, or where it would be.
+    pub fn find(&self, key: &[u8]) -> Result<usize, usize> {
+        let (mut from, mut to) = (0, self.count());
+        while from < to {
+            let middle = from.midpoint(to);
+            match self.key(middle).cmp(key) {
+                Ordering::Less => from = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => to = middle,
+            }
+        }
+        Err(from)
+    }
+
+    /// The place of the child of an inner node that a key of this node belongs to.
+    #[must_use]
+    pub fn child_of(&self, key: &[u8]) -> usize {
+        self.find(key).unwrap_or_else(|at| at.saturating_sub(1))
+    }
+
+    /// Where to split it, if it is full, before a key is inserted: in the middle, or, for a key behind all others of the
+    /// tree, close to the end, because the next ones will come there.
+    #[must_use]
+    pub fn split_point(&self, key: &[u8]) -> usize {
+        let appends = self.high().is_none() && self.find(key) == Err(self.count());
+        // An inner node's last child is where an appended key goes.
+        if appends || self.high().is_none() && self.level() > 0 && self.child_of(key) + 1 == self.count() {
+            self.count() - 1
+        } else {
+            self.count() / 2
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        let mut image = [0; NODE_BYTES];
+        image.copy_from_slice(&self.bytes);
+        image
+    }
+
+    fn capacity(&self) -> usize {
+        self.shape.capacity(self.level())
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Where the keys of entries are.
+    fn keys(&self, entries: Range<usize>) -> Range<usize> {
+        let (at, bytes) = (self.shape.keys_at(), self.shape.key_bytes);
+        at + entries.start * bytes..at + entries.end * bytes
+    }
+
+    /// Where the values or children of entries are.
+    fn payloads(&self, entries: Range<usize>) -> Range<usize> {
+        let at = self.shape.keys_at() + self.capacity() * self.shape.key_bytes;
+        let bytes = self.shape.payload_bytes(self.level());
+        at + entries.start * bytes..at + entries.end * bytes
+    }
+}
+
+impl<'b> Node<&'b mut [u8]> {
+    /// Makes bytes a node without entries. Its high fence is none.
+    #[must_use]
+    pub fn create(shape: Shape, image: &'b mut Image, level: u16, low: &[u8]) -> Node<&'b mut [u8]> {
+        image.fill(0);
+        let mut node = Node { shape, bytes: &mut image[..] };
+        node.bytes[..2].copy_from_slice(&level.to_le_bytes());
+        node.bytes[FENCES..][..shape.key_bytes].copy_from_slice(low);
+        node.end(None, 0);
+        node
+    }
+}
+
+impl<B: DerefMut<Target = [u8]>> Node<B> {
+    /// Adds an entry where [`Node::find`] says. The node must not be full.
+    pub fn insert(&mut self, at: usize, key: &[u8], payload: &[u8]) {
+        let count = self.count();
+        assert!(at <= count && !self.is_full(), "room has been made");
+        let (keys, payloads) = (self.keys(at..count), self.payloads(at..count));
+        self.bytes.copy_within(keys.clone(), keys.start + self.shape.key_bytes);
+        self.bytes.copy_within(payloads.clone(), payloads.start + payload.len());
+        self.bytes[keys.start..][..key.len()].copy_from_slice(key);
+        self.bytes[payloads.start..][..payload.len()].copy_from_slice(payload);
+        self.set_count(count + 1);
+    }
+
+    /// Adds a child.
+    pub fn insert_child(&mut self, key: &[u8], child: u64) {
+        let at = self.find(key).unwrap_or_else(|at| at);
+        self.insert(at, key, &child.to_le_bytes());
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, at: usize) {
+        let count = self.count();
+        let (keys, payloads) = (self.keys(at..count), self.payloads(at..count));
+        let payload_bytes = self.shape.payload_bytes(self.level());
+        self.bytes.copy_within(keys.start + self.shape.key_bytes..keys.end, keys.start);
+        self.bytes.copy_within(payloads.start + payload_bytes..payloads.end, payloads.start);
+        self.truncate(count - 1);
+    }
+
+    /// Replaces a value.
+    pub fn set_value(&mut self, at: usize, value: &[u8]) {
+        let place = self.payloads(at..at + 1);
+        self.bytes[place].copy_from_slice(value);
+    }
+
+    /// Gives everything from an entry on to a new node to its right, which it links.
+    pub fn split(&mut self, at: usize, right_id: u64) -> Image {
+        let mut image = [0; NODE_BYTES];
+        let count = self.count();
+        let mut right = Node::create(self.shape, &mut image, self.level(), self.key(at));
+        right.end(self.high(), self.next());
+        right.append(self, at);
+        self.truncate(at);
+        self.end(Some(right.low()), right_id);
+        debug_assert_eq!(self.count() + right.count(), count);
+        image
+    }
+
+    /// Takes the range and the entries, from one of them on, of the node to its right, which is to go.
+    pub fn absorb<C: Deref<Target = [u8]>>(&mut self, right: &Node<C>, from: usize) {
+        self.append(right, from);
+        self.end(right.high(), right.next());
+    }
+
+    /// Where it ends, and what is behind.
+    pub fn end(&mut self, high: Option<&[u8]>, next: u64) {
+        self.bytes[ENDLESS] = u8::from(high.is_none());
+        let place = FENCES + self.shape.key_bytes..FENCES + 2 * self.shape.key_bytes;
+        match high {
+            Some(high) => self.bytes[place].copy_from_slice(high),
+            None => self.bytes[place].fill(0),
+        }
+        self.bytes[NEXT..][..size_of::<u64>()].copy_from_slice(&next.to_le_bytes());
+    }
+
+    fn append<C: Deref<Target = [u8]>>(&mut self, other: &Node<C>, from: usize) {
+        let (count, more) = (self.count(), other.count() - from);
+        assert!(count + more <= self.capacity(), "there is room");
+        let (keys, payloads) = (self.keys(count..count + more), self.payloads(count..count + more));
+        self.bytes[keys].copy_from_slice(&other.bytes[other.keys(from..from + more)]);
+        self.bytes[payloads].copy_from_slice(&other.bytes[other.payloads(from..from + more)]);
+        self.set_count(count + more);
+    }
+
+    /// Forgets entries from one on; their bytes too, so that equal nodes have equal bytes.
+    fn truncate(&mut self, count: usize) {
+        let (keys, payloads) = (self.keys(count..self.count()), self.payloads(count..self.count()));
+        self.bytes[keys].fill(0);
+        self.bytes[payloads].fill(0);
+        self.set_count(count);
+    }
+
+    fn set_count(&mut self, count: usize) {
+        self.bytes[2..4].copy_from_slice(&(count as u16).to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shape() -> Shape {
+        Shape::new(2, 100).unwrap()
+    }
+
+    fn entries<B: Deref<Target = [u8]>>(node: &Node<B>) -> Vec<(Vec<u8>, Vec<u8>)> {
+        (0..node.count()).map(|at| (node.key(at).to_vec(), node.value(at).to_vec())).collect()
+    }
+
+    #[test]
+    fn nodes_have_the_room_that_is_said() {
+        assert_eq!(Shape::new(8, 8).unwrap().capacity(0), 60);
+        assert_eq!(Shape::new(8, 8).unwrap().capacity(1), 60);
+        assert_eq!(Shape::new(64, 8).unwrap().capacity(0), 11);
+        assert_eq!(Shape::new(64, 8).unwrap().capacity(1), 11);
+        assert_eq!(Shape::new(8, 0).unwrap().capacity(0), 120);
+        for key_bytes in [1, 8, 64] {
+            let max = Shape::value_bytes_max(key_bytes).unwrap();
+            assert_eq!(Shape::new(key_bytes, max).unwrap().capacity(0), LEAF_ENTRIES_MIN);
+            assert_eq!(Shape::new(key_bytes, max + 1), None);
+        }
+        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(1), 1);
+        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(31), 2 + 1);
+        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(27_000), 900 + 30 + 1);
+    }
+
+    proptest! {
+        /// A row of nodes beside a map: what is full is split, what is empty is absorbed.
+        #[test]
+        fn nodes_are_a_map(changes in prop::collection::vec((0u16..64, any::<bool>()), 0..400)) {
+            let mut model = BTreeMap::new();
+            let mut first = [0; NODE_BYTES];
+            let _ = Node::create(shape(), &mut first, 0, &[0; 2]);
+            let mut nodes = vec![first];
+            for (turn, (number, inserts)) in changes.into_iter().enumerate() {
+                let (key, value) = (number.to_be_bytes(), [turn as u8; 100]);
+                let of = |image: &Image| Node::new(shape(), &image[..]).unwrap().side_of(&key);
+                let index = nodes.binary_search_by(|image| of(image).reverse()).unwrap();
+                let mut node = Node::new(shape(), &mut nodes[index][..]).unwrap();
+                match (node.find(&key), inserts) {
+                    (Ok(at), true) => node.set_value(at, &value),
+                    (Ok(at), false) => node.remove(at),
+                    (Err(at), true) if !node.is_full() => node.insert(at, &key, &value),
+                    (Err(_), true) => {
+                        let right = node.split(node.split_point(&key), 7);
+                        nodes.insert(index + 1, right);
+                        continue;
+                    }
+                    (Err(_), false) => {}
+                }
+                if inserts { model.insert(key.to_vec(), value.to_vec()) } else { model.remove(&key[..]) };
+                if index > 0 && Node::new(shape(), &nodes[index][..]).unwrap().count() == 0 {
+                    let gone = nodes.remove(index);
+                    let mut left = Node::new(shape(), &mut nodes[index - 1][..]).unwrap();
+                    left.absorb(&Node::new(shape(), &gone[..]).unwrap(), 0);
+                }
+            }
+            let nodes: Vec<_> = nodes.iter().map(|image| Node::new(shape(), &image[..]).unwrap()).collect();
+            prop_assert_eq!(nodes.iter().flat_map(entries).collect::<Vec<_>>(), model.into_iter().collect::<Vec<_>>());
+            for (node, next) in nodes.iter().zip(nodes.iter().skip(1)) {
+                prop_assert_eq!(node.high(), Some(next.low()));
+                prop_assert_eq!(node.next(), 7);
+            }
+            prop_assert!(nodes.last().unwrap().high().is_none());
+            for node in &nodes {
+                prop_assert_eq!(node.check(), Ok(()));
+            }
+        }
+
+        /// Whatever a memory node says, nothing panics.
+        #[test]
+        fn any_bytes_are_a_node_or_refused(
+            bytes in prop::collection::vec(any::<u8>(), NODE_BYTES), level in 0u16..3, count in 0u16..20, key in any::<[u8; 2]>(),
+        ) {
+            let mut bytes = bytes;
+            if level < 2 {
+                bytes[..2].copy_from_slice(&level.to_le_bytes());
+                bytes[2..4].copy_from_slice(&count.to_le_bytes());
+            }
+            if let Ok(node) = Node::new(shape(), &bytes[..]) {
+                let _ = (node.check(), node.side_of(&key), node.find(&key).map(|at| node.key(at).to_vec()));
+                if node.level() > 0 {
+                    let _ = node.child(node.child_of(&key));
+                }
+                let mut image = node.image();
+                let mut node = Node::new(shape(), &mut image[..]).unwrap();
+                if node.count() > 1 {
+                    let right = node.split(node.split_point(&key), 1);
+                    let right = Node::new(shape(), &right[..]).unwrap();
+                    prop_assert!(node.count() > 0 && right.count() > 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        let mut image = [0; NODE_BYTES];
+        let mut node = Node::create(shape(), &mut image, 0, &[0, 5]);
+        node.end(Some(&[0, 9]), 1);
+        for (at, key) in [5, 7, 8].into_iter().enumerate() {
+            node.insert(at, &[0, key], &[0; 100]);
+        }
+        assert_eq!(node.check(), Ok(()));
+        let broken = |change: &dyn Fn(&mut Image)| {
+            let mut broken = image;
+            change(&mut broken);
+            Node::new(shape(), &broken[..]).and_then(|node| node.check()).unwrap_err()
+        };
+        assert_eq!(broken(&|image| image[0] = 200), Damaged("its level"));
+        assert_eq!(broken(&|image| image[2] = 200), Damaged("its number of entries"));
+        assert_eq!(broken(&|image| image[FENCES + 1] = 9), Damaged("its fences"));
+        assert_eq!(broken(&|image| image[FENCES + 1] = 6), Damaged("a key outside of its fences"));
+        assert_eq!(broken(&|image| image[FENCES + 3] = 8), Damaged("a key outside of its fences"));
+        assert_eq!(broken(&|image| image[FENCES + 5] = 7), Damaged("the order of its keys"));
+        assert_eq!(broken(&|image| image[ENDLESS] = 1), Damaged("its link"));
+        assert_eq!(Node::new(shape(), &image[1..]).unwrap_err(), Damaged("its length"));
+    }
+}
