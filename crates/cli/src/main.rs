@@ -23,6 +23,7 @@ mod status;
 mod tatp;
 mod tpcc;
 mod value;
+mod ycsb;
 
 use std::process::ExitCode;
 
@@ -87,6 +88,8 @@ enum Workload {
     Tpcc(tpcc::TpccOptions),
     /// TPC-C's new orders alone, each with lines that another warehouse supplies.
     TpccNo(tpcc::TpccOptions),
+    /// YCSB: reads, updates, inserts and read-modify-writes of single records, most of them of a few hot ones.
+    Ycsb(ycsb::YcsbOptions),
     /// Bare rounds of one-sided verbs, next to the same work without rounds.
     Micro(micro::MicroOptions),
 }
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),
         Command::Bench { workload: Workload::Tpcc(options) } => tpcc::tpcc(&options),
         Command::Bench { workload: Workload::TpccNo(options) } => tpcc::tpcc_no(&options),
+        Command::Bench { workload: Workload::Ycsb(options) } => ycsb::ycsb(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
         Command::Drill(options) => drill::drill(&options),

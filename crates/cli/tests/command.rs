@@ -150,6 +150,49 @@ fn tpcc_reports_for_every_protocol() {
 }
 
 #[test]
+fn ycsb_reports_for_every_mix_and_protocol() {
+    for (mix, protocol) in
+        [("a", "drtm-r"), ("b", "farm"), ("c", "drtm-h"), ("d", "fasst"), ("f", "ford"), ("d", "unsynchronized")]
+    {
+        let line =
+            "bench ycsb --threads 2 --records 500 --value-size 128 --operations 2 --transactions 2000 --report -";
+        let output = remora(&[&words(line)[..], &["--mix", mix, "--protocol", protocol]].concat());
+        assert_eq!(output.status.code(), Some(0), "{mix}, {protocol}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["workload"], &report["protocol"]), (&Value::from("ycsb"), &Value::from(protocol)));
+        let config = &report["config"];
+        assert_eq!((&config["ycsb_workload"], &config["records"]), (&Value::from(mix), &Value::from(500)));
+        assert_eq!((&config["theta"], &config["operations"]), (&Value::from(0.99), &Value::from(2)));
+        assert_eq!(config["distribution"], if mix == "d" { "latest" } else { "zipf" });
+        assert_eq!(config["inserts"].as_u64().unwrap() > 100, mix == "d", "room for a run's inserts: {config}");
+        assert_eq!(report["table_full"], false);
+        let types = report["by_type"].as_object().unwrap();
+        let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("committed") + sum("user"), 2_000);
+        let expected = if protocol == "unsynchronized" { Value::Null } else { Value::Bool(true) };
+        let invariants = report["invariants"].as_array().unwrap();
+        assert_eq!(invariants.len(), 7);
+        assert!(invariants.iter().all(|one| one["holds"] == expected), "{mix}, {protocol}: {invariants:?}");
+    }
+}
+
+#[test]
+fn a_recorded_run_of_ycsb_is_found_serializable() {
+    let history = scratch("ycsb.jsonl");
+    let history = history.to_str().unwrap();
+    let line = "bench ycsb --ycsb-workload d --read-share 0.5 --distribution uniform --operations 3 --records 20 --threads 2 \
+                --value-size 32 --yield-after-rounds --transactions 5000";
+    let output = remora(&[&words(line)[..], &["--history", history]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for part in ["mixed", "read_modify_write", "✓ changes add up", "✓ inserted records add up"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let output = remora(&["check", history]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
 fn a_recorded_run_of_tpcc_is_found_serializable_and_one_without_room_ends() {
     let history = scratch("tpcc.jsonl");
     let history = history.to_str().unwrap();
@@ -277,6 +320,17 @@ fn bad_options_are_refused_by_name() {
         ("bench tpcc --districts 3", "--districts"),
         ("bench tpcc --only newest_order", "--only"),
         ("bench tpcc-no --warehouses 2 --only payment", "--only payment"),
+        ("bench ycsb --mix e", "scans"),
+        ("bench ycsb --mix g", "a, b, c, d, f"),
+        ("bench ycsb --mix c --read-share 0.5", "--read-share"),
+        ("bench ycsb --theta 1", "--theta"),
+        ("bench ycsb --distribution uniform --theta 0.5", "--theta"),
+        ("bench ycsb --value-size 64", "32, 128 and 1000"),
+        ("bench ycsb --operations 17", "--operations"),
+        ("bench ycsb --records 3 --operations 4 --transactions 1", "--operations 4"),
+        ("bench ycsb --records 0", "--records"),
+        ("bench ycsb --records 200000000000", "--records 200000000000"),
+        ("bench ycsb --records 100 --mix d --inserts 100000000000", "--inserts 100000000000"),
         ("bench pinball", "pinball"),
         ("bench micro --size 12", "--size"),
         ("bench micro --size 1MiB", "--size"),
@@ -409,7 +463,8 @@ fn a_table_of_rates_names_every_verb() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    let benches = ["bench", "bench smallbank", "bench tatp", "bench tpcc", "bench tpcc-no", "bench micro"];
+    let benches =
+        ["bench", "bench smallbank", "bench tatp", "bench tpcc", "bench tpcc-no", "bench ycsb", "bench micro"];
     for command in ["", "memnode", "keygen", "status", "check", "drill"].iter().chain(&benches) {
         let output = remora(&[&words(command)[..], &["--help"]].concat());
         assert_eq!(output.status.code(), Some(0), "{command}");

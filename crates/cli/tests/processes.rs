@@ -160,6 +160,27 @@ fn tpcc_is_shared_too() {
     assert_refused(&remora("tpcc-no", &only_orders), &["tpcc, not tpcc-no"]);
 }
 
+/// Each client inserts records of its own, whose sums are checked together.
+#[test]
+fn ycsb_is_shared_too() {
+    let nodes = ["ycsb-a", "ycsb-b"].map(|name| Node::start(name, "--listen 127.0.0.1:0 --size 64MiB"));
+    let connect = nodes.each_ref().map(Node::address).join(",");
+    let ycsb = words("bench ycsb --threads 1 --coroutines 4 --replicas 1 --transactions 1000 --report - --connect");
+    for (name, options) in [
+        ("ycsb-first", "--mix d --records 1000 --inserts 2000 --value-size 128"),
+        ("ycsb-second", "--mix d --read-share 0.5"),
+        ("ycsb-third", "--mix f"),
+    ] {
+        let ran = report(&remora(name, &[&ycsb[..], &[&connect], &words(options)[..]].concat()));
+        assert_eq!(holds(&ran), [Some(true); 7], "{ran:#}");
+        let config = &ran["config"];
+        let found = ["records", "inserts", "value_size"].map(|option| config[option].as_u64().unwrap());
+        assert_eq!(found, [1_000, 2_000, 128]);
+    }
+    let other = ["--value-size", "32"];
+    assert_refused(&remora("ycsb-other", &[&ycsb[..], &[&connect], &other].concat()), &["--value-size 32", "128"]);
+}
+
 #[test]
 fn a_key_is_asked_for() {
     let key = |name: &str| {

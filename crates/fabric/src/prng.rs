@@ -61,10 +61,16 @@ impl Prng {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// A number from 0 to 1, which it never is.
+    #[inline]
+    pub fn unit(&mut self) -> f64 {
+        ((self.next_u64() >> 11) as f64) * (1.0 / (1u64 << 53) as f64)
+    }
+
     /// True with probability `p`.
     #[inline]
     pub fn chance(&mut self, p: f64) -> bool {
-        ((self.next_u64() >> 11) as f64) * (1.0 / (1u64 << 53) as f64) < p
+        self.unit() < p
     }
 }
 

@@ -38,6 +38,7 @@ use remora_fabric::{ClientId, Fabric, Nanos, probes};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{self, Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Scale, Tpcc};
+use remora_workload::ycsb::{self, Mix, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use reported::Reported;
 
@@ -50,13 +51,15 @@ pub enum Load {
     Tatp,
     /// TPC-C on two small warehouses, all kinds as often as each other.
     Tpcc,
+    /// YCSB, all kinds of operations as often as each other, two to a transaction.
+    Ycsb,
     /// Reads, writes, inserts and deletes of few records, of one line and of many.
     Registers,
 }
 
 impl Load {
     /// All of them.
-    pub const ALL: [Load; 4] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Registers];
+    pub const ALL: [Load; 5] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers];
 
     /// Its name on the command line.
     #[must_use]
@@ -65,6 +68,7 @@ impl Load {
             Load::SmallBank => "smallbank",
             Load::Tatp => "tatp",
             Load::Tpcc => "tpcc",
+            Load::Ycsb => "ycsb",
             Load::Registers => "registers",
         }
     }
@@ -291,6 +295,7 @@ enum Tables {
     SmallBank(SmallBank),
     Tatp(Tatp),
     Tpcc(Tpcc),
+    Ycsb(Ycsb),
     Registers(Registers),
 }
 
@@ -300,6 +305,7 @@ struct Ledgers {
     bank: <SmallBank as Workload>::Ledger,
     tatp: <Tatp as Workload>::Ledger,
     tpcc: <Tpcc as Workload>::Ledger,
+    ycsb: <Ycsb as Workload>::Ledger,
 }
 
 impl Tables {
@@ -316,6 +322,11 @@ impl Tables {
                 Tpcc::load(cluster, scale, room, case.seed, |_| ())
                     .map(|tpcc| Tables::Tpcc(tpcc.with_attempts(ATTEMPTS)))
             }
+            Load::Ycsb => {
+                let size = Size { records: case.keys, inserts: 8 * case.transactions, value_bytes: 128 };
+                let mix = Mix { operations: 2, ..Mix::named("d").ok_or("no such mix")? };
+                Ycsb::load(cluster, size).map(|ycsb| Tables::Ycsb(ycsb.with_mix(mix).with_attempts(ATTEMPTS)))
+            }
             Load::Registers => Registers::load(cluster, case.keys, random).map(Tables::Registers),
         };
         tables.map_err(|error| error.to_string())
@@ -327,6 +338,7 @@ impl Tables {
             Tables::SmallBank(bank) => bank.warm(session, 0, 1).await,
             Tables::Tatp(tatp) => tatp.warm(session, 0, 1).await,
             Tables::Tpcc(tpcc) => tpcc.warm(session, 0, 1).await,
+            Tables::Ycsb(ycsb) => ycsb.warm(session, 0, 1).await,
             Tables::Registers(registers) => registers.read_all(session).await,
         }
     }
@@ -341,6 +353,10 @@ impl Tables {
             Tables::Tpcc(tpcc) => {
                 let (kind, _) = tpcc::Kind::MIX[random.below(tpcc::Kind::MIX.len() as u64) as usize];
                 tpcc.run(session, kind, random, &mut ledgers.tpcc).await
+            }
+            Tables::Ycsb(ycsb) => {
+                let kind = ycsb::Kind::ALL[random.below(ycsb::Kind::ALL.len() as u64) as usize];
+                ycsb.run(session, kind, random, &mut ledgers.ycsb).await
             }
             Tables::Registers(registers) => registers.transact(session, random).await,
         }
@@ -366,6 +382,10 @@ impl Tables {
             Tables::Tpcc(tpcc) => {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.tpcc).collect();
                 tpcc.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
+            }
+            Tables::Ycsb(ycsb) => {
+                let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.ycsb).collect();
+                ycsb.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
             Tables::Registers(registers) => {
                 let tables = registers.inspect(cluster)?;

@@ -1,9 +1,9 @@
 //! Workloads, and what drives and measures them.
 //!
 //! A [`Workload`] is what transactions to run and what must hold after them; the [`driver`] runs one on threads and
-//! coroutines and measures; a [`Report`] says what came out. [`smallbank`], [`tatp`] and [`tpcc`] are workloads; [`micro`] runs
-//! bare rounds, to tell what the fabric itself costs. Where several processes run one workload, a [`guestbook::GuestBook`]
-//! is what they know of each other.
+//! coroutines and measures; a [`Report`] says what came out. [`smallbank`], [`tatp`], [`tpcc`] and [`ycsb`] are
+//! workloads; [`micro`] runs bare rounds, to tell what the fabric itself costs. Where several processes run one workload, a
+//! [`guestbook::GuestBook`] is what they know of each other.
 //!
 //! Nothing here prints, and nothing knows the command line: that is the `remora` binary's.
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ pub mod smallbank;
 mod statistics;
 pub mod tatp;
 pub mod tpcc;
+pub mod ycsb;
 
 use std::future::Future;
 

@@ -1,0 +1,169 @@
+//! `remora bench ycsb`.
+
+use clap::Args;
+use remora_workload::available_bytes;
+use remora_workload::ycsb::{Distribution, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
+use serde::Serialize;
+
+use crate::bench::{Bench, RunArgs};
+use crate::connected::agrees;
+use crate::{Failure, Verdict, value};
+
+#[derive(Clone, Debug, Args, Serialize)]
+#[command(allow_negative_numbers = true)] // to be refused with the option's name
+#[command(after_help = "Examples:
+  remora bench ycsb
+  remora bench ycsb --mix b --read-share 0.9 --theta 0.8 --value-size 128 --protocol ford
+  remora bench ycsb --mix f --operations 4 --threads 2 --report -
+  remora bench ycsb --mix d --records 1000 --transactions 100000 --history run.jsonl && remora check run.jsonl
+
+Records that are inserted stay, so the table has room for those that a run of its length inserts; one that inserts more ends
+early, and says so.
+
+Exit status: 0 done, 1 an invariant does not hold, 2 bad input.")]
+pub(crate) struct YcsbOptions {
+    #[command(flatten)]
+    #[serde(flatten)]
+    run: RunArgs,
+    /// YCSB's core workload: a (half updates), b (5 % updates), c (reads only), d (5 % inserts, latest records), f (half
+    /// read-modify-writes).
+    #[arg(long, visible_alias = "mix", value_name = "NAME", default_value = "a", value_parser = mix)]
+    ycsb_workload: String,
+    /// Share of the operations that are reads, instead of the workload's own.
+    #[arg(long, value_name = "SHARE", value_parser = value::share)]
+    read_share: Option<f64>,
+    /// Which records: zipf, uniform or latest [default: the workload's own].
+    #[arg(long, value_name = "NAME", value_parser = ["zipf", "uniform", "latest"])]
+    distribution: Option<String>,
+    /// How uneven zipf and latest are: 0, all records alike, to 1, excluded [default: 0.99].
+    #[arg(long, value_name = "THETA", value_parser = theta)]
+    theta: Option<f64>,
+    /// Operations of a transaction, of as many records.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=OPERATIONS_MAX as u64))]
+    operations: u64,
+    /// Records that are loaded [default: 100,000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 38))]
+    records: Option<u64>,
+    /// Bytes of a value: 32, 128 or 1000 [default: 1000, which is YCSB's].
+    #[arg(long, value_name = "BYTES", value_parser = value_size)]
+    value_size: Option<u64>,
+    /// Records that there is room for beside those that are loaded [default: what a run of this length inserts].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
+    inserts: Option<u64>,
+}
+
+fn mix(text: &str) -> Result<String, String> {
+    match Mix::named(text) {
+        Some(_) => Ok(text.to_owned()),
+        None if text == "e" => Err("it scans, and there are no ordered tables yet; there are a, b, c, d, f".to_owned()),
+        None => Err("there are a, b, c, d, f".to_owned()),
+    }
+}
+
+fn theta(text: &str) -> Result<f64, String> {
+    value::share(text)
+        .ok()
+        .filter(|theta| *theta < 1.0)
+        .ok_or_else(|| "a number from 0 to below 1 is wanted".to_owned())
+}
+
+fn value_size(text: &str) -> Result<u64, String> {
+    let fits = |bytes: &u64| usize::try_from(*bytes).is_ok_and(|bytes| VALUE_BYTES.contains(&bytes));
+    Some(value::bytes(text)?).filter(fits).ok_or_else(|| "there are 32, 128 and 1000".to_owned())
+}
+
+pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
+    let run = options.run.settled()?;
+    let mix = options.mix()?;
+    let records = options.records.unwrap_or(Ycsb::RECORDS);
+    let value_bytes = options.value_size.map_or(VALUE_BYTES[2], |bytes| bytes as usize);
+    let needed = |inserts| Ycsb::node_bytes(&Size { records, inserts, value_bytes }, &run.setting());
+    let inserts = options.inserts.unwrap_or_else(|| default_inserts(&run, &mix, needed));
+    let (needed, because_of) = (needed(inserts), format!("--records {records} --inserts {inserts}"));
+    let mut bench = Bench::sized(run, needed, because_of);
+    let opened = bench.open(|cluster| Ycsb::load(cluster, Size { records, inserts, value_bytes }))?;
+    // The table has the size that it was loaded with. What is done with it is each client's own affair.
+    let found = *opened.workload.size();
+    agrees("--records", options.records, found.records)?;
+    agrees("--value-size", options.value_size, found.value_bytes as u64)?;
+    agrees("--inserts", options.inserts, found.inserts)?;
+    if options.operations > found.records {
+        let why = format!("a transaction's records are different ones, and there are {}", found.records);
+        return Err(Failure::new(format!("--operations {}", options.operations), why));
+    }
+    let opened = opened.map(|ycsb| ycsb.with_mix(mix));
+    let (distribution, theta) = match mix.distribution {
+        Distribution::Uniform => ("uniform", None),
+        Distribution::Zipf(theta) => ("zipf", Some(theta)),
+        Distribution::Latest(theta) => ("latest", Some(theta)),
+    };
+    let config = YcsbOptions {
+        run: bench.run.clone(),
+        read_share: Some(mix.read_share),
+        distribution: Some(distribution.to_owned()),
+        theta,
+        records: Some(found.records),
+        value_size: Some(found.value_bytes as u64),
+        inserts: Some(found.inserts),
+        ..options.clone()
+    };
+    bench.run(&opened, &config)
+}
+
+impl YcsbOptions {
+    fn mix(&self) -> Result<Mix, Failure> {
+        // The parser has refused all others.
+        let Some(standard) = Mix::named(&self.ycsb_workload) else {
+            return Err(Failure::new(format!("--ycsb-workload {}", self.ycsb_workload), "there is none"));
+        };
+        if let Some(share) = self.read_share.filter(|share| standard.read_share == 1.0 && *share < 1.0) {
+            let why = "workload c only reads: take a or b for updates";
+            return Err(Failure::new(format!("--read-share {share}"), why));
+        }
+        let theta = self.theta.unwrap_or(Mix::THETA);
+        let distribution = match (self.distribution.as_deref(), standard.distribution) {
+            (Some("uniform"), _) => Distribution::Uniform,
+            (Some("latest"), _) | (None, Distribution::Latest(_)) => Distribution::Latest(theta),
+            _ => Distribution::Zipf(theta),
+        };
+        if let (Distribution::Uniform, Some(theta)) = (distribution, self.theta) {
+            return Err(Failure::new(format!("--theta {theta}"), "all records are alike with --distribution uniform"));
+        }
+        let read_share = self.read_share.unwrap_or(standard.read_share);
+        Ok(Mix { read_share, distribution, operations: self.operations as usize, ..standard })
+    }
+}
+
+/// More operations a second than a thread does: on memory nodes of its own process, ...
+const OPERATIONS_PER_SECOND: f64 = 2_000_000.0;
+/// ... on others, ...
+const OPERATIONS_PER_SECOND_CONNECTED: f64 = 1_000_000.0;
+/// ... and in virtual time.
+const OPERATIONS_PER_VIRTUAL_SECOND: f64 = 5_000_000.0;
+
+/// Room for what a run inserts; but its own memory nodes take no more than half of the memory that there is, if less will do.
+fn default_inserts(run: &RunArgs, mix: &Mix, needed: impl Fn(u64) -> u64) -> u64 {
+    const INSERTS_MIN: u64 = 100_000;
+    if mix.other != Kind::Insert {
+        return 0;
+    }
+    if let Some(transactions) = run.transactions() {
+        let operations = transactions.saturating_mul(mix.operations as u64);
+        let expected = operations as f64 * (1.0 - mix.read_share);
+        return ((expected + 6.0 * expected.sqrt()) as u64 + 64).min(operations).min(1 << 38);
+    }
+    let rate = match (&run.connect, run.is_simulated()) {
+        (Some(_), _) => OPERATIONS_PER_SECOND_CONNECTED,
+        (None, true) => OPERATIONS_PER_VIRTUAL_SECOND,
+        (None, false) => OPERATIONS_PER_SECOND,
+    };
+    let mut inserts = (run.seconds_at_most() * rate * (1.0 - mix.read_share) * run.threads() as f64) as u64;
+    inserts = inserts.clamp(INSERTS_MIN, 1 << 38);
+    if let (None, Some(available)) = (&run.connect, available_bytes()) {
+        let takes_too_much = |inserts| needed(inserts).saturating_mul(run.memory_nodes().into()) > available / 2;
+        while inserts > INSERTS_MIN && takes_too_much(inserts) {
+            inserts = (inserts / 4 * 3).max(INSERTS_MIN);
+        }
+    }
+    inserts
+}

@@ -1,0 +1,407 @@
+//! YCSB, the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010): reads, updates, inserts and read-modify-writes of
+//! single records, most of them of a few hot ones. Core workloads a, b, c, d and f; e scans, which needs ordered tables.
+//!
+//! | workload | operations                         | records                |
+//! | -------- | ---------------------------------- | ---------------------- |
+//! | a        | 50 % read, 50 % update             | Zipf                   |
+//! | b        | 95 % read, 5 % update              | Zipf                   |
+//! | c        | read                               | Zipf                   |
+//! | d        | 95 % read, 5 % insert              | latest                 |
+//! | f        | 50 % read, 50 % read-modify-write  | Zipf                   |
+//!
+//! | operation         | round trips (`drtm-r`, `ford`) |
+//! | ----------------- | -----------------------------: |
+//! | read              | 1, 1                           |
+//! | update            | 3, 2                           |
+//! | read-modify-write | 3, 2                           |
+//! | insert            | 3, 3 or 4                      |
+//!
+//! A transaction has one operation, or several, of different records: then it is of the type of its operations, or *mixed*.
+//! YCSB updates one of ten fields of 100 bytes; here an update replaces the value as a whole. It fetches the record all the
+//! same, whose lock and version it needs, and so costs what a read-modify-write does, and can count itself in the value.
+
+mod audit;
+mod draw;
+mod row;
+
+use std::cell::Cell;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use remora::{Cluster, Error, Intent, OpenError, Session, Slot, Table, TableOptions, Transaction, TransactionOptions};
+use remora_fabric::splitmix;
+
+use crate::guestbook::{self, LEDGER_WORDS, Ledger, PARAMETERS};
+use crate::report::Invariant;
+use crate::sizing::{self, Setting, TableSize};
+use crate::{After, Prng, Workload, glance};
+pub use draw::{Distribution, Kind, Mix, Zipf};
+use draw::{Draw, INSERTED, Keys};
+pub use row::Row;
+
+/// The workload's own abort: an insert that was given up has left a gap in the keys. Of no size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap;
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a record is not there, because its insert was given up; or is there already, as it comes without transactions")
+    }
+}
+
+impl StdError for Gap {}
+
+/// What committed transactions have done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Done {
+    /// Values replaced.
+    pub changed: u64,
+    /// Records inserted.
+    pub inserted: u64,
+    /// Values that were read, by any transaction, and were a mixture of several.
+    pub mixed: u64,
+}
+
+impl Ledger for Done {
+    fn to_words(&self) -> [i64; LEDGER_WORDS] {
+        [self.changed as i64, self.inserted as i64, self.mixed as i64, 0]
+    }
+
+    fn from_words([changed, inserted, mixed, ..]: [i64; LEDGER_WORDS]) -> Done {
+        Done { changed: changed as u64, inserted: inserted as u64, mixed: mixed as u64 }
+    }
+}
+
+/// How large the table is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Records that are loaded, at least one.
+    pub records: u64,
+    /// Room for so many that are inserted.
+    pub inserts: u64,
+    /// Bytes of a value: one of [`VALUE_BYTES`].
+    pub value_bytes: usize,
+}
+
+/// What values there are: of one line with its header, of a few, and YCSB's ten fields of 100 bytes.
+pub const VALUE_BYTES: [usize; 3] = [32, 128, 1000];
+
+/// A table of each of these.
+#[derive(Clone, Debug)]
+enum Sized {
+    Small(Table<u64, Row<4>>),
+    Medium(Table<u64, Row<16>>),
+    Large(Table<u64, Row<125>>),
+}
+
+/// The same for tables of all sizes.
+macro_rules! each_size {
+    ($table:expr, $name:ident => $what:expr) => {
+        match $table {
+            $crate::ycsb::Sized::Small($name) => $what,
+            $crate::ycsb::Sized::Medium($name) => $what,
+            $crate::ycsb::Sized::Large($name) => $what,
+        }
+    };
+}
+use each_size;
+
+impl Sized {
+    /// Of values of so many bytes.
+    fn of(value_bytes: usize, cluster: &Cluster, opening: impl Opening) -> Result<Sized, OpenError> {
+        Ok(match value_bytes {
+            32 => Sized::Small(opening.open(cluster)?),
+            128 => Sized::Medium(opening.open(cluster)?),
+            _ => Sized::Large(opening.open(cluster)?),
+        })
+    }
+}
+
+/// How a table comes to be there.
+trait Opening {
+    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Table<u64, Row<WORDS>>, OpenError>;
+}
+
+/// Another client has loaded it.
+struct Found;
+
+impl Opening for Found {
+    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Table<u64, Row<WORDS>>, OpenError> {
+        cluster.open_table(TABLE)
+    }
+}
+
+impl Opening for &Size {
+    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Table<u64, Row<WORDS>>, OpenError> {
+        let table = cluster.create_table(TABLE, TableOptions::for_rows(self.rows()))?;
+        cluster.load(&table, (0..self.records).map(|key| (key, Row::new(key, 0, 0))))?;
+        Ok(table)
+    }
+}
+
+impl Size {
+    fn rows(&self) -> u64 {
+        self.records.saturating_add(self.inserts)
+    }
+}
+
+const TABLE: &str = "usertable";
+
+/// Most operations of a transaction: the log entry of so many of the largest values is one that there is room for.
+pub const OPERATIONS_MAX: usize = 16;
+
+/// An operation that has been drawn.
+#[derive(Clone, Copy)]
+struct Operation {
+    kind: Kind,
+    /// Of an insert, its number: its client says what key that is.
+    key: u64,
+    stamp: u64,
+}
+
+impl Operation {
+    fn intent(&self) -> Intent {
+        match self.kind {
+            Kind::Read => Intent::Read,
+            Kind::Update | Kind::ReadModifyWrite => Intent::Update,
+            Kind::Insert => Intent::Insert,
+        }
+    }
+}
+
+/// A transaction that has been drawn. All attempts at it are about the same.
+struct Plan {
+    operations: [Operation; OPERATIONS_MAX],
+    count: usize,
+}
+
+impl Plan {
+    fn operations(&self) -> &[Operation] {
+        &self.operations[..self.count]
+    }
+
+    fn of(&self, kinds: &[Kind]) -> u64 {
+        self.operations().iter().filter(|one| kinds.contains(&one.kind)).count() as u64
+    }
+
+    /// The place of its type's name.
+    fn label(&self) -> u16 {
+        let first = self.operations[0].kind;
+        let label = if self.of(&[first]) == self.count as u64 { first as usize } else { Kind::ALL.len() };
+        label as u16
+    }
+}
+
+/// The table and what is done with it: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct Ycsb {
+    table: Sized,
+    size: Size,
+    keys: Arc<Keys>,
+    mix: Mix,
+    draw: Draw,
+    attempts: u32,
+    /// Without transactions a record may seem to be there, or not.
+    serializable: bool,
+}
+
+impl Ycsb {
+    /// Records, unless somebody says otherwise.
+    pub const RECORDS: u64 = 100_000;
+
+    /// Creates the table and loads it. Only reads, of all records alike, until it is told [what to do](Ycsb::with_mix).
+    pub fn load(cluster: &Cluster, size: Size) -> Result<Ycsb, OpenError> {
+        assert!(size.records > 0 && VALUE_BYTES.contains(&size.value_bytes), "{size:?}");
+        Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, &size)?, size))
+    }
+
+    fn of(cluster: &Cluster, table: Sized, size: Size) -> Ycsb {
+        let (keys, draw) = (Arc::new(Keys::new(size.records)), Draw::Uniform);
+        let mix = Mix { read_share: 1.0, other: Kind::Update, distribution: Distribution::Uniform, operations: 1 };
+        let (attempts, serializable) = (TransactionOptions::default().attempts, cluster.protocol().is_serializable());
+        Ycsb { table, size, keys, mix, draw, attempts, serializable }
+    }
+
+    /// The same table, with other transactions.
+    #[must_use]
+    pub fn with_mix(self, mix: Mix) -> Ycsb {
+        let most = OPERATIONS_MAX.min(usize::try_from(self.size.records).unwrap_or(usize::MAX));
+        assert!((1..=most).contains(&mix.operations), "a transaction's records are different ones");
+        Ycsb { mix, draw: Draw::new(mix.distribution, self.size.records), ..self }
+    }
+
+    /// The same, with transactions that are given up after so many attempts.
+    #[must_use]
+    pub fn with_attempts(self, attempts: u32) -> Ycsb {
+        Ycsb { attempts, ..self }
+    }
+
+    /// How large the table is.
+    #[must_use]
+    pub fn size(&self) -> &Size {
+        &self.size
+    }
+
+    /// Records that were loaded.
+    fn records(&self) -> u64 {
+        self.keys.records()
+    }
+
+    /// Bytes that each memory node needs for so large a table.
+    #[must_use]
+    pub fn node_bytes(size: &Size, setting: &Setting) -> u64 {
+        let table = match size.value_bytes {
+            32 => TableSize::of::<u64, Row<4>>(size.rows()),
+            128 => TableSize::of::<u64, Row<16>>(size.rows()),
+            _ => TableSize::of::<u64, Row<125>>(size.rows()),
+        };
+        sizing::node_bytes(&[table], setting)
+    }
+
+    /// Draws a transaction whose operations are of such kinds.
+    fn plan(&self, random: &mut Prng, mut kind: impl FnMut(&mut Prng) -> Kind) -> Plan {
+        let mut plan =
+            Plan { operations: [Operation { kind: Kind::Read, key: 0, stamp: 0 }; OPERATIONS_MAX], count: 0 };
+        for _ in 0..self.mix.operations {
+            let kind = kind(random);
+            let key = if kind == Kind::Insert { self.keys.begin() } else { self.draw_other(&plan, random) };
+            plan.operations[plan.count] = Operation { kind, key, stamp: random.next_u64() };
+            plan.count += 1;
+        }
+        plan
+    }
+
+    /// The key of a record that the transaction has not got yet.
+    fn draw_other(&self, plan: &Plan, random: &mut Prng) -> u64 {
+        // Bounded, because of few records only one may ever be drawn.
+        const DRAWS: usize = 64;
+        let is_new = |key: &u64| plan.operations().iter().all(|one| one.key != *key);
+        let drawn = (0..DRAWS).map(|_| self.draw.draw(&self.keys, random)).find(is_new);
+        drawn.or_else(|| (0..self.records()).find(is_new)).unwrap_or(0)
+    }
+
+    /// Runs one transaction, all of whose operations are of a kind, and keeps the ledger.
+    pub async fn run(
+        &self,
+        session: &mut Session,
+        kind: Kind,
+        random: &mut Prng,
+        ledger: &mut Done,
+    ) -> Result<(), Error> {
+        let plan = self.plan(random, |_| kind);
+        self.execute(session, &plan, ledger).await
+    }
+
+    async fn execute(&self, session: &mut Session, plan: &Plan, ledger: &mut Done) -> Result<(), Error> {
+        let options =
+            TransactionOptions { label: plan.label(), attempts: self.attempts, ..TransactionOptions::default() };
+        // Also what an attempt reads that does not commit must be whole.
+        let mixed = Cell::new(0);
+        let result = each_size!(&self.table, table => {
+            session.transact_with(options, async |tx| self.apply(table, tx, plan.operations(), &mixed).await).await
+        });
+        let inserts = plan.operations().iter().filter(|one| one.kind == Kind::Insert);
+        inserts.for_each(|one| self.keys.ended(one.key));
+        ledger.mixed += mixed.get();
+        result?;
+        ledger.changed += plan.of(&[Kind::Update, Kind::ReadModifyWrite]);
+        ledger.inserted += plan.of(&[Kind::Insert]);
+        Ok(())
+    }
+
+    async fn apply<const WORDS: usize>(
+        &self,
+        table: &Table<u64, Row<WORDS>>,
+        tx: &mut Transaction<'_, '_>,
+        operations: &[Operation],
+        mixed: &Cell<u64>,
+    ) -> Result<(), Error> {
+        let mut slots: [Option<Slot<Row<WORDS>>>; OPERATIONS_MAX] = [None; OPERATIONS_MAX];
+        for (slot, one) in slots.iter_mut().zip(operations) {
+            *slot = Some(tx.want_for(table, self.key(one, tx.id().owner()), one.intent()));
+        }
+        tx.fetch().await?;
+        for (slot, one) in slots.iter().flatten().zip(operations) {
+            let (key, stamp) = (self.key(one, tx.id().owner()), one.stamp);
+            let look = |row: &Row<WORDS>| mixed.set(mixed.get() + u64::from(!row.is_whole() || row.key() != key));
+            let expected = |error| self.expected(error, key);
+            match one.kind {
+                Kind::Read => look(tx.get(*slot).map_err(expected)?),
+                Kind::Update => {
+                    let row = tx.get_mut(*slot).map_err(expected)?;
+                    *row = Row::new(key, row.count().wrapping_add(1), stamp);
+                }
+                Kind::ReadModifyWrite => {
+                    let row = tx.get_mut(*slot).map_err(expected)?;
+                    look(row);
+                    *row = Row::new(key, row.count().wrapping_add(1), splitmix(row.stamp() ^ stamp));
+                }
+                Kind::Insert => tx.put(*slot, Row::new(key, 0, stamp)).map_err(expected)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self, one: &Operation, client: u32) -> u64 {
+        if one.kind == Kind::Insert { self.keys.inserted(one.key, client) } else { one.key }
+    }
+
+    /// What may be so is the workload's own abort; all else ends the run.
+    fn expected(&self, error: Error, key: u64) -> Error {
+        match error {
+            Error::NotFound if key & INSERTED != 0 => Error::user(Gap),
+            Error::NotFound | Error::Exists if !self.serializable => Error::user(Gap),
+            error => error,
+        }
+    }
+}
+
+impl Workload for Ycsb {
+    type Ledger = Done;
+
+    const NAME: &'static str = "ycsb";
+
+    const TYPES: &'static [&'static str] = &["read", "update", "insert", "read_modify_write", "mixed"];
+
+    const INVARIANTS: &'static [&'static str] = audit::NAMES;
+
+    fn open(cluster: &Cluster, parameters: &guestbook::Parameters) -> Result<Ycsb, OpenError> {
+        let [records, inserts, value_bytes, ..] = *parameters;
+        let size = Size { records, inserts, value_bytes: value_bytes as usize };
+        Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Found)?, size))
+    }
+
+    fn parameters(&self) -> guestbook::Parameters {
+        let mut parameters = [0; PARAMETERS];
+        let Size { records, inserts, value_bytes } = self.size;
+        parameters[..3].copy_from_slice(&[records, inserts, value_bytes as u64]);
+        parameters
+    }
+
+    async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
+        const BATCH: u64 = 32;
+        let records = u128::from(self.records());
+        let bound = |part: u64| (records * u128::from(part) / u128::from(parts)) as u64;
+        let (first, end) = (bound(part), bound(part + 1));
+        for start in (first..end).step_by(BATCH as usize) {
+            let read = glance(session, async |tx| {
+                for key in start..end.min(start + BATCH) {
+                    each_size!(&self.table, table => drop(tx.want(table, key)));
+                }
+                tx.fetch().await
+            });
+            read.await?;
+        }
+        Ok(())
+    }
+
+    async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
+        let plan = self.plan(random, |random| self.mix.draw(random));
+        self.execute(session, &plan, ledger).await
+    }
+
+    fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {
+        audit::audit(self, cluster, &after)
+    }
+}

@@ -1,0 +1,345 @@
+//! YCSB on real and on seeded clusters, by every protocol: what must hold does, and what does not is found.
+
+use remora::{Cluster, ClusterOptions, Error, Intent, Protocol, Table, Transaction, Worker, WorkerOptions};
+use remora_workload::driver::{self, Length, RunOptions};
+use remora_workload::ycsb::{Distribution, Done, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
+use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
+
+const NAMES: [&str; 7] = [
+    "every value was written in one piece",
+    "every loaded record is there once",
+    "inserted records add up",
+    "changes add up",
+    "replicas are identical",
+    "no lock is held",
+    "every log entry is settled",
+];
+
+/// Of several lines: such values can be torn.
+type Value = Row<16>;
+
+fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
+    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 24 << 20, protocol }
+}
+
+fn size(records: u64, inserts: u64) -> Size {
+    Size { records, inserts, value_bytes: size_of::<Value>() }
+}
+
+/// One of YCSB's, with so many operations in a transaction.
+fn mix(name: &str, operations: usize) -> Mix {
+    Mix { operations, ..Mix::named(name).unwrap() }
+}
+
+fn loaded(cluster: &Cluster, size: Size, mix: Mix) -> Ycsb {
+    Ycsb::load(cluster, size).unwrap().with_mix(mix)
+}
+
+fn serializable() -> impl Iterator<Item = Protocol> {
+    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
+}
+
+#[track_caller]
+fn assert_sound(invariants: &[Invariant]) {
+    assert_eq!(invariants.iter().map(|one| one.name).collect::<Vec<_>>(), NAMES);
+    assert!(invariants.iter().all(|one| one.holds == Some(true)), "{invariants:#?}");
+}
+
+fn aborted(statistics: &Statistics) -> u64 {
+    statistics.types.iter().map(|one| one.aborted).sum()
+}
+
+#[test]
+fn a_run_on_shared_memory_keeps_the_invariants() {
+    const TRANSACTIONS: u64 = 4_001;
+    for protocol in serializable() {
+        for (name, operations, replicas) in
+            [("a", 4, 3), ("b", 1, 3), ("c", 1, 1), ("d", 1, 3), ("d", 5, 1), ("f", 3, 3)]
+        {
+            let cluster = Cluster::embedded(options(protocol, replicas)).unwrap();
+            let ycsb = loaded(&cluster, size(1_000, TRANSACTIONS), mix(name, operations));
+            let length = Length::Transactions(TRANSACTIONS);
+            let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
+            let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
+            assert_sound(&measured.invariants);
+            let committed = measured.statistics.committed();
+            assert_eq!(committed + measured.given_up, TRANSACTIONS, "{protocol:?}, {name}");
+            let types = &measured.statistics.types;
+            let [other, mixed] = [mix(name, 1).other as usize, Kind::ALL.len()].map(|kind| types[kind].committed);
+            assert_eq!(other + mixed > 0, name != "c", "{protocol:?}, {name}");
+            assert_eq!(mixed > 0, operations > 1, "{protocol:?}, {name}");
+            let report = measured.report::<Ycsb>(&cluster, "shm", serde_json::Value::Null);
+            assert_eq!(report.by_type.values().map(|one| one.committed).sum::<u64>(), committed);
+        }
+    }
+}
+
+#[test]
+fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
+    for protocol in serializable() {
+        let (mut conflicts, mut inserted) = (0, 0);
+        for seed in 0..8 {
+            for (name, operations) in [("a", 2), ("d", 2), ("f", 3)] {
+                let (cluster, _seeded) = Cluster::seeded(options(protocol, 3), seed).unwrap();
+                let mix = Mix { read_share: 0.5, ..mix(name, operations) };
+                let ycsb = loaded(&cluster, size(8, 1_000), mix);
+                let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
+                let mut worker = cluster.worker(worker).unwrap();
+                let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 40, seed).unwrap();
+                assert_sound(&invariants);
+                assert_eq!(statistics.committed(), 6 * 40, "{protocol:?}, seed {seed}");
+                conflicts += aborted(&statistics);
+                inserted += statistics.types[Kind::Insert as usize].committed;
+            }
+        }
+        assert!(conflicts > 100, "{protocol:?}: {conflicts} conflicts: six coroutines and eight records must meet");
+        assert!(inserted > 100, "{protocol:?}: {inserted} records inserted");
+    }
+}
+
+/// What each type costs. Nobody else is there.
+#[test]
+fn every_type_costs_its_round_trips() {
+    // FORD's inserts read the chain of their key to its end.
+    for (protocol, update, insert) in [(Protocol::DrtmR, (3, 3), (3, 3)), (Protocol::FORD, (2, 2), (3, 4))] {
+        let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+        let ycsb = loaded(&cluster, size(1_000, 2_000), mix("a", 1));
+        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        worker.block_on(async |session| ycsb.warm(session, 0, 1).await).unwrap();
+        let (mut random, mut done) = (Prng::new(1), Done::default());
+        for (kind, expected) in
+            [(Kind::Read, (1, 1)), (Kind::Update, update), (Kind::ReadModifyWrite, update), (Kind::Insert, insert)]
+        {
+            let (mut least, mut most) = (u64::MAX, 0);
+            for _ in 0..200 {
+                let cost = worker.block_on(async |session| {
+                    let before = session.lane().cost();
+                    ycsb.run(session, kind, &mut random, &mut done).await.unwrap();
+                    session.lane().cost().round_trips - before.round_trips
+                });
+                // A transaction that finds its ring full needs a round trip more.
+                assert!(worker.drain().unwrap());
+                (least, most) = (least.min(cost), most.max(cost));
+            }
+            assert_eq!((least, most), expected, "{protocol:?}, {kind:?}");
+        }
+        let after = After { ledgers: &[done], settled: true, unknown: 0 };
+        assert_eq!(done, Done { changed: 400, inserted: 200, mixed: 0 });
+        assert_sound(&ycsb.invariants(&cluster, after).unwrap());
+    }
+}
+
+/// Operations of a transaction are of different records, however hot one is: as many as there are, or may be.
+#[test]
+fn records_of_a_transaction_are_different_ones() {
+    for value_bytes in VALUE_BYTES {
+        for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+            let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+            let mix = Mix { read_share: 0.0, ..mix("f", OPERATIONS_MAX) };
+            let size = Size { records: OPERATIONS_MAX as u64, inserts: 0, value_bytes };
+            let ycsb = loaded(&cluster, size, mix);
+            let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+            let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 50, 1).unwrap();
+            assert_sound(&invariants);
+            assert_eq!(statistics.types[Kind::ReadModifyWrite as usize].committed, 50);
+            let counts = match value_bytes {
+                32 => counts::<4>(&cluster),
+                128 => counts::<16>(&cluster),
+                _ => counts::<125>(&cluster),
+            };
+            assert_eq!(counts, [50; OPERATIONS_MAX], "{protocol:?}, {value_bytes} B: each once by each transaction");
+        }
+    }
+}
+
+/// How often each record was changed.
+fn counts<const WORDS: usize>(cluster: &Cluster) -> Vec<u64> {
+    let table = cluster.open_table::<u64, Row<WORDS>>("usertable").unwrap();
+    let mut counts = Vec::new();
+    cluster.inspect(&table, |row| counts.push(row.count())).unwrap();
+    counts
+}
+
+/// Those who insert at the same time, also from different processes, insert different keys, and ask for the latest.
+#[test]
+fn clients_that_do_not_know_each_other_insert_their_own() {
+    let cluster = Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let mix = Mix { read_share: 0.5, distribution: Distribution::Latest(0.99), ..mix("d", 2) };
+    let one = loaded(&cluster, size(100, 2_000), mix);
+    let other = Ycsb::open(&cluster, &one.parameters()).unwrap().with_mix(mix);
+    let mut ledgers = Vec::new();
+    for (seed, ycsb) in [&one, &other, &one].into_iter().enumerate() {
+        let mut worker = cluster.worker(WorkerOptions { coroutines: 3, ..WorkerOptions::default() }).unwrap();
+        ledgers.extend(worker.run(async |coroutine, session| {
+            let mut random = Prng::derive(seed as u64, coroutine as u64);
+            let mut done = Done::default();
+            for _ in 0..100 {
+                ycsb.transact(session, &mut random, &mut done).await.unwrap();
+            }
+            done
+        }));
+        assert!(worker.drain().unwrap());
+    }
+    assert!(ledgers.iter().all(|done| done.inserted > 50), "{ledgers:?}");
+    let after = After { ledgers: &ledgers, settled: true, unknown: 0 };
+    assert_sound(&one.invariants(&cluster, after).unwrap());
+}
+
+#[test]
+fn a_full_table_ends_a_run_and_nothing_else() {
+    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+        let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
+        let ycsb = loaded(&cluster, size(100, 200), mix("d", 1));
+        let length = Length::Transactions(1_000_000);
+        let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
+        let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
+        assert!(measured.table_full, "{protocol:?}");
+        assert_sound(&measured.invariants);
+        let inserted = measured.statistics.types[Kind::Insert as usize].committed;
+        assert!(inserted >= 200, "{protocol:?}: {inserted} inserted, and room for more");
+    }
+}
+
+#[test]
+fn without_transactions_nothing_is_claimed() {
+    for name in ["a", "d", "f"] {
+        let cluster = Cluster::embedded(options(Protocol::Unsynchronized, 3)).unwrap();
+        let ycsb = loaded(&cluster, size(20, 1_000), mix(name, 2));
+        let mut worker =
+            cluster.worker(WorkerOptions { yield_after_rounds: true, ..WorkerOptions::default() }).unwrap();
+        let (_, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 200, 1).unwrap();
+        assert_eq!(invariants.len(), NAMES.len());
+        let unclaimed = |one: &Invariant| one.holds.is_none() && one.detail.contains("no transactions");
+        assert!(invariants.iter().all(unclaimed), "{invariants:?}");
+    }
+}
+
+/// As much memory as is said to be needed is enough.
+#[test]
+fn nodes_are_sized_for_the_records() {
+    for (records, memory_nodes, replicas) in [(1, 1, 1), (20_000, 4, 2)] {
+        for (value_bytes, protocol) in [(32, Protocol::FORD), (128, Protocol::DrtmR), (1_000, Protocol::FORD)] {
+            let (setting, size) = (
+                Setting { memory_nodes, replicas, workers: 1, coroutines: 2 },
+                Size { records, inserts: 1_000, value_bytes },
+            );
+            let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;
+            let cluster = Cluster::embedded(ClusterOptions { memory_nodes, replicas, node_bytes, protocol }).unwrap();
+            let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
+            let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+            let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();
+            assert_sound(&invariants);
+            assert_eq!(statistics.committed(), 900, "{size:?}");
+        }
+    }
+}
+
+/// What is broken behind everyone's back must be found, and named: otherwise the checks above say nothing.
+#[test]
+fn invariants_that_do_not_hold_are_found() {
+    const NOTHING: Done = Done { changed: 0, inserted: 0, mixed: 0 };
+    let cluster = &Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let ycsb = &loaded(cluster, size(50, 100), mix("a", 1));
+    let found = |done: Done, settled: bool| {
+        let after = After { ledgers: &[done, NOTHING], settled, unknown: 0 };
+        let invariants = ycsb.invariants(cluster, after).unwrap();
+        (0..NAMES.len()).filter(|index| invariants[*index].holds == Some(false)).collect::<Vec<_>>()
+    };
+    assert!(found(NOTHING, true).is_empty());
+    assert_eq!(found(Done { mixed: 1, ..NOTHING }, true), [0], "somebody has seen a mixture");
+    assert_eq!(found(Done { inserted: 1, ..NOTHING }, true), [2], "an insert is lost");
+    assert_eq!(found(Done { changed: 1, ..NOTHING }, true), [3], "a change is lost");
+    assert_eq!(found(NOTHING, false), [6]);
+    let after = After { ledgers: &[], settled: true, unknown: 1 };
+    let holds: Vec<_> = ycsb.invariants(cluster, after).unwrap().iter().map(|one| one.holds).collect();
+    assert_eq!(holds[..4], [Some(true), Some(true), None, None], "nobody knows");
+
+    // By transactions that are none of YCSB's: each is undone by the next.
+    let table = cluster.open_table::<u64, Value>("usertable").unwrap();
+    let worker = &mut cluster.worker(WorkerOptions::default()).unwrap();
+    let (whole, next) = (Value::new(7, 0, 0), Value::new(7, 1, 5));
+    for (value, broken, why) in [
+        (mixture(&next, &whole), vec![0, 1], "a mixture of two values"),
+        (Value::new(8, 0, 0), vec![1], "another record's value"),
+        (next, vec![3], "a change that nobody has made"),
+        (Value::new(7, 1, 6), vec![3], "another one"),
+        (Value::new(1 << 63 | 9, 0, 0), vec![1, 2], "an inserted record's value"),
+    ] {
+        change(worker, async |tx| tx.write(&table, 7, value).await);
+        assert_eq!(found(NOTHING, true), broken, "{why}");
+    }
+    change(worker, async |tx| tx.write(&table, 7, whole).await);
+    assert!(found(NOTHING, true).is_empty());
+    change(worker, async |tx| tx.delete(&table, 7).await);
+    assert_eq!(found(NOTHING, true), [1], "a record is missing");
+    change(worker, async |tx| tx.insert(&table, 7, whole).await);
+    change(worker, async |tx| tx.insert(&table, 50, Value::new(50, 0, 0)).await);
+    assert_eq!(found(NOTHING, true), [1], "a record too many");
+    change(worker, async |tx| tx.delete(&table, 50).await);
+    let inserted = [1 << 63 | 1, 1 << 63 | 2];
+    change(worker, async |tx| tx.insert(&table, inserted[0], Value::new(inserted[0], 0, 3)).await);
+    assert!(found(Done { inserted: 1, ..NOTHING }, true).is_empty());
+    assert_eq!(found(NOTHING, true), [2], "an insert that nobody has made");
+    change(worker, async |tx| tx.insert(&table, inserted[1], Value::new(inserted[0], 0, 3)).await);
+    assert_eq!(found(Done { inserted: 1, ..NOTHING }, true), [1], "an inserted record that is there twice");
+    change(worker, async |tx| tx.delete(&table, inserted[1]).await);
+
+    // Who reads what is mixed, or another record's, says so.
+    let read_all = |worker: &mut Worker| {
+        let mut done = Done::default();
+        let few = Ycsb::open(cluster, &ycsb.parameters()).unwrap();
+        let few = few.with_mix(Mix { distribution: Distribution::Uniform, ..mix("c", OPERATIONS_MAX) });
+        worker.block_on(async |session| {
+            let mut random = Prng::new(9);
+            for _ in 0..200 {
+                few.run(session, Kind::Read, &mut random, &mut done).await.unwrap();
+            }
+        });
+        done.mixed
+    };
+    assert_eq!(read_all(worker), 0);
+    for value in [mixture(&next, &whole), Value::new(8, 0, 0)] {
+        change(worker, async |tx| tx.write(&table, 7, value).await);
+        assert!(read_all(worker) > 0, "{value:?}");
+    }
+}
+
+/// The first part of one value, the rest of another.
+fn mixture(first: &Value, rest: &Value) -> Value {
+    use zerocopy::{FromBytes, IntoBytes};
+    let mut bytes = rest.as_bytes().to_vec();
+    bytes[..64].copy_from_slice(&first.as_bytes()[..64]);
+    Value::read_from_bytes(&bytes).unwrap()
+}
+
+/// Runs a transaction, and waits until the backups have it.
+fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>) -> T {
+    let result = worker.block_on(async |session| session.transact(body).await).unwrap();
+    assert!(worker.drain().unwrap());
+    result
+}
+
+/// A read-modify-write that forgets what it has read loses changes: the check must see it, whatever the values look like.
+#[test]
+fn changes_that_overwrite_each_other_are_found() {
+    let cluster = Cluster::embedded(options(Protocol::Unsynchronized, 1)).unwrap();
+    let ycsb = loaded(&cluster, size(1, 0), mix("f", 1));
+    let table: Table<u64, Value> = cluster.open_table("usertable").unwrap();
+    let worker = WorkerOptions { yield_after_rounds: true, coroutines: 2, ..WorkerOptions::default() };
+    let mut worker = cluster.worker(worker).unwrap();
+    worker.run(async |_, session| {
+        let changed = session.transact(async |tx| {
+            let slot = tx.want_for(&table, 0, Intent::Update);
+            tx.fetch().await?;
+            let row = tx.get_mut(slot)?;
+            *row = Value::new(0, row.count() + 1, 5);
+            Ok(())
+        });
+        changed.await.unwrap();
+    });
+    drop(worker);
+    let cluster = cluster.with_protocol(Protocol::DrtmR);
+    let after = After { ledgers: &[Done { changed: 2, inserted: 0, mixed: 0 }], settled: true, unknown: 0 };
+    let changes = &ycsb.invariants(&cluster, after).unwrap()[3];
+    assert_eq!((changes.holds, changes.detail.as_str()), (Some(false), "1 changes are in the values, 2 committed"));
+}
