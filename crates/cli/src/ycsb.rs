@@ -55,7 +55,7 @@ pub(crate) struct YcsbOptions {
 fn mix(text: &str) -> Result<String, String> {
     match Mix::named(text) {
         Some(_) => Ok(text.to_owned()),
-        None if text == "e" => Err("it scans, and there are no ordered tables yet; there are a, b, c, d, f".to_owned()),
+        None if text == "e" => Err("it scans, and this table is a hash table; there are a, b, c, d, f".to_owned()),
         None => Err("there are a, b, c, d, f".to_owned()),
     }
 }

@@ -1,5 +1,5 @@
 //! YCSB, the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010): reads, updates, inserts and read-modify-writes of
-//! single records, most of them of a few hot ones. Core workloads a, b, c, d and f; e scans, which needs ordered tables.
+//! single records, most of them of a few hot ones. Core workloads a, b, c, d and f; e, which scans, is not here yet.
 //!
 //! | workload | operations                         | records                |
 //! | -------- | ---------------------------------- | ---------------------- |
