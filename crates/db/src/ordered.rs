@@ -341,13 +341,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let leaf = self.leaf(tx, &from, Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
             let first = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
-            for at in first..leaf.count() {
-                let key = K::decode(leaf.key(at));
-                if key > to || found.len() == limit {
-                    return Ok(found);
-                }
-                found.push((key, self.value(&leaf, at)?));
-            }
+            self.take(&leaf, first..leaf.count(), |key| key <= &to, limit, &mut found)?;
             match leaf.high().map(K::decode) {
                 Some(high) if high <= to => from = high,
                 _ => break,
@@ -369,19 +363,32 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let leaf = self.leaf(tx, &to, Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
             let behind = leaf.find(encoded(&to).bytes()).map_or_else(|at| at, |at| at + 1);
-            for at in (0..behind).rev() {
-                let key = K::decode(leaf.key(at));
-                if key < from || found.len() == limit {
-                    return Ok(found);
-                }
-                found.push((key, self.value(&leaf, at)?));
-            }
+            self.take(&leaf, (0..behind).rev(), |key| key >= &from, limit, &mut found)?;
             match neighbour(&K::decode(leaf.low()), true) {
                 Some(before) if before >= from => to = before,
                 _ => break,
             }
         }
         Ok(found)
+    }
+
+    /// Takes entries of a leaf, as long as their keys are of the range, and there are not enough.
+    fn take(
+        &self,
+        leaf: &Seen<'_>,
+        entries: impl Iterator<Item = usize>,
+        is_of_range: impl Fn(&K) -> bool,
+        limit: usize,
+        found: &mut Vec<(K, V)>,
+    ) -> Result<(), Error> {
+        for at in entries {
+            let key = K::decode(leaf.key(at));
+            if found.len() == limit || !is_of_range(&key) {
+                break;
+            }
+            found.push((key, self.value(leaf, at)?));
+        }
+        Ok(())
     }
 
     /// The first key of a range.
@@ -414,13 +421,13 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             tx.fetch().await?;
             // It may have gone; and the root was a leaf once.
             let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else { break };
-            if node.contains(bytes.bytes()) {
-                if hops > 0 {
-                    self.directory.learn([of_leaf(id, &node)]);
-                }
+            let is_it = node.contains(bytes.bytes());
+            if hops > 0 || !is_it {
+                self.directory.learn([of_leaf(id, &node)]);
+            }
+            if is_it {
                 return Ok(slot);
             }
-            self.directory.learn([of_leaf(id, &node)]);
             hint = node.side_of(bytes.bytes()).is_gt().then(|| node.next());
         }
         let path = self.descend(tx, key, intent).await?;

@@ -1,6 +1,7 @@
 //! Inserts and deletes at run time, for every protocol: what a program sees of them, keys that stay unique, absence that is
 //! validated, slots that are reused, replicas that stay byte-identical.
 
+#[macro_use]
 mod support;
 
 use std::cell::{Cell, RefCell};
@@ -24,26 +25,7 @@ use support::{
 
 type Rows = Table<u64, Words<1>>;
 
-macro_rules! suite {
-    ($($test:ident),* $(,)?) => { $(
-        mod $test {
-            #[test]
-            fn ford() { super::$test(remora::Protocol::FORD); }
-            #[test]
-            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
-            #[test]
-            fn farm() { super::$test(remora::Protocol::Farm); }
-            #[test]
-            fn fasst() { super::$test(remora::Protocol::Fasst); }
-            #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
-            #[test]
-            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
-        }
-    )* };
-}
-
-suite! {
+every_protocol! {
     what_is_inserted_is_there_until_it_is_deleted,
     own_inserts_and_deletes_are_seen,
     round_trips_are_exact,

@@ -1,5 +1,6 @@
 //! Ordered tables: a map, in order, whose ranges have no phantoms, whatever splits, merges, dies or remembers something wrong.
 
+#[macro_use]
 mod support;
 
 use std::cell::Cell;
@@ -19,26 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use support::{Words, embedded, on_every_fabric, options, seeds, table, worker};
 
-macro_rules! presets {
-    ($($test:ident),* $(,)?) => { $(
-        mod $test {
-            #[test]
-            fn farm() { super::$test(remora::Protocol::Farm); }
-            #[test]
-            fn fasst() { super::$test(remora::Protocol::Fasst); }
-            #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
-            #[test]
-            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
-            #[test]
-            fn ford() { super::$test(remora::Protocol::FORD); }
-            #[test]
-            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
-        }
-    )* };
-}
-
-presets! {
+every_protocol! {
     it_is_a_map,
     a_scan_sees_every_key_once,
     an_empty_range_is_filled_once,

@@ -2,6 +2,7 @@
 //! concerned, no answer is contradicted, and nothing is left. Every test was seen to fail with the rule that it is about
 //! taken away.
 
+#[macro_use]
 mod support;
 
 use std::cell::{Cell, RefCell};
@@ -19,26 +20,7 @@ use remora::{
 
 use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
 
-macro_rules! presets {
-    ($($test:ident),* $(,)?) => { $(
-        mod $test {
-            #[test]
-            fn farm() { super::$test(remora::Protocol::Farm); }
-            #[test]
-            fn fasst() { super::$test(remora::Protocol::Fasst); }
-            #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
-            #[test]
-            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
-            #[test]
-            fn ford() { super::$test(remora::Protocol::FORD); }
-            #[test]
-            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
-        }
-    )* };
-}
-
-presets! {
+every_protocol! {
     a_client_dies_at_every_step,
     a_recoverer_dies_at_every_step,
     an_inserter_dies_at_every_step,

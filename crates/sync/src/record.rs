@@ -172,17 +172,18 @@ impl RecordShape {
     /// NSDI 2014, section 4). The first line says so by its lock, and a checksum needs no order.
     pub fn install<W: Word>(&self, slot: &[W], image: &[u64]) {
         debug_assert_eq!(image.len(), self.image_words());
-        if self.scheme != ReadScheme::LineVersions || self.words <= LINE_WORDS {
+        if self.scheme != ReadScheme::LineVersions {
             return copy::write(slot, VERSION, image);
         }
-        for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
-            copy::write(slot, line, &[image[line - VERSION] | Version::INVISIBLE]);
+        let (first, further) = image.split_at(image.len().min(LINE_WORDS - VERSION));
+        let further = || (LINE_WORDS..).step_by(LINE_WORDS).zip(further.chunks(LINE_WORDS));
+        for (at, line) in further() {
+            copy::write(slot, at, &[line[0] | Version::INVISIBLE]);
         }
-        copy::write(slot, VERSION, &image[..LINE_WORDS - VERSION]);
-        for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
-            let (version, data) = (line - VERSION, &image[..(line + LINE_WORDS).min(self.words) - VERSION]);
-            copy::write(slot, line + 1, &data[version + 1..]);
-            copy::write(slot, line, &data[version..=version]);
+        copy::write(slot, VERSION, first);
+        for (at, line) in further() {
+            copy::write(slot, at + 1, &line[1..]);
+            copy::write(slot, at, &line[..1]);
         }
     }
 

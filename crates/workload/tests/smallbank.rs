@@ -1,21 +1,20 @@
 //! SmallBank on real and on seeded clusters: what must hold does, and every type costs its round trips.
 
+mod support;
+
 use remora::{Cluster, ClusterOptions, Protocol, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::smallbank::{Customers, Kind, SmallBank};
 use remora_workload::{Invariant, Statistics, Workload};
 
+use support::assert_sound;
+
+const NAMES: [&str; 4] =
+    ["money is conserved", "replicas are identical", "no lock is held", "every log entry is settled"];
 const NODE_BYTES: usize = 32 << 20;
 
 fn options(replicas: u8) -> ClusterOptions {
     ClusterOptions { memory_nodes: 3, replicas, node_bytes: NODE_BYTES, ..ClusterOptions::default() }
-}
-
-fn assert_sound(invariants: &[Invariant]) {
-    let names: Vec<_> = invariants.iter().map(|one| one.name).collect();
-    let expected = ["money is conserved", "replicas are identical", "no lock is held", "every log entry is settled"];
-    assert_eq!(names, expected);
-    assert!(invariants.iter().all(|one| one.holds == Some(true)), "{invariants:?}");
 }
 
 /// Transactions that have ended, if none was given up.
@@ -39,7 +38,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
         };
         let mut looks = 0;
         let measured = driver::run(&cluster, &bank, &run, &|| None, |_| looks += 1).unwrap();
-        assert_sound(&measured.invariants);
+        assert_sound(&measured.invariants, &NAMES);
         assert_eq!(ended(&measured.statistics) + measured.given_up, 20_001);
         assert!(looks > 0);
         let report = measured.report::<SmallBank>(&cluster, "shm", serde_json::Value::Null);
@@ -55,7 +54,7 @@ fn a_timed_run_ends_in_time() {
     let length = Length::Time(std::time::Duration::from_millis(300));
     let run = RunOptions { threads: 2, coroutines: 2, length, seed: 1, yield_after_rounds: false, rate: None };
     let measured = driver::run(&cluster, &bank, &run, &|| None, |_| ()).unwrap();
-    assert_sound(&measured.invariants);
+    assert_sound(&measured.invariants, &NAMES);
     assert!(measured.elapsed.as_secs_f64() < 3.0, "{:?}", measured.elapsed);
 }
 
@@ -67,7 +66,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
         let bank = SmallBank::load(&cluster, Customers::new(50, 0.1, 0.9)).unwrap();
         let mut worker = cluster.worker(WorkerOptions { coroutines: 6, seed, ..WorkerOptions::default() }).unwrap();
         let (statistics, invariants) = driver::run_here(&cluster, &bank, &mut worker, 40, seed).unwrap();
-        assert_sound(&invariants);
+        assert_sound(&invariants, &NAMES);
         assert_eq!(ended(&statistics), 6 * 40, "seed {seed}");
         let user = |cause: &str| cause == "user";
         conflicts += statistics.aborted.iter().filter(|(cause, _)| !user(cause)).map(|(_, count)| count).sum::<u64>();
@@ -119,7 +118,7 @@ fn invariants_that_do_not_hold_are_found() {
     let cluster = Cluster::embedded(options(3)).unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(100)).unwrap();
     let after = |ledgers, settled, unknown| remora_workload::After { ledgers, settled, unknown };
-    assert_sound(&bank.invariants(&cluster, after(&[5, -5], true, 0)).unwrap());
+    assert_sound(&bank.invariants(&cluster, after(&[5, -5], true, 0)).unwrap(), &NAMES);
     let holds = |invariants: Vec<Invariant>| invariants.iter().map(|one| one.holds).collect::<Vec<_>>();
     let (yes, no) = (Some(true), Some(false));
     assert_eq!(holds(bank.invariants(&cluster, after(&[1], true, 0)).unwrap()), [no, yes, yes, yes]);
@@ -148,11 +147,11 @@ fn a_ledger_knows_what_nobody_was_told() {
         let bank = SmallBank::load(&cluster, Customers::standard(500)).unwrap().with_ledger(&cluster).unwrap();
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
         let (_, invariants) = driver::run_here(&cluster, &bank, &mut worker, 200, 1).unwrap();
-        assert_sound(&invariants);
+        assert_sound(&invariants, &NAMES);
         let bank = SmallBank::open(&cluster, &bank.parameters()).unwrap();
         assert!(bank.has_ledger());
         let untold = || remora_workload::After { ledgers: &[], settled: true, unknown: 3 };
-        assert_sound(&bank.invariants(&cluster, untold()).unwrap());
+        assert_sound(&bank.invariants(&cluster, untold()).unwrap(), &NAMES);
         // Money that nobody has paid in.
         let savings = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
         worker.block_on(async |session| {

@@ -1,5 +1,7 @@
 //! TATP on real and on seeded clusters, by every protocol: what must hold does, and what does not is found.
 
+mod support;
+
 use remora::{Cluster, ClusterOptions, Error, Protocol, Transaction, Worker, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::tatp::population::{
@@ -7,6 +9,8 @@ use remora_workload::tatp::population::{
 };
 use remora_workload::tatp::{Changes, Kind, Subscribers, Tatp};
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
+
+use support::{assert_sound, serializable};
 
 const NAMES: [&str; 6] = [
     "call forwarding adds up",
@@ -19,16 +23,6 @@ const NAMES: [&str; 6] = [
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
     ClusterOptions { memory_nodes: 3, replicas, node_bytes: 16 << 20, protocol }
-}
-
-fn serializable() -> impl Iterator<Item = Protocol> {
-    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
-}
-
-#[track_caller]
-fn assert_sound(invariants: &[Invariant]) {
-    assert_eq!(invariants.iter().map(|one| one.name).collect::<Vec<_>>(), NAMES);
-    assert!(invariants.iter().all(|one| one.holds == Some(true)), "{invariants:#?}");
 }
 
 fn by_user(statistics: &Statistics) -> u64 {
@@ -44,7 +38,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             let length = Length::Transactions(20_001);
             let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
             let measured = driver::run(&cluster, &tatp, &run, &|| None, |_| ()).unwrap();
-            assert_sound(&measured.invariants);
+            assert_sound(&measured.invariants, &NAMES);
             let statistics = &measured.statistics;
             assert_eq!(statistics.committed() + by_user(statistics) + measured.given_up, 20_001, "{protocol:?}");
             let report = measured.report::<Tatp>(&cluster, "shm", serde_json::Value::Null);
@@ -63,7 +57,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
             let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
             let mut worker = cluster.worker(worker).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &tatp, &mut worker, 60, seed).unwrap();
-            assert_sound(&invariants);
+            assert_sound(&invariants, &NAMES);
             let user = by_user(&statistics);
             assert_eq!(statistics.committed() + user, 6 * 60, "{protocol:?}, seed {seed}");
             conflicts += statistics.types.iter().map(|one| one.aborted).sum::<u64>() - user;
@@ -96,7 +90,7 @@ fn rows_come_and_go_for_long() {
             ledger
         });
         let settled = worker.drain().unwrap();
-        assert_sound(&tatp.invariants(&cluster, After { ledgers: &ledgers, settled, unknown: 0 }).unwrap());
+        assert_sound(&tatp.invariants(&cluster, After { ledgers: &ledgers, settled, unknown: 0 }).unwrap(), &NAMES);
         assert!(ledgers.iter().all(|ledger| ledger.inserted > 100 && ledger.deleted > 100), "{ledgers:?}");
     }
 }
@@ -158,7 +152,7 @@ fn nodes_are_sized_for_the_population() {
         let tatp = Tatp::load(&cluster, Subscribers::new(subscribers), 1).unwrap();
         let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
         let (_, invariants) = driver::run_here(&cluster, &tatp, &mut worker, 500, 1).unwrap();
-        assert_sound(&invariants);
+        assert_sound(&invariants, &NAMES);
     }
 }
 

@@ -1,9 +1,13 @@
 //! YCSB on real and on seeded clusters, by every protocol: what must hold does, and what does not is found.
 
+mod support;
+
 use remora::{Cluster, ClusterOptions, Error, Intent, Protocol, Table, Transaction, Worker, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::ycsb::{Distribution, Done, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
+
+use support::{assert_sound, serializable};
 
 const NAMES: [&str; 7] = [
     "every value was written in one piece",
@@ -35,16 +39,6 @@ fn loaded(cluster: &Cluster, size: Size, mix: Mix) -> Ycsb {
     Ycsb::load(cluster, size).unwrap().with_mix(mix)
 }
 
-fn serializable() -> impl Iterator<Item = Protocol> {
-    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
-}
-
-#[track_caller]
-fn assert_sound(invariants: &[Invariant]) {
-    assert_eq!(invariants.iter().map(|one| one.name).collect::<Vec<_>>(), NAMES);
-    assert!(invariants.iter().all(|one| one.holds == Some(true)), "{invariants:#?}");
-}
-
 fn aborted(statistics: &Statistics) -> u64 {
     statistics.types.iter().map(|one| one.aborted).sum()
 }
@@ -61,7 +55,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             let length = Length::Transactions(TRANSACTIONS);
             let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
             let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
-            assert_sound(&measured.invariants);
+            assert_sound(&measured.invariants, &NAMES);
             let committed = measured.statistics.committed();
             assert_eq!(committed + measured.given_up, TRANSACTIONS, "{protocol:?}, {name}");
             let types = &measured.statistics.types;
@@ -86,7 +80,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
                 let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
                 let mut worker = cluster.worker(worker).unwrap();
                 let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 40, seed).unwrap();
-                assert_sound(&invariants);
+                assert_sound(&invariants, &NAMES);
                 assert_eq!(statistics.committed(), 6 * 40, "{protocol:?}, seed {seed}");
                 conflicts += aborted(&statistics);
                 inserted += statistics.types[Kind::Insert as usize].committed;
@@ -125,7 +119,7 @@ fn every_type_costs_its_round_trips() {
         }
         let after = After { ledgers: &[done], settled: true, unknown: 0 };
         assert_eq!(done, Done { changed: 400, inserted: 200, mixed: 0 });
-        assert_sound(&ycsb.invariants(&cluster, after).unwrap());
+        assert_sound(&ycsb.invariants(&cluster, after).unwrap(), &NAMES);
     }
 }
 
@@ -140,7 +134,7 @@ fn records_of_a_transaction_are_different_ones() {
             let ycsb = loaded(&cluster, size, mix);
             let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 50, 1).unwrap();
-            assert_sound(&invariants);
+            assert_sound(&invariants, &NAMES);
             assert_eq!(statistics.types[Kind::ReadModifyWrite as usize].committed, 50);
             let counts = match value_bytes {
                 32 => counts::<4>(&cluster),
@@ -182,7 +176,7 @@ fn clients_that_do_not_know_each_other_insert_their_own() {
     }
     assert!(ledgers.iter().all(|done| done.inserted > 50), "{ledgers:?}");
     let after = After { ledgers: &ledgers, settled: true, unknown: 0 };
-    assert_sound(&one.invariants(&cluster, after).unwrap());
+    assert_sound(&one.invariants(&cluster, after).unwrap(), &NAMES);
 }
 
 #[test]
@@ -194,7 +188,7 @@ fn a_full_table_ends_a_run_and_nothing_else() {
         let run = RunOptions { threads: 2, coroutines: 4, length, seed: 7, yield_after_rounds: false, rate: None };
         let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
         assert!(measured.table_full, "{protocol:?}");
-        assert_sound(&measured.invariants);
+        assert_sound(&measured.invariants, &NAMES);
         let inserted = measured.statistics.types[Kind::Insert as usize].committed;
         assert!(inserted >= 200, "{protocol:?}: {inserted} inserted, and room for more");
     }
@@ -228,7 +222,7 @@ fn nodes_are_sized_for_the_records() {
             let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
             let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();
-            assert_sound(&invariants);
+            assert_sound(&invariants, &NAMES);
             assert_eq!(statistics.committed(), 900, "{size:?}");
         }
     }

@@ -27,6 +27,11 @@ impl<K: Ord> Known<K> {
     }
 }
 
+/// The leaf that has a key between its fences, and its low fence.
+fn at<'l, K: Ord>(leaves: &'l BTreeMap<K, Known<K>>, key: &K) -> Option<(&'l K, &'l Known<K>)> {
+    leaves.range(..=key).next_back().filter(|(_, leaf)| leaf.ends_behind(key))
+}
+
 impl<K> Default for Directory<K> {
     fn default() -> Directory<K> {
         Directory { leaves: RwLock::default() }
@@ -36,16 +41,15 @@ impl<K> Default for Directory<K> {
 impl<K: Ord + Copy> Directory<K> {
     /// The leaf of a key, as far as it knows.
     pub(super) fn find(&self, key: &K) -> Option<u64> {
-        self.chain(key, key, 1).pop()
+        let leaves = self.leaves.read().unwrap_or_else(PoisonError::into_inner);
+        at(&leaves, key).map(|(_, leaf)| leaf.id)
     }
 
     /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at most so many.
     pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
         let leaves = self.leaves.read().unwrap_or_else(PoisonError::into_inner);
         let mut chain = Vec::with_capacity(max.min(64));
-        let Some((low, first)) = leaves.range(..=from).next_back().filter(|(_, leaf)| leaf.ends_behind(from)) else {
-            return chain;
-        };
+        let Some((low, first)) = at(&leaves, from) else { return chain };
         chain.push(first.id);
         let mut end = first.high;
         for (low, leaf) in leaves.range((Bound::Excluded(low), Bound::Included(to))) {

@@ -115,7 +115,7 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Iterator for Builder<I> {
 pub struct TreeInspection {
     /// Keys.
     pub rows: u64,
-    /// Leaves, and those of them that are empty.
+    /// Leaves.
     pub leaves: u64,
     /// Those that have no entries.
     pub empty_leaves: u64,
@@ -145,7 +145,7 @@ impl TreeInspection {
         let mut of_level = None;
         while !level.is_empty() {
             self.levels += 1;
-            let (mut below, mut left) = (Vec::new(), None);
+            let mut below = Vec::new();
             for (index, (id, low)) in level.iter().enumerate() {
                 let image = nodes.remove(id).ok_or_else(|| format!("node {id:#x} is not there"))?;
                 let fault = |what: String| format!("node {id:#x}: {what}");
@@ -156,10 +156,9 @@ impl TreeInspection {
                 }
                 of_level = Some(node.level());
                 let (next, high) = level.get(index + 1).map_or((0, None), |(id, low)| (*id, Some(&low[..])));
-                if node.low() != low || node.high() != high || left.is_some_and(|left| left != *id) {
+                if node.low() != low || node.high() != high {
                     return Err(fault("its place".to_owned()));
                 }
-                left = Some(node.next());
                 if node.next() != next {
                     return Err(fault(format!("it is linked to {:#x}", node.next())));
                 }

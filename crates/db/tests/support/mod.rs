@@ -22,6 +22,27 @@ use remora::{
 use remora::{Worker, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// Runs each of these functions as a test of every protocol that promises serializable transactions.
+#[allow(unused_macros, reason = "every test target uses a part of it")]
+macro_rules! every_protocol {
+    ($($test:ident),* $(,)?) => { $(
+        mod $test {
+            #[test]
+            fn farm() { super::$test(remora::Protocol::Farm); }
+            #[test]
+            fn fasst() { super::$test(remora::Protocol::Fasst); }
+            #[test]
+            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
+            #[test]
+            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
+            #[test]
+            fn ford() { super::$test(remora::Protocol::FORD); }
+            #[test]
+            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
+        }
+    )* };
+}
+
 /// A record of so many words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]

@@ -1,6 +1,6 @@
 //! What must hold of YCSB's table when nothing runs.
 
-use remora::{Cluster, Error, Inspection, Table};
+use remora::{Cluster, Error};
 
 use crate::report::Invariant;
 use crate::ycsb::draw::INSERTED;
@@ -53,7 +53,7 @@ impl Found {
 /// Walks the table. Needs quiet.
 pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
     let mut found = Found { seen: vec![false; ycsb.records() as usize], ..Found::default() };
-    let table = each_size!(&ycsb.table, table => inspect(cluster, table, &mut found)?);
+    let table = each_size!(&ycsb.table, table => cluster.inspect(table, |row| found.look(row))?);
     found.inserted.sort_unstable();
     let keys = found.inserted.len();
     found.inserted.dedup();
@@ -84,12 +84,4 @@ pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> 
     let mut all = vec![whole, loaded, inserts, changes];
     all.extend(invariants::of_tables(&[table], after.settled));
     Ok(invariants::claimed_by(cluster.protocol(), all))
-}
-
-fn inspect<const WORDS: usize>(
-    cluster: &Cluster,
-    table: &Table<u64, Row<WORDS>>,
-    found: &mut Found,
-) -> Result<Inspection, Error> {
-    cluster.inspect(table, |row| found.look(row))
 }

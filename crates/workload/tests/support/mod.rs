@@ -1,0 +1,17 @@
+//! What the tests of workloads share.
+#![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
+
+use remora::Protocol;
+use remora_workload::Invariant;
+
+/// The protocols that promise serializable transactions.
+pub fn serializable() -> impl Iterator<Item = Protocol> {
+    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable())
+}
+
+/// These invariants were looked at, and hold.
+#[track_caller]
+pub fn assert_sound(invariants: &[Invariant], names: &[&str]) {
+    assert_eq!(invariants.iter().map(|one| one.name).collect::<Vec<_>>(), names);
+    assert!(invariants.iter().all(|one| one.holds == Some(true)), "{invariants:#?}");
+}
