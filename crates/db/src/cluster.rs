@@ -56,6 +56,8 @@ pub struct TableOptions {
     pub replicas: Option<u8>,
     /// Parts that it is spread over; one for each memory node if `None`.
     pub shards: Option<u16>,
+    /// The memory node that has the primary of its first part, counted from 0; those of the others are at the ones behind.
+    pub first_node: u16,
     /// How torn records are told; chosen by the record's size and the fabric if `None`.
     pub read_scheme: Option<ReadScheme>,
 }
@@ -64,7 +66,7 @@ impl TableOptions {
     /// A table of so many rows, otherwise as the cluster has it.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
-        TableOptions { rows, replicas: None, shards: None, read_scheme: None }
+        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None }
     }
 }
 
@@ -322,8 +324,9 @@ impl Cluster {
             shard_bytes: sizes.shard_bytes,
         };
         let client = self.inner.admin.incarnation.into();
-        let (_, metadata) =
-            self.administer(async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec).await)?;
+        let first = NodeId(options.first_node);
+        let create = async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec, first).await;
+        let (_, metadata) = self.administer(create)?;
         // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
         // be of one instant.
         if atomic_line {

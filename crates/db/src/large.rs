@@ -181,7 +181,7 @@ impl LargeOptions {
     }
 
     fn heads(&self) -> TableOptions {
-        TableOptions { rows: self.rows, replicas: self.replicas, shards: self.shards, read_scheme: None }
+        TableOptions { replicas: self.replicas, shards: self.shards, ..TableOptions::for_rows(self.rows) }
     }
 
     fn chunks(&self) -> TableOptions {

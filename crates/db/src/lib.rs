@@ -146,7 +146,7 @@ pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use error::{Error, OpenError, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
-pub use ordered::{Ordered, OrderedOptions, TreeInspection};
+pub use ordered::{Design, Ordered, OrderedOptions, TreeInspection};
 pub use pool::Db;
 pub use table::{Key, OrderedKey, Record, Table};
 pub use transaction::{Begun, Slot, Transaction};

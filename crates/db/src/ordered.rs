@@ -1,14 +1,15 @@
 //! Ordered tables: a B-link tree whose nodes are records.
 //!
 //! ```text
-//! table NAME/nodes     id u64 -> node: 992 bytes, see `remora_index::btree`
+//! table NAME/leaves    id u64 -> node of level 0: 992 bytes, see `remora_index::btree`
+//! table NAME/inner     id u64 -> node of another level
 //!
 //! insert    the leaf := with another entry              if it is full: the leaf and its parent, and a new leaf
 //! remove    the leaf := without it                      if it is empty then: its neighbour and its parent, and a leaf less
 //! scan      the leaves of the range, together
 //! ```
 //!
-//! All of it is parts of the transaction that does it, over an ordinary table. So splits and merges are replicated, recovered
+//! All of it is parts of the transaction that does it, over ordinary tables. So splits and merges are replicated, recovered
 //! and serializable with whatever else it does, under every protocol, and a client that dies within one leaves all of it or
 //! nothing.
 //!
@@ -20,7 +21,7 @@
 //!    That is all the protection from phantoms that there is: what is inserted or removed changes the version of its leaf.
 //! 2. Hence **inner nodes are hints**, and so is what clients remember of them (`ordered/directory.rs`). Nobody need validate
 //!    them but who changes them. (What a transaction has read it validates; so it reads them only if nothing is remembered.)
-//! 3. **The root has id 0 for ever**, and when it is split, its content goes to two new nodes. Ids of other nodes are drawn
+//! 3. **The root has id 0 for ever**, and when it is split, its content goes to two new nodes. It is never a leaf. Ids of other nodes are drawn
 //!    from those of the transactions that insert them; should one come again while the first is there, its transaction aborts.
 //!    By 1, it would do no harm if it came again later.
 //! 4. **An inner node has a child.** A leaf that becomes empty is merged with a neighbour, and so is each ancestor that has no
@@ -30,18 +31,19 @@
 //! # Round trips
 //!
 //! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of up to 60 leaves; validation
-//! is as for one record, or for so many. If nothing is known, it is one for each level. [`Ordered::insert`] and
+//! is as for one record, or for so many. If nothing is known, it is one for each level, or one to ask ([`Design`]). [`Ordered::insert`] and
 //! [`Ordered::remove`] are updates of one record, but for splits and merges: those read the path from the root, and then all
 //! that is new or goes together. A split is seen by others as a leaf that has lost the upper half of its keys: they follow its
 //! link, and remember it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use remora_index::IndexError;
-use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, Shape};
+use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 use remora_memory::{Fingerprint, MemoryError, ReadScheme};
 use remora_sync::{FetchedRecord, KeyHash};
 use remora_txn::{Abort, Inspection, Intent, scan};
@@ -56,11 +58,9 @@ mod directory;
 mod load;
 
 use directory::Directory;
-use load::Builder;
 pub use load::TreeInspection;
+use load::{Builder, Nodes};
 
-/// Id of the root.
-const ROOT: u64 = 0;
 /// Links that are followed from a leaf that was split, before its key is looked for from the root.
 const HOPS_MAX: u32 = 4;
 /// Leaves that a scan asks for at a time: as many as one round has room for, under every protocol.
@@ -82,7 +82,23 @@ type Seen<'t> = Node<&'t [u8]>;
 #[derive(Clone, Copy)]
 struct Step {
     id: u64,
+    level: u16,
     slot: Slot<NodeRecord>,
+}
+
+/// Where the nodes of an ordered table lie, and so how a client finds a leaf that it remembers nothing of. The three designs
+/// are those of Ziegler et al., SIGMOD 2019. Whatever finds a leaf, it is read, locked and validated as a record like any
+/// other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Design {
+    /// Fine-grained, one-sided: all nodes are spread over the memory nodes, and clients READ their way from the root.
+    #[default]
+    Fine,
+    /// Inner nodes lie at one memory node (counted from 0), whose CPU says which leaf it is; leaves are spread, and READ.
+    Hybrid(u16),
+    /// Coarse-grained, two-sided: the whole table lies at one memory node, whose CPU finds the leaf and sends it. For one
+    /// that owns a range: a table for each range.
+    Coarse(u16),
 }
 
 /// Of a new ordered table.
@@ -92,15 +108,15 @@ pub struct OrderedOptions {
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
-    /// Parts that its nodes are spread over; one for each memory node if `None`.
-    pub shards: Option<u16>,
+    /// Where its nodes lie. Under FORD, whose memory nodes' CPUs do nothing, clients READ their way in any case.
+    pub design: Design,
 }
 
 impl OrderedOptions {
     /// For so many keys, otherwise as the cluster has it.
     #[must_use]
     pub fn for_rows(rows: u64) -> OrderedOptions {
-        OrderedOptions { rows, replicas: None, shards: None }
+        OrderedOptions { rows, replicas: None, design: Design::Fine }
     }
 }
 
@@ -133,14 +149,15 @@ impl OrderedOptions {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ordered<K, V> {
-    nodes: Table<u64, NodeRecord>,
+    inner: Table<u64, NodeRecord>,
+    leaves: Table<u64, NodeRecord>,
     shape: Shape,
     directory: Arc<Directory<K>>,
     types: PhantomData<fn(K) -> V>,
 }
 
 impl Cluster {
-    /// Creates an ordered table, empty: a table `name/nodes`. Refuses values of which a node has not room for four: of more
+    /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`. Refuses values of which a node has not room for four: of more
     /// than 232 bytes beside keys of 8.
     pub fn create_ordered<K: OrderedKey, V: Record>(
         &self,
@@ -161,38 +178,57 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
-        let nodes = TableOptions {
-            // Some that come while others go.
-            rows: shape.nodes_for(options.rows) + 16,
-            replicas: options.replicas,
-            shards: options.shards,
-            read_scheme: Some(ReadScheme::Checksum),
+        let (leaves, inner) = shape.nodes_for(options.rows);
+        let create = |what, nodes, node: Option<u16>| {
+            let options = TableOptions {
+                // Some that come while others go.
+                rows: nodes + 16,
+                replicas: options.replicas,
+                shards: node.map(|_| 1),
+                first_node: node.unwrap_or(0),
+                read_scheme: Some(ReadScheme::Checksum),
+            };
+            self.create_table_as(&part(name, what), fingerprint::<K, V>(), options)
         };
-        let nodes = self.create_table_as(&nodes_of(name), fingerprint::<K, V>(), nodes)?;
+        let (of_leaves, of_inner) = match options.design {
+            Design::Fine => (None, None),
+            Design::Hybrid(node) => (None, Some(node)),
+            Design::Coarse(node) => (Some(node), Some(node)),
+        };
+        let (leaves, inner) = (create(LEAVES, leaves, of_leaves)?, create(INNER, inner, of_inner)?);
         let rows = rows.map(|(key, value)| (encoded(&key).bytes().to_vec(), value.as_bytes().to_vec()));
         let mut builder = Builder::new(shape, rows);
-        self.load(&nodes, builder.by_ref().map(|(id, image)| (id, NodeRecord(image))))?;
+        let record = |(id, image)| (id, NodeRecord(image));
+        self.load(&leaves, builder.by_ref().map(record))?;
         if let Some(key) = builder.unsorted {
             let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(IndexError::Unsorted { table: name.to_owned(), key });
+            return Err(IndexError::Unsorted { table: name.to_owned(), key }.into());
         }
-        Ok(Ordered::new(nodes, shape))
+        self.load(&inner, builder.inner().into_iter().map(record))?;
+        Ok(Ordered::new(inner, leaves, shape))
     }
 
     /// Opens an ordered table that exists. What is remembered of where its keys are is this handle's and its clones' own.
     pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
         let shape = shape::<K, V>()?;
-        Ok(Ordered::new(self.open_table_as(&nodes_of(name), fingerprint::<K, V>())?, shape))
+        let open = |what| self.open_table_as(&part(name, what), fingerprint::<K, V>());
+        Ok(Ordered::new(open(INNER)?, open(LEAVES)?, shape))
     }
 
-    /// Reads a whole ordered table while nothing runs: whether its nodes are as records should be, and a tree. (Nodes that
-    /// make no sense at all are not in the tree.)
+    /// Reads a whole ordered table while nothing runs: whether its inner nodes and its leaves are as records should be, and a
+    /// tree. (Nodes that make no sense at all are not in the tree.)
     pub fn inspect_ordered<K: OrderedKey, V: Record>(
         &self,
         ordered: &Ordered<K, V>,
-    ) -> Result<(Inspection, TreeInspection), Error> {
-        let records = self.inspect(&ordered.nodes, |_| ())?;
-        let (table, mut nodes) = (ordered.nodes.untyped(), std::collections::BTreeMap::new());
+    ) -> Result<([Inspection; 2], TreeInspection), Error> {
+        let records = [self.inspect(&ordered.inner, |_| ())?, self.inspect(&ordered.leaves, |_| ())?];
+        let nodes = Nodes { inner: self.images(&ordered.inner)?, leaves: self.images(&ordered.leaves)? };
+        Ok((records, load::inspect(ordered.shape, nodes)))
+    }
+
+    /// The nodes of a table by their ids.
+    fn images(&self, nodes: &Table<u64, NodeRecord>) -> Result<BTreeMap<u64, Image>, Error> {
+        let (table, mut nodes) = (nodes.untyped(), BTreeMap::new());
         let shape = table.shape();
         let key_at = shape.key_places().next().unwrap_or(0);
         let mut value = Vec::new();
@@ -209,12 +245,15 @@ impl Cluster {
             Ok(())
         };
         self.administer(async |lane| scan(lane, table, shape.record_bytes(), visit).await)?;
-        Ok((records, load::inspect(ordered.shape, nodes)))
+        Ok(nodes)
     }
 }
 
-fn nodes_of(name: &str) -> String {
-    format!("{name}/nodes")
+const INNER: &str = "inner";
+const LEAVES: &str = "leaves";
+
+fn part(name: &str, what: &str) -> String {
+    format!("{name}/{what}")
 }
 
 fn fingerprint<K: OrderedKey, V: Record>() -> Fingerprint {
@@ -266,8 +305,20 @@ fn ends<K: OrderedKey>(range: &impl RangeBounds<K>) -> Option<(K, K)> {
 const CHANGED: Error = Error::Aborted(Abort::Changed);
 
 impl<K: OrderedKey, V: Record> Ordered<K, V> {
-    fn new(nodes: Table<u64, NodeRecord>, shape: Shape) -> Ordered<K, V> {
-        Ordered { nodes, shape, directory: Arc::default(), types: PhantomData }
+    fn new(inner: Table<u64, NodeRecord>, leaves: Table<u64, NodeRecord>, shape: Shape) -> Ordered<K, V> {
+        Ordered { inner, leaves, shape, directory: Arc::default(), types: PhantomData }
+    }
+
+    /// A handle that remembers nothing of where keys are, for measurements: every operation asks, or reads its way from the
+    /// root.
+    #[must_use]
+    pub fn without_memory(&self) -> Ordered<K, V> {
+        Ordered { directory: Arc::new(Directory::forgetful()), ..self.clone() }
+    }
+
+    /// The nodes of a level.
+    fn of_level(&self, level: u16) -> &Table<u64, NodeRecord> {
+        if level == 0 { &self.leaves } else { &self.inner }
     }
 
     /// The value of a key.
@@ -411,23 +462,28 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     // ---- finding ----------------------------------------------------------------------------------------------------
 
-    /// The leaf of a key, which is in the read set from now on. First where it is remembered to be, then from the root.
+    /// The leaf of a key, which is in the read set from now on. First where it is remembered to be; if nothing is remembered,
+    /// where the memory node's CPU says, if there is one to be asked; and then from the root.
     async fn leaf(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) -> Result<Slot<NodeRecord>, Error> {
         let bytes = encoded(key);
         let mut hint = self.directory.find(key);
-        for hops in 0..=HOPS_MAX {
+        let mut is_known = hint.is_some();
+        if !is_known {
+            hint = tx.locate_in_tree(&self.inner, &self.leaves, bytes.bytes(), intent).await?;
+        }
+        for _ in 0..=HOPS_MAX {
             let Some(id) = hint else { break };
-            let slot = tx.want_for(&self.nodes, id, intent);
+            let slot = tx.want_for(&self.leaves, id, intent);
             tx.fetch().await?;
-            // It may have gone; and the root was a leaf once.
-            let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else { break };
+            let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else { break }; // it has gone
             let is_it = node.contains(bytes.bytes());
-            if hops > 0 || !is_it {
+            if !is_it || !is_known {
                 self.directory.learn([of_leaf(id, &node)]);
             }
             if is_it {
                 return Ok(slot);
             }
+            is_known = false;
             hint = node.side_of(bytes.bytes()).is_gt().then(|| node.next());
         }
         let path = self.descend(tx, key, intent).await?;
@@ -437,29 +493,28 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// The way from the root to the leaf of a key. Whoever is to change the leaf and its parent names them so.
     async fn descend(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) -> Result<Vec<Step>, Error> {
         let bytes = encoded(key);
-        let (mut path, mut id, mut level) = (Vec::new(), ROOT, None);
+        let (mut path, mut id, mut below) = (Vec::new(), ROOT, None);
         loop {
-            let of_leaves = matches!(level, Some(0));
-            let slot = tx.want_for(&self.nodes, id, if of_leaves { intent } else { Intent::Read });
+            let is_leaf = below == Some(1);
+            let (table, intent) = if is_leaf { (&self.leaves, intent) } else { (&self.inner, Intent::Read) };
+            let slot = tx.want_for(table, id, intent);
             tx.fetch().await?;
             // Whatever led here was read in this transaction, and has changed since.
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
-            if level.is_some_and(|level| level != node.level()) || !node.contains(bytes.bytes()) {
+            let level = node.level();
+            if below.is_some_and(|above| above != level + 1) || !node.contains(bytes.bytes()) {
                 return Err(CHANGED);
             }
-            path.push(Step { id, slot });
-            match node.level() {
-                0 => {
-                    if id == ROOT {
-                        self.directory.learn([of_leaf(id, &node)]);
-                        tx.want_for(&self.nodes, id, intent);
-                    }
-                    return Ok(path);
-                }
+            if (level == 0) != is_leaf {
+                return Err(self.damaged(Damaged("the root's level")));
+            }
+            path.push(Step { id, level, slot });
+            match level {
+                0 => return Ok(path),
                 1 => self.directory.learn(children(&node)),
                 _ => {}
             }
-            (id, level) = (node.child(node.child_of(bytes.bytes())), Some(node.level() - 1));
+            (id, below) = (node.child(node.child_of(bytes.bytes())), Some(level));
         }
     }
 
@@ -467,7 +522,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     async fn ask_ahead(&self, tx: &mut Transaction<'_, '_>, from: &K, to: &K, max: usize) -> Result<usize, Error> {
         let leaves = self.directory.chain(from, to, max);
         for id in &leaves {
-            tx.want(&self.nodes, *id);
+            tx.want(&self.leaves, *id);
         }
         tx.fetch().await?;
         Ok(leaves.len())
@@ -501,10 +556,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             from -= 1;
         }
         for step in &path[from.saturating_sub(1)..] {
-            tx.want_for(&self.nodes, step.id, Intent::Update);
+            tx.want_for(self.of_level(step.level), step.id, Intent::Update);
         }
         // A node beside each that is full, and one below the root for what it has.
-        let new: Vec<Step> = (from..path.len() + usize::from(from == 0)).map(|_| self.want_new(tx)).collect();
+        let for_root = path.first().filter(|_| from == 0);
+        let new: Vec<Step> =
+            for_root.into_iter().chain(&path[from..]).map(|step| self.want_new(tx, step.level)).collect();
         tx.fetch().await?;
         if new.iter().any(|new| tx.find(new.slot).is_some()) {
             return Err(CHANGED);
@@ -513,9 +570,9 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     }
 
     /// A record for a node that nobody has seen.
-    fn want_new(&self, tx: &mut Transaction<'_, '_>) -> Step {
+    fn want_new(&self, tx: &mut Transaction<'_, '_>, level: u16) -> Step {
         let id = KeyHash::of(&[tx.id().to_bits(), tx.named() as u64]).word;
-        Step { id, slot: tx.want_for(&self.nodes, id, Intent::Insert) }
+        Step { id, level, slot: tx.want_for(self.of_level(level), id, Intent::Insert) }
     }
 
     /// The same, once everything is there. The nodes of the path from `from` on are full, and there are as many new ones, or
@@ -591,13 +648,13 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let (to_left, mut id) = if at > 0 { (true, node.child(at - 1)) } else { (false, node.child(1)) };
         // What is left of two goes on, what is right of it is deleted.
         let (ours, theirs) = if to_left { (Intent::Delete, Intent::Update) } else { (Intent::Update, Intent::Delete) };
-        tx.want_for(&self.nodes, parent.id, Intent::Update);
+        tx.want_for(self.of_level(parent.level), parent.id, Intent::Update);
         for step in path {
-            tx.want_for(&self.nodes, step.id, ours);
+            tx.want_for(self.of_level(step.level), step.id, ours);
         }
         let mut beside = Vec::with_capacity(path.len());
-        for _ in path {
-            let slot = tx.want_for(&self.nodes, id, theirs);
+        for step in path {
+            let slot = tx.want_for(self.of_level(step.level), id, theirs);
             tx.fetch().await?;
             beside.push(slot);
             let node = self.find(tx, slot)?.ok_or(CHANGED)?;
@@ -673,14 +730,14 @@ impl<K, V> Ordered<K, V> {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.nodes.name().strip_suffix("/nodes").unwrap_or(self.nodes.name())
+        self.leaves.name().strip_suffix("/leaves").unwrap_or(self.leaves.name())
     }
 }
 
 impl<K, V> Clone for Ordered<K, V> {
     fn clone(&self) -> Ordered<K, V> {
-        let (nodes, directory) = (self.nodes.clone(), self.directory.clone());
-        Ordered { nodes, shape: self.shape, directory, types: PhantomData }
+        let (inner, leaves, directory) = (self.inner.clone(), self.leaves.clone(), self.directory.clone());
+        Ordered { inner, leaves, shape: self.shape, directory, types: PhantomData }
     }
 }
 

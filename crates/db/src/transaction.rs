@@ -80,6 +80,18 @@ impl<'t, 's> Transaction<'t, 's> {
         Slot { slot, types: PhantomData }
     }
 
+    /// Asks the memory node that has the inner nodes of an ordered table, if there is one, for the leaf of a key.
+    pub(crate) async fn locate_in_tree<V: Record>(
+        &mut self,
+        inner: &Table<u64, V>,
+        leaves: &Table<u64, V>,
+        key: &[u8],
+        intent: Intent,
+    ) -> Result<Option<u64>, Error> {
+        self.tx.register(&leaves.inner);
+        Ok(self.tx.locate_in_tree(&inner.inner, &leaves.inner, key, intent).await?)
+    }
+
     /// Brings every record that was named and is not here yet.
     #[inline]
     pub async fn fetch(&mut self) -> Result<(), Error> {

@@ -12,8 +12,9 @@ use std::time::Duration;
 use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Prng};
 use remora::{
-    Abort, Cluster, ClusterOptions, Error, Limit, Observer, OpenError, Ordered, OrderedOptions, Outcome, Protocol,
-    Session, Table, TableOptions, Transaction, TransactionEvent, TreeInspection, Verdict, Worker, WorkerOptions,
+    Abort, Cluster, ClusterOptions, Design, Error, Limit, Observer, OpenError, Ordered, OrderedOptions, Outcome,
+    Protocol, Session, Table, TableOptions, Transaction, TransactionEvent, TreeInspection, Verdict, Worker,
+    WorkerOptions,
 };
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -46,7 +47,10 @@ fn key(number: u64) -> Wide {
 fn seeded(protocol: Protocol, seed: u64, rows: u64) -> (Cluster, Seeded, Ordered<Wide, Value>) {
     let options = ClusterOptions { node_bytes: 8 << 20, ..options(protocol, 2) };
     let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
-    let ordered = cluster.create_ordered("ordered", OrderedOptions::for_rows(rows)).unwrap();
+    // Of every design in turn.
+    let design = [Design::Fine, Design::Coarse(1), Design::Hybrid(0)][seed as usize % 3];
+    let options = OrderedOptions { design, ..OrderedOptions::for_rows(rows) };
+    let ordered = cluster.create_ordered("ordered", options).unwrap();
     (cluster, fabric, ordered)
 }
 
@@ -54,10 +58,12 @@ fn seeded(protocol: Protocol, seed: u64, rows: u64) -> (Cluster, Seeded, Ordered
 fn look(cluster: &Cluster, ordered: &Ordered<Wide, Value>) -> TreeInspection {
     let (records, tree) = cluster.inspect_ordered(ordered).unwrap();
     assert_eq!(tree.fault, None);
-    assert_eq!((records.locked, records.torn, records.differing_lines), (0, 0, 0), "{records:?}");
-    // FORD's recovery leaves vacant slots so.
-    assert!(records.prepared == 0 || matches!(cluster.protocol(), Protocol::Ford(_)), "{records:?}");
-    assert_eq!(records.records, tree.leaves + tree.inner_nodes);
+    for records in &records {
+        assert_eq!((records.locked, records.torn, records.differing_lines), (0, 0, 0), "{records:?}");
+        // FORD's recovery leaves vacant slots so.
+        assert!(records.prepared == 0 || matches!(cluster.protocol(), Protocol::Ford(_)), "{records:?}");
+    }
+    assert_eq!(records.map(|table| table.records), [tree.inner_nodes, tree.leaves]);
     tree
 }
 
@@ -353,7 +359,7 @@ fn threads_count_the_same(protocol: Protocol) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(filler.drain().unwrap());
     let (records, tree) = cluster.inspect_ordered(&ordered).unwrap();
-    assert_eq!((tree.fault, tree.rows, records.locked), (None, 50, 0));
+    assert_eq!((tree.fault, tree.rows, records.map(|table| table.locked)), (None, 50, [0; 2]));
 }
 
 /// Deaths of writers.
@@ -659,6 +665,44 @@ fn round_trips_are_exact() {
     }
 }
 
+/// What a lookup costs that remembers nothing, by each design: as many round trips as the tree has levels, and validation of
+/// what was read on the way; one to ask and one for the leaf; one that brings the leaf.
+#[test]
+fn designs_cost_their_round_trips() {
+    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst, Protocol::FORD] {
+        // FaRM's preset remembers no locations, and FORD's memory nodes have no CPU to ask.
+        let of_node = if protocol == Protocol::Farm { 2 } else { 1 };
+        let walked = 3 * of_node + 1;
+        let asked = |round_trips| if matches!(protocol, Protocol::Ford(_)) { walked } else { round_trips };
+        for (design, round_trips) in
+            [(Design::Fine, walked), (Design::Hybrid(1), asked(1 + of_node)), (Design::Coarse(2), asked(1))]
+        {
+            let cluster = embedded(protocol, 3);
+            let rows = (0..42 * 120).map(|number| (2 * number, Number(number)));
+            let options = OrderedOptions { design, ..OrderedOptions::for_rows(10_000) };
+            let ordered = cluster.load_ordered("ordered", options, rows).unwrap();
+            let forgetful = ordered.without_memory();
+            let mut worker = worker(&cluster, 1, 1);
+            let seen = RoundTrips::default();
+            worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+            let get = async |session: &mut Session, ordered: &Ordered<u64, Number>, number: u64| {
+                let found = session.transact(async |tx| ordered.get(tx, &number).await).await.unwrap();
+                assert_eq!(found, number.is_multiple_of(2).then_some(Number(number / 2)));
+            };
+            worker.block_on(async |session| {
+                // So that locations are cached.
+                session.transact(async |tx| ordered.scan(tx, .., usize::MAX).await).await.unwrap();
+                for number in [1000, 1001, 0, 84 * 120 - 1] {
+                    get(session, &forgetful, number).await;
+                    assert_eq!(seen.0.get(), round_trips, "{design:?}, {protocol:?}");
+                }
+                get(session, &ordered, 1000).await;
+                assert_eq!(seen.0.get(), of_node, "remembered, {design:?}, {protocol:?}");
+            });
+        }
+    }
+}
+
 #[test]
 fn what_is_loaded_is_there() {
     for protocol in [Protocol::DrtmR, Protocol::FORD] {
@@ -735,7 +779,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
     assert!(too_long.contains("240") && too_long.contains("232"), "{too_long}");
     cluster.create_ordered::<u64, Words<29>>("t", of_rows(1)).unwrap();
     let other = refused(cluster.open_ordered::<u64, Number>("t").map(drop));
-    assert!(other.contains("t/nodes"), "{other}");
+    assert!(other.contains("t/inner"), "{other}");
     refused(cluster.open_ordered::<u32, Words<29>>("t").map(drop));
     refused(cluster.open_ordered::<u64, Value>("unknown").map(drop));
     let unsorted = [(1, Number(1)), (3, Number(1)), (2, Number(1))];

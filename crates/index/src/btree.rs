@@ -24,6 +24,8 @@
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut, Range};
 
+/// Id of the root, for ever.
+pub const ROOT: u64 = 0;
 /// Bytes of a node.
 pub const NODE_BYTES: usize = 16 * 64 - 24 - 8;
 /// Entries that a leaf has room for at least: larger values are refused.
@@ -77,18 +79,20 @@ impl Shape {
         (NODE_BYTES - self.keys_at()) / (self.key_bytes + self.payload_bytes(level))
     }
 
-    /// Nodes of a tree of so many rows, if none but the last of each level is less than half full.
+    /// Leaves of a tree of so many rows, and its inner nodes, if none but the last of each level is less than half full.
     #[must_use]
-    pub fn nodes_for(&self, rows: u64) -> u64 {
-        let (mut below, mut nodes) = (rows.max(1), 0);
-        for level in 0.. {
-            below = below.div_ceil((self.capacity(level) / 2) as u64);
-            nodes += below;
+    pub fn nodes_for(&self, rows: u64) -> (u64, u64) {
+        let half = |level| (self.capacity(level) / 2) as u64;
+        let leaves = rows.max(1).div_ceil(half(0));
+        let (mut below, mut inner) = (leaves, 0);
+        for level in 1.. {
+            below = below.div_ceil(half(level));
+            inner += below;
             if below == 1 {
                 break;
             }
         }
-        nodes
+        (leaves, inner)
     }
 
     fn keys_at(&self) -> usize {
@@ -407,9 +411,9 @@ mod tests {
             assert_eq!(Shape::new(key_bytes, max).unwrap().capacity(0), LEAF_ENTRIES_MIN);
             assert_eq!(Shape::new(key_bytes, max + 1), None);
         }
-        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(1), 1);
-        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(31), 2 + 1);
-        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(27_000), 900 + 30 + 1);
+        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(1), (1, 1));
+        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(31), (2, 1));
+        assert_eq!(Shape::new(8, 8).unwrap().nodes_for(27_000), (900, 30 + 1));
     }
 
     proptest! {

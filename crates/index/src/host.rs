@@ -78,6 +78,12 @@ impl HostShard {
         }
     }
 
+    /// The first word of a record in the region, if there is a record's slot at this offset of the shard.
+    #[must_use]
+    pub fn slot_word(&self, offset: u64) -> Option<usize> {
+        self.geometry.is_slot(offset).then_some((self.base + offset) as usize / WORD_BYTES)
+    }
+
     /// The shard's words in the region that it was made for.
     fn view<'r>(&'r self, region: &'r [AtomicU64]) -> View<'r> {
         let words = |bytes: u64| (bytes / WORD_BYTES as u64) as usize;

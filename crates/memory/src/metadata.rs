@@ -589,16 +589,22 @@ pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), M
 }
 
 /// Creates a table: takes space for every replica of every shard and publishes it. The space is zero: an index crate
-/// gives it meaning. `client` is the incarnation that does it.
+/// gives it meaning. `client` is the incarnation that does it. The primary of the first shard is at `first`, and those of
+/// the others at the nodes behind it.
 pub async fn create_table(
     lane: &Lane,
     nodes: u16,
     client: u64,
     spec: TableSpec,
+    first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
     check_spec(nodes, &spec)?;
+    if first.0 >= nodes {
+        let (what, value, max) = ("the number of a table's first node", first.0.into(), nodes.saturating_sub(1).into());
+        return Err(MemoryError::Limit { what, value, max });
+    }
     lock_catalog(lane, client).await?;
-    let result = create_locked(lane, nodes, spec).await;
+    let result = create_locked(lane, nodes, spec, first).await;
     let mut round = lane.round();
     round.compare_swap(node::at(NodeId(0), AT_LOCK), client, 0);
     lane.execute(round).await?;
@@ -642,7 +648,12 @@ async fn lock_catalog(lane: &Lane, client: u64) -> Result<(), MemoryError> {
     Err(MemoryError::CatalogLocked(holder))
 }
 
-async fn create_locked(lane: &Lane, nodes: u16, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
+async fn create_locked(
+    lane: &Lane,
+    nodes: u16,
+    spec: TableSpec,
+    first: NodeId,
+) -> Result<(TableId, Metadata), MemoryError> {
     let mut metadata = read(lane, NodeId(0)).await?;
     if metadata.table(&spec.name).is_ok() {
         return Err(MemoryError::TableExists(spec.name));
@@ -657,7 +668,7 @@ async fn create_locked(lane: &Lane, nodes: u16, spec: TableSpec) -> Result<(Tabl
     for shard in 0..spec.shards {
         let mut replicas = Vec::with_capacity(spec.replicas.into());
         for copy in 0..u16::from(spec.replicas) {
-            let node = NodeId((shard + copy) % nodes);
+            let node = NodeId((first.0 + shard + copy) % nodes);
             let base = node::allocate(lane, node, spec.shard_bytes).await?;
             replicas.push(Replica { node, region: node::REGION, base });
         }

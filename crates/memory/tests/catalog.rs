@@ -50,7 +50,8 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
 
 fn create(fabric: &dyn Fabric, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
     let nodes = fabric.nodes();
-    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec).await).unwrap()
+    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec, NodeId(0)).await)
+        .unwrap()
 }
 
 fn read(fabric: &dyn Fabric, at: NodeId) -> Result<Metadata, MemoryError> {
@@ -295,8 +296,10 @@ fn tables_created_at_the_same_time() {
             .collect();
         let tasks = lanes.iter().enumerate().map(|(client, lane)| {
             let create = async move {
-                let own = metadata::create_table(lane, 2, client as u64 + 1, spec(&format!("own {client}"), 2)).await;
-                let shared = metadata::create_table(lane, 2, client as u64 + 1, spec("shared", 2)).await;
+                let own =
+                    metadata::create_table(lane, 2, client as u64 + 1, spec(&format!("own {client}"), 2), NodeId(0))
+                        .await;
+                let shared = metadata::create_table(lane, 2, client as u64 + 1, spec("shared", 2), NodeId(0)).await;
                 (own.is_ok(), shared.is_ok())
             };
             (lane.id(), create)

@@ -23,7 +23,7 @@ use crate::sets::{Fetch, Found, Intent, Item, Place, Sets, Span, registered};
 use crate::tx::{Tx, Waiting};
 
 /// What a record's words turned out to be.
-enum Seen {
+pub(crate) enum Seen {
     /// Its key's record, kept.
     Kept,
     /// Another key's, or no longer linked.
@@ -64,14 +64,19 @@ impl Tx<'_> {
             if let Some(stop) = stop {
                 return Err(stop);
             }
-            let sets = &mut self.state.sets;
-            let here = |item: &Item| matches!(item.fetch, Fetch::Here | Fetch::Absent);
-            while sets.items.get(sets.fetched).is_some_and(here) {
-                sets.fetched += 1;
-            }
+            self.skip_what_is_here();
             self.wait(unstable, &mut waiting).await?;
         }
         Ok(())
+    }
+
+    /// Nothing needs to be asked for the items that begin the set.
+    pub(crate) fn skip_what_is_here(&mut self) {
+        let sets = &mut self.state.sets;
+        let here = |item: &Item| matches!(item.fetch, Fetch::Here | Fetch::Absent);
+        while sets.items.get(sets.fetched).is_some_and(here) {
+            sets.fetched += 1;
+        }
     }
 
     /// What an item has asked for has arrived.
@@ -150,7 +155,7 @@ impl Tx<'_> {
 
     /// A record has arrived: keeps it, if it is whole, may be used, and is its key's.
     #[inline]
-    fn examine(&mut self, index: usize, words: &[u64]) -> Seen {
+    pub(crate) fn examine(&mut self, index: usize, words: &[u64]) -> Seen {
         let unchecked = self.state.protocol == Protocol::Unsynchronized || mutant!(AcceptTorn);
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];

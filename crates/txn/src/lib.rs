@@ -50,6 +50,7 @@ pub mod recovery;
 mod rpc;
 mod session;
 mod sets;
+mod tree;
 mod tx;
 
 pub use applier::Applier;

@@ -19,6 +19,12 @@ use crate::protocol::{Execute, Primitive};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(u32);
 
+impl Slot {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A piece of the arena, in words.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
@@ -468,6 +474,10 @@ impl Sets {
     #[inline]
     pub(crate) fn item(&self, slot: Slot) -> &Item {
         &self.items[slot.0 as usize]
+    }
+
+    pub(crate) fn item_mut(&mut self, slot: Slot) -> &mut Item {
+        &mut self.items[slot.index()]
     }
 
     #[inline]

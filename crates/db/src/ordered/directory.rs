@@ -11,6 +11,8 @@ use std::sync::{PoisonError, RwLock};
 /// is written.
 pub(super) struct Directory<K> {
     leaves: RwLock<BTreeMap<K, Known<K>>>,
+    /// Learns nothing.
+    forgetful: bool,
 }
 
 /// A leaf.
@@ -34,7 +36,14 @@ fn at<'l, K: Ord>(leaves: &'l BTreeMap<K, Known<K>>, key: &K) -> Option<(&'l K, 
 
 impl<K> Default for Directory<K> {
     fn default() -> Directory<K> {
-        Directory { leaves: RwLock::default() }
+        Directory { leaves: RwLock::default(), forgetful: false }
+    }
+}
+
+impl<K> Directory<K> {
+    /// One that stays empty.
+    pub(super) fn forgetful() -> Directory<K> {
+        Directory { leaves: RwLock::default(), forgetful: true }
     }
 }
 
@@ -65,6 +74,9 @@ impl<K: Ord + Copy> Directory<K> {
 
     /// Notes where leaves are: each its fences and its id.
     pub(super) fn learn(&self, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
+        if self.forgetful {
+            return;
+        }
         let mut leaves = self.leaves.write().unwrap_or_else(PoisonError::into_inner);
         for (low, high, id) in found {
             if let Some((_, left)) = leaves.range_mut(..low).next_back()

@@ -1,13 +1,11 @@
 //! Builds a tree from rows in order, and looks whether one is as it should be.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, Shape};
+use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 
-use super::ROOT;
-
-/// Nodes of a tree that is built from the bottom, each with its id: the leaves while the rows come, and then the rest.
+/// A tree that is built from the bottom: an iterator of its leaves, each with its id, and then [`Builder::inner`].
 pub(super) struct Builder<I> {
     shape: Shape,
     rows: I,
@@ -15,8 +13,6 @@ pub(super) struct Builder<I> {
     ahead: Option<(Vec<u8>, Vec<u8>)>,
     /// Low fences and ids of the leaves so far.
     leaves: Vec<(Vec<u8>, u64)>,
-    inner: Option<VecDeque<(u64, Image)>>,
-    last_id: u64,
     pub(super) loaded: u64,
     /// The key that is not behind the one before it: nothing comes after that.
     pub(super) unsorted: Option<Vec<u8>>,
@@ -25,8 +21,7 @@ pub(super) struct Builder<I> {
 impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
     pub(super) fn new(shape: Shape, mut rows: I) -> Builder<I> {
         let ahead = rows.next();
-        let (leaves, inner) = (Vec::new(), None);
-        Builder { shape, rows, ahead, leaves, inner, last_id: ROOT, loaded: 0, unsorted: None }
+        Builder { shape, rows, ahead, leaves: Vec::new(), loaded: 0, unsorted: None }
     }
 
     /// Entries that a node is given: nobody wants to split all of them soon.
@@ -51,8 +46,8 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
                 self.unsorted = Some(next);
             }
         }
-        let id = if first && self.ahead.is_none() && self.unsorted.is_none() { ROOT } else { self.last_id + 1 };
-        self.last_id = id;
+        // No node has id 0 to its right: that says that there is none.
+        let id = self.leaves.len() as u64 + 1;
         if let Some((high, _)) = &self.ahead {
             leaf.end(Some(high), id + 1);
         }
@@ -61,16 +56,17 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
     }
 
     /// The inner nodes, once all leaves are there.
-    fn inner(&mut self) -> VecDeque<(u64, Image)> {
-        let mut nodes = VecDeque::new();
-        let mut below = std::mem::take(&mut self.leaves);
+    pub(super) fn inner(self) -> Vec<(u64, Image)> {
+        let (mut nodes, mut last_id) = (Vec::new(), ROOT);
+        let fill = |level| self.fill(level);
+        let mut below = self.leaves.clone();
         for level in 1.. {
             let mut here = Vec::new();
-            let mut groups = below.chunks(self.fill(level)).peekable();
+            let mut groups = below.chunks(fill(level)).peekable();
             while let Some(group) = groups.next() {
                 let next = groups.peek();
-                let id = if here.is_empty() && next.is_none() { ROOT } else { self.last_id + 1 };
-                self.last_id = id;
+                let id = if here.is_empty() && next.is_none() { ROOT } else { last_id + 1 };
+                last_id = id;
                 let mut image = [0; NODE_BYTES];
                 let mut node = Node::create(self.shape, &mut image, level, &group[0].0);
                 group.iter().for_each(|(low, child)| node.insert_child(low, *child));
@@ -78,7 +74,7 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
                     node.end(Some(&next[0].0), id + 1);
                 }
                 here.push((group[0].0.clone(), id));
-                nodes.push_back((id, image));
+                nodes.push((id, image));
             }
             below = here;
             if below.len() == 1 {
@@ -93,20 +89,8 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Iterator for Builder<I> {
     type Item = (u64, Image);
 
     fn next(&mut self) -> Option<(u64, Image)> {
-        if self.unsorted.is_some() {
-            return None;
-        }
-        if self.ahead.is_some() || self.leaves.is_empty() && self.inner.is_none() {
-            let leaf = self.leaf();
-            if leaf.0 == ROOT {
-                self.inner = Some(VecDeque::new());
-            }
-            return Some(leaf);
-        }
-        if self.inner.is_none() {
-            self.inner = Some(self.inner());
-        }
-        self.inner.as_mut()?.pop_front()
+        let more = self.unsorted.is_none() && (self.ahead.is_some() || self.leaves.is_empty());
+        more.then(|| self.leaf())
     }
 }
 
@@ -129,21 +113,31 @@ pub struct TreeInspection {
 
 /// Looks at all nodes of a tree: whether they are reached from the root, each once; whether the fences of each level follow
 /// one upon the other from the least key on, without end, and links lead along them; and what [`Node::check`] says of each.
-pub(super) fn inspect(shape: Shape, mut nodes: BTreeMap<u64, Image>) -> TreeInspection {
+pub(super) fn inspect(shape: Shape, mut nodes: Nodes) -> TreeInspection {
     let mut found = TreeInspection::default();
+    let unreached = |nodes: Nodes| nodes.leaves.into_keys().chain(nodes.inner.into_keys()).collect::<Vec<_>>();
     if let Err(fault) = found.walk(shape, &mut nodes) {
         found.fault = Some(fault);
-    } else if let Some((id, _)) = nodes.first_key_value() {
-        found.fault = Some(format!("{} nodes are not reached, {id:#x} is one", nodes.len()));
+    } else if let unreached = unreached(nodes)
+        && let Some(id) = unreached.first()
+    {
+        found.fault = Some(format!("{} nodes are not reached, {id:#x} is one", unreached.len()));
     }
     found
 }
 
+/// All nodes of a tree by their ids.
+pub(super) struct Nodes {
+    pub(super) inner: BTreeMap<u64, Image>,
+    pub(super) leaves: BTreeMap<u64, Image>,
+}
+
 impl TreeInspection {
-    fn walk(&mut self, shape: Shape, nodes: &mut BTreeMap<u64, Image>) -> Result<(), String> {
+    fn walk(&mut self, shape: Shape, nodes: &mut Nodes) -> Result<(), String> {
         let mut level = vec![(ROOT, vec![0; shape.key_bytes()])];
-        let mut of_level = None;
+        let mut of_level: Option<u16> = None;
         while !level.is_empty() {
+            let nodes = if of_level == Some(0) { &mut nodes.leaves } else { &mut nodes.inner };
             self.levels += 1;
             let mut below = Vec::new();
             for (index, (id, low)) in level.iter().enumerate() {
@@ -151,7 +145,7 @@ impl TreeInspection {
                 let fault = |what: String| format!("node {id:#x}: {what}");
                 let node = Node::new(shape, &image[..]).map_err(|damaged: Damaged| fault(damaged.to_string()))?;
                 node.check().map_err(|damaged| fault(damaged.to_string()))?;
-                if of_level.is_some_and(|expected| expected != node.level()) {
+                if of_level.map_or(node.level() == 0, |expected| expected != node.level()) {
                     return Err(fault(format!("its level is {}", node.level())));
                 }
                 of_level = Some(node.level());
@@ -187,9 +181,10 @@ impl TreeInspection {
 mod tests {
     use super::*;
 
-    fn built(rows: u64) -> BTreeMap<u64, Image> {
+    fn built(rows: u64) -> Nodes {
         let rows = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
-        Builder::new(shape(), rows).collect()
+        let mut builder = Builder::new(shape(), rows);
+        Nodes { leaves: builder.by_ref().collect(), inner: builder.inner().into_iter().collect() }
     }
 
     fn shape() -> Shape {
@@ -200,9 +195,9 @@ mod tests {
     fn what_is_built_is_as_it_should_be() {
         // 42 entries a node.
         for (rows, leaves, inner_nodes, levels) in [
-            (0, 1, 0, 1),
-            (1, 1, 0, 1),
-            (42, 1, 0, 1),
+            (0, 1, 1, 2),
+            (1, 1, 1, 2),
+            (42, 1, 1, 2),
             (43, 2, 1, 2),
             (42 * 42 + 1, 43, 2 + 1, 3),
             (90_000, 2143, 52 + 2 + 1, 4),
@@ -218,24 +213,28 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told() {
-        let fault = |change: &dyn Fn(&mut BTreeMap<u64, Image>)| {
+        let fault = |change: &dyn Fn(&mut Nodes)| {
             let mut nodes = built(42 * 42 + 1);
             change(&mut nodes);
             inspect(shape(), nodes).fault.unwrap()
         };
-        let change = |nodes: &mut BTreeMap<u64, Image>, id: u64, change: &dyn Fn(&mut Node<&mut [u8]>)| {
-            change(&mut Node::new(shape(), &mut nodes.get_mut(&id).unwrap()[..]).unwrap());
+        let change = |image: Option<&mut Image>, change: &dyn Fn(&mut Node<&mut [u8]>)| {
+            change(&mut Node::new(shape(), &mut image.unwrap()[..]).unwrap());
         };
-        assert!(fault(&|nodes| nodes.retain(|id, _| *id != ROOT)).contains("is not there"));
-        assert!(fault(&|nodes| nodes.extend([(77, [0; NODE_BYTES])])).contains("not reached"));
-        assert!(fault(&|nodes| change(nodes, 3, &|leaf| leaf.end(Some(&[9; 8]), 4))).contains("its place"));
+        assert!(fault(&|nodes| nodes.inner.retain(|id, _| *id != ROOT)).contains("is not there"));
+        assert!(fault(&|nodes| nodes.leaves.retain(|id, _| *id != 7)).contains("is not there"));
+        assert!(fault(&|nodes| nodes.leaves.extend([(77, [0; NODE_BYTES])])).contains("not reached"));
+        assert!(fault(&|nodes| nodes.inner.extend([(77, [0; NODE_BYTES])])).contains("not reached"));
         assert!(
-            fault(&|nodes| change(nodes, 3, &|leaf| {
+            fault(&|nodes| change(nodes.leaves.get_mut(&3), &|leaf| leaf.end(Some(&[9; 8]), 4))).contains("its place")
+        );
+        assert!(
+            fault(&|nodes| change(nodes.leaves.get_mut(&3), &|leaf| {
                 let high = leaf.high().unwrap().to_vec();
                 leaf.end(Some(&high), 5);
             }))
             .contains("linked")
         );
-        assert!(fault(&|nodes| change(nodes, 44, &|inner| inner.remove(1))).contains("its place"));
+        assert!(fault(&|nodes| change(nodes.inner.get_mut(&1), &|inner| inner.remove(1))).contains("its place"));
     }
 }

@@ -1,0 +1,141 @@
+//! Finding leaves of ordered tables by the CPU of a memory node, where inner nodes lie at one node: both ends of that call.
+//!
+//! ```text
+//! DESCEND  inner shard, leaf shard or NONE, key        leaf id; then as READ if the leaf lies at this node, too
+//! ```
+//!
+//! What comes of it is a hint, and the leaf a record of the read set like one that was READ: nodes prove themselves by their
+//! fences (`remora_index::btree`). So the CPU takes any whole version of an inner node, also one whose holder of a lock may
+//! have committed another.
+
+use std::sync::atomic::AtomicU64;
+
+use remora_fabric::{WORD_BYTES, copy};
+use remora_index::btree::{LEVELS_MAX, Node, ROOT, Shape};
+use remora_index::{Found, HostShard, Table};
+use remora_memory::ShardId;
+use remora_sync::{FetchedRecord, Key};
+use zerocopy::IntoBytes;
+
+use crate::error::Stop;
+use crate::fetch::Seen;
+use crate::limits::READ_ATTEMPTS;
+use crate::protocol::Execute;
+use crate::rpc::{Code, READ_REPLY_WORDS};
+use crate::sets::{Fetch, Found as Known, Intent};
+use crate::tx::Tx;
+
+/// No shard: leaves lie at many nodes.
+const NONE: u64 = u64::MAX;
+/// Words of a request before the key.
+const REQUEST_WORDS: usize = 3;
+
+/// The key of a node in its table.
+fn node_key(id: u64) -> Option<Key> {
+    Key::new(&id.to_be_bytes())
+}
+
+impl Tx<'_> {
+    /// The id of the leaf of a key, as far as the CPU of the memory node knows that has all inner nodes, if there is such a
+    /// node: one round trip. If the leaf lies there too, it has been fetched, unless somebody has it locked.
+    pub async fn locate_in_tree(
+        &mut self,
+        inner: &Table,
+        leaves: &Table,
+        key: &[u8],
+        intent: Intent,
+    ) -> Result<Option<u64>, Stop> {
+        if inner.shards() != 1 || inner.cluster_hash().is_none() {
+            return Ok(None);
+        }
+        let node = inner.shard_replicas(0)[0].node;
+        let is_there = leaves.shards() == 1 && leaves.shard_replicas(0)[0].node == node;
+        let leaf_shard = if is_there { leaves.shard_id(0).0.into() } else { NONE };
+        let mut request = vec![Code::Descend.word(key.len()), inner.shard_id(0).0.into(), leaf_shard];
+        request.resize(REQUEST_WORDS + key.len().div_ceil(WORD_BYTES), 0);
+        request[REQUEST_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
+
+        let mut round = self.lane.round();
+        let record_words = if is_there { READ_REPLY_WORDS + leaves.shape().record_bytes() / WORD_BYTES } else { 0 };
+        let call = round.call(node, &request, None, 1 + record_words);
+        let done = self.lane.execute(round).await?;
+        let Some((&id, rest)) = done.reply(call).split_first() else { return Ok(None) };
+        if let (&[1, _, entry, ref record @ ..], Some(key)) = (rest, node_key(id)) {
+            self.bring(leaves, &key, intent, entry, record)?;
+        }
+        Ok(Some(id))
+    }
+
+    /// A record that was not asked for by its key is in the read set from now on.
+    fn bring(&mut self, table: &Table, key: &Key, intent: Intent, entry: u64, record: &[u64]) -> Result<(), Stop> {
+        let home = table.home(key.hash());
+        let Some(location) = table.located(home, entry) else { return Ok(()) };
+        table.learn(home, key.hash(), location);
+        let slot = self.want_for(table.id(), key, intent)?;
+        let item = self.state.sets.item_mut(slot);
+        if !matches!(item.fetch, Fetch::Record(_) | Fetch::Ask | Fetch::Probe(..)) {
+            return Ok(());
+        }
+        (item.location, item.address) = (location, table.primary(location.pointer));
+        // If it cannot be used now, it is read like any other.
+        if !matches!(self.examine(slot.index(), record), Seen::Kept) && self.state.protocol.execute() != Execute::Call {
+            self.state.sets.item_mut(slot).fetch = Fetch::Record(Known::Cached);
+        }
+        self.skip_what_is_here();
+        Ok(())
+    }
+}
+
+/// What the CPU of a memory node finds: nodes in records of its region.
+#[derive(Debug, Default)]
+pub(crate) struct Descent {
+    record: Vec<u64>,
+    value: Vec<u64>,
+    /// Levels that the last descent has read.
+    pub(crate) levels: u64,
+}
+
+impl Descent {
+    /// Goes down from the root: the leaf's id, if every node on the way is here and whole.
+    pub(crate) fn leaf(&mut self, region: &[AtomicU64], inner: &HostShard, key: &[u8]) -> Option<u64> {
+        // Of inner nodes, values are no matter.
+        let shape = Shape::new(key.len(), 0)?;
+        let mut id = ROOT;
+        for level in 1..=LEVELS_MAX {
+            self.levels = level.into();
+            let Found::Linked { location, .. } = inner.find(region, &node_key(id)?) else { return None };
+            self.read(region, inner, location.pointer.offset())?;
+            let node = Node::new(shape, self.value.as_bytes()).ok()?;
+            if !node.contains(key) || node.level() == 0 {
+                return None;
+            }
+            id = node.child(node.child_of(key));
+            if node.level() == 1 {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The value of a record, once it is whole.
+    fn read(&mut self, region: &[AtomicU64], shard: &HostShard, offset: u64) -> Option<()> {
+        let at = shard.slot_word(offset)?;
+        self.record.resize(shard.shape.record_bytes() / WORD_BYTES, 0);
+        for _ in 0..READ_ATTEMPTS {
+            copy::read(region, at, &mut self.record);
+            if let Ok(record) = FetchedRecord::new(&self.record, &shard.shape).check_in_place() {
+                self.value.clear();
+                record.copy_value(&mut self.value);
+                return record.is_present().then_some(());
+            }
+        }
+        None
+    }
+}
+
+/// The parts of a request: shard of inner nodes, shard of leaves, key.
+pub(crate) fn parse(key_bytes: usize, arguments: &[u64]) -> Option<(ShardId, Option<ShardId>, &[u8])> {
+    let (&[inner, leaf], key) = arguments.split_first_chunk()?;
+    let shard = |number| u16::try_from(number).ok().map(ShardId);
+    Some((shard(inner)?, shard(leaf), key.as_bytes().get(..key_bytes)?))
+}
