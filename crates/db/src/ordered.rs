@@ -202,7 +202,7 @@ impl Cluster {
         self.load(&leaves, builder.by_ref().map(record))?;
         if let Some(key) = builder.unsorted {
             let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(IndexError::Unsorted { table: name.to_owned(), key }.into());
+            return Err(IndexError::Unsorted { table: name.to_owned(), key });
         }
         self.load(&inner, builder.inner().into_iter().map(record))?;
         Ok(Ordered::new(inner, leaves, shape))
