@@ -3,6 +3,7 @@
 //! ```text
 //! table NAME/leaves    id u64 -> node of level 0: 992 bytes, see `remora_index::btree`
 //! table NAME/inner     id u64 -> node of another level
+//! table NAME/values    key -> value, of values that are too long for leaves
 //!
 //! insert    the leaf := with another entry              if it is full: the leaf and its parent, and a new leaf
 //! remove    the leaf := without it                      if it is empty then: its neighbour and its parent, and a leaf less
@@ -35,10 +36,13 @@
 //! [`Ordered::remove`] are updates of one record, but for splits and merges: those read the path from the root, and then all
 //! that is new or goes together. A split is seen by others as a leaf that has lost the upper half of its keys: they follow its
 //! link, and remember it.
+//!
+//! Values that are out of line are records by their keys, inserted and deleted together with the entries of leaves. So who
+//! looks for one key reads or changes its value alone, and needs no leaf; a scan takes a round trip more, for the values of
+//! what it has found.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -151,14 +155,15 @@ impl OrderedOptions {
 pub struct Ordered<K, V> {
     inner: Table<u64, NodeRecord>,
     leaves: Table<u64, NodeRecord>,
+    /// Out of line.
+    values: Option<Table<K, V>>,
     shape: Shape,
     directory: Arc<Directory<K>>,
-    types: PhantomData<fn(K) -> V>,
 }
 
 impl Cluster {
-    /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`. Refuses values of which a node has not room for four: of more
-    /// than 232 bytes beside keys of 8.
+    /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`, and `name/values` if a leaf has no room for four
+    /// values: if they have more than 232 bytes, beside keys of 8.
     pub fn create_ordered<K: OrderedKey, V: Record>(
         &self,
         name: &str,
@@ -178,52 +183,99 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
-        let (leaves, inner) = shape.nodes_for(options.rows);
-        let create = |what, nodes, node: Option<u16>| {
-            let options = TableOptions {
-                // Some that come while others go.
-                rows: nodes + 16,
-                replicas: options.replicas,
-                shards: node.map(|_| 1),
-                first_node: node.unwrap_or(0),
-                read_scheme: Some(ReadScheme::Checksum),
-            };
-            self.create_table_as(&part(name, what), fingerprint::<K, V>(), options)
+        let node = |node: Option<u16>| TableOptions {
+            replicas: options.replicas,
+            shards: node.map(|_| 1),
+            first_node: node.unwrap_or(0),
+            ..TableOptions::for_rows(options.rows)
         };
         let (of_leaves, of_inner) = match options.design {
             Design::Fine => (None, None),
             Design::Hybrid(node) => (None, Some(node)),
             Design::Coarse(node) => (Some(node), Some(node)),
         };
+        let (leaves, inner) = shape.nodes_for(options.rows);
+        let create = |what, nodes, at: Option<u16>| {
+            // Some that come while others go.
+            let options = TableOptions { rows: nodes + 16, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
+            self.create_table_as(&part(name, what), fingerprint::<K, V>(), options)
+        };
+        let values =
+            if is_inline::<K, V>() { None } else { Some(self.create_table(&part(name, VALUES), node(of_leaves))?) };
         let (leaves, inner) = (create(LEAVES, leaves, of_leaves)?, create(INNER, inner, of_inner)?);
-        let rows = rows.map(|(key, value)| (encoded(&key).bytes().to_vec(), value.as_bytes().to_vec()));
-        let mut builder = Builder::new(shape, rows);
-        let record = |(id, image)| (id, NodeRecord(image));
-        self.load(&leaves, builder.by_ref().map(record))?;
-        if let Some(key) = builder.unsorted {
-            let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(IndexError::Unsorted { table: name.to_owned(), key });
+        let ordered = Ordered::new(inner, leaves, values, shape);
+        let unsorted = match &ordered.values {
+            None => self.load_tree(&ordered, rows)?,
+            Some(values) => {
+                // Rows come once: values are loaded first, and their keys kept.
+                let mut keys = Vec::new();
+                let note = |(key, value)| {
+                    keys.push(key);
+                    (key, value)
+                };
+                self.load(values, rows.map(note))?;
+                self.load_tree(&ordered, keys.into_iter().map(|key| (key, V::new_zeroed())))?
+            }
+        };
+        match unsorted {
+            None => Ok(ordered),
+            Some(key) => {
+                let key = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                Err(IndexError::Unsorted { table: name.to_owned(), key })
+            }
         }
-        self.load(&inner, builder.inner().into_iter().map(record))?;
-        Ok(Ordered::new(inner, leaves, shape))
+    }
+
+    /// Builds the nodes; the key that is not behind the one before it, if there is one.
+    fn load_tree<K: OrderedKey, V: Record>(
+        &self,
+        ordered: &Ordered<K, V>,
+        rows: impl Iterator<Item = (K, V)>,
+    ) -> Result<Option<Vec<u8>>, OpenError> {
+        let rows = rows.map(|(key, value)| (encoded(&key).bytes().to_vec(), ordered.inline(&value).to_vec()));
+        let mut builder = Builder::new(ordered.shape, rows);
+        let record = |(id, image)| (id, NodeRecord(image));
+        self.load(&ordered.leaves, builder.by_ref().map(record))?;
+        if builder.unsorted.is_some() {
+            return Ok(builder.unsorted);
+        }
+        self.load(&ordered.inner, builder.inner().into_iter().map(record))?;
+        Ok(None)
     }
 
     /// Opens an ordered table that exists. What is remembered of where its keys are is this handle's and its clones' own.
     pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
         let shape = shape::<K, V>()?;
         let open = |what| self.open_table_as(&part(name, what), fingerprint::<K, V>());
-        Ok(Ordered::new(open(INNER)?, open(LEAVES)?, shape))
+        let values = if is_inline::<K, V>() { None } else { Some(self.open_table(&part(name, VALUES))?) };
+        Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))
     }
 
-    /// Reads a whole ordered table while nothing runs: whether its inner nodes and its leaves are as records should be, and a
-    /// tree. (Nodes that make no sense at all are not in the tree.)
+    /// Reads a whole ordered table while nothing runs, and shows each of its values, in any order: whether its records are as
+    /// they should be (of inner nodes, of leaves, and of values that are out of line), and a tree. (Nodes that make no sense at
+    /// all are not in the tree.)
     pub fn inspect_ordered<K: OrderedKey, V: Record>(
         &self,
         ordered: &Ordered<K, V>,
-    ) -> Result<([Inspection; 2], TreeInspection), Error> {
-        let records = [self.inspect(&ordered.inner, |_| ())?, self.inspect(&ordered.leaves, |_| ())?];
+        mut visit: impl FnMut(&V),
+    ) -> Result<(Vec<Inspection>, TreeInspection), Error> {
+        let mut records = vec![self.inspect(&ordered.inner, |_| ())?, self.inspect(&ordered.leaves, |_| ())?];
         let nodes = Nodes { inner: self.images(&ordered.inner)?, leaves: self.images(&ordered.leaves)? };
-        Ok((records, load::inspect(ordered.shape, nodes)))
+        if ordered.values.is_none() {
+            for leaf in nodes.leaves.values().filter_map(|image| ordered.node(image).ok()) {
+                (0..leaf.count()).filter_map(|at| V::ref_from_bytes(leaf.value(at)).ok()).for_each(&mut visit);
+            }
+        }
+        let mut tree = load::inspect(ordered.shape, nodes);
+        if let Some(values) = &ordered.values {
+            let values = self.inspect(values, visit)?;
+            if values.records != tree.rows {
+                let (there, keys) = (values.records, tree.rows);
+                tree.fault.get_or_insert(format!("there are {there} values, and {keys} keys in leaves"));
+            }
+            records.push(values);
+        }
+        Ok((records, tree))
     }
 
     /// The nodes of a table by their ids.
@@ -251,6 +303,7 @@ impl Cluster {
 
 const INNER: &str = "inner";
 const LEAVES: &str = "leaves";
+const VALUES: &str = "values";
 
 fn part(name: &str, what: &str) -> String {
     format!("{name}/{what}")
@@ -260,13 +313,15 @@ fn fingerprint<K: OrderedKey, V: Record>() -> Fingerprint {
     Fingerprint::of(&format!("{}, of {}", NodeRecord::SCHEMA, V::SCHEMA), K::BYTES, size_of::<V>())
 }
 
+/// Whether leaves have the values.
+fn is_inline<K: OrderedKey, V: Record>() -> bool {
+    Shape::new(K::BYTES, size_of::<V>()).is_some()
+}
+
 fn shape<K: OrderedKey, V: Record>() -> Result<Shape, MemoryError> {
     let () = Table::<K, V>::FITS;
-    let refused = || {
-        let (what, value) = ("bytes of a value beside such keys in an ordered table", size_of::<V>() as u64);
-        MemoryError::Limit { what, value, max: Shape::value_bytes_max(K::BYTES).unwrap_or(0) as u64 }
-    };
-    Shape::new(K::BYTES, size_of::<V>()).ok_or_else(refused)
+    let refused = || MemoryError::Limit { what: "bytes of a key of an ordered table", value: K::BYTES as u64, max: 64 };
+    Shape::new(K::BYTES, size_of::<V>()).or_else(|| Shape::new(K::BYTES, 0)).ok_or_else(refused)
 }
 
 fn encoded<K: OrderedKey>(key: &K) -> remora_sync::Key {
@@ -305,8 +360,18 @@ fn ends<K: OrderedKey>(range: &impl RangeBounds<K>) -> Option<(K, K)> {
 const CHANGED: Error = Error::Aborted(Abort::Changed);
 
 impl<K: OrderedKey, V: Record> Ordered<K, V> {
-    fn new(inner: Table<u64, NodeRecord>, leaves: Table<u64, NodeRecord>, shape: Shape) -> Ordered<K, V> {
-        Ordered { inner, leaves, shape, directory: Arc::default(), types: PhantomData }
+    fn new(
+        inner: Table<u64, NodeRecord>,
+        leaves: Table<u64, NodeRecord>,
+        values: Option<Table<K, V>>,
+        shape: Shape,
+    ) -> Ordered<K, V> {
+        Ordered { inner, leaves, values, shape, directory: Arc::default() }
+    }
+
+    /// What a leaf has of a value.
+    fn inline<'v>(&self, value: &'v V) -> &'v [u8] {
+        if self.values.is_some() { &[] } else { value.as_bytes() }
     }
 
     /// A handle that remembers nothing of where keys are, for measurements: every operation asks, or reads its way from the
@@ -321,8 +386,23 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         if level == 0 { &self.leaves } else { &self.inner }
     }
 
+    /// Names a key, for what is to be done with it. The next [`Transaction::fetch`] brings what that needs, together with all
+    /// else that was named, as far as this handle remembers where it is; the operation itself then takes no round trip.
+    pub fn want(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) {
+        if let Some(values) = &self.values {
+            tx.want_borrowed(values, key, intent);
+        }
+        if self.values.is_none() || matches!(intent, Intent::Insert | Intent::Delete) {
+            let intent = if intent == Intent::Read { Intent::Read } else { Intent::Update };
+            self.directory.find(key).map(|id| tx.want_for(&self.leaves, id, intent));
+        }
+    }
+
     /// The value of a key.
     pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<V>, Error> {
+        if let Some(values) = &self.values {
+            return tx.read(values, *key).await;
+        }
         let leaf = self.leaf(tx, key, Intent::Read).await?;
         let leaf = self.seen(tx, leaf)?;
         leaf.find(encoded(key).bytes()).ok().map(|at| self.value(&leaf, at)).transpose()
@@ -330,15 +410,19 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Inserts a key, or [`Error::Exists`].
     pub async fn insert(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<(), Error> {
+        self.want(tx, &key, Intent::Insert);
         let leaf = self.leaf(tx, &key, Intent::Update).await?;
         match self.seen(tx, leaf)?.find(encoded(&key).bytes()) {
             Ok(_) => Err(Error::Exists),
-            Err(_) => self.add(tx, leaf, &key, &value).await,
+            Err(_) => self.add(tx, leaf, key, value).await,
         }
     }
 
     /// Replaces the value of a key, or [`Error::NotFound`].
     pub async fn update(&self, tx: &mut Transaction<'_, '_>, key: &K, value: V) -> Result<(), Error> {
+        if let Some(values) = &self.values {
+            return tx.write(values, *key, value).await;
+        }
         let leaf = self.leaf(tx, key, Intent::Update).await?;
         let at = self.seen(tx, leaf)?.find(encoded(key).bytes()).map_err(|_| Error::NotFound)?;
         self.changed(tx, leaf)?.set_value(at, value.as_bytes());
@@ -347,22 +431,40 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Inserts a key or replaces its value; the one that it had.
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<Option<V>, Error> {
+        self.want(tx, &key, Intent::Insert);
         let leaf = self.leaf(tx, &key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(&key).bytes()) else {
-            return self.add(tx, leaf, &key, &value).await.map(|()| None);
+            return self.add(tx, leaf, key, value).await.map(|()| None);
         };
-        let before = self.value(&node, at)?;
-        self.changed(tx, leaf)?.set_value(at, value.as_bytes());
+        let before = match &self.values {
+            Some(values) => std::mem::replace(tx.read_for_update(values, key).await?, value),
+            None => {
+                let before = self.value(&node, at)?;
+                self.changed(tx, leaf)?.set_value(at, value.as_bytes());
+                before
+            }
+        };
         Ok(Some(before))
     }
 
     /// Deletes a key; the value that it had, if it was there.
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<V>, Error> {
+        self.want(tx, key, Intent::Delete);
         let leaf = self.leaf(tx, key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(key).bytes()) else { return Ok(None) };
-        let before = self.value(&node, at)?;
+        let before = match &self.values {
+            Some(values) => {
+                let slot = tx.want_for(values, *key, Intent::Delete);
+                tx.fetch().await?;
+                // Leaf and value are changed together; if not, one of them was read before.
+                let before = *tx.find(slot).ok_or(CHANGED)?;
+                tx.remove(slot)?;
+                before
+            }
+            None => self.value(&node, at)?,
+        };
         let mut node = self.changed(tx, leaf)?;
         node.remove(at);
         if node.count() == 0 {
@@ -398,6 +500,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
                 _ => break,
             }
         }
+        self.bring_values(tx, &mut found).await?;
         Ok(found)
     }
 
@@ -420,7 +523,19 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
                 _ => break,
             }
         }
+        self.bring_values(tx, &mut found).await?;
         Ok(found)
+    }
+
+    /// The values of what a scan has found, where they are out of line.
+    async fn bring_values(&self, tx: &mut Transaction<'_, '_>, found: &mut [(K, V)]) -> Result<(), Error> {
+        let Some(values) = &self.values else { return Ok(()) };
+        let slots: Vec<Slot<V>> = found.iter().map(|(key, _)| tx.want(values, *key)).collect();
+        tx.fetch().await?;
+        for ((_, value), slot) in found.iter_mut().zip(slots) {
+            *value = *tx.find(slot).ok_or(CHANGED)?;
+        }
+        Ok(())
     }
 
     /// Takes entries of a leaf, as long as their keys are of the range, and there are not enough.
@@ -437,7 +552,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             if found.len() == limit || !is_of_range(&key) {
                 break;
             }
-            found.push((key, self.value(leaf, at)?));
+            let value = if self.values.is_some() { V::new_zeroed() } else { self.value(leaf, at)? };
+            found.push((key, value));
         }
         Ok(())
     }
@@ -535,16 +651,22 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         &self,
         tx: &mut Transaction<'_, '_>,
         mut leaf: Slot<NodeRecord>,
-        key: &K,
-        value: &V,
+        key: K,
+        value: V,
     ) -> Result<(), Error> {
         if self.seen(tx, leaf)?.is_full() {
-            leaf = self.split(tx, key).await?;
+            leaf = self.split(tx, &key).await?;
         }
+        let (encoded, inline) = (encoded(&key), self.inline(&value));
         let mut node = self.changed(tx, leaf)?;
-        let key = encoded(key);
-        let at = node.find(key.bytes()).unwrap_or_else(|at| at);
-        node.insert(at, key.bytes(), value.as_bytes());
+        let at = node.find(encoded.bytes()).unwrap_or_else(|at| at);
+        node.insert(at, encoded.bytes(), inline);
+        if let Some(values) = &self.values {
+            match tx.insert(values, key, value).await {
+                Err(Error::Exists) => return Err(CHANGED), // the leaf was read before
+                inserted => inserted?,
+            }
+        }
         Ok(())
     }
 
@@ -736,8 +858,8 @@ impl<K, V> Ordered<K, V> {
 
 impl<K, V> Clone for Ordered<K, V> {
     fn clone(&self) -> Ordered<K, V> {
-        let (inner, leaves, directory) = (self.inner.clone(), self.leaves.clone(), self.directory.clone());
-        Ordered { inner, leaves, shape: self.shape, directory, types: PhantomData }
+        let (inner, leaves, values) = (self.inner.clone(), self.leaves.clone(), self.values.clone());
+        Ordered { inner, leaves, values, shape: self.shape, directory: self.directory.clone() }
     }
 }
 
