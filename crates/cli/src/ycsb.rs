@@ -1,6 +1,7 @@
 //! `remora bench ycsb`.
 
 use clap::Args;
+use remora::Design;
 use remora_workload::available_bytes;
 use remora_workload::ycsb::{Distribution, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
 use serde::Serialize;
@@ -15,6 +16,7 @@ use crate::{Failure, Verdict, value};
   remora bench ycsb
   remora bench ycsb --mix b --read-share 0.9 --theta 0.8 --value-size 128 --protocol ford
   remora bench ycsb --mix f --operations 4 --threads 2 --report -
+  remora bench ycsb --mix e --value-size 128
   remora bench ycsb --mix d --records 1000 --transactions 100000 --history run.jsonl && remora check run.jsonl
 
 Records that are inserted stay, so the table has room for those that a run of its length inserts; one that inserts more ends
@@ -25,8 +27,8 @@ pub(crate) struct YcsbOptions {
     #[command(flatten)]
     #[serde(flatten)]
     run: RunArgs,
-    /// YCSB's core workload: a (half updates), b (5 % updates), c (reads only), d (5 % inserts, latest records), f (half
-    /// read-modify-writes).
+    /// YCSB's core workload: a (half updates), b (5 % updates), c (reads only), d (5 % inserts, latest records), e (scans,
+    /// 5 % inserts), f (half read-modify-writes).
     #[arg(long, visible_alias = "mix", value_name = "NAME", default_value = "a", value_parser = mix)]
     ycsb_workload: String,
     /// Share of the operations that are reads, instead of the workload's own.
@@ -47,6 +49,13 @@ pub(crate) struct YcsbOptions {
     /// Bytes of a value: 32, 128 or 1000 [default: 1000, which is YCSB's].
     #[arg(long, value_name = "BYTES", value_parser = value_size)]
     value_size: Option<u64>,
+    /// What the table is: a hash table, or an ordered one [default: hash; of workload e, which scans, ordered].
+    #[arg(long, value_name = "KIND", value_parser = ["hash", "ordered"])]
+    table: Option<String>,
+    /// Where nodes of an ordered table lie: fine (spread over the memory nodes), hybrid (leaves spread, inner nodes at one,
+    /// whose CPU looks for leaves) or coarse (all at one).
+    #[arg(long, value_name = "DESIGN", value_parser = ["fine", "hybrid", "coarse"], default_value = "fine")]
+    design: String,
     /// Records that there is room for beside those that are loaded [default: what a run of this length inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
     inserts: Option<u64>,
@@ -55,8 +64,7 @@ pub(crate) struct YcsbOptions {
 fn mix(text: &str) -> Result<String, String> {
     match Mix::named(text) {
         Some(_) => Ok(text.to_owned()),
-        None if text == "e" => Err("it scans, and this table is a hash table; there are a, b, c, d, f".to_owned()),
-        None => Err("there are a, b, c, d, f".to_owned()),
+        None => Err("there are a, b, c, d, e, f".to_owned()),
     }
 }
 
@@ -77,16 +85,24 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     let mix = options.mix()?;
     let records = options.records.unwrap_or(Ycsb::RECORDS);
     let value_bytes = options.value_size.map_or(VALUE_BYTES[2], |bytes| bytes as usize);
-    let needed = |inserts| Ycsb::node_bytes(&Size { records, inserts, value_bytes }, &run.setting());
+    let ordered = options.ordered(&mix)?;
+    let size = |inserts| Size { records, inserts, value_bytes, ordered };
+    let needed = |inserts| Ycsb::node_bytes(&size(inserts), &run.setting());
     let inserts = options.inserts.unwrap_or_else(|| default_inserts(&run, &mix, needed));
     let (needed, because_of) = (needed(inserts), format!("--records {records} --inserts {inserts}"));
     let mut bench = Bench::sized(run, needed, because_of);
-    let opened = bench.open(|cluster| Ycsb::load(cluster, Size { records, inserts, value_bytes }))?;
+    let opened = bench.open(|cluster| Ycsb::load(cluster, size(inserts)))?;
     // The table has the size that it was loaded with. What is done with it is each client's own affair.
     let found = *opened.workload.size();
     agrees("--records", options.records, found.records)?;
     agrees("--value-size", options.value_size, found.value_bytes as u64)?;
     agrees("--inserts", options.inserts, found.inserts)?;
+    if mix.read == Kind::Scan && found.ordered.is_none() {
+        return Err(Failure::new(
+            "--ycsb-workload e".to_owned(),
+            "it scans, and the table that was loaded is a hash table",
+        ));
+    }
     if options.operations > found.records {
         let why = format!("a transaction's records are different ones, and there are {}", found.records);
         return Err(Failure::new(format!("--operations {}", options.operations), why));
@@ -105,12 +121,33 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
         records: Some(found.records),
         value_size: Some(found.value_bytes as u64),
         inserts: Some(found.inserts),
+        table: Some(if found.ordered.is_some() { "ordered" } else { "hash" }.to_owned()),
         ..options.clone()
     };
     bench.run(&opened, &config)
 }
 
 impl YcsbOptions {
+    /// Where the nodes of an ordered table lie, if it is one.
+    fn ordered(&self, mix: &Mix) -> Result<Option<Design>, Failure> {
+        let design = match self.design.as_str() {
+            "hybrid" => Design::Hybrid(0),
+            "coarse" => Design::Coarse(0),
+            _ => Design::Fine,
+        };
+        match self.table.as_deref() {
+            Some("hash") if mix.read == Kind::Scan => {
+                Err(Failure::new("--table hash".to_owned(), "workload e scans: it needs an ordered table"))
+            }
+            Some("hash") if design != Design::Fine => {
+                Err(Failure::new(format!("--design {}", self.design), "a hash table has no inner nodes"))
+            }
+            None if design == Design::Fine && mix.read != Kind::Scan => Ok(None),
+            Some("hash") => Ok(None),
+            _ => Ok(Some(design)),
+        }
+    }
+
     fn mix(&self) -> Result<Mix, Failure> {
         // The parser has refused all others.
         let Some(standard) = Mix::named(&self.ycsb_workload) else {

@@ -122,6 +122,18 @@ impl OrderedOptions {
     pub fn for_rows(rows: u64) -> OrderedOptions {
         OrderedOptions { rows, replicas: None, design: Design::Fine }
     }
+
+    /// The tables that it will consist of, for keys and values of these types: rows, bytes of a key, and bytes of a value of
+    /// each. From that follows how much memory it needs.
+    #[must_use]
+    pub fn tables<K: OrderedKey, V: Record>(&self) -> Vec<(u64, usize, usize)> {
+        let Ok(shape) = shape::<K, V>() else { return Vec::new() };
+        // Some that come while others go.
+        let node = |rows| (rows + 16, size_of::<u64>(), NODE_BYTES);
+        let (leaves, inner) = shape.nodes_for(self.rows);
+        let values = (!is_inline::<K, V>()).then_some((self.rows, K::BYTES, size_of::<V>()));
+        [node(inner), node(leaves)].into_iter().chain(values).collect()
+    }
 }
 
 /// A table whose keys are in order: for ranges, and for the first or last key of one. Made by [`Cluster::create_ordered`];
@@ -194,15 +206,14 @@ impl Cluster {
             Design::Hybrid(node) => (None, Some(node)),
             Design::Coarse(node) => (Some(node), Some(node)),
         };
-        let (leaves, inner) = shape.nodes_for(options.rows);
-        let create = |what, nodes, at: Option<u16>| {
-            // Some that come while others go.
-            let options = TableOptions { rows: nodes + 16, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
+        let sizes = options.tables::<K, V>();
+        let create = |what, size: usize, at: Option<u16>| {
+            let options = TableOptions { rows: sizes[size].0, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
             self.create_table_as(&part(name, what), fingerprint::<K, V>(), options)
         };
         let values =
             if is_inline::<K, V>() { None } else { Some(self.create_table(&part(name, VALUES), node(of_leaves))?) };
-        let (leaves, inner) = (create(LEAVES, leaves, of_leaves)?, create(INNER, inner, of_inner)?);
+        let (leaves, inner) = (create(LEAVES, 1, of_leaves)?, create(INNER, 0, of_inner)?);
         let ordered = Ordered::new(inner, leaves, values, shape);
         let unsorted = match &ordered.values {
             None => self.load_tree(&ordered, rows)?,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use remora::floors::fabric::shm::Shm;
-use remora::floors::fabric::{ClientId, Lane, Worker, block_on};
+use remora::floors::fabric::{ClientId, Lane, NodeId, Worker, block_on};
 use remora::floors::index::cluster_hash::{BUCKET_WORDS, Geometry, entry_word, link_word};
 use remora::floors::index::{Location, Table};
 use remora::floors::memory::{Discipline, MemoryError, Pointer, TableSpec, metadata};

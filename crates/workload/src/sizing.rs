@@ -4,7 +4,7 @@ use remora::floors::index::Sizes;
 use remora::floors::memory::IndexKind;
 use remora::floors::memory::ring::RING_EXTENT_BYTES;
 use remora::floors::sync::layout;
-use remora::{Key, ReadScheme, Record};
+use remora::{Key, OrderedKey, OrderedOptions, ReadScheme, Record};
 
 /// What the memory of a node depends on beside the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +29,18 @@ pub(crate) struct TableSize {
 impl TableSize {
     /// A table of so many rows, whichever read scheme it will have.
     pub(crate) fn of<K: Key, V: Record>(rows: u64) -> TableSize {
+        TableSize::new(rows, K::BYTES, size_of::<V>())
+    }
+
+    /// The tables that an ordered table of so many rows consists of.
+    pub(crate) fn of_ordered<K: OrderedKey, V: Record>(rows: u64) -> Vec<TableSize> {
+        let tables = OrderedOptions::for_rows(rows).tables::<K, V>();
+        tables.into_iter().map(|(rows, key_bytes, value_bytes)| TableSize::new(rows, key_bytes, value_bytes)).collect()
+    }
+
+    fn new(rows: u64, key_bytes: usize, value_bytes: usize) -> TableSize {
         let schemes = [ReadScheme::SingleLine, ReadScheme::LineVersions, ReadScheme::Checksum];
-        let layouts = schemes.iter().filter_map(|scheme| layout(K::BYTES, size_of::<V>(), *scheme).ok());
+        let layouts = schemes.iter().filter_map(|scheme| layout(key_bytes, value_bytes, *scheme).ok());
         TableSize { rows, slot_bytes: layouts.map(|layout| layout.slot_bytes).max().unwrap_or(0) }
     }
 }

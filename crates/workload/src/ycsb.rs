@@ -1,5 +1,5 @@
 //! YCSB, the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010): reads, updates, inserts and read-modify-writes of
-//! single records, most of them of a few hot ones. Core workloads a, b, c, d and f; e, which scans, is not here yet.
+//! single records, most of them of a few hot ones, and scans. In a hash table or in an ordered one.
 //!
 //! | workload | operations                         | records                |
 //! | -------- | ---------------------------------- | ---------------------- |
@@ -7,6 +7,7 @@
 //! | b        | 95 % read, 5 % update              | Zipf                   |
 //! | c        | read                               | Zipf                   |
 //! | d        | 95 % read, 5 % insert              | latest                 |
+//! | e        | 95 % scan, 5 % insert              | Zipf                   |
 //! | f        | 50 % read, 50 % read-modify-write  | Zipf                   |
 //!
 //! | operation         | round trips (`drtm-r`, `ford`) |
@@ -15,6 +16,11 @@
 //! | update            | 3, 2                           |
 //! | read-modify-write | 3, 2                           |
 //! | insert            | 3, 3 or 4                      |
+//! | scan              | 2 or 3                         |
+//!
+//! In an ordered table, values of 1000 bytes are out of line: an insert is one of two records then, the value and the leaf of
+//! its key, and a scan of 1 to 100 keys takes a round trip for their values. The other operations are as in a hash table, but
+//! for splits, and keys whose leaf the client does not remember.
 //!
 //! A transaction has one operation, or several, of different records: then it is of the type of its operations, or *mixed*.
 //! YCSB updates one of ten fields of 100 bytes; here an update replaces the value as a whole. It fetches the record all the
@@ -29,7 +35,10 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use remora::{Cluster, Error, Intent, OpenError, Session, Slot, Table, TableOptions, Transaction, TransactionOptions};
+use remora::{
+    Cluster, Design, Error, Inspection, Intent, OpenError, Ordered, OrderedOptions, Session, Slot, Table, TableOptions,
+    Transaction, TransactionOptions,
+};
 use remora_fabric::splitmix;
 
 use crate::guestbook::{self, LEDGER_WORDS, Ledger, PARAMETERS};
@@ -61,15 +70,18 @@ pub struct Done {
     pub inserted: u64,
     /// Values that were read, by any transaction, and were a mixture of several.
     pub mixed: u64,
+    /// Loaded records that a scan should have found, and has not.
+    pub missed: u64,
 }
 
 impl Ledger for Done {
     fn to_words(&self) -> [i64; LEDGER_WORDS] {
-        [self.changed as i64, self.inserted as i64, self.mixed as i64, 0]
+        [self.changed, self.inserted, self.mixed, self.missed].map(|count| count as i64)
     }
 
-    fn from_words([changed, inserted, mixed, ..]: [i64; LEDGER_WORDS]) -> Done {
-        Done { changed: changed as u64, inserted: inserted as u64, mixed: mixed as u64 }
+    fn from_words(words: [i64; LEDGER_WORDS]) -> Done {
+        let [changed, inserted, mixed, missed] = words.map(|count| count as u64);
+        Done { changed, inserted, mixed, missed }
     }
 }
 
@@ -82,6 +94,8 @@ pub struct Size {
     pub inserts: u64,
     /// Bytes of a value: one of [`VALUE_BYTES`].
     pub value_bytes: usize,
+    /// Where its nodes lie, if it is an ordered table and no hash table.
+    pub ordered: Option<Design>,
 }
 
 /// What values there are: of one line with its header, of a few, and YCSB's ten fields of 100 bytes.
@@ -90,9 +104,16 @@ pub const VALUE_BYTES: [usize; 3] = [32, 128, 1000];
 /// A table of each of these.
 #[derive(Clone, Debug)]
 enum Sized {
-    Small(Table<u64, Row<4>>),
-    Medium(Table<u64, Row<16>>),
-    Large(Table<u64, Row<125>>),
+    Small(Rows<4>),
+    Medium(Rows<16>),
+    Large(Rows<125>),
+}
+
+/// A table of either kind.
+#[derive(Clone, Debug)]
+enum Rows<const WORDS: usize> {
+    Hash(Table<u64, Row<WORDS>>),
+    Ordered(Ordered<u64, Row<WORDS>>),
 }
 
 /// The same for tables of all sizes.
@@ -120,23 +141,48 @@ impl Sized {
 
 /// How a table comes to be there.
 trait Opening {
-    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Table<u64, Row<WORDS>>, OpenError>;
+    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError>;
 }
 
 /// Another client has loaded it.
-struct Found;
+struct Found<'s>(&'s Size);
 
-impl Opening for Found {
-    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Table<u64, Row<WORDS>>, OpenError> {
-        cluster.open_table(TABLE)
+impl Opening for Found<'_> {
+    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
+        Ok(match self.0.ordered {
+            Some(_) => Rows::Ordered(cluster.open_ordered(TABLE)?),
+            None => Rows::Hash(cluster.open_table(TABLE)?),
+        })
     }
 }
 
 impl Opening for &Size {
-    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Table<u64, Row<WORDS>>, OpenError> {
+    fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
+        let rows = (0..self.records).map(|key| (key, Row::new(key, 0, 0)));
+        if let Some(design) = self.ordered {
+            let options = OrderedOptions { design, ..OrderedOptions::for_rows(self.rows()) };
+            return Ok(Rows::Ordered(cluster.load_ordered(TABLE, options, rows)?));
+        }
         let table = cluster.create_table(TABLE, TableOptions::for_rows(self.rows()))?;
-        cluster.load(&table, (0..self.records).map(|key| (key, Row::new(key, 0, 0))))?;
-        Ok(table)
+        cluster.load(&table, rows)?;
+        Ok(Rows::Hash(table))
+    }
+}
+
+impl<const WORDS: usize> Rows<WORDS> {
+    /// What the whole table looks like from outside, and what is wrong with it if it should be a tree.
+    fn inspect(
+        &self,
+        cluster: &Cluster,
+        look: impl FnMut(&Row<WORDS>),
+    ) -> Result<(Vec<Inspection>, Option<String>), Error> {
+        Ok(match self {
+            Rows::Hash(table) => (vec![cluster.inspect(table, look)?], None),
+            Rows::Ordered(ordered) => {
+                let (tables, tree) = cluster.inspect_ordered(ordered, look)?;
+                (tables, tree.fault)
+            }
+        })
     }
 }
 
@@ -148,6 +194,8 @@ impl Size {
 
 const TABLE: &str = "usertable";
 
+/// Most records that a scan asks for; their number is drawn evenly from 1 on.
+pub const SCAN_MAX: u64 = 100;
 /// Most operations of a transaction: the log entry of so many of the largest values is one that there is room for.
 pub const OPERATIONS_MAX: usize = 16;
 
@@ -163,10 +211,24 @@ struct Operation {
 impl Operation {
     fn intent(&self) -> Intent {
         match self.kind {
-            Kind::Read => Intent::Read,
+            Kind::Read | Kind::Scan => Intent::Read,
             Kind::Update | Kind::ReadModifyWrite => Intent::Update,
             Kind::Insert => Intent::Insert,
         }
+    }
+}
+
+/// What the attempts at a transaction have seen that cannot be: see [`Done`].
+#[derive(Default)]
+struct Seen {
+    mixed: Cell<u64>,
+    missed: Cell<u64>,
+}
+
+impl Seen {
+    #[inline]
+    fn look<const WORDS: usize>(&self, key: u64, row: &Row<WORDS>) {
+        self.mixed.set(self.mixed.get() + u64::from(!row.is_whole() || row.key() != key));
     }
 }
 
@@ -210,6 +272,17 @@ impl Ycsb {
     /// Records, unless somebody says otherwise.
     pub const RECORDS: u64 = 100_000;
 
+    /// The same through clients that remember nothing of where keys of an ordered table are.
+    #[must_use]
+    pub fn without_memory(mut self) -> Ycsb {
+        each_size!(&mut self.table, rows => {
+            if let Rows::Ordered(ordered) = rows {
+                *ordered = ordered.without_memory();
+            }
+        });
+        self
+    }
+
     /// Creates the table and loads it. Only reads, of all records alike, until it is told [what to do](Ycsb::with_mix).
     pub fn load(cluster: &Cluster, size: Size) -> Result<Ycsb, OpenError> {
         assert!(size.records > 0 && VALUE_BYTES.contains(&size.value_bytes), "{size:?}");
@@ -218,7 +291,8 @@ impl Ycsb {
 
     fn of(cluster: &Cluster, table: Sized, size: Size) -> Ycsb {
         let (keys, draw) = (Arc::new(Keys::new(size.records)), Draw::Uniform);
-        let mix = Mix { read_share: 1.0, other: Kind::Update, distribution: Distribution::Uniform, operations: 1 };
+        let (read, other, distribution) = (Kind::Read, Kind::Update, Distribution::Uniform);
+        let mix = Mix { read, read_share: 1.0, other, distribution, operations: 1 };
         let (attempts, serializable) = (TransactionOptions::default().attempts, cluster.protocol().is_serializable());
         Ycsb { table, size, keys, mix, draw, attempts, serializable }
     }
@@ -228,6 +302,7 @@ impl Ycsb {
     pub fn with_mix(self, mix: Mix) -> Ycsb {
         let most = OPERATIONS_MAX.min(usize::try_from(self.size.records).unwrap_or(usize::MAX));
         assert!((1..=most).contains(&mix.operations), "a transaction's records are different ones");
+        assert!(mix.read != Kind::Scan || self.size.ordered.is_some(), "a hash table has no ranges");
         Ycsb { mix, draw: Draw::new(mix.distribution, self.size.records), ..self }
     }
 
@@ -251,12 +326,23 @@ impl Ycsb {
     /// Bytes that each memory node needs for so large a table.
     #[must_use]
     pub fn node_bytes(size: &Size, setting: &Setting) -> u64 {
-        let table = match size.value_bytes {
-            32 => TableSize::of::<u64, Row<4>>(size.rows()),
-            128 => TableSize::of::<u64, Row<16>>(size.rows()),
-            _ => TableSize::of::<u64, Row<125>>(size.rows()),
+        fn tables<const WORDS: usize>(size: &Size) -> Vec<TableSize> {
+            match size.ordered {
+                Some(_) => TableSize::of_ordered::<u64, Row<WORDS>>(size.rows()),
+                None => vec![TableSize::of::<u64, Row<WORDS>>(size.rows())],
+            }
+        }
+        let tables = match size.value_bytes {
+            32 => tables::<4>(size),
+            128 => tables::<16>(size),
+            _ => tables::<125>(size),
         };
-        sizing::node_bytes(&[table], setting)
+        let memory_nodes = match size.ordered {
+            // One node may have all of it.
+            Some(Design::Hybrid(_) | Design::Coarse(_)) => 1,
+            _ => setting.memory_nodes,
+        };
+        sizing::node_bytes(&tables, &Setting { memory_nodes, ..*setting })
     }
 
     /// Draws a transaction whose operations are of such kinds.
@@ -297,13 +383,20 @@ impl Ycsb {
         let options =
             TransactionOptions { label: plan.label(), attempts: self.attempts, ..TransactionOptions::default() };
         // Also what an attempt reads that does not commit must be whole.
-        let mixed = Cell::new(0);
-        let result = each_size!(&self.table, table => {
-            session.transact_with(options, async |tx| self.apply(table, tx, plan.operations(), &mixed).await).await
+        let seen = Seen::default();
+        let operations = plan.operations();
+        let result = each_size!(&self.table, rows => match rows {
+            Rows::Hash(table) => {
+                session.transact_with(options, async |tx| self.apply(table, tx, operations, &seen).await).await
+            }
+            Rows::Ordered(ordered) => {
+                session.transact_with(options, async |tx| self.apply_in_order(ordered, tx, operations, &seen).await).await
+            }
         });
         let inserts = plan.operations().iter().filter(|one| one.kind == Kind::Insert);
         inserts.for_each(|one| self.keys.ended(one.key));
-        ledger.mixed += mixed.get();
+        ledger.mixed += seen.mixed.get();
+        ledger.missed += seen.missed.get();
         result?;
         ledger.changed += plan.of(&[Kind::Update, Kind::ReadModifyWrite]);
         ledger.inserted += plan.of(&[Kind::Insert]);
@@ -315,7 +408,7 @@ impl Ycsb {
         table: &Table<u64, Row<WORDS>>,
         tx: &mut Transaction<'_, '_>,
         operations: &[Operation],
-        mixed: &Cell<u64>,
+        seen: &Seen,
     ) -> Result<(), Error> {
         let mut slots: [Option<Slot<Row<WORDS>>>; OPERATIONS_MAX] = [None; OPERATIONS_MAX];
         for (slot, one) in slots.iter_mut().zip(operations) {
@@ -324,20 +417,65 @@ impl Ycsb {
         tx.fetch().await?;
         for (slot, one) in slots.iter().flatten().zip(operations) {
             let (key, stamp) = (self.key(one, tx.id().owner()), one.stamp);
-            let look = |row: &Row<WORDS>| mixed.set(mixed.get() + u64::from(!row.is_whole() || row.key() != key));
             let expected = |error| self.expected(error, key);
             match one.kind {
-                Kind::Read => look(tx.get(*slot).map_err(expected)?),
+                Kind::Read => seen.look(key, tx.get(*slot).map_err(expected)?),
+                Kind::Scan => {} // of hash tables there are none
                 Kind::Update => {
                     let row = tx.get_mut(*slot).map_err(expected)?;
                     *row = Row::new(key, row.count().wrapping_add(1), stamp);
                 }
                 Kind::ReadModifyWrite => {
                     let row = tx.get_mut(*slot).map_err(expected)?;
-                    look(row);
+                    seen.look(key, row);
                     *row = Row::new(key, row.count().wrapping_add(1), splitmix(row.stamp() ^ stamp));
                 }
                 Kind::Insert => tx.put(*slot, Row::new(key, 0, stamp)).map_err(expected)?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply_in_order<const WORDS: usize>(
+        &self,
+        ordered: &Ordered<u64, Row<WORDS>>,
+        tx: &mut Transaction<'_, '_>,
+        operations: &[Operation],
+        seen: &Seen,
+    ) -> Result<(), Error> {
+        let owner = tx.id().owner();
+        for one in operations.iter().filter(|one| one.kind != Kind::Scan) {
+            ordered.want(tx, &self.key(one, owner), one.intent());
+        }
+        tx.fetch().await?;
+        for one in operations {
+            let (key, stamp) = (self.key(one, owner), one.stamp);
+            let expected = |error| self.expected(error, key);
+            match one.kind {
+                Kind::Insert => ordered.insert(tx, key, Row::new(key, 0, stamp)).await.map_err(expected)?,
+                Kind::Scan => {
+                    let length = 1 + stamp % SCAN_MAX;
+                    let found = ordered.scan(tx, key.., length as usize).await.map_err(expected)?;
+                    found.iter().for_each(|(key, row)| seen.look(*key, row));
+                    // Loaded records are never deleted.
+                    let loaded = key..self.records().min(key.saturating_add(length)).max(key);
+                    let there = found.iter().zip(loaded.clone()).filter(|((key, _), loaded)| key == loaded).count();
+                    seen.missed.set(seen.missed.get() + (loaded.end - loaded.start) - there as u64);
+                }
+                Kind::Read | Kind::Update | Kind::ReadModifyWrite => {
+                    let row =
+                        ordered.get(tx, &key).await.and_then(|row| row.ok_or(Error::NotFound)).map_err(expected)?;
+                    if one.kind != Kind::Update {
+                        seen.look(key, &row);
+                    }
+                    let count = row.count().wrapping_add(1);
+                    let row = match one.kind {
+                        Kind::Read => continue,
+                        Kind::Update => Row::new(key, count, stamp),
+                        _ => Row::new(key, count, splitmix(row.stamp() ^ stamp)),
+                    };
+                    ordered.update(tx, &key, row).await.map_err(expected)?;
+                }
             }
         }
         Ok(())
@@ -351,7 +489,7 @@ impl Ycsb {
     fn expected(&self, error: Error, key: u64) -> Error {
         match error {
             Error::NotFound if key & INSERTED != 0 => Error::user(Gap),
-            Error::NotFound | Error::Exists if !self.serializable => Error::user(Gap),
+            Error::NotFound | Error::Exists | Error::Damaged { .. } if !self.serializable => Error::user(Gap),
             error => error,
         }
     }
@@ -362,20 +500,33 @@ impl Workload for Ycsb {
 
     const NAME: &'static str = "ycsb";
 
-    const TYPES: &'static [&'static str] = &["read", "update", "insert", "read_modify_write", "mixed"];
+    const TYPES: &'static [&'static str] = &["read", "update", "insert", "read_modify_write", "scan", "mixed"];
 
     const INVARIANTS: &'static [&'static str] = audit::NAMES;
 
     fn open(cluster: &Cluster, parameters: &guestbook::Parameters) -> Result<Ycsb, OpenError> {
-        let [records, inserts, value_bytes, ..] = *parameters;
-        let size = Size { records, inserts, value_bytes: value_bytes as usize };
-        Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Found)?, size))
+        let [records, inserts, value_bytes, kind, ..] = *parameters;
+        let node = (kind >> 8) as u16;
+        let ordered = match kind & 0xff {
+            0 => None,
+            1 => Some(Design::Fine),
+            2 => Some(Design::Hybrid(node)),
+            _ => Some(Design::Coarse(node)),
+        };
+        let size = Size { records, inserts, value_bytes: value_bytes as usize, ordered };
+        Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Found(&size))?, size))
     }
 
     fn parameters(&self) -> guestbook::Parameters {
         let mut parameters = [0; PARAMETERS];
-        let Size { records, inserts, value_bytes } = self.size;
-        parameters[..3].copy_from_slice(&[records, inserts, value_bytes as u64]);
+        let Size { records, inserts, value_bytes, ordered } = self.size;
+        let kind = match ordered {
+            None => 0,
+            Some(Design::Fine) => 1,
+            Some(Design::Hybrid(node)) => 2 | u64::from(node) << 8,
+            Some(Design::Coarse(node)) => 3 | u64::from(node) << 8,
+        };
+        parameters[..4].copy_from_slice(&[records, inserts, value_bytes as u64, kind]);
         parameters
     }
 
@@ -386,9 +537,13 @@ impl Workload for Ycsb {
         let (first, end) = (bound(part), bound(part + 1));
         for start in (first..end).step_by(BATCH as usize) {
             let read = glance(session, async |tx| {
-                for key in start..end.min(start + BATCH) {
-                    each_size!(&self.table, table => drop(tx.want(table, key)));
-                }
+                let end = end.min(start + BATCH);
+                each_size!(&self.table, rows => match rows {
+                    Rows::Hash(table) => (start..end).for_each(|key| {
+                        tx.want(table, key);
+                    }),
+                    Rows::Ordered(ordered) => drop(ordered.scan(tx, start..end, usize::MAX).await?),
+                });
                 tx.fetch().await
             });
             read.await?;

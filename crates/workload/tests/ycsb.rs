@@ -2,7 +2,7 @@
 
 mod support;
 
-use remora::{Cluster, ClusterOptions, Error, Intent, Protocol, Table, Transaction, Worker, WorkerOptions};
+use remora::{Cluster, ClusterOptions, Design, Error, Intent, Protocol, Table, Transaction, Worker, WorkerOptions};
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::ycsb::{Distribution, Done, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
@@ -27,7 +27,13 @@ fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
 }
 
 fn size(records: u64, inserts: u64) -> Size {
-    Size { records, inserts, value_bytes: size_of::<Value>() }
+    Size { records, inserts, value_bytes: size_of::<Value>(), ordered: None }
+}
+
+/// The same of an ordered table, of each design in turn.
+fn in_order(size: Size, number: usize) -> Size {
+    let design = [Design::Fine, Design::Hybrid(1), Design::Coarse(0)][number % 3];
+    Size { ordered: Some(design), ..size }
 }
 
 /// One of YCSB's, with so many operations in a transaction.
@@ -47,11 +53,22 @@ fn aborted(statistics: &Statistics) -> u64 {
 fn a_run_on_shared_memory_keeps_the_invariants() {
     const TRANSACTIONS: u64 = 4_001;
     for protocol in serializable() {
-        for (name, operations, replicas) in
-            [("a", 4, 3), ("b", 1, 3), ("c", 1, 1), ("d", 1, 3), ("d", 5, 1), ("f", 3, 3)]
-        {
+        let in_order = |number| in_order(size(1_000, TRANSACTIONS), number);
+        let hashed = size(1_000, TRANSACTIONS);
+        for (name, operations, replicas, size) in [
+            ("a", 4, 3, hashed),
+            ("b", 1, 3, hashed),
+            ("c", 1, 1, hashed),
+            ("d", 1, 3, hashed),
+            ("d", 5, 1, hashed),
+            ("f", 3, 3, hashed),
+            ("d", 3, 3, in_order(0)),
+            ("e", 1, 3, in_order(1)),
+            ("e", 3, 1, Size { value_bytes: 1_000, ..in_order(0) }),
+            ("f", 3, 3, in_order(2)),
+        ] {
             let cluster = Cluster::embedded(options(protocol, replicas)).unwrap();
-            let ycsb = loaded(&cluster, size(1_000, TRANSACTIONS), mix(name, operations));
+            let ycsb = loaded(&cluster, size, mix(name, operations));
             let length = Length::Transactions(TRANSACTIONS);
             let run = RunOptions { threads: 3, coroutines: 4, length, seed: 7, yield_after_rounds: true, rate: None };
             let measured = driver::run(&cluster, &ycsb, &run, &|| None, |_| ()).unwrap();
@@ -73,10 +90,13 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
     for protocol in serializable() {
         let (mut conflicts, mut inserted) = (0, 0);
         for seed in 0..8 {
-            for (name, operations) in [("a", 2), ("d", 2), ("f", 3)] {
+            let (hashed, in_order) = (size(8, 1_000), in_order(size(8, 1_000), seed as usize));
+            for (name, operations, size) in
+                [("a", 2, hashed), ("d", 2, hashed), ("f", 3, hashed), ("e", 2, in_order), ("f", 3, in_order)]
+            {
                 let (cluster, _seeded) = Cluster::seeded(options(protocol, 3), seed).unwrap();
                 let mix = Mix { read_share: 0.5, ..mix(name, operations) };
-                let ycsb = loaded(&cluster, size(8, 1_000), mix);
+                let ycsb = loaded(&cluster, size, mix);
                 let worker = WorkerOptions { coroutines: 6, clients: 3, seed, yield_after_rounds: false };
                 let mut worker = cluster.worker(worker).unwrap();
                 let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 40, seed).unwrap();
@@ -118,7 +138,7 @@ fn every_type_costs_its_round_trips() {
             assert_eq!((least, most), expected, "{protocol:?}, {kind:?}");
         }
         let after = After { ledgers: &[done], settled: true, unknown: 0 };
-        assert_eq!(done, Done { changed: 400, inserted: 200, mixed: 0 });
+        assert_eq!(done, Done { changed: 400, inserted: 200, ..Done::default() });
         assert_sound(&ycsb.invariants(&cluster, after).unwrap(), &NAMES);
     }
 }
@@ -130,7 +150,7 @@ fn records_of_a_transaction_are_different_ones() {
         for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
             let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
             let mix = Mix { read_share: 0.0, ..mix("f", OPERATIONS_MAX) };
-            let size = Size { records: OPERATIONS_MAX as u64, inserts: 0, value_bytes };
+            let size = Size { records: OPERATIONS_MAX as u64, inserts: 0, value_bytes, ordered: None };
             let ycsb = loaded(&cluster, size, mix);
             let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
             let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 50, 1).unwrap();
@@ -213,17 +233,20 @@ fn without_transactions_nothing_is_claimed() {
 fn nodes_are_sized_for_the_records() {
     for (records, memory_nodes, replicas) in [(1, 1, 1), (20_000, 4, 2)] {
         for (value_bytes, protocol) in [(32, Protocol::FORD), (128, Protocol::DrtmR), (1_000, Protocol::FORD)] {
-            let (setting, size) = (
-                Setting { memory_nodes, replicas, workers: 1, coroutines: 2 },
-                Size { records, inserts: 1_000, value_bytes },
-            );
-            let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;
-            let cluster = Cluster::embedded(ClusterOptions { memory_nodes, replicas, node_bytes, protocol }).unwrap();
-            let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
-            let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
-            let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();
-            assert_sound(&invariants, &NAMES);
-            assert_eq!(statistics.committed(), 900, "{size:?}");
+            for ordered in [None, Some(Design::Fine), Some(Design::Coarse(0))] {
+                let (setting, size) = (
+                    Setting { memory_nodes, replicas, workers: 1, coroutines: 2 },
+                    Size { records, inserts: 1_000, value_bytes, ordered },
+                );
+                let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;
+                let cluster =
+                    Cluster::embedded(ClusterOptions { memory_nodes, replicas, node_bytes, protocol }).unwrap();
+                let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
+                let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
+                let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();
+                assert_sound(&invariants, &NAMES);
+                assert_eq!(statistics.committed(), 900, "{size:?}");
+            }
         }
     }
 }
@@ -231,7 +254,7 @@ fn nodes_are_sized_for_the_records() {
 /// What is broken behind everyone's back must be found, and named: otherwise the checks above say nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
-    const NOTHING: Done = Done { changed: 0, inserted: 0, mixed: 0 };
+    const NOTHING: Done = Done { changed: 0, inserted: 0, mixed: 0, missed: 0 };
     let cluster = &Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
     let ycsb = &loaded(cluster, size(50, 100), mix("a", 1));
     let found = |done: Done, settled: bool| {
@@ -241,6 +264,7 @@ fn invariants_that_do_not_hold_are_found() {
     };
     assert!(found(NOTHING, true).is_empty());
     assert_eq!(found(Done { mixed: 1, ..NOTHING }, true), [0], "somebody has seen a mixture");
+    assert_eq!(found(Done { missed: 1, ..NOTHING }, true), [1], "a scan has missed a record");
     assert_eq!(found(Done { inserted: 1, ..NOTHING }, true), [2], "an insert is lost");
     assert_eq!(found(Done { changed: 1, ..NOTHING }, true), [3], "a change is lost");
     assert_eq!(found(NOTHING, false), [6]);
@@ -333,7 +357,7 @@ fn changes_that_overwrite_each_other_are_found() {
     });
     drop(worker);
     let cluster = cluster.with_protocol(Protocol::DrtmR);
-    let after = After { ledgers: &[Done { changed: 2, inserted: 0, mixed: 0 }], settled: true, unknown: 0 };
+    let after = After { ledgers: &[Done { changed: 2, ..Done::default() }], settled: true, unknown: 0 };
     let changes = &ycsb.invariants(&cluster, after).unwrap()[3];
     assert_eq!((changes.holds, changes.detail.as_str()), (Some(false), "1 changes are in the values, 2 committed"));
 }

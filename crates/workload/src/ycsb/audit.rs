@@ -53,7 +53,7 @@ impl Found {
 /// Walks the table. Needs quiet.
 pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
     let mut found = Found { seen: vec![false; ycsb.records() as usize], ..Found::default() };
-    let table = each_size!(&ycsb.table, table => cluster.inspect(table, |row| found.look(row))?);
+    let (tables, fault) = each_size!(&ycsb.table, rows => rows.inspect(cluster, |row| found.look(row))?);
     found.inserted.sort_unstable();
     let keys = found.inserted.len();
     found.inserted.dedup();
@@ -64,13 +64,18 @@ pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> 
     let whole = Invariant {
         name: WHOLE,
         holds: Some(mixed == 0 && read == 0),
-        detail: format!("{mixed} of {} values are mixed, and {read} were when they were read", table.records),
+        detail: format!("{mixed} values are mixed, and {read} were when they were read"),
     };
     let (missing, strangers) = (found.seen.iter().filter(|seen| !**seen).count(), found.strangers);
+    let missed = sum(|done| done.missed);
+    let fault_of_tree = fault.as_ref().map(|fault| format!("; the tree is none: {fault}")).unwrap_or_default();
     let loaded = Invariant {
         name: LOADED,
-        holds: Some(missing == 0 && strangers == 0),
-        detail: format!("{missing} of {} are missing, {strangers} should not be there", ycsb.records()),
+        holds: Some(missing == 0 && strangers == 0 && missed == 0 && fault.is_none()),
+        detail: format!(
+            "{missing} of {} are missing, {strangers} should not be there, scans have missed {missed}{fault_of_tree}",
+            ycsb.records()
+        ),
     };
     let adds_up = |name, what, found: u64, committed: u64| {
         if after.unknown > 0 {
@@ -82,6 +87,6 @@ pub(super) fn audit(ycsb: &Ycsb, cluster: &Cluster, after: &After<'_, Done>) -> 
     let inserts = adds_up(INSERTS, "were inserted", found.inserted.len() as u64, sum(|done| done.inserted));
     let changes = adds_up(CHANGES, "changes are in the values", found.changes, sum(|done| done.changed));
     let mut all = vec![whole, loaded, inserts, changes];
-    all.extend(invariants::of_tables(&[table], after.settled));
+    all.extend(invariants::of_tables(&tables, after.settled));
     Ok(invariants::claimed_by(cluster.protocol(), all))
 }
