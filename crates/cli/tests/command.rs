@@ -134,6 +134,7 @@ fn tpcc_reports_for_every_protocol() {
         assert_eq!((&report["workload"], &report["protocol"]), (&Value::from(workload), &Value::from(protocol)));
         assert_eq!(report["config"]["warehouses"], 2, "one for each thread");
         assert!(report["config"]["orders"].as_u64().unwrap() > 900);
+        assert_eq!(config["table"], if mix == "e" { "ordered" } else { "hash" });
         assert_eq!(report["table_full"], false);
         let types = report["by_type"].as_object().unwrap();
         assert_eq!(types.len(), if workload == "tpcc" { 5 } else { 1 });
@@ -151,9 +152,15 @@ fn tpcc_reports_for_every_protocol() {
 
 #[test]
 fn ycsb_reports_for_every_mix_and_protocol() {
-    for (mix, protocol) in
-        [("a", "drtm-r"), ("b", "farm"), ("c", "drtm-h"), ("d", "fasst"), ("f", "ford"), ("d", "unsynchronized")]
-    {
+    for (mix, protocol) in [
+        ("a", "drtm-r"),
+        ("b", "farm"),
+        ("c", "drtm-h"),
+        ("d", "fasst"),
+        ("e", "ford"),
+        ("f", "ford"),
+        ("d", "unsynchronized"),
+    ] {
         let line =
             "bench ycsb --threads 2 --records 500 --value-size 128 --operations 2 --transactions 2000 --report -";
         let output = remora(&[&words(line)[..], &["--mix", mix, "--protocol", protocol]].concat());
@@ -164,7 +171,11 @@ fn ycsb_reports_for_every_mix_and_protocol() {
         assert_eq!((&config["ycsb_workload"], &config["records"]), (&Value::from(mix), &Value::from(500)));
         assert_eq!((&config["theta"], &config["operations"]), (&Value::from(0.99), &Value::from(2)));
         assert_eq!(config["distribution"], if mix == "d" { "latest" } else { "zipf" });
-        assert_eq!(config["inserts"].as_u64().unwrap() > 100, mix == "d", "room for a run's inserts: {config}");
+        assert_eq!(
+            config["inserts"].as_u64().unwrap() > 100,
+            ["d", "e"].contains(&mix),
+            "room for a run's inserts: {config}"
+        );
         assert_eq!(report["table_full"], false);
         let types = report["by_type"].as_object().unwrap();
         let sum = |key: &str| types.values().map(|one| one[key].as_u64().unwrap()).sum::<u64>();
@@ -320,8 +331,9 @@ fn bad_options_are_refused_by_name() {
         ("bench tpcc --districts 3", "--districts"),
         ("bench tpcc --only newest_order", "--only"),
         ("bench tpcc-no --warehouses 2 --only payment", "--only payment"),
-        ("bench ycsb --mix e", "scans"),
-        ("bench ycsb --mix g", "a, b, c, d, f"),
+        ("bench ycsb --mix e --table hash", "scans"),
+        ("bench ycsb --mix a --table hash --design coarse", "--design"),
+        ("bench ycsb --mix g", "a, b, c, d, e, f"),
         ("bench ycsb --mix c --read-share 0.5", "--read-share"),
         ("bench ycsb --theta 1", "--theta"),
         ("bench ycsb --distribution uniform --theta 0.5", "--theta"),

@@ -497,13 +497,14 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let mut ahead = 0;
         while found.len() < limit {
             if ahead == 0 {
-                // As few as there can be: others' changes of leaves that are not needed would be conflicts.
-                let leaves = (limit - found.len()).div_ceil(self.shape.capacity(0)).min(AHEAD_MAX);
+                // Not more than it probably needs: others' changes of leaves that are not needed would be conflicts.
+                let leaves = self.directory.leaves_of(limit - found.len(), self.shape.capacity(0)).min(AHEAD_MAX);
                 ahead = self.ask_ahead(tx, &from, &to, leaves).await?;
             }
             ahead = ahead.saturating_sub(1);
             let leaf = self.leaf(tx, &from, Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
+            self.directory.seen(leaf.count());
             let first = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
             self.take(&leaf, first..leaf.count(), |key| key <= &to, limit, &mut found)?;
             match leaf.high().map(K::decode) {

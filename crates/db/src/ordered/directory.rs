@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 /// Leaves by their low fences. Where it knows none, there are gaps.
@@ -13,6 +14,8 @@ pub(super) struct Directory<K> {
     leaves: RwLock<BTreeMap<K, Known<K>>>,
     /// Learns nothing.
     forgetful: bool,
+    /// Entries of a leaf, in sixteenths, as scans have found them: a running average. 0: nobody has looked.
+    entries: AtomicUsize,
 }
 
 /// A leaf.
@@ -36,14 +39,27 @@ fn at<'l, K: Ord>(leaves: &'l BTreeMap<K, Known<K>>, key: &K) -> Option<(&'l K, 
 
 impl<K> Default for Directory<K> {
     fn default() -> Directory<K> {
-        Directory { leaves: RwLock::default(), forgetful: false }
+        Directory { leaves: RwLock::default(), forgetful: false, entries: AtomicUsize::new(0) }
     }
 }
 
 impl<K> Directory<K> {
     /// One that stays empty.
     pub(super) fn forgetful() -> Directory<K> {
-        Directory { leaves: RwLock::default(), forgetful: true }
+        Directory { forgetful: true, ..Directory::default() }
+    }
+
+    /// Leaves that so many keys probably take; as few as can be, while nobody has looked.
+    pub(super) fn leaves_of(&self, keys: usize, capacity: usize) -> usize {
+        let seen = Some(self.entries.load(Ordering::Relaxed)).filter(|entries| *entries > 0);
+        keys.saturating_mul(16).div_ceil(seen.unwrap_or(16 * capacity).max(16))
+    }
+
+    /// A leaf has so many entries.
+    pub(super) fn seen(&self, count: usize) {
+        let before = self.entries.load(Ordering::Relaxed);
+        let after = if before == 0 { 16 * count } else { before - before / 16 + count };
+        self.entries.store(after, Ordering::Relaxed);
     }
 }
 
