@@ -414,7 +414,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         if let Some(values) = &self.values {
             return tx.read(values, *key).await;
         }
-        let leaf = self.leaf(tx, key, Intent::Read).await?;
+        let leaf = self.leaf(tx, &self.directory, key, Intent::Read).await?;
         let leaf = self.seen(tx, leaf)?;
         leaf.find(encoded(key).bytes()).ok().map(|at| self.value(&leaf, at)).transpose()
     }
@@ -422,7 +422,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// Inserts a key, or [`Error::Exists`].
     pub async fn insert(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<(), Error> {
         self.want(tx, &key, Intent::Insert);
-        let leaf = self.leaf(tx, &key, Intent::Update).await?;
+        let leaf = self.leaf(tx, &self.directory, &key, Intent::Update).await?;
         match self.seen(tx, leaf)?.find(encoded(&key).bytes()) {
             Ok(_) => Err(Error::Exists),
             Err(_) => self.add(tx, leaf, key, value).await,
@@ -434,7 +434,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         if let Some(values) = &self.values {
             return tx.write(values, *key, value).await;
         }
-        let leaf = self.leaf(tx, key, Intent::Update).await?;
+        let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         let at = self.seen(tx, leaf)?.find(encoded(key).bytes()).map_err(|_| Error::NotFound)?;
         self.changed(tx, leaf)?.set_value(at, value.as_bytes());
         Ok(())
@@ -443,7 +443,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// Inserts a key or replaces its value; the one that it had.
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<Option<V>, Error> {
         self.want(tx, &key, Intent::Insert);
-        let leaf = self.leaf(tx, &key, Intent::Update).await?;
+        let leaf = self.leaf(tx, &self.directory, &key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(&key).bytes()) else {
             return self.add(tx, leaf, key, value).await.map(|()| None);
@@ -462,7 +462,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// Deletes a key; the value that it had, if it was there.
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<V>, Error> {
         self.want(tx, key, Intent::Delete);
-        let leaf = self.leaf(tx, key, Intent::Update).await?;
+        let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(key).bytes()) else { return Ok(None) };
         let before = match &self.values {
@@ -494,17 +494,24 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     ) -> Result<Vec<(K, V)>, Error> {
         let mut found = Vec::new();
         let Some((mut from, to)) = ends(&range) else { return Ok(found) };
+        let own = self.directory.of_an_operation();
+        let directory = own.as_ref().unwrap_or(&self.directory);
         let mut ahead = 0;
         while found.len() < limit {
             if ahead == 0 {
                 // Not more than it probably needs: others' changes of leaves that are not needed would be conflicts.
-                let leaves = self.directory.leaves_of(limit - found.len(), self.shape.capacity(0)).min(AHEAD_MAX);
-                ahead = self.ask_ahead(tx, &from, &to, leaves).await?;
+                let leaves = directory.leaves_of(limit - found.len(), self.shape.capacity(0)).min(AHEAD_MAX);
+                let known = directory.chain(&from, &to, leaves);
+                for id in &known {
+                    tx.want(&self.leaves, *id);
+                }
+                tx.fetch().await?;
+                ahead = known.len();
             }
             ahead = ahead.saturating_sub(1);
-            let leaf = self.leaf(tx, &from, Intent::Read).await?;
+            let leaf = self.leaf(tx, directory, &from, Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
-            self.directory.seen(leaf.count());
+            directory.seen(leaf.count());
             let first = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
             self.take(&leaf, first..leaf.count(), |key| key <= &to, limit, &mut found)?;
             match leaf.high().map(K::decode) {
@@ -525,8 +532,10 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     ) -> Result<Vec<(K, V)>, Error> {
         let mut found = Vec::new();
         let Some((from, mut to)) = ends(&range) else { return Ok(found) };
+        let own = self.directory.of_an_operation();
+        let directory = own.as_ref().unwrap_or(&self.directory);
         while found.len() < limit {
-            let leaf = self.leaf(tx, &to, Intent::Read).await?;
+            let leaf = self.leaf(tx, directory, &to, Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
             let behind = leaf.find(encoded(&to).bytes()).map_or_else(|at| at, |at| at + 1);
             self.take(&leaf, (0..behind).rev(), |key| key >= &from, limit, &mut found)?;
@@ -592,12 +601,23 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// The leaf of a key, which is in the read set from now on. First where it is remembered to be; if nothing is remembered,
     /// where the memory node's CPU says, if there is one to be asked; and then from the root.
-    async fn leaf(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) -> Result<Slot<NodeRecord>, Error> {
+    async fn leaf(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        directory: &Directory<K>,
+        key: &K,
+        intent: Intent,
+    ) -> Result<Slot<NodeRecord>, Error> {
         let bytes = encoded(key);
-        let mut hint = self.directory.find(key);
+        let mut hint = directory.find(key);
         let mut is_known = hint.is_some();
         if !is_known {
-            hint = tx.locate_in_tree(&self.inner, &self.leaves, bytes.bytes(), intent).await?;
+            let parent = !directory.is_forgetful();
+            let located = tx.locate_in_tree(&self.inner, &self.leaves, bytes.bytes(), parent, intent).await?;
+            hint = located.as_ref().map(|located| located.leaf);
+            if let Some(parent) = located.and_then(|located| located.parent) {
+                directory.learn(children(&self.node(parent.as_bytes())?));
+            }
         }
         for _ in 0..=HOPS_MAX {
             let Some(id) = hint else { break };
@@ -606,7 +626,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else { break }; // it has gone
             let is_it = node.contains(bytes.bytes());
             if !is_it || !is_known {
-                self.directory.learn([of_leaf(id, &node)]);
+                directory.learn([of_leaf(id, &node)]);
             }
             if is_it {
                 return Ok(slot);
@@ -614,12 +634,18 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             is_known = false;
             hint = node.side_of(bytes.bytes()).is_gt().then(|| node.next());
         }
-        let path = self.descend(tx, key, intent).await?;
+        let path = self.descend(tx, directory, key, intent).await?;
         path.last().map(|leaf| leaf.slot).ok_or(CHANGED)
     }
 
     /// The way from the root to the leaf of a key. Whoever is to change the leaf and its parent names them so.
-    async fn descend(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) -> Result<Vec<Step>, Error> {
+    async fn descend(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        directory: &Directory<K>,
+        key: &K,
+        intent: Intent,
+    ) -> Result<Vec<Step>, Error> {
         let bytes = encoded(key);
         let (mut path, mut id, mut below) = (Vec::new(), ROOT, None);
         loop {
@@ -639,21 +665,11 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             path.push(Step { id, level, slot });
             match level {
                 0 => return Ok(path),
-                1 => self.directory.learn(children(&node)),
+                1 => directory.learn(children(&node)),
                 _ => {}
             }
             (id, below) = (node.child(node.child_of(bytes.bytes())), Some(level));
         }
-    }
-
-    /// Asks for the leaves of a range, as far as they are known; how many.
-    async fn ask_ahead(&self, tx: &mut Transaction<'_, '_>, from: &K, to: &K, max: usize) -> Result<usize, Error> {
-        let leaves = self.directory.chain(from, to, max);
-        for id in &leaves {
-            tx.want(&self.leaves, *id);
-        }
-        tx.fetch().await?;
-        Ok(leaves.len())
     }
 
     // ---- splitting and merging --------------------------------------------------------------------------------------
@@ -684,7 +700,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that the key belongs to.
     async fn split(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Slot<NodeRecord>, Error> {
-        let path = self.descend(tx, key, Intent::Update).await?;
+        let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut from = path.len();
         while from > 0 && self.seen(tx, path[from - 1].slot)?.is_full() {
             from -= 1;
@@ -762,7 +778,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Merges the leaf of a key, which is empty, with a neighbour: see invariant 4.
     async fn merge(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<(), Error> {
-        let path = self.descend(tx, key, Intent::Update).await?;
+        let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut below = path.len();
         let leaf = path.last().ok_or(CHANGED)?;
         if self.seen(tx, leaf.slot)?.count() > 0 {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use remora_sync::TransactionId;
-use remora_txn::{Intent, Limit, Tx};
+use remora_txn::{Intent, Limit, Located, Tx};
 
 use crate::error::Error;
 use crate::table::{Key, Record, Table};
@@ -86,10 +86,11 @@ impl<'t, 's> Transaction<'t, 's> {
         inner: &Table<u64, V>,
         leaves: &Table<u64, V>,
         key: &[u8],
+        parent: bool,
         intent: Intent,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<Located>, Error> {
         self.tx.register(&leaves.inner);
-        Ok(self.tx.locate_in_tree(&inner.inner, &leaves.inner, key, intent).await?)
+        Ok(self.tx.locate_in_tree(&inner.inner, &leaves.inner, key, parent, intent).await?)
     }
 
     /// Brings every record that was named and is not here yet.

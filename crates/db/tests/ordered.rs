@@ -759,6 +759,11 @@ fn designs_cost_their_round_trips() {
                     get(session, &forgetful, number).await;
                     assert_eq!(seen.0.get(), round_trips, "{design:?}, {protocol:?}");
                 }
+                // Leaf 5 to 24, and the parent that they all have says where they are.
+                let scan = session.transact(async |tx| forgetful.scan(tx, 84 * 5..84 * 25, usize::MAX).await);
+                assert_eq!(scan.await.unwrap().len(), 42 * 20);
+                let first = if round_trips == walked { 3 * of_node } else { round_trips };
+                assert_eq!(seen.0.get(), first + of_node + 1, "{design:?}, {protocol:?}");
                 get(session, &ordered, 1000).await;
                 assert_eq!(seen.0.get(), of_node, "remembered, {design:?}, {protocol:?}");
             });

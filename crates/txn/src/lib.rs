@@ -61,4 +61,5 @@ pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol};
 pub use rpc::RpcHandler;
 pub use session::{Session, SessionConfig, TransactOptions};
 pub use sets::{Intent, Slot};
+pub use tree::Located;
 pub use tx::Tx;

@@ -35,7 +35,7 @@ use remora_sync::{Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
 use crate::log::{PATCH_WORDS, patch};
-use crate::tree::{self, Descent};
+use crate::tree::{Descent, Wanted};
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,12 +241,11 @@ impl RpcHandler {
         Some(())
     }
 
-    fn descend(&mut self, key_bytes: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
-        let (inner, leaves, key) = tree::parse(key_bytes, arguments)?;
-        let (inner, ..) = self.shard(inner)?;
-        let id = self.descent.leaf(self.region.words(), &inner, key)?;
-        reply.push(id);
-        if let Some(leaves) = leaves {
+    fn descend(&mut self, count: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
+        let wanted = Wanted::parse(count, arguments)?;
+        let (inner, ..) = self.shard(wanted.inner)?;
+        let id = self.descent.leaf(self.region.words(), &inner, &wanted, reply)?;
+        if let Some(leaves) = wanted.leaves {
             self.about_key(Code::Read, &[leaves.0.into(), u64::from_ne_bytes(id.to_be_bytes())], reply)?;
         }
         Some(())

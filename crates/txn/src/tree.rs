@@ -1,7 +1,10 @@
 //! Finding leaves of ordered tables by the CPU of a memory node, where inner nodes lie at one node: both ends of that call.
 //!
 //! ```text
-//! DESCEND  inner shard, leaf shard or NONE, key        leaf id; then as READ if the leaf lies at this node, too
+//! DESCEND  inner shard, leaf shard or NONE, key        leaf id; its parent, if it is asked for; then as READ if the leaf lies
+//!                                                      at this node, too
+//!
+//! The parent is asked for by the highest bit of the request's first word; it is a node (`btree::NODE_BYTES`).
 //! ```
 //!
 //! What comes of it is a hint, and the leaf a record of the read set like one that was READ: nodes prove themselves by their
@@ -11,7 +14,7 @@
 use std::sync::atomic::AtomicU64;
 
 use remora_fabric::{WORD_BYTES, copy};
-use remora_index::btree::{LEVELS_MAX, Node, ROOT, Shape};
+use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
 use remora_index::{Found, HostShard, Table};
 use remora_memory::ShardId;
 use remora_sync::{FetchedRecord, Key};
@@ -30,40 +33,61 @@ const NONE: u64 = u64::MAX;
 /// Words of a request before the key.
 const REQUEST_WORDS: usize = 3;
 
+/// In the length of the key: the parent is wanted.
+const PARENT: usize = 1 << 31;
+/// Words of a node.
+const NODE_WORDS: usize = NODE_BYTES / WORD_BYTES;
+
+/// What a memory node's CPU says of a key.
+#[derive(Debug)]
+pub struct Located {
+    /// The leaf's id.
+    pub leaf: u64,
+    /// The words of the inner node above it, if it was asked for.
+    pub parent: Option<Box<[u64]>>,
+}
+
 /// The key of a node in its table.
 fn node_key(id: u64) -> Option<Key> {
     Key::new(&id.to_be_bytes())
 }
 
 impl Tx<'_> {
-    /// The id of the leaf of a key, as far as the CPU of the memory node knows that has all inner nodes, if there is such a
-    /// node: one round trip. If the leaf lies there too, it has been fetched, unless somebody has it locked.
+    /// The leaf of a key, as far as the CPU of the memory node knows that has all inner nodes, if there is such a node: one
+    /// round trip. If the leaf lies there too, it has been fetched, unless somebody has it locked. With its parent or without.
     pub async fn locate_in_tree(
         &mut self,
         inner: &Table,
         leaves: &Table,
         key: &[u8],
+        parent: bool,
         intent: Intent,
-    ) -> Result<Option<u64>, Stop> {
+    ) -> Result<Option<Located>, Stop> {
         if inner.shards() != 1 || inner.cluster_hash().is_none() {
             return Ok(None);
         }
         let node = inner.shard_replicas(0)[0].node;
         let is_there = leaves.shards() == 1 && leaves.shard_replicas(0)[0].node == node;
         let leaf_shard = if is_there { leaves.shard_id(0).0.into() } else { NONE };
-        let mut request = vec![Code::Descend.word(key.len()), inner.shard_id(0).0.into(), leaf_shard];
+        let mut request = vec![
+            Code::Descend.word(key.len() | if parent { PARENT } else { 0 }),
+            inner.shard_id(0).0.into(),
+            leaf_shard,
+        ];
         request.resize(REQUEST_WORDS + key.len().div_ceil(WORD_BYTES), 0);
         request[REQUEST_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
 
         let mut round = self.lane.round();
         let record_words = if is_there { READ_REPLY_WORDS + leaves.shape().record_bytes() / WORD_BYTES } else { 0 };
-        let call = round.call(node, &request, None, 1 + record_words);
+        let parent_words = if parent { NODE_WORDS } else { 0 };
+        let call = round.call(node, &request, None, 1 + parent_words + record_words);
         let done = self.lane.execute(round).await?;
-        let Some((&id, rest)) = done.reply(call).split_first() else { return Ok(None) };
-        if let (&[1, _, entry, ref record @ ..], Some(key)) = (rest, node_key(id)) {
+        let Some((&leaf, rest)) = done.reply(call).split_first() else { return Ok(None) };
+        let Some((node, rest)) = rest.split_at_checked(parent_words) else { return Ok(None) };
+        if let (&[1, _, entry, ref record @ ..], Some(key)) = (rest, node_key(leaf)) {
             self.bring(leaves, &key, intent, entry, record)?;
         }
-        Ok(Some(id))
+        Ok(Some(Located { leaf, parent: parent.then(|| node.into()) }))
     }
 
     /// A record that was not asked for by its key is in the read set from now on.
@@ -96,8 +120,15 @@ pub(crate) struct Descent {
 }
 
 impl Descent {
-    /// Goes down from the root: the leaf's id, if every node on the way is here and whole.
-    pub(crate) fn leaf(&mut self, region: &[AtomicU64], inner: &HostShard, key: &[u8]) -> Option<u64> {
+    /// Goes down from the root: the leaf's id, and its parent if it is wanted, if every node on the way is here and whole.
+    pub(crate) fn leaf(
+        &mut self,
+        region: &[AtomicU64],
+        inner: &HostShard,
+        wanted: &Wanted<'_>,
+        reply: &mut Vec<u64>,
+    ) -> Option<u64> {
+        let key = wanted.key;
         // Of inner nodes, values are no matter.
         let shape = Shape::new(key.len(), 0)?;
         let mut id = ROOT;
@@ -111,6 +142,10 @@ impl Descent {
             }
             id = node.child(node.child_of(key));
             if node.level() == 1 {
+                reply.push(id);
+                if wanted.parent {
+                    reply.extend_from_slice(self.value.get(..NODE_WORDS)?);
+                }
                 return Some(id);
             }
         }
@@ -133,9 +168,20 @@ impl Descent {
     }
 }
 
-/// The parts of a request: shard of inner nodes, shard of leaves, key.
-pub(crate) fn parse(key_bytes: usize, arguments: &[u64]) -> Option<(ShardId, Option<ShardId>, &[u8])> {
-    let (&[inner, leaf], key) = arguments.split_first_chunk()?;
-    let shard = |number| u16::try_from(number).ok().map(ShardId);
-    Some((shard(inner)?, shard(leaf), key.as_bytes().get(..key_bytes)?))
+/// A request.
+pub(crate) struct Wanted<'a> {
+    pub(crate) inner: ShardId,
+    /// Of the leaves, if they are all here.
+    pub(crate) leaves: Option<ShardId>,
+    parent: bool,
+    key: &'a [u8],
+}
+
+impl Wanted<'_> {
+    pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Wanted<'_>> {
+        let (&[inner, leaves], key) = arguments.split_first_chunk()?;
+        let shard = |number| u16::try_from(number).ok().map(ShardId);
+        let key = key.as_bytes().get(..count & !PARENT)?;
+        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent: count & PARENT != 0, key })
+    }
 }

@@ -49,6 +49,15 @@ impl<K> Directory<K> {
         Directory { forgetful: true, ..Directory::default() }
     }
 
+    pub(super) fn is_forgetful(&self) -> bool {
+        self.forgetful
+    }
+
+    /// What one operation remembers, if this remembers nothing: as long as it lasts.
+    pub(super) fn of_an_operation(&self) -> Option<Directory<K>> {
+        self.forgetful.then(Directory::default)
+    }
+
     /// Leaves that so many keys probably take; as few as can be, while nobody has looked.
     pub(super) fn leaves_of(&self, keys: usize, capacity: usize) -> usize {
         let seen = Some(self.entries.load(Ordering::Relaxed)).filter(|entries| *entries > 0);
