@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford};
+use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, trees};
 
 use crate::output::{OutputFile, ReportTo, complain};
 use crate::{Failure, Verdict};
@@ -46,6 +46,8 @@ enum Text {
     DrtmH,
     /// FORD (TOCS 2023), section 6: against one-sided baselines, and what its mechanisms are worth.
     Ford,
+    /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and one-sided, or hybrid.
+    TreeDesigns,
 }
 
 impl Text {
@@ -53,6 +55,7 @@ impl Text {
         match self {
             Text::DrtmH => "drtm-h",
             Text::Ford => "ford",
+            Text::TreeDesigns => "tree-designs",
         }
     }
 }
@@ -80,8 +83,11 @@ pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> 
 fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {
     let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
     let done = match (text, nodes) {
-        (Text::Ford, Some(nodes)) => {
-            return Err(Failure::new(format!("--nodes {nodes}"), "FORD has two memory nodes and one machine"));
+        (Text::Ford | Text::TreeDesigns, Some(nodes)) => {
+            return Err(Failure::new(format!("--nodes {nodes}"), "machines can be chosen for drtm-h only"));
+        }
+        (Text::TreeDesigns, None) => {
+            trees::reproduce(&if quick { trees::Scale::quick(seed) } else { trees::Scale::full(seed) }, look)
         }
         (Text::Ford, None) => {
             ford::reproduce(&if quick { ford::Scale::quick(seed) } else { ford::Scale::full(seed) }, look)

@@ -5,6 +5,7 @@
 
 pub mod drtm_h;
 pub mod ford;
+pub mod trees;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

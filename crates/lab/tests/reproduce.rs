@@ -2,7 +2,7 @@
 //! phases, and what is better by far is better there too.
 
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
-use remora_lab::reproduce::{Reproduction, Row, ford};
+use remora_lab::reproduce::{Reproduction, Row, ford, trees};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -54,6 +54,30 @@ fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(done.plot().expect("an SVG").contains("drtm-h-one-sided"));
+}
+
+#[test]
+fn designs_of_trees_cost_their_round_trips() {
+    let done = trees::reproduce(&trees::Scale::quick(1), &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    let round_trips = |design: &str| row(&done, &format!("{design}, round trips of a lookup")).ours;
+    let designs = ["coarse, two-sided", "hybrid", "fine, one-sided", "fine, remembered"];
+    assert_eq!(designs.map(round_trips), [1.0, 2.0, 5.0, 1.0]);
+    let robust = [
+        "coarse, two-sided over fine, one-sided, lookups, 128 clients",
+        "hybrid over fine, one-sided, lookups, 128 clients",
+        "coarse, two-sided over hybrid, lookups, 4 clients",
+        "coarse, two-sided, lookups, 128 clients: skewed over even",
+        "fine, one-sided, ranges of 200, 128 clients: skewed over even",
+        "hybrid over fine, one-sided, 5 % inserts, 16 clients",
+        "median latency of coarse over fine, lookups, 4 clients",
+    ];
+    for name in robust {
+        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
+    }
+    let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    assert!(done.plot().expect("an SVG").contains("hybrid"));
 }
 
 #[test]

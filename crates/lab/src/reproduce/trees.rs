@@ -1,0 +1,522 @@
+//! Designs of trees (Ziegler et al., SIGMOD 2019; Ziegler thesis, chapters 4 and 10): coarse-grained and two-sided, fine-grained
+//! and one-sided, hybrid.
+//!
+//! Its cluster: 4 memory servers, up to 6 machines with 40 clients each, profile `connectx3`; nodes of 1 KiB; one copy. Keys
+//! and values are of 8 bytes; the text has 100 million keys, here a million make a tree of the same height. Coarse and hybrid
+//! trees are partitioned by ranges, one for each server, and skew is what the text calls attribute-value skew: 80, 12, 5 and
+//! 3 % of the keys in the ranges of the servers.
+//!
+//! The operations are transactions here (`Ordered`), which the text's are not: what a lookup has read on its way is validated.
+//! Its clients remember nothing; a row of clients that remember where leaves are stands beside.
+
+use std::thread;
+use std::time::Duration;
+
+use remora::{
+    Cluster, Design, Error, OpenError, Ordered, OrderedOptions, Protocol, Record, Session, Transaction,
+    TransactionOptions,
+};
+use remora_fabric::sim::{Deployment, Profile, SimOptions};
+use remora_workload::guestbook::{PARAMETERS, Parameters};
+use remora_workload::ycsb::{Size, Ycsb};
+use remora_workload::{After, Invariant, Prng, Setting, Workload};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, run_all, violated};
+use crate::Bench;
+use crate::plot::{Labels, Series};
+
+/// How large the experiments are.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scale {
+    /// Keys that are loaded.
+    pub keys: u64,
+    /// Few, more and many clients.
+    pub clients: [Clients; 3],
+    /// Shares of all keys that range queries ask for.
+    pub shares: [f64; 2],
+    /// Virtual time before anything is counted.
+    pub warmup: Duration,
+    /// Virtual time that is counted.
+    pub measure: Duration,
+    /// Simulations that run at the same time, each on a thread.
+    pub parallel: usize,
+    /// Of all chance.
+    pub seed: u64,
+}
+
+/// Who asks: each coroutine is a client, with one operation at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clients {
+    /// Machines.
+    pub machines: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// Clients of each thread.
+    pub coroutines: usize,
+}
+
+const fn clients(machines: usize, threads: usize, coroutines: usize) -> Clients {
+    Clients { machines, threads, coroutines }
+}
+
+impl Clients {
+    fn count(self) -> usize {
+        self.machines * self.threads * self.coroutines
+    }
+}
+
+impl Scale {
+    /// The text's cluster.
+    #[must_use]
+    pub fn full(seed: u64) -> Scale {
+        Scale {
+            keys: 1_000_000,
+            clients: [clients(1, 10, 2), clients(2, 10, 4), clients(6, 10, 4)],
+            shares: [0.001, 0.01],
+            warmup: Duration::from_micros(500),
+            measure: Duration::from_millis(4),
+            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            seed,
+        }
+    }
+
+    /// Few clients and a small tree: for directions.
+    #[must_use]
+    pub fn quick(seed: u64) -> Scale {
+        Scale {
+            keys: 100_000,
+            clients: [clients(1, 2, 2), clients(1, 4, 4), clients(2, 8, 8)],
+            shares: [0.002, 0.02],
+            warmup: Duration::from_micros(100),
+            measure: Duration::from_micros(600),
+            ..Scale::full(seed)
+        }
+    }
+
+    fn about(&self) -> Vec<String> {
+        let clients: Vec<String> = self.clients.iter().map(|clients| clients.count().to_string()).collect();
+        vec![
+            "Ziegler thesis, chapter 10 (SIGMOD 2019): 4 memory servers, ConnectX-3, trees with nodes of 1 KiB"
+                .to_owned(),
+            format!(
+                "{} keys of 8 bytes, {} clients, {} us of virtual time, seed {}",
+                self.keys,
+                clients.join(", "),
+                self.measure.as_micros(),
+                self.seed
+            ),
+        ]
+    }
+}
+
+const PROFILE: &str = "connectx3";
+const SERVERS: u16 = 4;
+/// Percent of the keys in each server's range.
+const EVEN: [u64; SERVERS as usize] = [25; 4];
+const SKEWED: [u64; SERVERS as usize] = [80, 12, 5, 3];
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum System {
+    Coarse,
+    Fine,
+    Hybrid,
+    /// Fine-grained, with clients that remember where leaves are.
+    Remembered,
+}
+
+impl System {
+    const ALL: [System; 4] = [System::Coarse, System::Fine, System::Hybrid, System::Remembered];
+
+    fn name(self) -> &'static str {
+        match self {
+            System::Coarse => "coarse, two-sided",
+            System::Fine => "fine, one-sided",
+            System::Hybrid => "hybrid",
+            System::Remembered => "fine, remembered",
+        }
+    }
+}
+
+/// What clients ask for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Mix {
+    Point,
+    /// So many keys.
+    Range(u64),
+    /// Percent of inserts; the others are lookups.
+    Inserts(u64),
+}
+
+/// One simulation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Point {
+    system: System,
+    mix: Mix,
+    clients: Clients,
+    skewed: bool,
+}
+
+impl Point {
+    fn name(&self) -> String {
+        let mix = match self.mix {
+            Mix::Point => "lookups".to_owned(),
+            Mix::Range(keys) => format!("ranges of {keys}"),
+            Mix::Inserts(percent) => format!("{percent} % inserts"),
+        };
+        format!("{}, {mix}{}", self.system.name(), if self.skewed { ", skewed" } else { "" })
+    }
+}
+
+// ---- what runs ------------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+struct Number(u64);
+
+impl Record for Number {
+    const SCHEMA: &'static str = "number";
+}
+
+/// Trees, each of the keys from one on; loaded keys are even, and inserted ones odd.
+struct Trees {
+    parts: Vec<(u64, Ordered<u64, Number>)>,
+    keys: u64,
+    mix: Mix,
+}
+
+impl Trees {
+    fn load(cluster: &Cluster, keys: u64, room: u64, point: &Point) -> Result<Trees, OpenError> {
+        let shares = if point.skewed { SKEWED } else { EVEN };
+        let whole = [100];
+        let is_partitioned = matches!(point.system, System::Coarse | System::Hybrid);
+        let shares = if is_partitioned { &shares[..] } else { &whole[..] };
+        let (mut parts, mut first) = (Vec::new(), 0);
+        for (node, share) in (0..).zip(shares) {
+            let end = first + keys * share / 100;
+            let design = match point.system {
+                System::Coarse => Design::Coarse(node),
+                System::Hybrid => Design::Hybrid(node),
+                System::Fine | System::Remembered => Design::Fine,
+            };
+            let options = OrderedOptions { design, ..OrderedOptions::for_rows(end - first + room) };
+            let rows = (first..end).map(|key| (2 * key, Number(2 * key)));
+            let tree = cluster.load_ordered(&format!("part {node}"), options, rows)?;
+            let tree = if point.system == System::Remembered { tree } else { tree.without_memory() };
+            parts.push((2 * first, tree));
+            first = end;
+        }
+        Ok(Trees { parts, keys, mix: point.mix })
+    }
+
+    /// The tree of a key, and those behind it.
+    fn from(&self, key: u64) -> &[(u64, Ordered<u64, Number>)] {
+        let at = self.parts.partition_point(|(first, _)| *first <= key);
+        &self.parts[at.saturating_sub(1)..]
+    }
+
+    async fn scan(&self, tx: &mut Transaction<'_, '_>, from: u64, count: u64) -> Result<(), Error> {
+        let mut missing = count as usize;
+        for (_, tree) in self.from(from) {
+            missing -= tree.scan(tx, from.., missing).await?.len();
+            if missing == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Workload for Trees {
+    /// Keys inserted.
+    type Ledger = i64;
+
+    const NAME: &'static str = "trees";
+    const TYPES: &'static [&'static str] = &["lookup", "range", "insert"];
+    const INVARIANTS: &'static [&'static str] = &["trees are trees", "every key is there"];
+
+    fn open(_: &Cluster, _: &Parameters) -> Result<Trees, OpenError> {
+        unreachable!("of simulations there is one client process")
+    }
+
+    fn parameters(&self) -> Parameters {
+        [0; PARAMETERS]
+    }
+
+    async fn warm(&self, session: &mut Session, _: u64, _: u64) -> Result<(), Error> {
+        const AT_ONCE: usize = 2_000;
+        for (first, tree) in &self.parts {
+            let mut from = Some(*first);
+            while let Some(key) = from {
+                let found = session.transact(async |tx| tree.scan(tx, key.., AT_ONCE).await).await?;
+                from = (found.len() == AT_ONCE).then(|| found[AT_ONCE - 1].0 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    async fn transact(&self, session: &mut Session, random: &mut Prng, inserted: &mut i64) -> Result<(), Error> {
+        let label = |label| TransactionOptions { label, ..TransactionOptions::default() };
+        let key = 2 * random.below(self.keys);
+        match self.mix {
+            Mix::Inserts(percent) if random.below(100) < percent => {
+                let key = key + 1;
+                let (_, tree) = &self.from(key)[0];
+                let put = session.transact_with(label(2), async |tx| tree.put(tx, key, Number(key)).await).await?;
+                *inserted += i64::from(put.is_none());
+            }
+            Mix::Range(count) => {
+                let from = key.min(2 * (self.keys - count));
+                session.transact_with(label(1), async |tx| self.scan(tx, from, count).await).await?;
+            }
+            _ => {
+                let (_, tree) = &self.from(key)[0];
+                session.transact_with(label(0), async |tx| tree.get(tx, &key).await).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
+        let (mut faults, mut rows) = (Vec::new(), 0);
+        for (_, tree) in &self.parts {
+            let (_, found) = cluster.inspect_ordered(tree, |_| ())?;
+            faults.extend(found.fault);
+            rows += found.rows;
+        }
+        let expected = self.keys as i64 + after.ledgers.iter().sum::<i64>();
+        let [trees, keys] = Self::INVARIANTS else { unreachable!("there are two") };
+        Ok(vec![
+            Invariant { name: trees, holds: Some(faults.is_empty()), detail: faults.join(", ") },
+            Invariant {
+                name: keys,
+                holds: Some(rows as i64 == expected),
+                detail: format!("{rows} of {expected}, {} unknown", after.unknown),
+            },
+        ])
+    }
+}
+
+// ---- the experiments ------------------------------------------------------------------------------------------------
+
+/// What the text has and this does not.
+const LEFT_OUT: [&str; 4] = [
+    "100 million to a billion keys: the height of the tree is the same with a million",
+    "servers from 1 to 8, and machines that are server and client",
+    "head nodes: the inner nodes above the leaves, which the designs read or ask for, say the same",
+    "the analytic model",
+];
+
+/// Runs all experiments; `look` is told how many of how many have been run.
+///
+/// # Errors
+///
+/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
+    let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
+    let violated = violated(&runs, Point::name);
+    let results = Results { scale, runs };
+    Ok(Reproduction {
+        about: scale.about(),
+        is_comparable: scale.clients[2].count() == 240,
+        rows: results.rows(),
+        runs: results.runs(),
+        left_out: &LEFT_OUT,
+        violated,
+        labels: LABELS,
+        series: results.over_clients(),
+    })
+}
+
+const LABELS: Labels<'static> = Labels {
+    title: "Lookups in a tree on 4 memory servers, simulated (connectx3)",
+    x: "clients",
+    y: "million lookups a second",
+};
+
+/// Every simulation once, the largest first.
+fn points(scale: &Scale) -> Vec<Point> {
+    let [few, more, many] = scale.clients;
+    let [small, large] = scale.shares.map(|share| Mix::Range(range(scale, share)));
+    let mut points = Vec::new();
+    for system in System::ALL {
+        let mut add = |mix, clients, skewed| points.push(Point { system, mix, clients, skewed });
+        for clients in [many, more, few] {
+            add(Mix::Point, clients, false);
+        }
+        add(Mix::Point, many, true);
+        add(small, more, false);
+        add(large, more, false);
+        add(small, many, false);
+        add(small, many, true);
+        for percent in [5, 50] {
+            add(Mix::Inserts(percent), more, false);
+            add(Mix::Inserts(percent), many, false);
+        }
+    }
+    points.sort_by_key(|point| std::cmp::Reverse(point.clients.count()));
+    points
+}
+
+fn range(scale: &Scale, share: f64) -> u64 {
+    (scale.keys as f64 * share) as u64
+}
+
+fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
+    /// More than are inserted in the time.
+    const ROOM: u64 = 200_000;
+    let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
+    let Clients { machines, threads, coroutines } = point.clients;
+    let workers = (machines * threads) as u64;
+    let setting = Setting { memory_nodes: SERVERS, replicas: 1, workers, coroutines: coroutines as u64 };
+    // All of it at one server, at most.
+    let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered: Some(Design::Coarse(0)) };
+    let bench = Bench {
+        sim: SimOptions { deployment: Deployment::Disaggregated, ..SimOptions::new(profile, scale.seed) },
+        memory_nodes: SERVERS,
+        node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
+        replicas: 1,
+        protocol: Protocol::DrtmR,
+        machines,
+        threads,
+        coroutines,
+        warmup: scale.warmup,
+        measure: scale.measure,
+    };
+    measure(&bench, || point.name(), |cluster| Trees::load(cluster, scale.keys, ROOM, &point))
+}
+
+struct Results<'a> {
+    scale: &'a Scale,
+    runs: Vec<(Point, Measurement)>,
+}
+
+impl Results<'_> {
+    fn at(&self, system: System, mix: Mix, clients: Clients, skewed: bool) -> &Measurement {
+        let point = Point { system, mix, clients, skewed };
+        let found = self.runs.iter().find(|(ran, _)| *ran == point);
+        let Some((_, measurement)) = found else { unreachable!("{} was not run", point.name()) };
+        measurement
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        use System::{Coarse, Fine, Hybrid, Remembered};
+        const POINTS: &str = "Ziegler thesis, section 10.6, point queries";
+        const RANGES: &str = "Ziegler thesis, section 10.6, range queries";
+        const INSERTS: &str = "Ziegler thesis, section 10.6, inserts";
+        let [few, more, many] = self.scale.clients;
+        let [small, large] = self.scale.shares.map(|share| Mix::Range(range(self.scale, share)));
+        let rate = |system, mix, clients, skewed| self.at(system, mix, clients, skewed).throughput;
+        let over = |one: System, other: System, mix, clients: Clients, skewed| {
+            let ratio = rate(one, mix, clients, skewed) / rate(other, mix, clients, skewed);
+            let what = Point { system: one, mix, clients, skewed }.name().replace(one.name(), "");
+            (format!("{} over {}{what}, {} clients", one.name(), other.name(), clients.count()), ratio)
+        };
+        let row = |(name, ratio): (String, f64), source, holds: fn(f64) -> bool, note| {
+            Row::ours(name, "x", ratio).said(source).holds(holds(ratio)).note(note)
+        };
+        let more_than_one = |ratio| ratio > 1.0;
+        let about_one = |ratio: f64| (0.9..1.1).contains(&ratio);
+        let mut rows: Vec<Row> = [(Coarse, 1.0), (Hybrid, 2.0), (Fine, 4.0), (Remembered, 1.0)]
+            .into_iter()
+            .map(|(system, published)| {
+                let round_trips = self.at(system, Mix::Point, few, false).costs.round_trips;
+                let row = Row::ours(format!("{}, round trips of a lookup", system.name()), "", round_trips);
+                if system == Remembered {
+                    row
+                } else {
+                    row.published(published, "Ziegler thesis, sections 10.3 to 10.5")
+                }
+                .note(VALIDATED)
+            })
+            .collect();
+        rows.extend([
+            row(over(Coarse, Fine, Mix::Point, many, false), POINTS, more_than_one, LINKS),
+            row(over(Hybrid, Fine, Mix::Point, many, false), POINTS, more_than_one, LINKS),
+            row(over(Coarse, Hybrid, Mix::Point, few, false), POINTS, more_than_one, LINKS),
+            row(over(Hybrid, Coarse, Mix::Point, many, false), POINTS, more_than_one, LINKS),
+        ]);
+        let skew = |system: System, mix, clients| {
+            let ratio = rate(system, mix, clients, true) / rate(system, mix, clients, false);
+            (
+                format!(
+                    "{}, {} clients: skewed over even",
+                    Point { system, mix, clients, skewed: false }.name(),
+                    clients.count()
+                ),
+                ratio,
+            )
+        };
+        let (name, ratio) = skew(Coarse, Mix::Point, many);
+        rows.push(Row::ours(name, "x", ratio).published(0.8, POINTS).holds(ratio < 1.0).note(SKEW));
+        for system in [Fine, Hybrid] {
+            let (name, ratio) = skew(system, small, many);
+            rows.push(Row::ours(name, "x", ratio).published(1.0, RANGES).holds(about_one(ratio)).note(SKEW));
+        }
+        rows.push(row(skew(Coarse, small, many), RANGES, |ratio| ratio < 0.9, SKEW));
+        rows.extend([
+            row(over(Fine, Coarse, small, many, true), RANGES, more_than_one, SKEW),
+            row(over(Hybrid, Coarse, small, many, true), RANGES, more_than_one, SKEW),
+        ]);
+        let ratio = rate(Fine, small, more, false) / rate(Fine, large, more, false);
+        rows.push(
+            Row::ours("fine, one-sided: small ranges over ranges of ten times the size", "x", ratio)
+                .published(10.0, RANGES)
+                .holds(ratio > 5.0)
+                .note(LONG),
+        );
+        for percent in [5, 50] {
+            rows.push(row(over(Hybrid, Fine, Mix::Inserts(percent), more, false), INSERTS, more_than_one, ROOT));
+            rows.push(row(over(Fine, Hybrid, Mix::Inserts(percent), many, false), INSERTS, more_than_one, ROOT));
+        }
+        let latency = |clients| {
+            let of = |system| self.at(system, Mix::Point, clients, false).latency.p50;
+            of(Coarse) / of(Fine)
+        };
+        let (light, heavy) = (latency(few), latency(many));
+        let name =
+            |clients: Clients| format!("median latency of coarse over fine, lookups, {} clients", clients.count());
+        rows.extend([
+            Row::ours(name(few), "x", light).said("Ziegler thesis, section 10.6: coarse lowest").holds(light < 1.0),
+            Row::ours(name(many), "x", heavy)
+                .said("Ziegler thesis, section 10.6: fine lower")
+                .holds(heavy > 1.0)
+                .note(ROOT),
+        ]);
+        for other in [Coarse, Hybrid, Fine] {
+            let (name, ratio) = over(Remembered, other, Mix::Point, many, false);
+            rows.push(Row::ours(name, "x", ratio));
+        }
+        rows
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        let run = |(point, measurement): &(Point, Measurement)| {
+            measurement.run(point.name(), format!("{} clients", point.clients.count()))
+        };
+        let mut runs: Vec<Run> = self.runs.iter().map(run).collect();
+        runs.sort_by(|one, other| (&one.name, &one.load).cmp(&(&other.name, &other.load)));
+        runs
+    }
+
+    fn over_clients(&self) -> Vec<Series> {
+        let line = |system: System| {
+            let point = |clients: &Clients| {
+                (clients.count() as f64, self.at(system, Mix::Point, *clients, false).throughput / 1e6)
+            };
+            Series { name: system.name().to_owned(), points: self.scale.clients.iter().map(point).collect() }
+        };
+        System::ALL.into_iter().map(line).collect()
+    }
+}
+
+const VALIDATED: &str = "a lookup that reads its way validates what it has read, in one round more: the text's takes every READ for \
+                         whole, and is torn";
+const LINKS: &str = "each lookup moves one leaf in both designs, and with many clients the servers' links are the bound here, not the \
+                     CPUs, whose 8 threads find a leaf in 0.6 us";
+const ROOT: &str = "all that read their way READ the root, and the link of its server is the bound here; the text has servers whose \
+                    threads spin on locks, which slows down those who ask";
+const SKEW: &str = "the server that has 80 % of the keys is saturated here, and 1 / (4 x 0.8) of an even load is left; the text's has \
+                    other bounds before";
+const LONG: &str = "longer ranges are read in several rounds of 60 leaves, and validated in as many";
