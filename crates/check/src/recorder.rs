@@ -132,6 +132,13 @@ impl Recorder {
                 line.write(table, access.key, version.to_bits(), kind);
             }
         }
+        for scan in event.scans().filter(|_| wrote) {
+            let of_range = event.accesses().filter(|access| {
+                access.table.id() == scan.table.id() && scan.from <= access.key && access.key < scan.to
+            });
+            let found = of_range.filter_map(|access| Some((access.key, access.read?.to_bits())));
+            line.scan(scan.table.name(), scan.from, scan.to, found);
+        }
         line.end();
     }
 }

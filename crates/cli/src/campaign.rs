@@ -57,7 +57,7 @@ pub(crate) struct ReplayOptions {
 /// What a run is, but for its seed.
 #[derive(Clone, Debug, Args)]
 struct CaseArgs {
-    /// What runs: smallbank, tatp, tpcc, ycsb, or registers, which mixes reads, writes, inserts and deletes of few records.
+    /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
     /// How transactions are run: farm, fasst, drtm-r, drtm-h.

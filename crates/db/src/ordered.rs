@@ -493,7 +493,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         limit: usize,
     ) -> Result<Vec<(K, V)>, Error> {
         let mut found = Vec::new();
-        let Some((mut from, to)) = ends(&range) else { return Ok(found) };
+        let Some((first, to)) = ends(&range) else { return Ok(found) };
+        let mut from = first;
         let own = self.directory.of_an_operation();
         let directory = own.as_ref().unwrap_or(&self.directory);
         let mut ahead = 0;
@@ -512,14 +513,15 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let leaf = self.leaf(tx, directory, &from, Intent::Read).await?;
             let leaf = self.seen(tx, leaf)?;
             directory.seen(leaf.count());
-            let first = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
-            self.take(&leaf, first..leaf.count(), |key| key <= &to, limit, &mut found)?;
+            let start = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
+            self.take(&leaf, start..leaf.count(), |key| key <= &to, limit, &mut found)?;
             match leaf.high().map(K::decode) {
                 Some(high) if high <= to => from = high,
                 _ => break,
             }
         }
-        self.bring_values(tx, &mut found).await?;
+        let last = if found.len() == limit { found.last().map(|(key, _)| *key) } else { Some(to) };
+        self.bring_values(tx, &mut found, Some(first).zip(last)).await?;
         Ok(found)
     }
 
@@ -531,7 +533,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         limit: usize,
     ) -> Result<Vec<(K, V)>, Error> {
         let mut found = Vec::new();
-        let Some((from, mut to)) = ends(&range) else { return Ok(found) };
+        let Some((from, last)) = ends(&range) else { return Ok(found) };
+        let mut to = last;
         let own = self.directory.of_an_operation();
         let directory = own.as_ref().unwrap_or(&self.directory);
         while found.len() < limit {
@@ -544,17 +547,26 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
                 _ => break,
             }
         }
-        self.bring_values(tx, &mut found).await?;
+        let first = if found.len() == limit { found.last().map(|(key, _)| *key) } else { Some(from) };
+        self.bring_values(tx, &mut found, first.zip(Some(last))).await?;
         Ok(found)
     }
 
-    /// The values of what a scan has found, where they are out of line.
-    async fn bring_values(&self, tx: &mut Transaction<'_, '_>, found: &mut [(K, V)]) -> Result<(), Error> {
+    /// The values of what a scan has found between two keys, where they are out of line.
+    async fn bring_values(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        found: &mut [(K, V)],
+        range: Option<(K, K)>,
+    ) -> Result<(), Error> {
         let Some(values) = &self.values else { return Ok(()) };
         let slots: Vec<Slot<V>> = found.iter().map(|(key, _)| tx.want(values, *key)).collect();
         tx.fetch().await?;
         for ((_, value), slot) in found.iter_mut().zip(slots) {
             *value = *tx.find(slot).ok_or(CHANGED)?;
+        }
+        if let Some((first, last)) = range {
+            tx.note_scan(values, &first, &last);
         }
         Ok(())
     }

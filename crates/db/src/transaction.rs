@@ -93,6 +93,13 @@ impl<'t, 's> Transaction<'t, 's> {
         Ok(self.tx.locate_in_tree(&inner.inner, &leaves.inner, key, parent, intent).await?)
     }
 
+    /// Notes that all keys of a table up to one, and of none behind it, have been looked for.
+    pub(crate) fn note_scan<K: Key, V: Record>(&mut self, table: &Table<K, V>, first: &K, last: &K) {
+        let mut behind = Table::<K, V>::key(last).bytes().to_vec();
+        behind.push(0);
+        self.tx.note_scan(table.inner.id(), Table::<K, V>::key(first).bytes(), behind);
+    }
+
     /// Brings every record that was named and is not here yet.
     #[inline]
     pub async fn fetch(&mut self) -> Result<(), Error> {

@@ -13,6 +13,7 @@
 //! record; the history with those answers and those reads must be strictly serializable.
 
 mod aftermath;
+mod ranges;
 mod registers;
 mod reported;
 
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ranges::Ranges;
 use registers::Registers;
 use remora::floors::memory::Discipline;
 use remora::floors::txn::mutant::{self, Mutant};
@@ -55,11 +57,13 @@ pub enum Load {
     Ycsb,
     /// Reads, writes, inserts and deletes of few records, of one line and of many.
     Registers,
+    /// Keys of ordered tables that come and go, and ranges of them.
+    Ranges,
 }
 
 impl Load {
     /// All of them.
-    pub const ALL: [Load; 5] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers];
+    pub const ALL: [Load; 6] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges];
 
     /// Its name on the command line.
     #[must_use]
@@ -70,6 +74,7 @@ impl Load {
             Load::Tpcc => "tpcc",
             Load::Ycsb => "ycsb",
             Load::Registers => "registers",
+            Load::Ranges => "ranges",
         }
     }
 }
@@ -297,6 +302,7 @@ enum Tables {
     Tpcc(Tpcc),
     Ycsb(Ycsb),
     Registers(Registers),
+    Ranges(Ranges),
 }
 
 /// What a coroutine remembers of its transactions.
@@ -328,6 +334,7 @@ impl Tables {
                 Ycsb::load(cluster, size).map(|ycsb| Tables::Ycsb(ycsb.with_mix(mix).with_attempts(ATTEMPTS)))
             }
             Load::Registers => Registers::load(cluster, case.keys, random).map(Tables::Registers),
+            Load::Ranges => Ranges::load(cluster, case.keys, random).map(Tables::Ranges),
         };
         tables.map_err(|error| error.to_string())
     }
@@ -340,6 +347,7 @@ impl Tables {
             Tables::Tpcc(tpcc) => tpcc.warm(session, 0, 1).await,
             Tables::Ycsb(ycsb) => ycsb.warm(session, 0, 1).await,
             Tables::Registers(registers) => registers.read_all(session).await,
+            Tables::Ranges(ranges) => ranges.read_all(session).await,
         }
     }
 
@@ -360,6 +368,7 @@ impl Tables {
                 ycsb.run(session, kind, random, &mut ledgers.ycsb).await
             }
             Tables::Registers(registers) => registers.transact(session, random).await,
+            Tables::Ranges(ranges) => ranges.transact(session, random).await,
         }
     }
 
@@ -388,15 +397,22 @@ impl Tables {
                 let ledgers: Vec<_> = ledgers.into_iter().map(|ledger| ledger.ycsb).collect();
                 ycsb.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
             }
-            Tables::Registers(registers) => {
-                let tables = registers.inspect(cluster)?;
-                let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
-                let detail = format!("{tables:?}");
-                let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
-                Ok(vec![Invariant { name: "replicas are identical and no lock is held", holds, detail }])
+            Tables::Registers(registers) => Ok(vec![whole(&registers.inspect(cluster)?, settled)]),
+            Tables::Ranges(ranges) => {
+                let (tables, faults) = ranges.inspect(cluster)?;
+                let holds = Some(faults.is_empty());
+                let trees = Invariant { name: "ordered tables are trees", holds, detail: faults.join(", ") };
+                Ok(vec![whole(&tables, settled), trees])
             }
         }
     }
+}
+
+/// What must hold of any tables.
+fn whole(tables: &[Inspection], settled: bool) -> Invariant {
+    let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
+    let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
+    Invariant { name: "replicas are identical and no lock is held", holds, detail: format!("{tables:?}") }
 }
 
 /// How often a transaction is tried: who meets what a dead client holds goes elsewhere soon.
@@ -539,10 +555,14 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     if !report.is_clean() {
         return Err(report.to_string());
     }
-    if let Tables::Registers(registers) = &tables
-        && registers.torn() > 0
-    {
-        return Err(format!("{} records were seen torn", registers.torn()));
+    match &tables {
+        Tables::Registers(registers) if registers.torn() > 0 => {
+            return Err(format!("{} records were seen torn", registers.torn()));
+        }
+        Tables::Ranges(ranges) if ranges.wrong() > 0 => {
+            return Err(format!("{} transactions saw different keys in the two tables", ranges.wrong()));
+        }
+        _ => {}
     }
     // The ledgers of the dead are gone with them.
     let untold = unknown.len() as u64 + recovered;

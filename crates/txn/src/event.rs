@@ -72,6 +72,17 @@ pub struct Access<'a> {
     pub written: Option<(WriteKind, Version)>,
 }
 
+/// A range of keys that a transaction has looked at: what it has read of the table within is all that was there.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// The first key of the range, as bytes.
+    pub from: &'a [u8],
+    /// Where it ends: not in it any more.
+    pub to: &'a [u8],
+}
+
 /// What a transaction does to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteKind {
@@ -87,6 +98,11 @@ impl<'a> TransactionEvent<'a> {
     /// The records that it read or wrote.
     pub fn accesses(&self) -> impl Iterator<Item = Access<'a>> {
         self.sets.accesses()
+    }
+
+    /// The ranges that it looked at, as far as their keys have records of their own.
+    pub fn scans(&self) -> impl Iterator<Item = Scan<'a>> {
+        self.sets.scans()
     }
 }
 

@@ -55,7 +55,7 @@ mod tx;
 
 pub use applier::Applier;
 pub use error::{Abort, Limit, Stop};
-pub use event::{Access, Observer, Outcome, Phases, TransactionEvent, WriteKind};
+pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol};
 pub use rpc::RpcHandler;

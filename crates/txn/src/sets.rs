@@ -10,7 +10,7 @@ use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, Version, value_
 use zerocopy::IntoBytes;
 
 use crate::error::{Limit, Stop};
-use crate::event::{Access, WriteKind};
+use crate::event::{Access, Scan, WriteKind};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
@@ -308,6 +308,8 @@ pub(crate) struct Sets {
     pub(crate) arena: Vec<u64>,
     /// What is to be installed, once it has been encoded.
     images: Vec<u64>,
+    /// Ranges that were looked at: table, first key, end.
+    pub(crate) scans: Vec<(TableId, Vec<u8>, Vec<u8>)>,
     /// Items before this one need no fetching.
     pub(crate) fetched: usize,
     pub(crate) written: usize,
@@ -318,6 +320,7 @@ impl Sets {
         self.items.clear();
         self.index.clear();
         self.arena.clear();
+        self.scans.clear();
         self.fetched = 0;
         self.written = 0;
     }
@@ -622,6 +625,10 @@ impl Sets {
     #[inline]
     pub(crate) fn image(&self, item: &Item) -> &[u64] {
         item.image.of(&self.images)
+    }
+
+    pub(crate) fn scans(&self) -> impl Iterator<Item = Scan<'_>> {
+        self.scans.iter().map(|(table, from, to)| Scan { table: self.table(*table), from, to })
     }
 
     pub(crate) fn accesses(&self) -> impl Iterator<Item = Access<'_>> {

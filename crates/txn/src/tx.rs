@@ -159,6 +159,14 @@ impl<'s> Tx<'s> {
         self.state.sets.write(slot, value)
     }
 
+    /// Notes for whoever observes that all keys of a table from one on and before another have been looked for, and those
+    /// fetched that were there.
+    pub fn note_scan(&mut self, table: TableId, from: &[u8], to: Vec<u8>) {
+        if self.state.observer.is_some() {
+            self.state.sets.scans.push((table, from.to_vec(), to));
+        }
+    }
+
     /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no trace of it is left. Not
     /// tried again; see [`Session::transact`](crate::Session::transact) for that.
     pub async fn commit(mut self) -> Result<(), Stop> {

@@ -1,0 +1,196 @@
+//! A workload for ordered tables: few keys that come and go, so that leaves are split and merged all the time, and ranges.
+//!
+//! Two tables have the same keys and numbers, of which one has its values in leaves and the other out of line. Whoever changes
+//! one changes both, so a transaction that has looked at a range of both must have seen the same. Of the one whose values are
+//! out of line, histories say what each scan has found, and [`check`](remora_check::check) whether that can have been all.
+//!
+//! Clients remember different things of where keys are: each transaction takes one of several handles.
+
+use std::cell::Cell;
+use std::ops::Bound;
+
+use remora::{
+    Cluster, Design, Error, Inspection, OpenError, Ordered, OrderedOptions, Record, Session, Transaction,
+    TransactionOptions,
+};
+use remora_workload::Prng;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Of 64 bytes, so that few fit a node.
+type Wide = ([u8; 56], u64);
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+struct Words<const N: usize>([u64; N]);
+
+impl<const N: usize> Record for Words<N> {
+    const SCHEMA: &'static str = "words";
+}
+
+/// Seven to a leaf; of the other table's keys thirteen.
+type Short = Words<8>;
+type Long = Words<24>;
+
+fn key(number: u64) -> Wide {
+    ([0; 56], number)
+}
+
+/// Handles of both tables that remember the same.
+#[derive(Debug)]
+struct Handle {
+    short: Ordered<Wide, Short>,
+    long: Ordered<Wide, Long>,
+}
+
+/// The two tables.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    handles: [Handle; 3],
+    keys: u64,
+    next: Cell<u64>,
+    wrong: Cell<u64>,
+}
+
+/// What is done to a key, or to a range.
+#[derive(Clone, Copy)]
+enum Action {
+    Get(u64),
+    Put(u64),
+    Remove(u64),
+    Scan { from: Bound<u64>, to: Bound<u64>, limit: usize, back: bool },
+}
+
+impl Action {
+    fn draw(keys: u64, grows: bool, random: &mut Prng) -> Action {
+        let number = random.below(keys);
+        match random.below(10) {
+            0 | 1 => Action::Get(number),
+            2..5 if grows => Action::Put(number),
+            2..5 => Action::Remove(number),
+            5 => Action::Put(number),
+            6 => Action::Remove(number),
+            _ => {
+                let other = random.below(keys);
+                let bound = |number, random: &mut Prng| match random.below(4) {
+                    0 => Bound::Excluded(number),
+                    1 => Bound::Unbounded,
+                    _ => Bound::Included(number),
+                };
+                let (from, to) = (bound(number.min(other), random), bound(number.max(other) + 1, random));
+                let limit = if random.below(2) == 0 { usize::MAX } else { 1 + random.below(20) as usize };
+                Action::Scan { from, to, limit, back: random.below(3) == 0 }
+            }
+        }
+    }
+}
+
+impl Ranges {
+    /// Every third key is there at first. Designs are drawn.
+    pub(crate) fn load(cluster: &Cluster, keys: u64, random: &mut Prng) -> Result<Ranges, OpenError> {
+        let keys = keys.max(8);
+        let mut options = || {
+            let design = match random.below(3) {
+                0 => Design::Fine,
+                1 => Design::Hybrid(random.below(3) as u16),
+                _ => Design::Coarse(random.below(3) as u16),
+            };
+            OrderedOptions { design, ..OrderedOptions::for_rows(2 * keys + 64) }
+        };
+        let numbers = || (0..keys).step_by(3);
+        let short = cluster.load_ordered("short", options(), numbers().map(|number| (key(number), Words([0; 8]))))?;
+        let long = cluster.load_ordered("long", options(), numbers().map(|number| (key(number), Words([0; 24]))))?;
+        let other = Handle { short: cluster.open_ordered("short")?, long: cluster.open_ordered("long")? };
+        let forgetful = Handle { short: short.without_memory(), long: long.without_memory() };
+        let handles = [Handle { short, long }, other, forgetful];
+        Ok(Ranges { handles, keys, next: Cell::new(1), wrong: Cell::new(0) })
+    }
+
+    /// Transactions that have committed and have seen what cannot be.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.wrong.get()
+    }
+
+    /// Both tables from outside, and what is wrong with their trees.
+    pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<(Vec<Inspection>, Vec<String>), Error> {
+        let Handle { short, long } = &self.handles[0];
+        let (mut tables, one) = cluster.inspect_ordered(short, |_| ())?;
+        let (others, other) = cluster.inspect_ordered(long, |_| ())?;
+        tables.extend(others);
+        let differing = (one.rows != other.rows).then(|| format!("{} keys and {}", one.rows, other.rows));
+        Ok((tables, [one.fault, other.fault, differing].into_iter().flatten().collect()))
+    }
+
+    /// One transaction: of one to four keys and ranges.
+    pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
+        let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
+        // For some time there are more and more keys, and then fewer.
+        let grows = session.lane().now() / 300_000 % 2 == 0;
+        let plan: Vec<Action> = (0..=random.below(4)).map(|_| Action::draw(self.keys, grows, random)).collect();
+        self.execute(session, handle, &plan).await
+    }
+
+    /// Reads everything, as clients that remember much and little.
+    pub(crate) async fn read_all(&self, session: &mut Session) -> Result<(), Error> {
+        let all = Action::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: usize::MAX, back: false };
+        for handle in &self.handles {
+            self.execute(session, handle, &[all]).await?;
+        }
+        for number in 0..self.keys {
+            self.execute(session, &self.handles[0], &[Action::Get(number)]).await?;
+        }
+        Ok(())
+    }
+
+    async fn execute(&self, session: &mut Session, handle: &Handle, plan: &[Action]) -> Result<(), Error> {
+        let options = TransactionOptions { attempts: super::ATTEMPTS, ..TransactionOptions::default() };
+        let run = session.transact_with(options, async |tx| {
+            let number = self.next.replace(self.next.get() + 1);
+            let mut agrees = true;
+            for action in plan {
+                agrees &= act(handle, tx, *action, number).await?;
+            }
+            Ok(agrees)
+        });
+        // What an attempt sees that aborts may be a mixture.
+        if !run.await? {
+            self.wrong.set(self.wrong.get() + 1);
+        }
+        Ok(())
+    }
+}
+
+/// Does it to both tables; whether they agree.
+async fn act(
+    Handle { short, long }: &Handle,
+    tx: &mut Transaction<'_, '_>,
+    action: Action,
+    number: u64,
+) -> Result<bool, Error> {
+    /// The number of a value, if it is whole.
+    fn of<const N: usize>(value: &Words<N>) -> Option<u64> {
+        value.0.iter().all(|word| *word == value.0[0]).then_some(value.0[0])
+    }
+    let same = |one: Option<Short>, other: Option<Long>| {
+        let [one, other] = [one.map(|value| of(&value)), other.map(|value| of(&value))];
+        one == other && one != Some(None)
+    };
+    Ok(match action {
+        Action::Get(at) => same(short.get(tx, &key(at)).await?, long.get(tx, &key(at)).await?),
+        Action::Put(at) => {
+            let before = short.put(tx, key(at), Words([number; 8])).await?;
+            same(before, long.put(tx, key(at), Words([number; 24])).await?)
+        }
+        Action::Remove(at) => same(short.remove(tx, &key(at)).await?, long.remove(tx, &key(at)).await?),
+        Action::Scan { from, to, limit, back } => {
+            let range = (from.map(key), to.map(key));
+            let (one, other) = if back {
+                (short.scan_back(tx, range, limit).await?, long.scan_back(tx, range, limit).await?)
+            } else {
+                (short.scan(tx, range, limit).await?, long.scan(tx, range, limit).await?)
+            };
+            let pairs = one.iter().zip(&other);
+            one.len() == other.len()
+                && pairs.into_iter().all(|(one, other)| one.0 == other.0 && same(Some(one.1), Some(other.1)))
+        }
+    })
+}
