@@ -95,6 +95,8 @@ impl<'t, 's> Transaction<'t, 's> {
 
     /// Notes that all keys of a table up to one, and of none behind it, have been looked for.
     pub(crate) fn note_scan<K: Key, V: Record>(&mut self, table: &Table<K, V>, first: &K, last: &K) {
+        // Nothing may have been found.
+        self.tx.register(&table.inner);
         let mut behind = Table::<K, V>::key(last).bytes().to_vec();
         behind.push(0);
         self.tx.note_scan(table.inner.id(), Table::<K, V>::key(first).bytes(), behind);
