@@ -885,8 +885,12 @@ pub fn mutation_score(
 /// Looks for a seed that shows an error, and shows nothing without it. Only the calling thread has the error.
 fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
+    let loads = match mutant {
+        Mutant::LeafByHint => &[Load::Ranges][..],
+        _ => &[Load::Registers, Load::SmallBank, Load::Tatp],
+    };
     for seed in seeds {
-        for load in [Load::Registers, Load::SmallBank, Load::Tatp] {
+        for &load in loads {
             let case = Case { load, ..case.of(seed) };
             caught.runs += 1;
             mutant::set(Some(mutant));

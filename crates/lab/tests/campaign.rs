@@ -63,6 +63,17 @@ fn calls_are_served_once_though_they_are_lost_and_doubled() {
     assert!(summary.is_clean(), "{summary:?}");
 }
 
+/// Leaves are split and merged all the time, of all designs, by clients that die, pause and remember what is no more.
+#[test]
+fn ordered_tables_stay_ordered() {
+    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+        let case = Case::new(0, Load::Ranges, protocol, &faults(&["crash", "pause", "delay"]));
+        let summary = campaign(&case, 0..5, 2, &|| {});
+        assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
+        assert!(summary.total.recovered > 0, "{protocol:?}: {summary:?}");
+    }
+}
+
 #[test]
 fn rings_fill_when_a_node_does_not_apply_them() {
     let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&["stall"]));

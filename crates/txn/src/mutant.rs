@@ -43,6 +43,9 @@ pub enum Mutant {
     InsertBesideLocked,
     /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
     CpuLocksForNics,
+    /// Ordered tables: the leaf that is remembered, or that a memory node's CPU has named, is taken for the key's without a
+    /// look at its fences, so that a key which a split has moved seems not to be there. In `remora`'s `ordered.rs`.
+    LeafByHint,
     /// FORD: a transaction that writes validates what it only read at a backup, where no lock is. Rule R3.
     ValidateAtBackup,
     /// FORD: what a transaction only reads is not validated if it writes nothing. Rule R4.
@@ -118,7 +121,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 50] = [
+    pub const ALL: [Mutant; 51] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -135,6 +138,7 @@ impl Mutant {
         Mutant::NoLogForOneCopy,
         Mutant::InsertBesideLocked,
         Mutant::CpuLocksForNics,
+        Mutant::LeafByHint,
         Mutant::ValidateAtBackup,
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
@@ -204,6 +208,7 @@ pub fn set(mutant: Option<Mutant>) {
     remora_index::mutant::insert_beside_locked(mutant == Some(Mutant::InsertBesideLocked));
 }
 
-pub(crate) fn is_on(mutant: Mutant) -> bool {
+/// Whether it is on.
+pub fn is_on(mutant: Mutant) -> bool {
     ON.get() == Some(mutant)
 }
