@@ -416,13 +416,24 @@ impl Cluster {
         table: &Table<K, V>,
         mut visit: impl FnMut(&V),
     ) -> Result<Inspection, crate::Error> {
-        let mut value = Vec::new();
+        self.inspect_keyed(table, |_, row| visit(row))
+    }
+
+    /// The same, with the bytes of each record's key, zero-padded to whole words.
+    pub(crate) fn inspect_keyed<K: Key, V: Record>(
+        &self,
+        table: &Table<K, V>,
+        mut visit: impl FnMut(&[u8], &V),
+    ) -> Result<Inspection, crate::Error> {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
         let found = self.administer(async |lane: &Lane| {
             inspect(lane, &table.inner, |record| {
+                key.clear();
+                key.extend(record.key());
                 value.clear();
                 record.copy_value(&mut value);
                 if let Ok((row, _)) = V::ref_from_prefix(value.as_bytes()) {
-                    visit(row);
+                    visit(key.as_bytes(), row);
                 }
             })
             .await

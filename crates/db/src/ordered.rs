@@ -33,9 +33,10 @@
 //!
 //! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of up to 60 leaves; validation
 //! is as for one record, or for so many. If nothing is known, it is one for each level, or one to ask ([`Design`]). [`Ordered::insert`] and
-//! [`Ordered::remove`] are updates of one record, but for splits and merges: those read the path from the root, and then all
-//! that is new or goes together. A split is seen by others as a leaf that has lost the upper half of its keys: they follow its
-//! link, and remember it.
+//! [`Ordered::remove`] are updates of one record, but for splits and merges. A split takes a round trip for the new leaf and
+//! the parent, if that is known and has room; otherwise, and for merges, the path from the root is read, and then all that is
+//! new or goes together. A split is seen by others as a leaf that has lost the upper half of its keys: they follow its link,
+//! and remember it.
 //!
 //! Values that are out of line are records by their keys, inserted and deleted together with the entries of leaves. So who
 //! looks for one key reads or changes its value alone, and needs no leaf; a scan takes a round trip more, for the values of
@@ -49,8 +50,8 @@ use std::sync::Arc;
 use remora_index::IndexError;
 use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 use remora_memory::{Fingerprint, MemoryError, ReadScheme};
-use remora_sync::{FetchedRecord, KeyHash};
-use remora_txn::{Abort, Inspection, Intent, scan};
+use remora_sync::KeyHash;
+use remora_txn::{Abort, Inspection, Intent};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cluster::{Cluster, TableOptions};
@@ -114,13 +115,16 @@ pub struct OrderedOptions {
     pub replicas: Option<u8>,
     /// Where its nodes lie. Under FORD, whose memory nodes' CPUs do nothing, clients READ their way in any case.
     pub design: Design,
+    /// Rows that are loaded share no leaf if their keys differ in their first so many bytes: where rows that come later are the
+    /// last ones of those that begin alike, each such group grows at an end of its own, and leaves become full.
+    pub apart: usize,
 }
 
 impl OrderedOptions {
     /// For so many keys, otherwise as the cluster has it.
     #[must_use]
     pub fn for_rows(rows: u64) -> OrderedOptions {
-        OrderedOptions { rows, replicas: None, design: Design::Fine }
+        OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0 }
     }
 
     /// The tables that it will consist of, for keys and values of these types: rows, bytes of a key, and bytes of a value of
@@ -216,7 +220,7 @@ impl Cluster {
         let (leaves, inner) = (create(LEAVES, 1, of_leaves)?, create(INNER, 0, of_inner)?);
         let ordered = Ordered::new(inner, leaves, values, shape);
         let unsorted = match &ordered.values {
-            None => self.load_tree(&ordered, rows)?,
+            None => self.load_tree(&ordered, options.apart, rows)?,
             Some(values) => {
                 // Rows come once: values are loaded first, and their keys kept.
                 let mut keys = Vec::new();
@@ -225,7 +229,7 @@ impl Cluster {
                     (key, value)
                 };
                 self.load(values, rows.map(note))?;
-                self.load_tree(&ordered, keys.into_iter().map(|key| (key, V::new_zeroed())))?
+                self.load_tree(&ordered, options.apart, keys.into_iter().map(|key| (key, V::new_zeroed())))?
             }
         };
         match unsorted {
@@ -241,10 +245,11 @@ impl Cluster {
     fn load_tree<K: OrderedKey, V: Record>(
         &self,
         ordered: &Ordered<K, V>,
+        apart: usize,
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<Option<Vec<u8>>, OpenError> {
         let rows = rows.map(|(key, value)| (encoded(&key).bytes().to_vec(), ordered.inline(&value).to_vec()));
-        let mut builder = Builder::new(ordered.shape, rows);
+        let mut builder = Builder::new(ordered.shape, apart, rows);
         let record = |(id, image)| (id, NodeRecord(image));
         self.load(&ordered.leaves, builder.by_ref().map(record))?;
         if builder.unsorted.is_some() {
@@ -262,24 +267,28 @@ impl Cluster {
         Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))
     }
 
-    /// Reads a whole ordered table while nothing runs, and shows each of its values, in any order: whether its records are as
+    /// Reads a whole ordered table while nothing runs, and shows each of its rows, in any order: whether its records are as
     /// they should be (of inner nodes, of leaves, and of values that are out of line), and a tree. (Nodes that make no sense at
     /// all are not in the tree.)
     pub fn inspect_ordered<K: OrderedKey, V: Record>(
         &self,
         ordered: &Ordered<K, V>,
-        mut visit: impl FnMut(&V),
+        mut visit: impl FnMut(&K, &V),
     ) -> Result<(Vec<Inspection>, TreeInspection), Error> {
-        let mut records = vec![self.inspect(&ordered.inner, |_| ())?, self.inspect(&ordered.leaves, |_| ())?];
-        let nodes = Nodes { inner: self.images(&ordered.inner)?, leaves: self.images(&ordered.leaves)? };
+        let mut nodes = Nodes { inner: BTreeMap::new(), leaves: BTreeMap::new() };
+        let look = |table, nodes: &mut BTreeMap<_, _>| {
+            self.inspect_keyed(table, |id, node: &NodeRecord| _ = nodes.insert(u64::decode(id), node.0))
+        };
+        let mut records = vec![look(&ordered.inner, &mut nodes.inner)?, look(&ordered.leaves, &mut nodes.leaves)?];
         if ordered.values.is_none() {
             for leaf in nodes.leaves.values().filter_map(|image| ordered.node(image).ok()) {
-                (0..leaf.count()).filter_map(|at| V::ref_from_bytes(leaf.value(at)).ok()).for_each(&mut visit);
+                let row = |at| Some((K::decode(leaf.key(at)), V::read_from_bytes(leaf.value(at)).ok()?));
+                (0..leaf.count()).filter_map(row).for_each(|(key, value)| visit(&key, &value));
             }
         }
         let mut tree = load::inspect(ordered.shape, nodes);
         if let Some(values) = &ordered.values {
-            let values = self.inspect(values, visit)?;
+            let values = self.inspect_keyed(values, |key, value| visit(&K::decode(&key[..K::BYTES]), value))?;
             if values.records != tree.rows {
                 let (there, keys) = (values.records, tree.rows);
                 tree.fault.get_or_insert(format!("there are {there} values, and {keys} keys in leaves"));
@@ -287,28 +296,6 @@ impl Cluster {
             records.push(values);
         }
         Ok((records, tree))
-    }
-
-    /// The nodes of a table by their ids.
-    fn images(&self, nodes: &Table<u64, NodeRecord>) -> Result<BTreeMap<u64, Image>, Error> {
-        let (table, mut nodes) = (nodes.untyped(), BTreeMap::new());
-        let shape = table.shape();
-        let key_at = shape.key_places().next().unwrap_or(0);
-        let mut value = Vec::new();
-        let visit = |words: &[u64]| {
-            if let Ok(record) = FetchedRecord::new(words, shape).check()
-                && record.is_present()
-            {
-                value.clear();
-                record.copy_value(&mut value);
-                if let Ok((node, _)) = NodeRecord::read_from_prefix(value.as_bytes()) {
-                    nodes.insert(u64::from_be(words[key_at]), node.0);
-                }
-            }
-            Ok(())
-        };
-        self.administer(async |lane| scan(lane, table, shape.record_bytes(), visit).await)?;
-        Ok(nodes)
     }
 }
 
@@ -410,12 +397,17 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// Names a key, for what is to be done with it. The next [`Transaction::fetch`] brings what that needs, together with all
     /// else that was named, as far as this handle remembers where it is; the operation itself then takes no round trip.
     pub fn want(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) {
-        if let Some(values) = &self.values {
-            tx.want_borrowed(values, key, intent);
-        }
+        self.want_value(tx, key, intent);
         if self.values.is_none() || matches!(intent, Intent::Insert | Intent::Delete) {
             let intent = if intent == Intent::Read { Intent::Read } else { Intent::Update };
             self.directory.find(key).map(|id| tx.want_for(&self.leaves, id, intent));
+        }
+    }
+
+    /// Names a value that is out of line.
+    fn want_value(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) {
+        if let Some(values) = &self.values {
+            tx.want_borrowed(values, key, intent);
         }
     }
 
@@ -431,7 +423,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Inserts a key, or [`Error::Exists`].
     pub async fn insert(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<(), Error> {
-        self.want(tx, &key, Intent::Insert);
+        self.want_value(tx, &key, Intent::Insert);
         let leaf = self.leaf(tx, &self.directory, &key, Intent::Update).await?;
         match self.seen(tx, leaf)?.find(encoded(&key).bytes()) {
             Ok(_) => Err(Error::Exists),
@@ -452,7 +444,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Inserts a key or replaces its value; the one that it had.
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: K, value: V) -> Result<Option<V>, Error> {
-        self.want(tx, &key, Intent::Insert);
+        self.want_value(tx, &key, Intent::Insert);
         let leaf = self.leaf(tx, &self.directory, &key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(&key).bytes()) else {
@@ -471,7 +463,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// Deletes a key; the value that it had, if it was there.
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<V>, Error> {
-        self.want(tx, key, Intent::Delete);
+        self.want_value(tx, key, Intent::Delete);
         let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(key).bytes()) else { return Ok(None) };
@@ -645,10 +637,15 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let Some(id) = hint else { break };
             let slot = tx.want_for(&self.leaves, id, intent);
             tx.fetch().await?;
-            let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else { break }; // it has gone
+            let Some(node) = self.find(tx, slot)?.filter(|node| node.level() == 0) else {
+                // It has gone, or has never been there.
+                directory.forget(key, id);
+                hint = directory.find(key).filter(|_| is_known);
+                continue;
+            };
             let is_it = node.contains(bytes.bytes()) || leaf_by_hint();
             if !is_it || !is_known {
-                directory.learn([of_leaf(id, &node)]);
+                directory.learn([of_node(id, &node)]);
             }
             if is_it {
                 return Ok(slot);
@@ -687,7 +684,10 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             path.push(Step { id, level, slot });
             match level {
                 0 => return Ok(path),
-                1 => directory.learn(children(&node)),
+                1 => {
+                    directory.learn(children(&node));
+                    directory.learn_parent(of_node(id, &node));
+                }
                 _ => {}
             }
             (id, below) = (node.child(node.child_of(bytes.bytes())), Some(level));
@@ -705,7 +705,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         value: V,
     ) -> Result<(), Error> {
         if self.seen(tx, leaf)?.is_full() {
-            leaf = self.split(tx, &key).await?;
+            leaf = self.split(tx, leaf, &key).await?;
         }
         let (encoded, inline) = (encoded(&key), self.inline(&value));
         let mut node = self.changed(tx, leaf)?;
@@ -721,7 +721,23 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     }
 
     /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that the key belongs to.
-    async fn split(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Slot<NodeRecord>, Error> {
+    async fn split(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        leaf: Slot<NodeRecord>,
+        key: &K,
+    ) -> Result<Slot<NodeRecord>, Error> {
+        // Mostly its parent is known, and has room: one round trip, and not one for each level.
+        if let Some(id) = self.directory.parent(key) {
+            let parent = tx.want_for(&self.inner, id, Intent::Update);
+            let new = self.want_new(tx, 0);
+            tx.fetch().await?;
+            let full = self.seen(tx, leaf)?;
+            let has_it = |node: Seen<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
+            if self.find(tx, parent)?.is_some_and(has_it) && tx.find(new.slot).is_none() {
+                return self.split_one(tx, parent, leaf, new, encoded(key).bytes());
+            }
+        }
         let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut from = path.len();
         while from > 0 && self.seen(tx, path[from - 1].slot)?.is_full() {
@@ -794,6 +810,10 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let right = node.split(node.split_point(key), new.id);
         tx.put(new.slot, NodeRecord(right))?;
         let right = self.node(&right[..])?;
+        if new.level == 0 {
+            // The next ones come there; if this aborts, they will not find it.
+            self.directory.learn([of_node(new.id, &right)]);
+        }
         self.changed(tx, parent)?.insert_child(right.low(), new.id);
         Ok(if right.contains(key) { new.slot } else { full })
     }
@@ -885,9 +905,9 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     }
 }
 
-/// A leaf, as the directory keeps it.
-fn of_leaf<K: OrderedKey>(id: u64, leaf: &Seen<'_>) -> (K, Option<K>, u64) {
-    (K::decode(leaf.low()), leaf.high().map(K::decode), id)
+/// A node, as the directory keeps it.
+fn of_node<K: OrderedKey>(id: u64, node: &Seen<'_>) -> (K, Option<K>, u64) {
+    (K::decode(node.low()), node.high().map(K::decode), id)
 }
 
 /// The leaves below a node of level 1.

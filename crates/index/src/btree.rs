@@ -104,6 +104,11 @@ impl Shape {
     }
 }
 
+/// How many bytes two keys have in common from the first on.
+fn shared(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
 /// A node in bytes that somebody else holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<B> {
@@ -240,11 +245,12 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         self.find(key).unwrap_or_else(|at| at.saturating_sub(1))
     }
 
-    /// Where to split it, if it is full, before a key is inserted: in the middle, or, for a key behind all others of the
-    /// tree, close to the end, because the next ones will come there.
+    /// Where to split it, if it is full, before a key is inserted: in the middle, or, for a key behind all others of the tree
+    /// or of those that begin like it, close to the end, because the next ones will come there.
     #[must_use]
     pub fn split_point(&self, key: &[u8]) -> usize {
-        let appends = self.high().is_none() && self.find(key) == Err(self.count());
+        let ends = self.high().is_none_or(|high| shared(key, self.low()) > shared(key, high));
+        let appends = ends && self.find(key) == Err(self.count());
         // An inner node's last child is where an appended key goes.
         if appends || self.high().is_none() && self.level() > 0 && self.child_of(key) + 1 == self.count() {
             self.count() - 1
@@ -482,6 +488,18 @@ mod tests {
                     prop_assert!(node.count() > 0 && right.count() > 0);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn keys_that_are_appended_leave_full_nodes() {
+        let mut image = [0; NODE_BYTES];
+        let mut node = Node::create(shape(), &mut image, 0, &[1, 0]);
+        (0..9).for_each(|at| node.insert(at, &[1, 2 * at as u8], &[0; 100]));
+        assert!(node.is_full());
+        for (high, appended) in [(None, 8), (Some([2, 0]), 8), (Some([1, 100]), 4)] {
+            node.end(high.as_ref().map(|high| &high[..]), 7);
+            assert_eq!([[1, 17], [1, 7]].map(|key| node.split_point(&key)), [appended, 4], "{high:?}");
         }
     }
 

@@ -438,6 +438,11 @@ impl StableRecord<'_> {
             && self.shape.key_places().zip(key).all(|(place, word)| self.words[place] == *word)
     }
 
+    /// Its key's words.
+    pub fn key(&self) -> impl Iterator<Item = u64> {
+        self.shape.key_places().map(|place| self.words[place])
+    }
+
     /// Bytes of its value.
     #[inline]
     #[must_use]

@@ -174,12 +174,12 @@ impl<const WORDS: usize> Rows<WORDS> {
     fn inspect(
         &self,
         cluster: &Cluster,
-        look: impl FnMut(&Row<WORDS>),
+        mut look: impl FnMut(&Row<WORDS>),
     ) -> Result<(Vec<Inspection>, Option<String>), Error> {
         Ok(match self {
             Rows::Hash(table) => (vec![cluster.inspect(table, look)?], None),
             Rows::Ordered(ordered) => {
-                let (tables, tree) = cluster.inspect_ordered(ordered, look)?;
+                let (tables, tree) = cluster.inspect_ordered(ordered, |_, row| look(row))?;
                 (tables, tree.fault)
             }
         })

@@ -12,13 +12,15 @@ use std::sync::{PoisonError, RwLock};
 /// is written.
 pub(super) struct Directory<K> {
     leaves: RwLock<BTreeMap<K, Known<K>>>,
+    /// The nodes above leaves, as far as they have been met: for whoever splits a leaf.
+    parents: RwLock<BTreeMap<K, Known<K>>>,
     /// Learns nothing.
     forgetful: bool,
     /// Entries of a leaf, in sixteenths, as scans have found them: a running average. 0: nobody has looked.
     entries: AtomicUsize,
 }
 
-/// A leaf.
+/// A node.
 #[derive(Clone, Copy)]
 struct Known<K> {
     id: u64,
@@ -39,7 +41,8 @@ fn at<'l, K: Ord>(leaves: &'l BTreeMap<K, Known<K>>, key: &K) -> Option<(&'l K, 
 
 impl<K> Default for Directory<K> {
     fn default() -> Directory<K> {
-        Directory { leaves: RwLock::default(), forgetful: false, entries: AtomicUsize::new(0) }
+        let (leaves, parents) = (RwLock::default(), RwLock::default());
+        Directory { leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
     }
 }
 
@@ -79,6 +82,12 @@ impl<K: Ord + Copy> Directory<K> {
         at(&leaves, key).map(|(_, leaf)| leaf.id)
     }
 
+    /// The node above the leaf of a key, as far as it knows.
+    pub(super) fn parent(&self, key: &K) -> Option<u64> {
+        let parents = self.parents.read().unwrap_or_else(PoisonError::into_inner);
+        at(&parents, key).map(|(_, parent)| parent.id)
+    }
+
     /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at most so many.
     pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
         let leaves = self.leaves.read().unwrap_or_else(PoisonError::into_inner);
@@ -97,24 +106,48 @@ impl<K: Ord + Copy> Directory<K> {
         chain
     }
 
+    /// The leaf of a key is not there. What it had, the one to its left has: it was merged, or a split has not committed.
+    pub(super) fn forget(&self, key: &K, id: u64) {
+        let mut leaves = self.leaves.write().unwrap_or_else(PoisonError::into_inner);
+        let Some((low, high)) = at(&leaves, key).filter(|(_, leaf)| leaf.id == id).map(|(low, leaf)| (*low, leaf.high))
+        else {
+            return;
+        };
+        leaves.remove(&low);
+        if let Some((_, left)) = leaves.range_mut(..low).next_back()
+            && left.high == Some(low)
+        {
+            left.high = high;
+        }
+    }
+
     /// Notes where leaves are: each its fences and its id.
     pub(super) fn learn(&self, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
+        self.note(&self.leaves, found);
+    }
+
+    /// The same of a node above leaves.
+    pub(super) fn learn_parent(&self, found: (K, Option<K>, u64)) {
+        self.note(&self.parents, [found]);
+    }
+
+    fn note(&self, nodes: &RwLock<BTreeMap<K, Known<K>>>, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
         if self.forgetful {
             return;
         }
-        let mut leaves = self.leaves.write().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = nodes.write().unwrap_or_else(PoisonError::into_inner);
         for (low, high, id) in found {
-            if let Some((_, left)) = leaves.range_mut(..low).next_back()
+            if let Some((_, left)) = nodes.range_mut(..low).next_back()
                 && left.ends_behind(&low)
             {
                 left.high = Some(low);
             }
             let known = Known { id, high };
-            while let Some((gone, _)) = leaves.range(low..).next().filter(|(other, _)| known.ends_behind(other)) {
+            while let Some((gone, _)) = nodes.range(low..).next().filter(|(other, _)| known.ends_behind(other)) {
                 let gone = *gone;
-                leaves.remove(&gone);
+                nodes.remove(&gone);
             }
-            leaves.insert(low, known);
+            nodes.insert(low, known);
         }
     }
 }
@@ -144,5 +177,25 @@ mod tests {
         assert_eq!((chain(10, 255), directory.find(&27)), (vec![6], None));
         directory.learn([(0, None, 7)]);
         assert_eq!(chain(3, 255), [7]);
+    }
+
+    #[test]
+    fn what_is_not_there_belongs_to_its_left_neighbour() {
+        let directory = Directory::default();
+        directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
+        directory.forget(&25, 1);
+        assert_eq!(directory.find(&25_u8), Some(2), "it was another leaf that was not there");
+        directory.forget(&25, 2);
+        assert_eq!(directory.find(&25), Some(1));
+        directory.forget(&50, 4);
+        assert_eq!([25, 35, 50].map(|key| directory.find(&key)), [Some(1), None, None], "there was a gap");
+    }
+
+    #[test]
+    fn parents_are_remembered_beside_leaves() {
+        let directory = Directory::default();
+        directory.learn([(10, Some(20), 1)]);
+        directory.learn_parent((0_u8, Some(15), 9));
+        assert_eq!((directory.find(&12), directory.parent(&12), directory.parent(&15)), (Some(1), Some(9), None));
     }
 }

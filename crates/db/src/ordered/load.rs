@@ -8,6 +8,8 @@ use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 /// A tree that is built from the bottom: an iterator of its leaves, each with its id, and then [`Builder::inner`].
 pub(super) struct Builder<I> {
     shape: Shape,
+    /// Keys that differ in their first so many bytes share no leaf.
+    apart: usize,
     rows: I,
     /// The next row, which says where a leaf ends.
     ahead: Option<(Vec<u8>, Vec<u8>)>,
@@ -19,9 +21,9 @@ pub(super) struct Builder<I> {
 }
 
 impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
-    pub(super) fn new(shape: Shape, mut rows: I) -> Builder<I> {
-        let ahead = rows.next();
-        Builder { shape, rows, ahead, leaves: Vec::new(), loaded: 0, unsorted: None }
+    pub(super) fn new(shape: Shape, apart: usize, mut rows: I) -> Builder<I> {
+        let (ahead, apart) = (rows.next(), apart.min(shape.key_bytes()));
+        Builder { shape, apart, rows, ahead, leaves: Vec::new(), loaded: 0, unsorted: None }
     }
 
     /// Entries that a node is given: nobody wants to split all of them soon.
@@ -44,6 +46,9 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
             self.ahead = self.rows.next();
             if let Some((next, _)) = self.ahead.take_if(|(next, _)| *next <= key) {
                 self.unsorted = Some(next);
+            }
+            if self.ahead.as_ref().is_some_and(|(next, _)| next[..self.apart] != key[..self.apart]) {
+                break;
             }
         }
         // No node has id 0 to its right: that says that there is none.
@@ -183,7 +188,7 @@ mod tests {
 
     fn built(rows: u64) -> Nodes {
         let rows = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
-        let mut builder = Builder::new(shape(), rows);
+        let mut builder = Builder::new(shape(), 0, rows);
         Nodes { leaves: builder.by_ref().collect(), inner: builder.inner().into_iter().collect() }
     }
 
@@ -206,7 +211,15 @@ mod tests {
             let empty_leaves = u64::from(rows == 0);
             assert_eq!(found, TreeInspection { rows, leaves, empty_leaves, inner_nodes, levels, fault: None });
         }
-        let mut unsorted = Builder::new(shape(), [3, 4, 4].map(|key| (vec![key; 8], vec![0; 8])).into_iter());
+        // Three groups of 100, by their first seven bytes: each begins a leaf.
+        let rows = (0..300_u64).map(|key| ((key / 100 * 256 + key % 100).to_be_bytes().to_vec(), vec![0; 8]));
+        let mut builder = Builder::new(shape(), 7, rows);
+        let leaves: BTreeMap<_, _> = builder.by_ref().collect();
+        let low = |image: &Image| Node::new(shape(), &image[..]).unwrap().low()[6..].to_vec();
+        let lows: Vec<_> = leaves.values().map(low).collect();
+        assert_eq!(lows, [[0, 0], [0, 42], [0, 84], [1, 0], [1, 42], [1, 84], [2, 0], [2, 42], [2, 84]]);
+        assert_eq!(inspect(shape(), Nodes { leaves, inner: builder.inner().into_iter().collect() }).fault, None);
+        let mut unsorted = Builder::new(shape(), 0, [3, 4, 4].map(|key| (vec![key; 8], vec![0; 8])).into_iter());
         assert!(unsorted.by_ref().count() <= 1);
         assert_eq!(unsorted.unsorted, Some(vec![4; 8]));
     }

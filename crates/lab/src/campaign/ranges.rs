@@ -113,8 +113,8 @@ impl Ranges {
     /// Both tables from outside, and what is wrong with their trees.
     pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<(Vec<Inspection>, Vec<String>), Error> {
         let Handle { short, long } = &self.handles[0];
-        let (mut tables, one) = cluster.inspect_ordered(short, |_| ())?;
-        let (others, other) = cluster.inspect_ordered(long, |_| ())?;
+        let (mut tables, one) = cluster.inspect_ordered(short, |_, _| ())?;
+        let (others, other) = cluster.inspect_ordered(long, |_, _| ())?;
         tables.extend(others);
         let differing = (one.rows != other.rows).then(|| format!("{} keys and {}", one.rows, other.rows));
         Ok((tables, [one.fault, other.fault, differing].into_iter().flatten().collect()))
@@ -124,7 +124,7 @@ impl Ranges {
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
         // For some time there are more and more keys, and then fewer.
-        let grows = session.lane().now() / 300_000 % 2 == 0;
+        let grows = (session.lane().now() / 300_000).is_multiple_of(2);
         let plan: Vec<Action> = (0..=random.below(4)).map(|_| Action::draw(self.keys, grows, random)).collect();
         self.execute(session, handle, &plan).await
     }

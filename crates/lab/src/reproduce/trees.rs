@@ -281,7 +281,7 @@ impl Workload for Trees {
     fn invariants(&self, cluster: &Cluster, after: After<'_, i64>) -> Result<Vec<Invariant>, Error> {
         let (mut faults, mut rows) = (Vec::new(), 0);
         for (_, tree) in &self.parts {
-            let (_, found) = cluster.inspect_ordered(tree, |_| ())?;
+            let (_, found) = cluster.inspect_ordered(tree, |_, _| ())?;
             faults.extend(found.fault);
             rows += found.rows;
         }

@@ -1,16 +1,18 @@
 //! What must hold of TPC-C's tables when nothing runs: the consistency conditions of clause 3.3.2, all twelve; that the
-//! access paths lead where they should; and that what was committed is there.
+//! secondary indexes have what their tables have, and all ordered tables are trees; and that what was committed is there.
 //!
 //! The eleventh condition is written for a database in which nothing has been delivered since it was loaded; here, the orders
 //! that customers have had delivered are counted in.
 
-use std::cell::RefCell;
 use std::fmt::Display;
 
-use remora::{Cluster, Error, Inspection};
+use remora::{Cluster, Error, Inspection, Key, Ordered, OrderedKey, Record, Table};
 
 use crate::report::Invariant;
-use crate::tpcc::schema::{Customer, History, NAMESAKES, Order, OrderLine};
+use crate::tpcc::schema::{
+    ByCustomerKey, ByNameKey, Customer, District, History, Order, OrderKey, OrderLine, OrderLineKey, Warehouse,
+    last_name,
+};
 use crate::tpcc::{Done, Scale, Tpcc};
 use crate::{After, invariants};
 
@@ -56,7 +58,6 @@ struct SeenDistrict {
     /// Orders, by their number less 1.
     orders: Vec<SeenOrder>,
     counts: Counts,
-    undelivered: u32,
 }
 
 /// Rows of a district.
@@ -73,6 +74,8 @@ struct SeenOrder {
     found: bool,
     is_new: bool,
     c_id: u16,
+    /// Who ordered, by the index; 0 if it is not there.
+    indexed: u16,
     carrier_id: u8,
     ol_cnt: u8,
     lines: u8,
@@ -89,11 +92,9 @@ struct SeenCustomer {
     paid: i64,
     /// Of all lines that have been delivered.
     amount: i64,
-    latest: u32,
-    latest_lines: u8,
-    latest_found: u32,
-    latest_found_lines: u8,
-    named: bool,
+    name: [[u8; 16]; 2],
+    /// By the index.
+    indexed: [[u8; 16]; 2],
 }
 
 /// What is remembered while the tables are walked.
@@ -108,6 +109,9 @@ struct Seen {
     delivery_cnt: u64,
     history: u64,
     paid: i64,
+    tables: Vec<Inspection>,
+    /// The first thing that is wrong with a tree.
+    fault: Option<String>,
 }
 
 impl Seen {
@@ -125,6 +129,8 @@ impl Seen {
             delivery_cnt: 0,
             history: 0,
             paid: 0,
+            tables: Vec::new(),
+            fault: None,
         }
     }
 
@@ -158,11 +164,24 @@ impl Seen {
         district.orders.get_mut(o_id as usize - 1)
     }
 
+    fn see_warehouse(&mut self, row: &Warehouse) -> Option<()> {
+        let seen = self.warehouse(row.w_id)?;
+        (seen.found, seen.ytd) = (true, row.ytd);
+        Some(())
+    }
+
+    fn see_district(&mut self, row: &District) -> Option<()> {
+        let seen = self.district(row.w_id, row.d_id)?;
+        (seen.found, seen.ytd, seen.next_o_id) = (true, row.ytd, row.next_o_id);
+        Some(())
+    }
+
     fn see_customer(&mut self, row: &Customer) -> Option<()> {
         self.delivery_cnt += u64::from(row.delivery_cnt);
         self.district(row.w_id, row.d_id)?.counts.delivered += u64::from(row.delivery_cnt);
         let seen = self.customer(row.w_id, row.d_id, row.c_id)?;
         (seen.found, seen.balance, seen.ytd_payment) = (true, row.balance, row.ytd_payment);
+        seen.name = [row.last, row.first];
         Some(())
     }
 
@@ -175,20 +194,34 @@ impl Seen {
         Some(())
     }
 
-    fn see_order(&mut self, row: &Order) -> Option<()> {
-        self.district(row.w_id, row.d_id)?.counts.orders += 1;
-        let seen = self.order(row.w_id, row.d_id, row.o_id)?;
-        (seen.found, seen.c_id, seen.carrier_id, seen.ol_cnt) = (true, row.c_id, row.carrier_id, row.ol_cnt);
-        let customer = self.customer(row.w_id, row.d_id, row.c_id)?;
-        if customer.latest < row.o_id {
-            (customer.latest, customer.latest_lines) = (row.o_id, row.ol_cnt);
-        }
+    fn see_name(&mut self, &((w_id, d_id), name, first, c_id): &ByNameKey, (): &()) -> Option<()> {
+        self.customer(w_id, d_id, c_id)?.indexed = [last_name(name), first];
         Some(())
     }
 
-    fn see_line(&mut self, row: &OrderLine) -> Option<()> {
-        self.district(row.w_id, row.d_id)?.counts.lines += 1;
-        let seen = self.order(row.w_id, row.d_id, row.o_id)?;
+    fn see_order(&mut self, &(w_id, d_id, o_id): &OrderKey, row: &Order) -> Option<()> {
+        self.district(w_id, d_id)?.counts.orders += 1;
+        let seen = self.order(w_id, d_id, o_id)?;
+        (seen.found, seen.c_id, seen.carrier_id, seen.ol_cnt) = (true, row.c_id, row.carrier_id, row.ol_cnt);
+        Some(())
+    }
+
+    fn see_new_order(&mut self, &(w_id, d_id, o_id): &OrderKey, (): &()) -> Option<()> {
+        self.district(w_id, d_id)?.counts.new_orders += 1;
+        self.order(w_id, d_id, o_id)?.is_new = true;
+        Some(())
+    }
+
+    fn see_indexed(&mut self, &(w_id, d_id, c_id, o_id): &ByCustomerKey, (): &()) -> Option<()> {
+        let seen = self.order(w_id, d_id, o_id)?;
+        // An order is there once.
+        let before = std::mem::replace(&mut seen.indexed, c_id);
+        (before == 0).then_some(())
+    }
+
+    fn see_line(&mut self, &(w_id, d_id, o_id, _): &OrderLineKey, row: &OrderLine) -> Option<()> {
+        self.district(w_id, d_id)?.counts.lines += 1;
+        let seen = self.order(w_id, d_id, o_id)?;
         seen.lines = seen.lines.saturating_add(1);
         if row.delivery_d != 0 {
             seen.delivered_lines = seen.delivered_lines.saturating_add(1);
@@ -198,81 +231,54 @@ impl Seen {
     }
 
     /// Walks all tables.
-    fn walk(tpcc: &Tpcc, cluster: &Cluster) -> Result<(Seen, Vec<Inspection>), Error> {
-        let seen = RefCell::new(Seen::new(tpcc));
-        let tables = &tpcc.tables;
-        let note = |known: Option<()>, seen: &mut Seen| seen.strangers += u64::from(known.is_none());
-        let found = vec![
-            cluster.inspect(&tables.warehouse, |row| {
-                let seen = &mut *seen.borrow_mut();
-                let known =
-                    seen.warehouse(row.w_id).map(|one| *one = SeenWarehouse { found: true, ytd: row.ytd, paid: 0 });
-                note(known, seen);
-            })?,
-            cluster.inspect(&tables.district, |row| {
-                let seen = &mut *seen.borrow_mut();
-                let known = seen.district(row.w_id, row.d_id);
-                let known = known.map(|one| (one.found, one.ytd, one.next_o_id) = (true, row.ytd, row.next_o_id));
-                note(known, seen);
-            })?,
-            cluster.inspect(&tables.customer, |row| {
-                let seen = &mut *seen.borrow_mut();
-                note(seen.see_customer(row), seen);
-            })?,
-            cluster.inspect(&tables.history, |row| {
-                let seen = &mut *seen.borrow_mut();
-                note(seen.see_payment(row), seen);
-            })?,
-            cluster.inspect(&tables.order, |row| {
-                let seen = &mut *seen.borrow_mut();
-                note(seen.see_order(row), seen);
-            })?,
-            cluster.inspect(&tables.new_order, |row| {
-                let seen = &mut *seen.borrow_mut();
-                let known = seen.order(row.w_id, row.d_id, row.o_id).map(|order| order.is_new = true);
-                if let Some(district) = seen.district(row.w_id, row.d_id) {
-                    district.counts.new_orders += 1;
-                }
-                note(known, seen);
-            })?,
-            cluster.inspect(&tables.order_line, |row| {
-                let seen = &mut *seen.borrow_mut();
-                note(seen.see_line(row), seen);
-            })?,
-            cluster.inspect(&tables.undelivered, |row| {
-                let seen = &mut *seen.borrow_mut();
-                let known = seen.district(row.w_id, row.d_id).map(|district| district.undelivered = row.o_id);
-                note(known, seen);
-            })?,
-            cluster.inspect(&tables.latest, |row| {
-                let seen = &mut *seen.borrow_mut();
-                let known = seen.customer(row.w_id, row.d_id, row.c_id);
-                let known = known.map(|one| (one.latest_found, one.latest_found_lines) = (row.o_id, row.ol_cnt));
-                note(known, seen);
-            })?,
-            cluster.inspect(&tables.namesakes, |row| {
-                let seen = &mut *seen.borrow_mut();
-                let before = usize::from(row.part) * NAMESAKES;
-                for c_id in row.c_ids.iter().take(usize::from(row.count).saturating_sub(before)) {
-                    let known = seen.customer(row.w_id, row.d_id, *c_id).map(|customer| customer.named = true);
-                    note(known, seen);
-                }
-            })?,
-            cluster.inspect(&tables.item, |_| ())?,
-            cluster.inspect(&tables.stock, |_| ())?,
-        ];
-        let mut seen = seen.into_inner();
+    fn walk(tpcc: &Tpcc, cluster: &Cluster) -> Result<Seen, Error> {
+        let (mut seen, tables) = (Seen::new(tpcc), &tpcc.tables);
+        seen.look(cluster, &tables.warehouse, Seen::see_warehouse)?;
+        seen.look(cluster, &tables.district, Seen::see_district)?;
+        seen.look(cluster, &tables.customer, Seen::see_customer)?;
+        seen.look(cluster, &tables.history, Seen::see_payment)?;
+        seen.look(cluster, &tables.item, |_, _| Some(()))?;
+        seen.look(cluster, &tables.stock, |_, _| Some(()))?;
+        seen.look_in_order(cluster, &tables.order, Seen::see_order)?;
+        seen.look_in_order(cluster, &tables.order_line, Seen::see_line)?;
+        seen.look_in_order(cluster, &tables.new_order, Seen::see_new_order)?;
+        seen.look_in_order(cluster, &tables.by_customer, Seen::see_indexed)?;
+        seen.look_in_order(cluster, &tables.by_name, Seen::see_name)?;
         seen.sum_up();
-        Ok((seen, found))
+        Ok(seen)
+    }
+
+    fn look<V: Record>(
+        &mut self,
+        cluster: &Cluster,
+        table: &Table<impl Key, V>,
+        see: impl Fn(&mut Seen, &V) -> Option<()>,
+    ) -> Result<(), Error> {
+        let found = cluster.inspect(table, |row| self.strangers += u64::from(see(self, row).is_none()))?;
+        self.tables.push(found);
+        Ok(())
+    }
+
+    fn look_in_order<K: OrderedKey, V: Record>(
+        &mut self,
+        cluster: &Cluster,
+        table: &Ordered<K, V>,
+        see: impl Fn(&mut Seen, &K, &V) -> Option<()>,
+    ) -> Result<(), Error> {
+        let visit = |key: &K, row: &V| self.strangers += u64::from(see(self, key, row).is_none());
+        let (tables, tree) = cluster.inspect_ordered(table, visit)?;
+        self.tables.extend(tables);
+        if let Some(fault) = tree.fault {
+            self.fault.get_or_insert(format!("{}: {fault}", table.name()));
+        }
+        Ok(())
     }
 
     /// What customers have had delivered.
     fn sum_up(&mut self) {
-        let customers = usize::from(self.scale.customers);
-        for (place, district) in self.districts.iter().enumerate() {
+        for (district, customers) in self.districts.iter().zip(self.customers.chunks_mut(self.scale.customers.into())) {
             for order in &district.orders {
-                let at = usize::from(order.c_id).wrapping_sub(1);
-                if let Some(customer) = self.customers.get_mut(place * customers + at).filter(|_| at < customers) {
+                if let Some(customer) = customers.get_mut(usize::from(order.c_id).wrapping_sub(1)) {
                     customer.amount += i64::from(order.amount);
                 }
             }
@@ -312,24 +318,25 @@ impl Broken {
 
 /// Walks all tables. Needs quiet.
 pub(super) fn audit(tpcc: &Tpcc, cluster: &Cluster, after: &After<'_, Done>) -> Result<Vec<Invariant>, Error> {
-    let (seen, tables) = Seen::walk(tpcc, cluster)?;
+    let seen = Seen::walk(tpcc, cluster)?;
     let mut broken: [Broken; PATHS + 1] = Default::default();
     warehouses(&seen, &mut broken);
     districts(&seen, &mut broken);
     customers(&seen, &mut broken);
     broken[PATHS].check(seen.strangers == 0, || format!("{} rows should not be there", seen.strangers));
+    broken[PATHS].check(seen.fault.is_none(), || seen.fault.clone().unwrap_or_default());
     let orders: u64 = seen.districts.iter().map(|district| district.counts.orders).sum();
     let of = |number: usize| match number {
         0 | 7 => format!("{} warehouses", seen.warehouses.len()),
         4..=6 => format!("{orders} orders"),
         9 | 11 => format!("{} customers", seen.customers.len()),
-        PATHS => format!("{} districts and {} customers", seen.districts.len(), seen.customers.len()),
+        PATHS => format!("{orders} orders and {} customers", seen.customers.len()),
         _ => format!("{} districts", seen.districts.len()),
     };
     let numbered = broken.into_iter().enumerate();
     let mut all: Vec<_> = numbered.map(|(number, one)| one.invariant(NAMES[number], &of(number))).collect();
     all.push(accounted(tpcc, &seen, after));
-    all.extend(invariants::of_tables(&tables, after.settled));
+    all.extend(invariants::of_tables(&seen.tables, after.settled));
     Ok(invariants::claimed_by(cluster.protocol(), all))
 }
 
@@ -369,11 +376,11 @@ fn districts(seen: &Seen, broken: &mut [Broken]) {
             broken[5].check(order.lines == order.ol_cnt, whose);
             let delivered = if order.carrier_id == 0 { 0 } else { order.lines };
             broken[6].check(order.delivered_lines == delivered, whose);
+            broken[PATHS].check(order.indexed == order.c_id, whose);
         }
         broken[8].equal(district.ytd, district.paid, &whose);
         let delivered = counts.orders.wrapping_sub(counts.new_orders);
         broken[10].equal(delivered, delivered_at_first + counts.delivered, &whose);
-        broken[PATHS].equal(district.undelivered, oldest_new.unwrap_or(*next_o_id), &whose);
     }
 }
 
@@ -388,9 +395,7 @@ fn customers(seen: &Seen, broken: &mut [Broken]) {
         let differs = |found: i64, wanted: i64| format!("{}: {found}, not {wanted}", whose());
         broken[9].check(balance == amount - paid, || differs(balance, amount - paid));
         broken[11].check(balance + ytd_payment == amount, || differs(balance + ytd_payment, amount));
-        let found = (customer.latest_found, customer.latest_found_lines);
-        let leads = customer.found && customer.named && found == (customer.latest, customer.latest_lines);
-        broken[PATHS].check(leads, whose);
+        broken[PATHS].check(customer.found && customer.indexed == customer.name, whose);
     }
 }
 

@@ -5,9 +5,8 @@ use crate::Prng;
 use crate::tpcc::Scale;
 use crate::tpcc::draw::{C_LAST_LOAD, nurand};
 use crate::tpcc::schema::{
-    Address, Customer, CustomerKey, District, DistrictKey, History, Item, LINES_MAX, LINES_MIN, Latest, NAMESAKES,
-    NameKey, Namesakes, NewOrder, Order, OrderKey, OrderLine, OrderLineKey, Stock, StockKey, Undelivered, Warehouse,
-    last_name,
+    Address, ByCustomerKey, ByNameKey, Customer, CustomerKey, District, DistrictKey, History, Item, LINES_MAX,
+    LINES_MIN, Order, OrderKey, OrderLine, OrderLineKey, Stock, StockKey, Warehouse, last_name,
 };
 
 /// What each customer has paid at the beginning: 10.00.
@@ -37,13 +36,6 @@ pub(super) struct Population {
     pub(super) seed: u64,
 }
 
-/// A district by its place among all: parts of most tables.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    w_id: u16,
-    d_id: u8,
-}
-
 impl Population {
     fn random(&self, stream: Stream, w_id: u16, d_id: u8, number: u32) -> Prng {
         // The driver's streams have lower numbers.
@@ -51,10 +43,22 @@ impl Population {
         Prng::derive(self.seed, 1 << 63 | (stream as u64) << 56 | place)
     }
 
-    /// The district that a part is.
-    pub(super) fn place(&self, part: u64) -> Place {
+    /// The district that a part of most tables is.
+    fn place(&self, part: u64) -> DistrictKey {
         let districts = u64::from(self.scale.districts);
-        Place { w_id: (part / districts) as u16 + 1, d_id: (part % districts) as u8 + 1 }
+        ((part / districts) as u16 + 1, (part % districts) as u8 + 1)
+    }
+
+    pub(super) fn warehouses(&self) -> u64 {
+        self.scale.warehouses.into()
+    }
+
+    pub(super) fn districts(&self) -> u64 {
+        self.scale.districts().into()
+    }
+
+    pub(super) fn stock_parts(&self) -> u64 {
+        self.warehouses() * self.item_parts()
     }
 
     /// How many parts items have, and stocks of each warehouse.
@@ -96,20 +100,23 @@ impl Population {
         self.items_of(part).map(|i_id| ((w_id, i_id), row(i_id))).collect()
     }
 
-    pub(super) fn warehouse(&self, w_id: u16) -> Warehouse {
+    pub(super) fn warehouse(&self, part: u64) -> Vec<(u16, Warehouse)> {
+        let w_id = part as u16 + 1;
         let random = &mut self.random(Stream::Warehouse, w_id, 0, 0);
         let districts = i64::from(self.scale.districts);
-        Warehouse {
+        let warehouse = Warehouse {
             ytd: PAID_AT_FIRST * i64::from(self.scale.customers) * districts,
             w_id,
             tax: random.below(2_001) as u16,
             name: text(random, 6),
             address: address(random),
             spare: [0; 3],
-        }
+        };
+        vec![(w_id, warehouse)]
     }
 
-    pub(super) fn district(&self, Place { w_id, d_id }: Place) -> (DistrictKey, District) {
+    pub(super) fn district(&self, part: u64) -> Vec<(DistrictKey, District)> {
+        let (w_id, d_id) = self.place(part);
         let random = &mut self.random(Stream::District, w_id, d_id, 0);
         let district = District {
             ytd: PAID_AT_FIRST * i64::from(self.scale.customers),
@@ -121,12 +128,7 @@ impl Population {
             address: address(random),
             spare: [0; 6],
         };
-        ((w_id, d_id), district)
-    }
-
-    pub(super) fn undelivered(&self, Place { w_id, d_id }: Place) -> (DistrictKey, Undelivered) {
-        let o_id = u32::from(self.scale.customers - self.scale.undelivered) + 1;
-        ((w_id, d_id), Undelivered { o_id, w_id, d_id, spare: 0 })
+        vec![((w_id, d_id), district)]
     }
 
     /// Number of the last name, and first name: what a customer's stream begins with.
@@ -137,7 +139,8 @@ impl Population {
         (name, text(random, 8))
     }
 
-    pub(super) fn customers(&self, Place { w_id, d_id }: Place) -> Vec<(CustomerKey, Customer)> {
+    pub(super) fn customers(&self, part: u64) -> Vec<(CustomerKey, Customer)> {
+        let (w_id, d_id) = self.place(part);
         let row = |c_id: u16| {
             let random = &mut self.random(Stream::Customer, w_id, d_id, c_id.into());
             let (name, first) = self.names(random, c_id);
@@ -165,41 +168,31 @@ impl Population {
         (1..=self.scale.customers).map(|c_id| ((w_id, d_id, c_id), row(c_id))).collect()
     }
 
-    pub(super) fn namesakes(&self, Place { w_id, d_id }: Place) -> Vec<(NameKey, Namesakes)> {
-        let mut all: Vec<_> = (1..=self.scale.customers)
-            .map(|c_id| {
-                let random = &mut self.random(Stream::Customer, w_id, d_id, c_id.into());
-                let (name, first) = self.names(random, c_id);
-                (name, first, c_id)
-            })
-            .collect();
-        all.sort_unstable();
-        let mut rows = Vec::new();
-        for same in all.chunk_by(|one, other| one.0 == other.0) {
-            let (name, count) = (same[0].0, same.len() as u16);
-            for (part, some) in (0..).zip(same.chunks(NAMESAKES)) {
-                let mut c_ids = [0; NAMESAKES];
-                c_ids.iter_mut().zip(some).for_each(|(c_id, one)| *c_id = one.2);
-                rows.push(((w_id, d_id, name, part), Namesakes { w_id, name, count, d_id, part, c_ids }));
-            }
-        }
-        rows
+    pub(super) fn by_name(&self, part: u64) -> Vec<(ByNameKey, ())> {
+        let (w_id, d_id) = self.place(part);
+        let key = |c_id: u16| {
+            let (name, first) = self.names(&mut self.random(Stream::Customer, w_id, d_id, c_id.into()), c_id);
+            (((w_id, d_id), name, first, c_id), ())
+        };
+        let mut keys: Vec<_> = (1..=self.scale.customers).map(key).collect();
+        keys.sort_unstable();
+        keys
     }
 
-    pub(super) fn history(&self, Place { w_id, d_id }: Place) -> Vec<(u64, History)> {
-        let customers = u64::from(self.scale.customers);
-        let district = u64::from(w_id - 1) * u64::from(self.scale.districts) + u64::from(d_id - 1);
+    pub(super) fn history(&self, part: u64) -> Vec<(u64, History)> {
+        let ((w_id, d_id), customers) = (self.place(part), u64::from(self.scale.customers));
         let row = |c_id: u16| {
             let random = &mut self.random(Stream::History, w_id, d_id, c_id.into());
             let (date, amount, data) = (LOADED_AT, PAID_AT_FIRST, text(random, 12));
             History { date, amount, c_w_id: w_id, c_id, w_id, c_d_id: d_id, d_id, data }
         };
         // No transaction's id is as small.
-        (1..=self.scale.customers).map(|c_id| (district * customers + u64::from(c_id), row(c_id))).collect()
+        (1..=self.scale.customers).map(|c_id| (part * customers + u64::from(c_id), row(c_id))).collect()
     }
 
     /// The orders of a district: each customer has one, in random order.
-    fn order_rows(&self, Place { w_id, d_id }: Place) -> Vec<Order> {
+    pub(super) fn orders(&self, part: u64) -> Vec<(OrderKey, Order)> {
+        let (w_id, d_id) = self.place(part);
         let random = &mut self.random(Stream::Orders, w_id, d_id, 0);
         let mut c_ids: Vec<u16> = (1..=self.scale.customers).collect();
         for last in (1..c_ids.len()).rev() {
@@ -209,44 +202,35 @@ impl Population {
         let row = |(o_id, c_id)| {
             let ol_cnt = between(random, LINES_MIN as u64, LINES_MAX as u64) as u8;
             let carrier_id = if o_id <= delivered { between(random, 1, 10) as u8 } else { 0 };
-            let entry_d = LOADED_AT;
-            Order { entry_d, o_id, w_id, c_id, d_id, carrier_id, ol_cnt, all_local: 1, spare: [0; 4] }
+            let order = Order { entry_d: LOADED_AT, c_id, carrier_id, ol_cnt, all_local: 1, spare: [0; 3] };
+            ((w_id, d_id, o_id), order)
         };
         (1..).zip(c_ids).map(row).collect()
     }
 
-    pub(super) fn orders(&self, place: Place) -> Vec<(OrderKey, Order)> {
-        self.order_rows(place).into_iter().map(|row| ((row.w_id, row.d_id, row.o_id), row)).collect()
+    pub(super) fn by_customer(&self, part: u64) -> Vec<(ByCustomerKey, ())> {
+        let key = |((w_id, d_id, o_id), order): (OrderKey, Order)| ((w_id, d_id, order.c_id, o_id), ());
+        let mut keys: Vec<_> = self.orders(part).into_iter().map(key).collect();
+        keys.sort_unstable();
+        keys
     }
 
-    pub(super) fn latest(&self, place: Place) -> Vec<(CustomerKey, Latest)> {
-        let row = |Order { o_id, w_id, c_id, d_id, ol_cnt, .. }| {
-            ((w_id, d_id, c_id), Latest { o_id, w_id, c_id, d_id, ol_cnt, spare: [0; 2] })
-        };
-        self.order_rows(place).into_iter().map(row).collect()
+    pub(super) fn new_orders(&self, part: u64) -> Vec<(OrderKey, ())> {
+        let ((w_id, d_id), last) = (self.place(part), u32::from(self.scale.customers));
+        (last - u32::from(self.scale.undelivered) + 1..=last).map(|o_id| ((w_id, d_id, o_id), ())).collect()
     }
 
-    pub(super) fn new_orders(&self, Place { w_id, d_id }: Place) -> Vec<(OrderKey, NewOrder)> {
-        let last = u32::from(self.scale.customers);
-        let first = last - u32::from(self.scale.undelivered) + 1;
-        (first..=last).map(|o_id| ((w_id, d_id, o_id), NewOrder { o_id, w_id, d_id, spare: 0 })).collect()
-    }
-
-    pub(super) fn order_lines(&self, place: Place) -> Vec<(OrderLineKey, OrderLine)> {
+    pub(super) fn order_lines(&self, part: u64) -> Vec<(OrderLineKey, OrderLine)> {
         let mut rows = Vec::new();
-        for Order { o_id, w_id, d_id, carrier_id, ol_cnt, entry_d, .. } in self.order_rows(place) {
+        for ((w_id, d_id, o_id), Order { carrier_id, ol_cnt, entry_d, .. }) in self.orders(part) {
             let random = &mut self.random(Stream::Lines, w_id, d_id, o_id);
             let delivered = carrier_id > 0;
             for number in 1..=ol_cnt {
                 let row = OrderLine {
                     delivery_d: if delivered { entry_d } else { 0 },
-                    o_id,
                     i_id: between(random, 1, self.scale.items.into()) as u32,
                     amount: if delivered { 0 } else { between(random, 1, 999_999) as u32 },
-                    w_id,
                     supply_w_id: w_id,
-                    d_id,
-                    number,
                     quantity: 5,
                     dist_info: text(random, 24),
                     spare: [0; 5],
@@ -318,26 +302,26 @@ mod tests {
     #[test]
     fn a_district_is_the_specifications() {
         let population = population(1);
-        let place = population.place(3);
-        let customers = population.customers(place);
+        let part = 3;
+        let customers = population.customers(part);
         assert_eq!(customers.len(), 3_000);
         let bad = customers.iter().filter(|(_, row)| row.credit == *b"BC").count();
         assert!((200..400).contains(&bad), "{bad} of 3,000 have bad credit");
         assert!(customers[..1_000].iter().enumerate().all(|(number, (_, row))| row.last == last_name(number as u16)));
 
-        let orders = population.orders(place);
+        let orders = population.orders(part);
         let mut c_ids: Vec<u16> = orders.iter().map(|(_, row)| row.c_id).collect();
         assert!(!c_ids.is_sorted(), "in random order");
         c_ids.sort_unstable();
         assert!(c_ids.into_iter().eq(1..=3_000), "each customer has one");
-        assert!(orders.iter().all(|(_, row)| (row.carrier_id == 0) == (row.o_id > 2_100)));
-        let lines = population.order_lines(place);
+        assert!(orders.iter().all(|((.., o_id), row)| (row.carrier_id == 0) == (*o_id > 2_100)));
+        let lines = population.order_lines(part);
         let wanted: usize = orders.iter().map(|(_, row)| usize::from(row.ol_cnt)).sum();
         assert_eq!(lines.len(), wanted);
         assert!((29_000..31_000).contains(&lines.len()), "ten on average: {}", lines.len());
-        assert!(lines.iter().all(|(_, row)| (row.delivery_d == 0) == (row.o_id > 2_100)));
-        assert!(lines.iter().all(|(_, row)| (row.amount == 0) == (row.o_id <= 2_100)));
-        assert_eq!(population.new_orders(place).len(), 900);
+        assert!(lines.iter().all(|((_, _, o_id, _), row)| (row.delivery_d == 0) == (*o_id > 2_100)));
+        assert!(lines.iter().all(|((_, _, o_id, _), row)| (row.amount == 0) == (*o_id <= 2_100)));
+        assert_eq!(population.new_orders(part).len(), 900);
 
         let original = |data: &[u8]| data.windows(8).any(|some| some == b"ORIGINAL");
         let items = population.items(9);
@@ -346,38 +330,29 @@ mod tests {
         assert!((850..1_150).contains(&share), "ORIGINAL is in {share} of 10,000 items");
     }
 
-    /// Every customer is found by name, in the order of first names; and the bound on the size of a record is one.
+    /// Every customer is found by name; and the most frequent names have as many as is said.
     #[test]
-    fn namesakes_are_sorted_and_complete() {
+    fn names_are_complete() {
         let population = population(2);
         let mut largest = Vec::new();
         for part in 0..10 {
-            let place = population.place(part);
-            let customers = population.customers(place);
-            let mut found = 0;
-            let mut most = 0;
-            let rows = population.namesakes(place);
-            for (_, row) in &rows {
-                let c_ids = row.c_ids.iter().copied().take_while(|c_id| *c_id > 0);
-                let same: Vec<&Customer> = c_ids.map(|c_id| &customers[usize::from(c_id) - 1].1).collect();
-                assert!(same.iter().all(|customer| customer.last == last_name(row.name)));
-                assert!(same.is_sorted_by_key(|customer| customer.first));
-                found += same.len();
-                most = most.max(row.count);
+            let (customers, keys) = (population.customers(part), population.by_name(part));
+            assert_eq!(keys.len(), customers.len());
+            for ((_, name, first, c_id), ()) in &keys {
+                let customer = &customers[usize::from(*c_id) - 1].1;
+                assert_eq!((customer.last, customer.first), (last_name(*name), *first));
             }
-            assert_eq!(found, customers.len());
-            largest.push(most);
+            largest.extend(keys.chunk_by(|one, other| one.0.1 == other.0.1).map(<[_]>::len).max());
         }
-        let mean = largest.iter().map(|count| f64::from(*count)).sum::<f64>() / largest.len() as f64;
+        let mean = largest.iter().sum::<usize>() as f64 / largest.len() as f64;
         assert!((50.0..75.0).contains(&mean), "the largest of each district: {largest:?}");
-        assert!(largest.iter().all(|count| usize::from(*count) <= 2 * NAMESAKES), "{largest:?}");
     }
 
     #[test]
     fn a_seed_is_a_population() {
         let rows = |seed| {
             let population = population(seed);
-            format!("{:?}", population.order_lines(population.place(0)).last())
+            format!("{:?}", population.order_lines(0).last())
         };
         assert_eq!(rows(1), rows(1));
         assert_ne!(rows(1), rows(2));

@@ -1,14 +1,16 @@
-//! The rows of TPC-C's tables, and of the access paths beside them.
+//! The rows of TPC-C's tables, and the keys of the secondary indexes beside them. Rows of hash tables repeat their keys, as the
+//! specification's do.
 //!
 //! Money is in cents, rates are in hundredths of a percent, times are nanoseconds of the clock of whoever writes them; 0 is
 //! the specification's null, of a carrier and of a time of delivery. Text is padded with zeros.
 
 use std::fmt;
 
-use remora::{Cluster, OpenError, Record, Table, TableOptions};
+use remora::{Cluster, OpenError, Ordered, OrderedOptions, Record, Table, TableOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::sizing::TableSize;
+use crate::tpcc::population::Population;
 use crate::tpcc::{Room, Scale};
 
 /// Key of a district: warehouse, district.
@@ -21,8 +23,10 @@ pub type OrderKey = (u16, u8, u32);
 pub type OrderLineKey = (u16, u8, u32, u8);
 /// Key of a stock: warehouse, item.
 pub type StockKey = (u16, u32);
-/// Key of the customers of a last name: warehouse, district, the name's number, and which part of them, from 0 on.
-pub type NameKey = (u16, u8, u16, u8);
+/// Key of an order by who ordered: warehouse, district, customer, order.
+pub type ByCustomerKey = (u16, u8, u16, u32);
+/// Key of a customer by name: district, the last name's number, first name, customer.
+pub type ByNameKey = (DistrictKey, u16, [u8; 16], u16);
 
 /// Most lines of an order.
 pub const LINES_MAX: usize = 15;
@@ -147,34 +151,14 @@ pub struct History {
     pub data: [u8; 24],
 }
 
-/// An order that has not been delivered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct NewOrder {
-    /// The order.
-    pub o_id: u32,
-    /// Its warehouse.
-    pub w_id: u16,
-    /// Its district.
-    pub d_id: u8,
-    /// To whole words.
-    pub spare: u8,
-}
-
 /// An order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Order {
     /// When it came.
     pub entry_d: u64,
-    /// From 1 on, within the district.
-    pub o_id: u32,
-    /// Its warehouse.
-    pub w_id: u16,
     /// Who ordered.
     pub c_id: u16,
-    /// Its district.
-    pub d_id: u8,
     /// 1 to 10 once it has been delivered; until then 0.
     pub carrier_id: u8,
     /// How many lines it has.
@@ -182,7 +166,7 @@ pub struct Order {
     /// 1 if its warehouse supplies all of them.
     pub all_local: u8,
     /// To whole words.
-    pub spare: [u8; 4],
+    pub spare: [u8; 3],
 }
 
 /// A line of an order.
@@ -191,20 +175,12 @@ pub struct Order {
 pub struct OrderLine {
     /// When it was delivered; 0 until then.
     pub delivery_d: u64,
-    /// The order.
-    pub o_id: u32,
     /// What.
     pub i_id: u32,
     /// For how much.
     pub amount: u32,
-    /// The order's warehouse.
-    pub w_id: u16,
     /// The warehouse that supplies it.
     pub supply_w_id: u16,
-    /// The order's district.
-    pub d_id: u8,
-    /// From 1 on, within the order.
-    pub number: u8,
     /// How many.
     pub quantity: u8,
     /// The stock's, for the district.
@@ -255,64 +231,6 @@ pub struct Stock {
     pub spare: [u8; 2],
 }
 
-/// Access path: which order of a district is to be delivered next. That is the oldest one in [`NewOrder`], or, if there is
-/// none, the next one to come. In a record of its own, because only deliveries change it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Undelivered {
-    /// The order.
-    pub o_id: u32,
-    /// Its warehouse.
-    pub w_id: u16,
-    /// Its district.
-    pub d_id: u8,
-    /// To whole words.
-    pub spare: u8,
-}
-
-/// Access path: a customer's latest order. In a record of its own, because new orders do not change their customers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Latest {
-    /// The order; 0 if there is none.
-    pub o_id: u32,
-    /// The customer's warehouse.
-    pub w_id: u16,
-    /// The customer.
-    pub c_id: u16,
-    /// The customer's district.
-    pub d_id: u8,
-    /// How many lines the order has.
-    pub ol_cnt: u8,
-    /// To whole words.
-    pub spare: [u8; 2],
-}
-
-/// Customers that one record of [`Namesakes`] has room for.
-pub const NAMESAKES: usize = 40;
-
-/// Access path: the customers of a district who share a last name, by first name. They are loaded and never change.
-///
-/// Of the most frequent names a district has 52 customers on average, with a standard deviation of 7. Whoever looks for a
-/// name wants the one in the middle, who is in the first record of up to 80; the others are in further records.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Namesakes {
-    /// Their warehouse.
-    pub w_id: u16,
-    /// The name's number.
-    pub name: u16,
-    /// How many there are in all.
-    pub count: u16,
-    /// Their district.
-    pub d_id: u8,
-    /// Which record this is, from 0 on.
-    pub part: u8,
-    /// Who they are.
-    pub c_ids: [u16; NAMESAKES],
-}
-
-// Rows repeat their keys, as the specification's do: who walks a whole table sees rows only.
 crate::rows::records! {
     Warehouse, 96, "tpcc warehouse: ytd i64, w_id, tax u16, name 10, streets 2 x 20, city 20, state 2, zip 9";
     District, 104, "tpcc district: ytd i64, next_o_id u32, w_id, tax u16, d_id u8, name 10, streets 2 x 20, city 20, \
@@ -321,15 +239,10 @@ crate::rows::records! {
                     c_id, discount u16, d_id u8, first 16, middle 2, last 16, streets 2 x 20, city 20, state 2, zip 9, \
                     phone 16, credit 2, data 500";
     History, 48, "tpcc history: date u64, amount i64, c_w_id, c_id, w_id u16, c_d_id, d_id u8, data 24";
-    NewOrder, 8, "tpcc new_order: o_id u32, w_id u16, d_id u8";
-    Order, 24, "tpcc order: entry_d u64, o_id u32, w_id, c_id u16, d_id, carrier_id, ol_cnt, all_local u8";
-    OrderLine, 56, "tpcc order_line: delivery_d u64, o_id, i_id, amount u32, w_id, supply_w_id u16, d_id, number, \
-                    quantity u8, dist_info 24";
+    Order, 16, "tpcc order: entry_d u64, c_id u16, carrier_id, ol_cnt, all_local u8";
+    OrderLine, 48, "tpcc order_line: delivery_d u64, i_id, amount u32, supply_w_id u16, quantity u8, dist_info 24";
     Item, 88, "tpcc item: i_id, im_id, price u32, name 24, data 50";
     Stock, 312, "tpcc stock: i_id, ytd, order_cnt, remote_cnt u32, w_id u16, quantity i16, dist 10 x 24, data 50";
-    Undelivered, 8, "tpcc undelivered: o_id u32, w_id u16, d_id u8";
-    Latest, 12, "tpcc latest: o_id u32, w_id, c_id u16, d_id, ol_cnt u8";
-    Namesakes, 88, "tpcc namesakes: w_id, name, count u16, d_id, part u8, c_ids 40 x u16";
 }
 
 /// Last name of a number below 1000, padded with zeros (clause 4.3.2.3).
@@ -347,54 +260,89 @@ pub fn last_name(number: u16) -> [u8; 16] {
     name
 }
 
-/// Declares the tables once: their names, how they are created and opened, and how much memory they take.
+/// Leading bytes of the keys of ordered tables that say whose warehouse's and district's a row is.
+const DISTRICT_BYTES: usize = 3;
+
+/// Declares the tables once: their names and rows, which parts of the population are loaded into them, and how much memory they
+/// take.
 macro_rules! tables {
-    ($($field:ident: $key:ty => $row:ty, $doc:literal;)*) => {
+    (
+        hash { $($hash:ident: $hash_key:ty => $hash_row:ty, $hash_parts:ident of $hash_rows:ident, $hash_doc:literal;)* }
+        ordered { $($name:ident: $key:ty => $row:ty, $rows:ident, $doc:literal;)* }
+    ) => {
         /// The tables.
         #[derive(Clone)]
         pub struct Tables {
-            $(#[doc = $doc] pub $field: Table<$key, $row>,)*
+            $(#[doc = $hash_doc] pub $hash: Table<$hash_key, $hash_row>,)*
+            $(#[doc = $doc] pub $name: Ordered<$key, $row>,)*
         }
 
         /// Rows that the tables are created for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(super) struct Capacity {
-            $(pub(super) $field: u64,)*
+            $(pub(super) $hash: u64,)*
+            $(pub(super) $name: u64,)*
         }
 
         impl Tables {
-            pub(super) fn create(cluster: &Cluster, capacity: &Capacity) -> Result<Tables, OpenError> {
-                Ok(Tables {
-                    $($field: cluster.create_table(stringify!($field), TableOptions::for_rows(capacity.$field))?,)*
-                })
+            /// Creates and loads them; `loaded` is told now and then of so many rows more.
+            pub(super) fn load(
+                cluster: &Cluster,
+                capacity: &Capacity,
+                of: &Population,
+                loaded: &mut impl FnMut(u64),
+            ) -> Result<Tables, OpenError> {
+                $(
+                    let $hash = cluster.create_table(stringify!($hash), TableOptions::for_rows(capacity.$hash))?;
+                    cluster.load_parts(&$hash, of.$hash_parts(), |part| of.$hash_rows(part), &mut *loaded)?;
+                )*
+                $(
+                    let rows = (0..of.districts()).flat_map(|part| {
+                        let rows = of.$rows(part);
+                        loaded(rows.len() as u64);
+                        rows
+                    });
+                    let options = OrderedOptions::for_rows(capacity.$name);
+                    let options = OrderedOptions { apart: DISTRICT_BYTES, ..options };
+                    let $name = cluster.load_ordered(stringify!($name), options, rows)?;
+                )*
+                Ok(Tables { $($hash,)* $($name,)* })
             }
 
             /// Opens them.
             pub fn open(cluster: &Cluster) -> Result<Tables, OpenError> {
-                Ok(Tables { $($field: cluster.open_table(stringify!($field))?,)* })
+                Ok(Tables {
+                    $($hash: cluster.open_table(stringify!($hash))?,)*
+                    $($name: cluster.open_ordered(stringify!($name))?,)*
+                })
             }
         }
 
         impl Capacity {
             pub(super) fn tables(&self) -> Vec<TableSize> {
-                vec![$(TableSize::of::<$key, $row>(self.$field),)*]
+                let mut tables = vec![$(TableSize::of::<$hash_key, $hash_row>(self.$hash),)*];
+                $(tables.extend(TableSize::of_ordered::<$key, $row>(self.$name));)*
+                tables
             }
         }
     };
 }
 tables! {
-    warehouse: u16 => Warehouse, "Warehouses.";
-    district: DistrictKey => District, "Districts.";
-    customer: CustomerKey => Customer, "Customers.";
-    history: u64 => History, "Payments.";
-    new_order: OrderKey => NewOrder, "Orders that have not been delivered.";
-    order: OrderKey => Order, "Orders.";
-    order_line: OrderLineKey => OrderLine, "Their lines.";
-    item: u32 => Item, "Items.";
-    stock: StockKey => Stock, "What warehouses have of them.";
-    undelivered: DistrictKey => Undelivered, "Which order is to be delivered next.";
-    latest: CustomerKey => Latest, "Which order is a customer's latest.";
-    namesakes: NameKey => Namesakes, "Customers by last name.";
+    hash {
+        stock: StockKey => Stock, stock_parts of stocks, "What warehouses have of items.";
+        customer: CustomerKey => Customer, districts of customers, "Customers.";
+        item: u32 => Item, item_parts of items, "Items.";
+        history: u64 => History, districts of history, "Payments.";
+        district: DistrictKey => District, districts of district, "Districts.";
+        warehouse: u16 => Warehouse, warehouses of warehouse, "Warehouses.";
+    }
+    ordered {
+        order_line: OrderLineKey => OrderLine, order_lines, "Lines of orders.";
+        order: OrderKey => Order, orders, "Orders.";
+        by_customer: ByCustomerKey => (), by_customer, "Index: orders by who ordered.";
+        new_order: OrderKey => (), new_orders, "Orders that have not been delivered.";
+        by_name: ByNameKey => (), by_name, "Index: customers by name.";
+    }
 }
 
 impl fmt::Debug for Tables {
@@ -408,27 +356,26 @@ impl Capacity {
     pub(super) fn of(scale: &Scale, room: Room) -> Capacity {
         /// For transactions in flight.
         const IN_FLIGHT: u64 = 256;
-        /// A name has a record, and one in some hundreds a second one.
-        const NAMES: u64 = 1_020;
-        let Scale { warehouses, districts, customers, items, .. } = *scale;
-        let (warehouses, districts) = (u64::from(warehouses), u64::from(warehouses) * u64::from(districts));
-        let customers = districts * u64::from(customers);
+        /// Each district begins a leaf: as many rows as half of the largest has.
+        const BEGUN: u64 = 70;
+        let Scale { warehouses, items, .. } = *scale;
+        let (warehouses, districts) = (u64::from(warehouses), u64::from(scale.districts()));
+        let customers = districts * u64::from(scale.customers);
+        let begun = districts * BEGUN;
         let orders = customers + room.orders + IN_FLIGHT;
-        // Ten on average, 5 to 15: with six standard deviations.
-        let lines = 10 * orders + 20 * orders.isqrt() + 15 * IN_FLIGHT;
         Capacity {
-            warehouse: warehouses,
-            district: districts,
-            customer: customers,
-            history: customers + room.payments + IN_FLIGHT,
-            new_order: districts * u64::from(scale.undelivered) + room.orders + IN_FLIGHT,
-            order: orders,
-            order_line: lines,
-            item: items.into(),
             stock: warehouses * u64::from(items),
-            undelivered: districts,
-            latest: customers,
-            namesakes: (districts * NAMES).min(districts + customers),
+            customer: customers,
+            item: items.into(),
+            history: customers + room.payments + IN_FLIGHT,
+            district: districts,
+            warehouse: warehouses,
+            // Ten on average, 5 to 15: with six standard deviations.
+            order_line: 10 * orders + 20 * orders.isqrt() + 15 * IN_FLIGHT + begun,
+            order: orders + begun,
+            by_customer: orders + begun,
+            new_order: districts * u64::from(scale.undelivered) + room.orders + IN_FLIGHT + begun,
+            by_name: customers + begun,
         }
     }
 }

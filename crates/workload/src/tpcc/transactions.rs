@@ -1,15 +1,16 @@
 //! The five transactions (clauses 2.4 to 2.8).
 
 use std::io::Write;
+use std::sync::atomic::Ordering;
 
-use remora::{Error, Intent, Session, Slot, Transaction};
+use remora::{Error, Intent, Session, Transaction};
 
 use crate::tpcc::draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Who};
-use crate::tpcc::schema::{Customer, History, LINES_MAX, NAMESAKES, NewOrder, Order, OrderLine};
+use crate::tpcc::schema::{Customer, History, LINES_MAX, Order, OrderKey, OrderLine, OrderLineKey};
 use crate::tpcc::{Kind, Tpcc, UnusedItem};
 
 /// Orders whose lines a Stock-Level looks at.
-const RECENT: usize = 20;
+const RECENT: u32 = 20;
 /// Most districts of a warehouse.
 const DISTRICTS_MAX: usize = 10;
 
@@ -56,7 +57,11 @@ impl Tpcc {
         let warehouse = tx.want(&tables.warehouse, w_id);
         let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let customer = tx.want(&tables.customer, (w_id, d_id, c_id));
-        let latest = tx.want_for(&tables.latest, (w_id, d_id, c_id), Intent::Update);
+        // Its number will be the district's highest.
+        tables.order.want(tx, &(w_id, d_id, u32::MAX), Intent::Insert);
+        tables.new_order.want(tx, &(w_id, d_id, u32::MAX), Intent::Insert);
+        tables.order_line.want(tx, &(w_id, d_id, u32::MAX, 0), Intent::Insert);
+        tables.by_customer.want(tx, &(w_id, d_id, c_id, u32::MAX), Intent::Insert);
         let mut goods = [None; LINES_MAX];
         for (slots, line) in goods.iter_mut().zip(input.lines()) {
             let stock = tx.want_for(&tables.stock, (line.supply_w_id, line.i_id), Intent::Update);
@@ -67,16 +72,17 @@ impl Tpcc {
         if goods.clone().any(|(item, _)| tx.find(*item).is_none()) {
             return Err(Error::user(UnusedItem));
         }
-        let o_id = tx.get(district)?.next_o_id;
-        let order = tx.want_for(&tables.order, (w_id, d_id, o_id), Intent::Insert);
-        let new_order = tx.want_for(&tables.new_order, (w_id, d_id, o_id), Intent::Insert);
-        let mut lines = [None; LINES_MAX];
-        for (slot, number) in lines.iter_mut().zip(1..=ol_cnt) {
-            *slot = Some(tx.want_for(&tables.order_line, (w_id, d_id, o_id, number), Intent::Insert));
-        }
-        tx.fetch().await?;
+        let taxed = 10_000 + i64::from(tx.get(warehouse)?.tax) + i64::from(tx.get(district)?.tax);
+        let district = tx.get_mut(district)?;
+        let o_id = district.next_o_id;
+        district.next_o_id += 1;
+        let all_local = input.lines().iter().all(|line| line.supply_w_id == w_id).into();
+        let order = Order { entry_d, c_id, carrier_id: 0, ol_cnt, all_local, spare: [0; 3] };
+        tables.order.insert(tx, (w_id, d_id, o_id), order).await?;
+        tables.new_order.insert(tx, (w_id, d_id, o_id), ()).await?;
+        tables.by_customer.insert(tx, (w_id, d_id, c_id, o_id), ()).await?;
         let mut sum = 0;
-        for ((((item, stock), slot), line), number) in goods.zip(lines.iter().flatten()).zip(input.lines()).zip(1..) {
+        for (((item, stock), line), number) in goods.zip(input.lines()).zip(1..) {
             let price = tx.get(*item)?.price;
             let stock = tx.get_mut(*stock)?;
             let quantity = i16::from(line.quantity);
@@ -90,26 +96,15 @@ impl Tpcc {
             sum += i64::from(amount);
             let row = OrderLine {
                 delivery_d: 0,
-                o_id,
                 i_id: line.i_id,
                 amount,
-                w_id,
                 supply_w_id: line.supply_w_id,
-                d_id,
-                number,
                 quantity: line.quantity,
                 dist_info,
                 spare: [0; 5],
             };
-            tx.put(*slot, row)?;
+            tables.order_line.insert(tx, (w_id, d_id, o_id, number), row).await?;
         }
-        let all_local = input.lines().iter().all(|line| line.supply_w_id == w_id).into();
-        tx.put(order, Order { entry_d, o_id, w_id, c_id, d_id, carrier_id: 0, ol_cnt, all_local, spare: [0; 4] })?;
-        tx.put(new_order, NewOrder { o_id, w_id, d_id, spare: 0 })?;
-        tx.get_mut(district)?.next_o_id = o_id + 1;
-        let latest = tx.get_mut(latest)?;
-        (latest.o_id, latest.ol_cnt) = (o_id, ol_cnt);
-        let taxed = 10_000 + i64::from(tx.get(warehouse)?.tax) + i64::from(tx.get(district)?.tax);
         let total = sum * (10_000 - i64::from(tx.get(customer)?.discount)) * taxed / 100_000_000;
         Ok(Ordered { o_id, total })
     }
@@ -160,15 +155,12 @@ impl Tpcc {
             Who::Id(c_id) => return Ok(c_id),
             Who::Name(name) => name,
         };
-        let table = &self.tables.namesakes;
-        let mut row = tx.read(table, (w_id, d_id, name, 0)).await?.ok_or(Error::NotFound)?;
+        let district = (w_id, d_id);
+        let range = (district, name, [0; 16], 0)..=(district, name, [u8::MAX; 16], u16::MAX);
+        let found = self.tables.by_name.scan(tx, range, usize::MAX).await?;
         // Of an even number, the first of the two in the middle.
-        let middle = usize::from(row.count.saturating_sub(1)) / 2;
-        let part = middle / NAMESAKES;
-        if part > 0 {
-            row = tx.read(table, (w_id, d_id, name, part as u8)).await?.ok_or(Error::NotFound)?;
-        }
-        Ok(row.c_ids[middle % NAMESAKES])
+        let middle = found.get(found.len().saturating_sub(1) / 2).ok_or(Error::NotFound)?;
+        Ok(middle.0.3)
     }
 
     /// How a customer's latest order stands.
@@ -181,86 +173,70 @@ impl Tpcc {
         let &OrderStatusInput { w_id, d_id, who } = input;
         let c_id = self.customer(tx, w_id, d_id, who).await?;
         let customer = tx.want(&tables.customer, (w_id, d_id, c_id));
-        let latest = tx.want(&tables.latest, (w_id, d_id, c_id));
-        tx.fetch().await?;
-        let latest = *tx.get(latest)?;
-        let order = tx.want(&tables.order, (w_id, d_id, latest.o_id));
-        let lines = self.lines(tx, w_id, d_id, latest.o_id, latest.ol_cnt, Intent::Read);
-        tx.fetch().await?;
-        std::hint::black_box((tx.get(customer)?.balance, tx.get(order)?.carrier_id));
-        let mut amount = 0;
-        for line in lines.iter().flatten() {
-            amount += i64::from(tx.get(*line)?.amount);
-        }
-        Ok(Status { c_id, o_id: latest.o_id, lines: latest.ol_cnt, amount })
+        let orders = (w_id, d_id, c_id, 0)..=(w_id, d_id, c_id, u32::MAX);
+        let ((.., o_id), ()) = tables.by_customer.last(tx, orders).await?.ok_or(Error::NotFound)?;
+        let key = (w_id, d_id, o_id);
+        tables.order.want(tx, &key, Intent::Read);
+        let lines = self.lines(tx, key, Intent::Read).await?;
+        let order = tables.order.get(tx, &key).await?.ok_or(Error::NotFound)?;
+        std::hint::black_box((tx.get(customer)?.balance, order.carrier_id));
+        let amount = lines.iter().map(|(_, line)| i64::from(line.amount)).sum();
+        Ok(Status { c_id, o_id, lines: lines.len() as u8, amount })
     }
 
-    /// Names the lines of an order.
-    fn lines(
+    /// The lines of an order.
+    async fn lines(
         &self,
         tx: &mut Transaction<'_, '_>,
-        w_id: u16,
-        d_id: u8,
-        o_id: u32,
-        ol_cnt: u8,
+        (w_id, d_id, o_id): OrderKey,
         intent: Intent,
-    ) -> [Option<Slot<OrderLine>>; LINES_MAX] {
-        let mut lines = [None; LINES_MAX];
-        for (slot, number) in lines.iter_mut().zip(1..=ol_cnt) {
-            *slot = Some(tx.want_for(&self.tables.order_line, (w_id, d_id, o_id, number), intent));
+    ) -> Result<Vec<(OrderLineKey, OrderLine)>, Error> {
+        let (first, last) = ((w_id, d_id, o_id, 1), (w_id, d_id, o_id, LINES_MAX as u8));
+        self.tables.order_line.want(tx, &first, intent);
+        self.tables.order_line.want(tx, &last, intent);
+        self.tables.order_line.scan(tx, first..=last, LINES_MAX).await
+    }
+
+    /// The oldest order of a district is delivered; whether there was one. A Delivery is one such transaction for each district
+    /// of its warehouse.
+    pub async fn delivery(&self, session: &mut Session, input: &DeliveryInput, d_id: u8) -> Result<bool, Error> {
+        let transaction =
+            session.transact_with(self.options(Kind::Delivery), async |tx| self.deliver(tx, input, d_id).await);
+        let delivered = transaction.await?;
+        if let Some(o_id) = delivered {
+            self.oldest(input.w_id, d_id).fetch_max(o_id + 1, Ordering::Relaxed);
         }
-        lines
+        Ok(delivered.is_some())
     }
 
-    /// The oldest orders of all districts of a warehouse are delivered; how many these are, since a district may have none.
-    pub async fn delivery(&self, session: &mut Session, input: &DeliveryInput) -> Result<u32, Error> {
-        session.transact_with(self.options(Kind::Delivery), async |tx| self.deliver(tx, input).await).await
-    }
-
-    async fn deliver(&self, tx: &mut Transaction<'_, '_>, input: &DeliveryInput) -> Result<u32, Error> {
+    async fn deliver(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        input: &DeliveryInput,
+        d_id: u8,
+    ) -> Result<Option<u32>, Error> {
         let tables = &self.tables;
         let &DeliveryInput { w_id, carrier_id, date } = input;
-        let mut next = [None; DISTRICTS_MAX];
-        for (slot, d_id) in next.iter_mut().zip(1..=self.scale.districts) {
-            *slot = Some(tx.want_for(&tables.undelivered, (w_id, d_id), Intent::Update));
-        }
+        let from = (w_id, d_id, self.oldest(w_id, d_id).load(Ordering::Relaxed));
+        tables.new_order.want(tx, &from, Intent::Delete);
+        let oldest = tables.new_order.first(tx, from..=(w_id, d_id, u32::MAX)).await?;
+        let Some((key, ())) = oldest else { return Ok(None) };
+        tables.order.want(tx, &key, Intent::Update);
+        let lines = self.lines(tx, key, Intent::Update).await?;
+        let order = tables.order.get(tx, &key).await?.ok_or(Error::NotFound)?;
+        let customer = tx.want_for(&tables.customer, (w_id, d_id, order.c_id), Intent::Update);
         tx.fetch().await?;
-        let mut oldest = [None; DISTRICTS_MAX];
-        for ((found, next), d_id) in oldest.iter_mut().zip(next.iter().flatten()).zip(1..) {
-            let key = (w_id, d_id, tx.get(*next)?.o_id);
-            let new_order = tx.want_for(&tables.new_order, key, Intent::Delete);
-            *found = Some((*next, new_order, tx.want_for(&tables.order, key, Intent::Update)));
+        tables.new_order.remove(tx, &key).await?;
+        tables.order.update(tx, &key, Order { carrier_id, ..order }).await?;
+        let mut amount = 0;
+        for (key, line) in lines {
+            amount += i64::from(line.amount);
+            tables.order_line.update(tx, &key, OrderLine { delivery_d: date, ..line }).await?;
         }
-        tx.fetch().await?;
-        let mut delivered = 0;
-        let mut orders = [None; DISTRICTS_MAX];
-        for (place, (next, new_order, order)) in orders.iter_mut().zip(oldest.iter().flatten()) {
-            if tx.find(*new_order).is_none() {
-                // Everything of this district has been delivered.
-                continue;
-            }
-            tx.remove(*new_order)?;
-            tx.get_mut(*next)?.o_id += 1;
-            let order = tx.get_mut(*order)?;
-            order.carrier_id = carrier_id;
-            let Order { o_id, d_id, c_id, ol_cnt, .. } = *order;
-            let customer = tx.want_for(&tables.customer, (w_id, d_id, c_id), Intent::Update);
-            *place = Some((customer, self.lines(tx, w_id, d_id, o_id, ol_cnt, Intent::Update)));
-            delivered += 1;
-        }
-        tx.fetch().await?;
-        for (customer, lines) in orders.iter().flatten() {
-            let mut amount = 0;
-            for line in lines.iter().flatten() {
-                let line = tx.get_mut(*line)?;
-                line.delivery_d = date;
-                amount += i64::from(line.amount);
-            }
-            let customer = tx.get_mut(*customer)?;
-            customer.balance += amount;
-            customer.delivery_cnt += 1;
-        }
-        Ok(delivered)
+        let customer = tx.get_mut(customer)?;
+        customer.balance += amount;
+        customer.delivery_cnt += 1;
+        Ok(Some(key.2))
     }
 
     /// How many different items of a district's latest orders its warehouse has few of.
@@ -272,34 +248,16 @@ impl Tpcc {
         let tables = &self.tables;
         let &StockLevelInput { w_id, d_id, threshold } = input;
         let next = tx.read(&tables.district, (w_id, d_id)).await?.ok_or(Error::NotFound)?.next_o_id;
-        let first = next.saturating_sub(RECENT as u32).max(1);
-        let mut orders = [None; RECENT];
-        for (slot, o_id) in orders.iter_mut().zip(first..next) {
-            *slot = Some(tx.want(&tables.order, (w_id, d_id, o_id)));
-        }
-        tx.fetch().await?;
-        let mut lines = [[None; LINES_MAX]; RECENT];
-        for (lines, order) in lines.iter_mut().zip(orders.iter().flatten()) {
-            let &Order { o_id, ol_cnt, .. } = tx.get(*order)?;
-            *lines = self.lines(tx, w_id, d_id, o_id, ol_cnt, Intent::Read);
-        }
-        tx.fetch().await?;
-        let mut items = [0; RECENT * LINES_MAX];
-        let mut count = 0;
-        for (item, line) in items.iter_mut().zip(lines.iter().flatten().flatten()) {
-            *item = tx.get(*line)?.i_id;
-            count += 1;
-        }
-        let items = &mut items[..count];
+        let recent = (w_id, d_id, next.saturating_sub(RECENT), 0)..(w_id, d_id, next, 0);
+        let lines = tables.order_line.scan(tx, recent, usize::MAX).await?;
+        let mut items: Vec<u32> = lines.iter().map(|(_, line)| line.i_id).collect();
         items.sort_unstable();
-        let mut stocks = [None; RECENT * LINES_MAX];
-        for (slot, same) in stocks.iter_mut().zip(items.chunk_by(|one, other| one == other)) {
-            *slot = Some(tx.want(&tables.stock, (w_id, same[0])));
-        }
+        items.dedup();
+        let stocks: Vec<_> = items.into_iter().map(|i_id| tx.want(&tables.stock, (w_id, i_id))).collect();
         tx.fetch().await?;
         let mut low = 0;
-        for stock in stocks.iter().flatten() {
-            low += u32::from(tx.get(*stock)?.quantity < threshold);
+        for stock in stocks {
+            low += u32::from(tx.get(stock)?.quantity < threshold);
         }
         Ok(low)
     }
