@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, trees};
+use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, trees, xstore};
 
 use crate::output::{OutputFile, ReportTo, complain};
 use crate::{Failure, Verdict};
@@ -48,6 +48,8 @@ enum Text {
     Ford,
     /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and one-sided, or hybrid.
     TreeDesigns,
+    /// Wei thesis, chapter 3: a learned cache of where leaves are, against whole indexes, none, and servers' CPUs.
+    Xstore,
 }
 
 impl Text {
@@ -56,6 +58,7 @@ impl Text {
             Text::DrtmH => "drtm-h",
             Text::Ford => "ford",
             Text::TreeDesigns => "tree-designs",
+            Text::Xstore => "xstore",
         }
     }
 }
@@ -83,11 +86,14 @@ pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> 
 fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {
     let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
     let done = match (text, nodes) {
-        (Text::Ford | Text::TreeDesigns, Some(nodes)) => {
+        (Text::Ford | Text::TreeDesigns | Text::Xstore, Some(nodes)) => {
             return Err(Failure::new(format!("--nodes {nodes}"), "machines can be chosen for drtm-h only"));
         }
         (Text::TreeDesigns, None) => {
             trees::reproduce(&if quick { trees::Scale::quick(seed) } else { trees::Scale::full(seed) }, look)
+        }
+        (Text::Xstore, None) => {
+            xstore::reproduce(&if quick { xstore::Scale::quick(seed) } else { xstore::Scale::full(seed) }, look)
         }
         (Text::Ford, None) => {
             ford::reproduce(&if quick { ford::Scale::quick(seed) } else { ford::Scale::full(seed) }, look)

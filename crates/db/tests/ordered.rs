@@ -56,7 +56,12 @@ fn seeded<const WORDS: usize>(
     let design = [Design::Fine, Design::Coarse(1), Design::Hybrid(0)][seed as usize % 3];
     let options = OrderedOptions { design, ..OrderedOptions::for_rows(rows) };
     let ordered = cluster.create_ordered("ordered", options).unwrap();
-    (cluster, fabric, ordered)
+    (cluster, fabric, as_of(seed, ordered))
+}
+
+/// A handle that remembers in either way.
+fn as_of<const WORDS: usize>(seed: u64, ordered: Ordered<Wide, Words<WORDS>>) -> Ordered<Wide, Words<WORDS>> {
+    if seed.is_multiple_of(2) { ordered } else { ordered.learned() }
 }
 
 /// Its tree, which is as it should be, as are its records.
@@ -310,7 +315,7 @@ fn roots_are_split_side_by_side(protocol: Protocol) {
         let mut worker = worker(&cluster, 4, seed);
         for _ in 0..2 {
             worker.run(async |client, session| {
-                let mine = cluster.open_ordered::<Wide, Value>("ordered").unwrap();
+                let mine = as_of(seed, cluster.open_ordered::<Wide, Value>("ordered").unwrap());
                 fill(session, &mine, (0..10).map(|number| 4 * number + client as u64)).await;
                 for number in 0..10 {
                     let number = 4 * number + client as u64;
@@ -483,8 +488,12 @@ fn a_client_dies_at_every_step_of_a_merge(protocol: Protocol) {
 
 /// A handle that has seen the tree at another time, or never.
 fn who_remembers_something_wrong_finds_it(protocol: Protocol) {
-    let (cluster, fabric, ordered) = seeded::<15>(protocol, 1, 500);
-    let mut worker = worker(&cluster, 1, 1);
+    seeds(0..2).for_each(|seed| who_remembers_something_wrong(protocol, seed));
+}
+
+fn who_remembers_something_wrong(protocol: Protocol, seed: u64) {
+    let (cluster, fabric, ordered) = seeded::<15>(protocol, seed, 500);
+    let mut worker = worker(&cluster, 1, seed);
     let check = async |session: &mut Session, handle: &Ordered<Wide, Value>, there: &dyn Fn(u64) -> bool| {
         for number in 0..200 {
             let found = session.transact(async |tx| handle.get(tx, &key(number)).await).await.unwrap();
@@ -493,7 +502,7 @@ fn who_remembers_something_wrong_finds_it(protocol: Protocol) {
         let found = session.transact(async |tx| all(tx, handle).await).await.unwrap();
         assert!(found.into_iter().map(|(number, _)| number).eq((0..200).filter(|number| there(*number))));
     };
-    let open = || cluster.open_ordered::<Wide, Value>("ordered").unwrap();
+    let open = || as_of(seed, cluster.open_ordered::<Wide, Value>("ordered").unwrap());
     worker.block_on(async |session| {
         let (of_the_root, of_half, scans, changes) = (open(), open(), open(), open());
         check(session, &of_the_root, &|_| false).await;
@@ -863,4 +872,40 @@ fn tables_that_cannot_be_are_refused_by_name() {
     let mut worker = worker(&cluster, 1, 1);
     let found = worker.block_on(async |session| session.transact(async |tx| rootless.get(tx, &1).await).await);
     assert!(matches!(found, Err(Error::Aborted(Abort::Changed))), "{found:?}");
+}
+
+/// Whoever is trained reads the leaf alone, and a split costs it a link, once.
+#[test]
+fn a_learned_handle_reads_leaves_alone() {
+    let (cluster, ordered) = loaded(Protocol::DrtmR, 42 * 120);
+    let learned = ordered.learned();
+    let mut worker = worker(&cluster, 1, 1);
+    let seen = RoundTrips::default();
+    worker.sessions()[0].observe(Some(Box::new(seen.clone())));
+    worker.block_on(async |session| {
+        // Where records are is known.
+        session.transact(async |tx| ordered.scan(tx, .., usize::MAX).await).await.unwrap();
+        assert_eq!((ordered.learned_size(), learned.learned_size().unwrap().entries), (None, 1));
+        learned.train(session).await.unwrap();
+        assert_eq!(learned.learned_size().unwrap().entries, 120);
+        // How many it takes for lookups of keys.
+        let look = async |session: &mut Session, keys: &mut dyn Iterator<Item = u64>, are_there: bool| {
+            let mut count = 0;
+            for key in keys {
+                let found = session.transact(async |tx| learned.get(tx, &key).await).await.unwrap();
+                assert_eq!(found.is_some(), are_there || key % 2 == 0, "{key}");
+                count += seen.0.get();
+            }
+            count
+        };
+        assert_eq!(look(session, &mut (0..84 * 120).step_by(7), false).await, 12 * 120);
+        // Somebody else splits a leaf.
+        let new = || (0..30).map(|key| 84 * 20 + 1 + 2 * key);
+        for key in new() {
+            session.transact(async |tx| ordered.insert(tx, key, Number(key)).await).await.unwrap();
+        }
+        assert_eq!(look(session, &mut new(), true).await, 30 + 2, "a link, and both leaves are validated");
+        assert_eq!(look(session, &mut new(), true).await, 30);
+        assert_eq!(learned.learned_size().unwrap().entries, 121);
+    });
 }

@@ -8,7 +8,8 @@
 //! buckets hold them. In the former, inserts are prepared the CPU of the primary's node ([`host`]); in the latter clients
 //! change everything themselves.
 //!
-//! Ordered tables are made of records of such tables, one for each node of a tree: [`btree`] says what is in a node.
+//! Ordered tables are made of records of such tables, one for each node of a tree: [`btree`] says what is in a node, and
+//! [`learned`] remembers where leaves are.
 #![forbid(unsafe_code)]
 
 pub mod btree;
@@ -18,6 +19,7 @@ pub mod cluster_hash;
 mod error;
 pub mod fstore;
 pub mod host;
+pub mod learned;
 mod load;
 #[cfg(feature = "mutants")]
 pub mod mutant;

@@ -5,7 +5,7 @@
 //! do not go together, or when the model lacks something. A profile of one's own has no published values; its rows are
 //! those that perftest measures, to be compared by hand.
 
-mod rig;
+pub(crate) mod rig;
 
 use remora_fabric::FabricError;
 use remora_fabric::sim::{Ended, Profile, SimError, SimOptions};

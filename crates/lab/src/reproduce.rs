@@ -6,6 +6,7 @@
 pub mod drtm_h;
 pub mod ford;
 pub mod trees;
+pub mod xstore;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,6 +19,7 @@ use remora_fabric::sim::Ended;
 use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload};
 use serde::Serialize;
 
+use crate::hardware::CalibrationError;
 use crate::plot::{self, Labels, Series};
 use crate::{Bench, LabError};
 
@@ -27,6 +29,9 @@ pub enum ReproduceError {
     /// A cluster could not be simulated, or a transaction failed.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// Bare verbs could not be simulated.
+    #[error(transparent)]
+    Verbs(#[from] CalibrationError),
     /// The simulator's own profiles have been changed.
     #[error("there is no profile {0}")]
     NoProfile(&'static str),
@@ -223,12 +228,12 @@ fn measure<W: Workload>(
 }
 
 /// Runs simulations, so many at a time, in this order as far as possible; `look` is told how many of how many are done.
-fn run_all<P: Copy + Send + Sync>(
+fn run_all<P: Copy + Send + Sync, M: Send>(
     points: &[P],
     parallel: usize,
     look: &(dyn Fn(usize, usize) + Sync),
-    run: impl Fn(P) -> Result<Measurement, ReproduceError> + Sync,
-) -> Result<Vec<(P, Measurement)>, ReproduceError> {
+    run: impl Fn(P) -> Result<M, ReproduceError> + Sync,
+) -> Result<Vec<(P, M)>, ReproduceError> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(points.len()));
     let work = || -> Result<(), ReproduceError> {

@@ -2,7 +2,7 @@
 //! phases, and what is better by far is better there too.
 
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
-use remora_lab::reproduce::{Reproduction, Row, ford, trees};
+use remora_lab::reproduce::{Reproduction, Row, ford, trees, xstore};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -78,6 +78,31 @@ fn designs_of_trees_cost_their_round_trips() {
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(done.plot().expect("an SVG").contains("hybrid"));
+}
+
+#[test]
+fn a_learned_cache_is_as_good_as_a_whole_index_and_small() {
+    let done = xstore::reproduce(&xstore::Scale::quick(1), &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    let robust = [
+        "memory: learned cache over inner nodes, at most a fifth",
+        "leaves READ by a lookup",
+        "C uniform: learned over two-sided",
+        "C uniform: learned over whole index",
+        "C Zipfian: learned over two-sided",
+        "one client: learned over two-sided, latency",
+        "one client: learned over whole index, latency",
+        "ordered table, YCSB C: learned over all leaves remembered",
+        "ordered table, YCSB D: learned over all leaves remembered",
+        "ordered table, YCSB E: learned over all leaves remembered",
+        "ordered table, YCSB C: round trips of a read, learned",
+        "ordered table, YCSB E: round trips of a scan, learned",
+    ];
+    for name in robust {
+        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
+    }
+    assert_eq!(row(&done, "ordered table, YCSB C: round trips of a read, learned").ours, 1.0);
+    assert!(done.plot().expect("an SVG").contains("learned, models only"));
 }
 
 #[test]

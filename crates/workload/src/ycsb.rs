@@ -283,6 +283,17 @@ impl Ycsb {
         self
     }
 
+    /// The same through clients that keep where keys of an ordered table are in a learned cache.
+    #[must_use]
+    pub fn learned(mut self) -> Ycsb {
+        each_size!(&mut self.table, rows => {
+            if let Rows::Ordered(ordered) = rows {
+                *ordered = ordered.learned();
+            }
+        });
+        self
+    }
+
     /// Creates the table and loads it. Only reads, of all records alike, until it is told [what to do](Ycsb::with_mix).
     pub fn load(cluster: &Cluster, size: Size) -> Result<Ycsb, OpenError> {
         assert!(size.records > 0 && VALUE_BYTES.contains(&size.value_bytes), "{size:?}");

@@ -4,20 +4,30 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Leaves by their low fences. Where it knows none, there are gaps.
+use remora_index::learned::{Learned, Size};
+
+use super::encoded;
+use crate::table::OrderedKey;
+
+/// Where nodes are, by their low fences. Where it knows none, there are gaps.
 ///
-/// A lookup is a search in a tree in memory under a lock that readers share; only what has turned out to be wrong or missing
-/// is written.
+/// A lookup is a search in memory under a lock that readers share; only what has turned out to be wrong or missing is written.
 pub(super) struct Directory<K> {
-    leaves: RwLock<BTreeMap<K, Known<K>>>,
+    leaves: RwLock<Nodes<K>>,
     /// The nodes above leaves, as far as they have been met: for whoever splits a leaf.
-    parents: RwLock<BTreeMap<K, Known<K>>>,
+    parents: RwLock<Nodes<K>>,
     /// Learns nothing.
     forgetful: bool,
     /// Entries of a leaf, in sixteenths, as scans have found them: a running average. 0: nobody has looked.
     entries: AtomicUsize,
+}
+
+/// Nodes of a level.
+enum Nodes<K> {
+    Map(BTreeMap<K, Known<K>>),
+    Learned(Learned),
 }
 
 /// A node.
@@ -34,19 +44,99 @@ impl<K: Ord> Known<K> {
     }
 }
 
-/// The leaf that has a key between its fences, and its low fence.
-fn at<'l, K: Ord>(leaves: &'l BTreeMap<K, Known<K>>, key: &K) -> Option<(&'l K, &'l Known<K>)> {
-    leaves.range(..=key).next_back().filter(|(_, leaf)| leaf.ends_behind(key))
+/// The node that has a key between its fences, and its low fence.
+fn at<'n, K: Ord>(nodes: &'n BTreeMap<K, Known<K>>, key: &K) -> Option<(&'n K, &'n Known<K>)> {
+    nodes.range(..=key).next_back().filter(|(_, node)| node.ends_behind(key))
+}
+
+impl<K: OrderedKey> Nodes<K> {
+    fn find(&self, key: &K) -> Option<u64> {
+        match self {
+            Nodes::Map(nodes) => at(nodes, key).map(|(_, node)| node.id),
+            Nodes::Learned(learned) => learned.find(encoded(key).bytes()),
+        }
+    }
+
+    fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
+        let nodes = match self {
+            Nodes::Map(nodes) => nodes,
+            Nodes::Learned(learned) => return learned.chain(encoded(from).bytes(), encoded(to).bytes(), max),
+        };
+        let mut chain = Vec::with_capacity(max.min(64));
+        let Some((low, first)) = at(nodes, from) else { return chain };
+        chain.push(first.id);
+        let mut end = first.high;
+        for (low, node) in nodes.range((Bound::Excluded(low), Bound::Included(to))) {
+            // Behind a gap nothing is known to be next.
+            if chain.len() == max || end != Some(*low) {
+                break;
+            }
+            chain.push(node.id);
+            end = node.high;
+        }
+        chain
+    }
+
+    fn forget(&mut self, key: &K, id: u64) {
+        let nodes = match self {
+            Nodes::Map(nodes) => nodes,
+            Nodes::Learned(learned) => return learned.forget(encoded(key).bytes(), id),
+        };
+        let gone = at(nodes, key).filter(|(_, node)| node.id == id).map(|(low, node)| (*low, node.high));
+        let Some((low, high)) = gone else { return };
+        nodes.remove(&low);
+        if let Some((_, left)) = nodes.range_mut(..low).next_back()
+            && left.high == Some(low)
+        {
+            left.high = high;
+        }
+    }
+
+    fn learn(&mut self, low: K, high: Option<K>, id: u64) {
+        let nodes = match self {
+            Nodes::Map(nodes) => nodes,
+            Nodes::Learned(learned) => {
+                let high = high.as_ref().map(encoded);
+                return learned.learn(encoded(&low).bytes(), high.as_ref().map(|high| high.bytes()), id);
+            }
+        };
+        if let Some((_, left)) = nodes.range_mut(..low).next_back()
+            && left.ends_behind(&low)
+        {
+            left.high = Some(low);
+        }
+        let known = Known { id, high };
+        while let Some((gone, _)) = nodes.range(low..).next().filter(|(other, _)| known.ends_behind(other)) {
+            let gone = *gone;
+            nodes.remove(&gone);
+        }
+        nodes.insert(low, known);
+    }
 }
 
 impl<K> Default for Directory<K> {
     fn default() -> Directory<K> {
-        let (leaves, parents) = (RwLock::default(), RwLock::default());
-        Directory { leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
+        Directory::of(|| Nodes::Map(BTreeMap::new()))
     }
 }
 
 impl<K> Directory<K> {
+    fn of(nodes: impl Fn() -> Nodes<K>) -> Directory<K> {
+        let (leaves, parents) = (RwLock::new(nodes()), RwLock::new(nodes()));
+        Directory { leaves, parents, forgetful: false, entries: AtomicUsize::new(0) }
+    }
+
+    /// How large it is, if it is learned: of leaves, and the bytes of all.
+    pub(super) fn size(&self) -> Option<Size> {
+        match (&*read(&self.leaves), &*read(&self.parents)) {
+            (Nodes::Learned(leaves), Nodes::Learned(parents)) => {
+                let (leaves, parents) = (leaves.size(), parents.size());
+                Some(Size { bytes: leaves.bytes + parents.bytes, ..leaves })
+            }
+            _ => None,
+        }
+    }
+
     /// One that stays empty.
     pub(super) fn forgetful() -> Directory<K> {
         Directory { forgetful: true, ..Directory::default() }
@@ -75,79 +165,52 @@ impl<K> Directory<K> {
     }
 }
 
-impl<K: Ord + Copy> Directory<K> {
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K: OrderedKey> Directory<K> {
+    /// One that needs a ninth of the memory: see [`remora_index::learned`].
+    pub(super) fn learned() -> Directory<K> {
+        Directory::of(|| Nodes::Learned(Learned::new(K::BYTES)))
+    }
+
     /// The leaf of a key, as far as it knows.
     pub(super) fn find(&self, key: &K) -> Option<u64> {
-        let leaves = self.leaves.read().unwrap_or_else(PoisonError::into_inner);
-        at(&leaves, key).map(|(_, leaf)| leaf.id)
+        read(&self.leaves).find(key)
     }
 
     /// The node above the leaf of a key, as far as it knows.
     pub(super) fn parent(&self, key: &K) -> Option<u64> {
-        let parents = self.parents.read().unwrap_or_else(PoisonError::into_inner);
-        at(&parents, key).map(|(_, parent)| parent.id)
+        read(&self.parents).find(key)
     }
 
     /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at most so many.
     pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
-        let leaves = self.leaves.read().unwrap_or_else(PoisonError::into_inner);
-        let mut chain = Vec::with_capacity(max.min(64));
-        let Some((low, first)) = at(&leaves, from) else { return chain };
-        chain.push(first.id);
-        let mut end = first.high;
-        for (low, leaf) in leaves.range((Bound::Excluded(low), Bound::Included(to))) {
-            // Behind a gap nothing is known to be next.
-            if chain.len() == max || end != Some(*low) {
-                break;
-            }
-            chain.push(leaf.id);
-            end = leaf.high;
-        }
-        chain
+        read(&self.leaves).chain(from, to, max)
     }
 
     /// The leaf of a key is not there. What it had, the one to its left has: it was merged, or a split has not committed.
     pub(super) fn forget(&self, key: &K, id: u64) {
-        let mut leaves = self.leaves.write().unwrap_or_else(PoisonError::into_inner);
-        let Some((low, high)) = at(&leaves, key).filter(|(_, leaf)| leaf.id == id).map(|(low, leaf)| (*low, leaf.high))
-        else {
-            return;
-        };
-        leaves.remove(&low);
-        if let Some((_, left)) = leaves.range_mut(..low).next_back()
-            && left.high == Some(low)
-        {
-            left.high = high;
-        }
+        write(&self.leaves).forget(key, id);
     }
 
     /// Notes where leaves are: each its fences and its id.
     pub(super) fn learn(&self, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
-        self.note(&self.leaves, found);
+        if !self.forgetful {
+            let mut leaves = write(&self.leaves);
+            found.into_iter().for_each(|(low, high, id)| leaves.learn(low, high, id));
+        }
     }
 
     /// The same of a node above leaves.
-    pub(super) fn learn_parent(&self, found: (K, Option<K>, u64)) {
-        self.note(&self.parents, [found]);
-    }
-
-    fn note(&self, nodes: &RwLock<BTreeMap<K, Known<K>>>, found: impl IntoIterator<Item = (K, Option<K>, u64)>) {
-        if self.forgetful {
-            return;
-        }
-        let mut nodes = nodes.write().unwrap_or_else(PoisonError::into_inner);
-        for (low, high, id) in found {
-            if let Some((_, left)) = nodes.range_mut(..low).next_back()
-                && left.ends_behind(&low)
-            {
-                left.high = Some(low);
-            }
-            let known = Known { id, high };
-            while let Some((gone, _)) = nodes.range(low..).next().filter(|(other, _)| known.ends_behind(other)) {
-                let gone = *gone;
-                nodes.remove(&gone);
-            }
-            nodes.insert(low, known);
+    pub(super) fn learn_parent(&self, (low, high, id): (K, Option<K>, u64)) {
+        if !self.forgetful {
+            write(&self.parents).learn(low, high, id);
         }
     }
 }
@@ -158,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_learnt_replaces_what_it_overlaps() {
-        let directory = Directory::default();
+        let directory = Directory::<u8>::default();
         let chain = |from: u8, to| directory.chain(&from, &to, 9);
         assert_eq!(directory.find(&5), None);
         directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
@@ -181,14 +244,15 @@ mod tests {
 
     #[test]
     fn what_is_not_there_belongs_to_its_left_neighbour() {
-        let directory = Directory::default();
-        directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
-        directory.forget(&25, 1);
-        assert_eq!(directory.find(&25_u8), Some(2), "it was another leaf that was not there");
-        directory.forget(&25, 2);
-        assert_eq!(directory.find(&25), Some(1));
-        directory.forget(&50, 4);
-        assert_eq!([25, 35, 50].map(|key| directory.find(&key)), [Some(1), None, None], "there was a gap");
+        for directory in [Directory::default(), Directory::learned()] {
+            directory.learn([(10, Some(20), 1), (20, Some(30), 2), (40, None, 4)]);
+            directory.forget(&25, 1);
+            assert_eq!(directory.find(&25_u8), Some(2), "it was another leaf that was not there");
+            directory.forget(&25, 2);
+            assert_eq!(directory.find(&25), Some(1));
+            directory.forget(&50, 4);
+            assert_eq!([25, 35, 50].map(|key| directory.find(&key)), [Some(1), None, None], "there was a gap");
+        }
     }
 
     #[test]

@@ -14,28 +14,30 @@ const NODE_BYTES: u64 = 4 << 20;
 
 /// A cluster, its clients, and for how long they are watched.
 #[derive(Clone, Debug)]
-pub(super) struct Rig {
+pub(crate) struct Rig {
     /// Hardware, deployment, chance.
-    pub(super) sim: SimOptions,
+    pub(crate) sim: SimOptions,
     /// Memory nodes.
-    pub(super) nodes: u16,
+    pub(crate) nodes: u16,
     /// Client machines. In a symmetric cluster they are the memory nodes.
-    pub(super) machines: usize,
+    pub(crate) machines: usize,
     /// Threads of each.
-    pub(super) threads: usize,
+    pub(crate) threads: usize,
     /// Coroutines of each, dealt out to its endpoints.
-    pub(super) coroutines: usize,
+    pub(crate) coroutines: usize,
     /// Endpoints of each thread: with every one it has another connection to each node.
-    pub(super) endpoints: usize,
+    pub(crate) endpoints: usize,
+    /// What a call costs the memory node's CPU beside being received and answered.
+    pub(crate) work: Nanos,
     /// Virtual time before anything is counted.
-    pub(super) warmup: Nanos,
+    pub(crate) warmup: Nanos,
     /// Virtual time that is counted.
-    pub(super) measure: Nanos,
+    pub(crate) measure: Nanos,
 }
 
 impl Rig {
     /// One client and one memory node.
-    pub(super) fn pair(sim: &SimOptions) -> Rig {
+    pub(crate) fn pair(sim: &SimOptions) -> Rig {
         Rig {
             sim: sim.clone(),
             nodes: 1,
@@ -43,42 +45,43 @@ impl Rig {
             threads: 1,
             coroutines: 1,
             endpoints: 1,
+            work: 0,
             warmup: 20_000,
             measure: 400_000,
         }
     }
 
     /// One memory node and the clients of several machines.
-    pub(super) fn server(sim: &SimOptions, machines: usize, threads: usize, coroutines: usize) -> Rig {
+    pub(crate) fn server(sim: &SimOptions, machines: usize, threads: usize, coroutines: usize) -> Rig {
         Rig { machines, threads, coroutines, measure: 100_000, ..Rig::pair(sim) }
     }
 
     /// Machines of which each is client and memory node of all.
-    pub(super) fn all_to_all(sim: &SimOptions, machines: u16, threads: usize, coroutines: usize) -> Rig {
+    pub(crate) fn all_to_all(sim: &SimOptions, machines: u16, threads: usize, coroutines: usize) -> Rig {
         let sim = SimOptions { deployment: Deployment::Symmetric, ..sim.clone() };
         Rig { nodes: machines, measure: 50_000, ..Rig::server(&sim, machines.into(), threads, coroutines) }
     }
 
     /// So long a run: where rounds take long or are few.
-    pub(super) fn for_us(self, warmup: u64, measure: u64) -> Rig {
+    pub(crate) fn for_us(self, warmup: u64, measure: u64) -> Rig {
         Rig { warmup: warmup * 1_000, measure: measure * 1_000, ..self }
     }
 
     /// How many millions a second of what `body` counts; each coroutine does it again and again.
-    pub(super) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
+    pub(crate) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (total, _) = self.run(body)?;
         Ok(total * 1e3 / self.measure as f64)
     }
 
     /// How many microseconds `body` takes.
-    pub(super) fn time(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
+    pub(crate) fn time(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (_, times) = self.run(body)?;
         let clients = self.machines * self.threads * self.coroutines;
         Ok(clients as f64 * self.measure as f64 / (1e3 * times))
     }
 
     /// What `body` returns, on average.
-    pub(super) fn mean(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
+    pub(crate) fn mean(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (total, times) = self.run(body)?;
         Ok(total / times)
     }
@@ -87,7 +90,7 @@ impl Rig {
     fn run(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Result<(f64, f64), CalibrationError> {
         let sim = Sim::new(&vec![vec![NODE_BYTES as usize]; self.nodes.into()], &self.sim)?;
         for node in 0..self.nodes {
-            sim.answer(NodeId(node), Box::new(Answering));
+            sim.answer(NodeId(node), Box::new(Answering(self.work)));
         }
         let mut workers = Vec::with_capacity(self.machines * self.threads);
         for machine in 0..self.machines {
@@ -148,35 +151,39 @@ impl Rig {
 }
 
 /// What an experiment comes to.
-pub(super) type Measured = Result<f64, CalibrationError>;
+pub(crate) type Measured = Result<f64, CalibrationError>;
 
-/// Answers a call with its first word.
-struct Answering;
+/// Answers a call with its first word, after so long.
+struct Answering(Nanos);
 
 impl Handler for Answering {
     fn call(&mut self, _: ClientId, request: &[u64], reply: &mut Vec<u64>) {
         reply.extend(request.first());
     }
+
+    fn work(&self, _: &[u64]) -> Nanos {
+        self.0
+    }
 }
 
 /// One coroutine.
 #[derive(Clone, Copy)]
-pub(super) struct Client<'a> {
-    pub(super) lane: &'a Lane,
+pub(crate) struct Client<'a> {
+    pub(crate) lane: &'a Lane,
     sim: &'a Sim,
     /// Among all coroutines.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     nodes: u16,
 }
 
 impl Client<'_> {
     /// So far into the first memory node.
-    pub(super) fn at(&self, offset: u64) -> Address {
+    pub(crate) fn at(&self, offset: u64) -> Address {
         Address { node: NodeId(0), region: RegionId(0), offset: offset % NODE_BYTES }
     }
 
     /// Somewhere on some node, aligned to lines and, if `bytes` are more, to a power of two.
-    pub(super) fn anywhere(&self, bytes: usize) -> Address {
+    pub(crate) fn anywhere(&self, bytes: usize) -> Address {
         let unit = (bytes as u64).next_power_of_two().max(64);
         let node = NodeId((self.lane.random() % u64::from(self.nodes)) as u16);
         let offset = self.lane.random() % (NODE_BYTES / unit) * unit;
@@ -184,42 +191,42 @@ impl Client<'_> {
     }
 
     /// One READ.
-    pub(super) async fn read(&self, bytes: usize) -> Result<f64, FabricError> {
+    pub(crate) async fn read(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.read(self.anywhere(bytes), bytes);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
     /// One WRITE.
-    pub(super) async fn write(&self, bytes: usize) -> Result<f64, FabricError> {
+    pub(crate) async fn write(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         write(&mut round, self.anywhere(bytes), bytes);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
     /// One CAS.
-    pub(super) async fn swap(&self, at: Address) -> Result<f64, FabricError> {
+    pub(crate) async fn swap(&self, at: Address) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.compare_swap(at, 0, 1);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
     /// One FETCH_ADD.
-    pub(super) async fn add(&self, at: Address) -> Result<f64, FabricError> {
+    pub(crate) async fn add(&self, at: Address) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.fetch_add(at, 1);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
     /// One call, of a word.
-    pub(super) async fn call(&self) -> Result<f64, FabricError> {
+    pub(crate) async fn call(&self) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         round.call(self.anywhere(64).node, &[1], None, 1);
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
     /// A WRITE, and a flush behind it in the same round.
-    pub(super) async fn write_flushed(&self, bytes: usize) -> Result<f64, FabricError> {
+    pub(crate) async fn write_flushed(&self, bytes: usize) -> Result<f64, FabricError> {
         let at = self.anywhere(bytes);
         let mut round = self.lane.round();
         write(&mut round, at, bytes);
@@ -228,7 +235,7 @@ impl Client<'_> {
     }
 
     /// As many bytes there as back, in one round.
-    pub(super) async fn ping(&self, bytes: usize) -> Result<f64, FabricError> {
+    pub(crate) async fn ping(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         write(&mut round, self.at(0), bytes);
         round.read(self.at(bytes as u64), bytes);
@@ -236,7 +243,7 @@ impl Client<'_> {
     }
 
     /// The microseconds from posting a WRITE until a CPU that polls its last word sees it.
-    pub(super) async fn one_way(&self, bytes: usize) -> Result<f64, FabricError> {
+    pub(crate) async fn one_way(&self, bytes: usize) -> Result<f64, FabricError> {
         let at = self.anywhere(bytes);
         self.sim.watch(at.plus(bytes as u64 - 8));
         let posted = self.lane.now();
@@ -248,7 +255,7 @@ impl Client<'_> {
     }
 
     /// Lists of so many WRITEs, each with one doorbell; at most `depth` are not completed. WRITEs.
-    pub(super) async fn stream(&self, bytes: usize, list: usize, depth: u32) -> Result<f64, FabricError> {
+    pub(crate) async fn stream(&self, bytes: usize, list: usize, depth: u32) -> Result<f64, FabricError> {
         while self.lane.background() >= depth {
             self.lane.sleep(100).await;
         }

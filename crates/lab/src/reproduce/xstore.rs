@@ -1,0 +1,593 @@
+//! XStore (Wei thesis, chapter 3): clients that know where leaves are by a learned cache, against those that keep all inner
+//! nodes, some of them or none, and against a server's CPU.
+//!
+//! Its cluster: one server, 15 machines, profile `connectx4`. There are two kinds of experiment. *Bare verbs* are the text's
+//! own: a leaf is READ, then a value, from leaves with 16 slots, whose keys alone come first; clients' CPUs are charged what the
+//! text measured (0.35 us for a lookup in its models, 2.14 us for a walk through all inner nodes). The cache is Remora's
+//! ([`remora::floors::index::learned`]), and it is asked for every key, so that lookups that go wrong cost READs here. Fences
+//! ride with the keys, because a leaf proves itself by them: 16 B more than published.
+//!
+//! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, inserts that split leaves.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::floors::index::learned::{Learned, Size};
+use remora::{Design, Protocol};
+use remora_fabric::FabricError;
+use remora_fabric::sim::{Deployment, Profile, SimOptions};
+use remora_workload::ycsb::{self, Distribution, Kind, Mix, Ycsb, Zipf};
+use remora_workload::{Prng, Setting};
+
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, run_all, violated};
+use crate::Bench;
+use crate::hardware::rig::{Client, Rig};
+use crate::plot::{Labels, Series};
+
+/// How large the experiments are.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scale {
+    /// Keys of the cache whose memory is counted.
+    pub cached: u64,
+    /// Keys that clients look up.
+    pub keys: u64,
+    /// Client machines of bare verbs, from few to all.
+    pub machines: Vec<usize>,
+    /// Threads of each.
+    pub threads: usize,
+    /// Client machines of ordered tables, whose threads have two coroutines each.
+    pub of_tables: usize,
+    /// Virtual time that is counted, of bare verbs.
+    pub measure_us: u64,
+    /// The same of ordered tables.
+    pub measure: Duration,
+    /// Simulations that run at the same time, each on a thread.
+    pub parallel: usize,
+    /// Of all chance.
+    pub seed: u64,
+}
+
+impl Scale {
+    /// The text's cluster.
+    #[must_use]
+    pub fn full(seed: u64) -> Scale {
+        Scale {
+            cached: 100_000_000,
+            keys: 1_000_000,
+            machines: vec![1, 2, 4, 8, 15],
+            threads: 24,
+            of_tables: 6,
+            measure_us: 400,
+            measure: Duration::from_millis(2),
+            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            seed,
+        }
+    }
+
+    /// Few keys: for directions.
+    #[must_use]
+    pub fn quick(seed: u64) -> Scale {
+        Scale {
+            cached: 400_000,
+            keys: 100_000,
+            machines: vec![1, 6],
+            of_tables: 2,
+            measure_us: 150,
+            measure: Duration::from_micros(300),
+            ..Scale::full(seed)
+        }
+    }
+
+    fn about(&self) -> Vec<String> {
+        vec![
+            "XStore (Wei thesis, chapter 3): one server, 15 machines of 24 threads, ConnectX-4".to_owned(),
+            format!(
+                "{} keys of 8 bytes, {} in the cache whose memory is counted, seed {}",
+                self.keys, self.cached, self.seed
+            ),
+        ]
+    }
+}
+
+const PROFILE: &str = "connectx4";
+/// Slots of a leaf, and keys in it.
+const SLOTS: u64 = 16;
+const FILLED: u64 = SLOTS / 2;
+/// Header, fences, keys.
+const LEAF_BYTES: usize = 8 + 2 * 8 + 8 * SLOTS as usize;
+/// The same with children.
+const INNER_BYTES: usize = LEAF_BYTES + 8 * SLOTS as usize;
+/// A record's header and its key.
+const RECORD_BYTES: usize = 24 + 8;
+/// With its key and its version.
+const VALUE_BYTES: usize = 24;
+/// Wei thesis, section 3.7.
+const LEVELS: u64 = 8;
+const MODEL_NS: u64 = 350;
+const WALK_NS: u64 = 2140;
+/// What Remora's ordered tables charge a memory node's CPU for a descent: see `remora_txn`.
+const SERVE_NS: u64 = 308 + 70 * LEVELS;
+/// Links that a lookup follows.
+const HOPS_MAX: u64 = 4;
+
+// ---- bare verbs -----------------------------------------------------------------------------------------------------
+
+/// How a client comes to a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    TwoSided,
+    Uncached,
+    /// The levels that are at least four above leaves are cached, as Cell does.
+    Cell,
+    WholeIndex,
+    Learned,
+    /// The translation table stays at the server.
+    ModelsOnly,
+    /// Sub-models, too.
+    TopOnly,
+}
+
+impl Way {
+    const ALL: [Way; 7] =
+        [Way::TwoSided, Way::Uncached, Way::Cell, Way::WholeIndex, Way::Learned, Way::ModelsOnly, Way::TopOnly];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::TwoSided => "two-sided",
+            Way::Uncached => "uncached",
+            Way::Cell => "top levels cached",
+            Way::WholeIndex => "whole index cached",
+            Way::Learned => "learned",
+            Way::ModelsOnly => "learned, models only",
+            Way::TopOnly => "learned, top model only",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Bare {
+    way: Way,
+    is_zipf: bool,
+    /// `None`: one client alone, whose latency is measured.
+    machines: Option<usize>,
+}
+
+/// Keys that were drawn evenly, and what a client has learnt of their leaves.
+struct Index {
+    /// Of each leaf; its id is its place and one.
+    lows: Vec<u64>,
+    learned: Learned,
+    size: Size,
+    zipf: Zipf,
+    keys: u64,
+}
+
+impl Index {
+    fn new(keys: u64, seed: u64) -> Index {
+        let lows: Vec<u64> = lows(keys, seed).collect();
+        let learned = Learned::of_leaves(8, lows.iter().zip(1..).map(|(low, id)| (low.to_be_bytes(), id)));
+        let size = learned.size();
+        Index { lows, learned, size, zipf: Zipf::new(keys, Mix::THETA), keys }
+    }
+
+    fn draw(&self, random: &mut Prng, is_zipf: bool) -> u64 {
+        let of_leaf = |rank: u64| rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.keys / FILLED;
+        let leaf = if is_zipf { of_leaf(self.zipf.draw(random)) } else { random.below(self.lows.len() as u64) };
+        let low = self.lows[leaf as usize % self.lows.len()];
+        let high = self.lows.get(leaf as usize + 1).copied().unwrap_or(u64::MAX);
+        low + random.below((high - low).max(1))
+    }
+
+    /// READs of leaves that a lookup takes: links lead to the right; what is to the left is looked for from the root.
+    fn leaves_read(&self, key: u64) -> u64 {
+        let leaf = self.lows.partition_point(|low| *low <= key) as u64;
+        match self.learned.find(&key.to_be_bytes()) {
+            Some(id) if id <= leaf && leaf - id <= HOPS_MAX => 1 + leaf - id,
+            Some(_) => 1 + LEVELS,
+            None => LEVELS,
+        }
+    }
+}
+
+/// Low fences of leaves that have eight of so many keys, drawn evenly.
+fn lows(keys: u64, seed: u64) -> impl Iterator<Item = u64> {
+    let mean = u64::MAX / keys;
+    let (mut random, mut low) = (Prng::new(seed), 0_u64);
+    // Gaps between neighbours of many are exponential.
+    let mut gap = move || (mean as f64 * -(1.0 - random.unit()).ln()) as u64;
+    (0..keys / FILLED)
+        .map(move |_| {
+            let this = low;
+            low = low.saturating_add((0..FILLED).map(|_| gap()).sum::<u64>().max(1));
+            this
+        })
+        .take_while(|low| *low < u64::MAX)
+}
+
+async fn look_up(client: &Client<'_>, index: &Index, bare: Bare) -> Result<f64, FabricError> {
+    let charge = |time| client.lane.endpoint().charge(time);
+    let mut random = Prng::new(client.lane.random());
+    let key = index.draw(&mut random, bare.is_zipf);
+    let inner = match bare.way {
+        Way::TwoSided => return client.call().await,
+        Way::Uncached => LEVELS - 1,
+        Way::Cell => 3,
+        _ => 0,
+    };
+    for _ in 0..inner {
+        client.read(INNER_BYTES).await?;
+    }
+    let mut leaves = 1;
+    match bare.way {
+        Way::WholeIndex => charge(WALK_NS),
+        Way::Learned | Way::ModelsOnly | Way::TopOnly => {
+            charge(MODEL_NS);
+            leaves = index.leaves_read(key);
+            if bare.way == Way::TopOnly {
+                client.read(32).await?;
+            }
+            if bare.way != Way::Learned {
+                client.read(8 * index.size.searched.ceil() as usize).await?;
+            }
+        }
+        _ => {}
+    }
+    for _ in 0..leaves {
+        client.read(LEAF_BYTES).await?;
+    }
+    client.read(VALUE_BYTES).await
+}
+
+fn run_bare(scale: &Scale, index: &Index, bare: Bare) -> Result<f64, ReproduceError> {
+    let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
+    let sim = SimOptions::new(profile, scale.seed);
+    let body = async |client: &Client<'_>| look_up(client, index, bare).await;
+    Ok(match bare.machines {
+        None => Rig { work: SERVE_NS, ..Rig::pair(&sim) }.time(body)?,
+        Some(machines) => {
+            let rig = Rig { work: SERVE_NS, ..Rig::server(&sim, machines, scale.threads, 4) };
+            rig.for_us(scale.measure_us, scale.measure_us).rate(body)?
+        }
+    })
+}
+
+// ---- ordered tables -------------------------------------------------------------------------------------------------
+
+/// How clients of an ordered table find leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    TwoSided,
+    Nothing,
+    WholeIndex,
+    Learned,
+}
+
+impl Memory {
+    const ALL: [Memory; 4] = [Memory::TwoSided, Memory::Nothing, Memory::WholeIndex, Memory::Learned];
+
+    fn name(self) -> &'static str {
+        match self {
+            Memory::TwoSided => "two-sided",
+            Memory::Nothing => "uncached",
+            Memory::WholeIndex => "all leaves remembered",
+            Memory::Learned => "learned",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct InTable {
+    memory: Memory,
+    workload: Workload,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Workload {
+    C,
+    /// Inserts of keys that are drawn evenly.
+    D,
+    E,
+}
+
+impl Workload {
+    fn mix(self) -> Mix {
+        let (read, read_share) = match self {
+            Workload::C => (Kind::Read, 1.0),
+            Workload::D => (Kind::Read, 0.95),
+            Workload::E => (Kind::Scan, 0.95),
+        };
+        Mix { read, read_share, other: Kind::Insert, distribution: Distribution::Uniform, operations: 1 }
+    }
+}
+
+fn name(point: &InTable) -> String {
+    format!("ordered table, YCSB {:?}, {}", point.workload, point.memory.name())
+}
+
+fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceError> {
+    /// More than are inserted in the time.
+    const ROOM: u64 = 200_000;
+    let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
+    let design = if point.memory == Memory::TwoSided { Design::Coarse(0) } else { Design::Fine };
+    let size = ycsb::Size { records: scale.keys, inserts: ROOM, value_bytes: 32, ordered: Some(design) };
+    let workers = (scale.of_tables * scale.threads) as u64;
+    let setting = Setting { memory_nodes: 1, replicas: 1, workers, coroutines: 2 };
+    let bench = Bench {
+        sim: SimOptions { deployment: Deployment::Disaggregated, ..SimOptions::new(profile, scale.seed) },
+        memory_nodes: 1,
+        node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
+        replicas: 1,
+        protocol: Protocol::DrtmR,
+        machines: scale.of_tables,
+        threads: scale.threads,
+        coroutines: 2,
+        warmup: scale.measure / 10,
+        measure: scale.measure,
+    };
+    let load = |cluster: &_| {
+        let ycsb = Ycsb::load(cluster, size)?.with_mix(point.workload.mix());
+        Ok(match point.memory {
+            Memory::TwoSided | Memory::Nothing => ycsb.without_memory(),
+            Memory::WholeIndex => ycsb,
+            Memory::Learned => ycsb.learned(),
+        })
+    };
+    measure(&bench, || name(&point), load)
+}
+
+// ---- what comes out -------------------------------------------------------------------------------------------------
+
+/// What the text has and this does not.
+const LEFT_OUT: [&str; 5] = [
+    "neural networks and multi-variate lines as top models: cuts spread keys evenly, whatever they are",
+    "training at the server, in the background: a client fits a part again when it sees a split",
+    "position hints of updates, and logging: updates are transactions",
+    "several servers, and Nutanix's and OpenStreetMap's data",
+    "the bare verbs' leaves have no content: which of them a lookup READs is what the cache says",
+];
+
+const SOURCE: &str = "Wei thesis, section 3.7";
+
+/// Runs all experiments; `look` is told how many of how many have been run.
+///
+/// # Errors
+///
+/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
+    let (bare, tables) = (bare_points(scale), table_points());
+    let all = bare.len() + tables.len();
+    let index = Index::new(scale.keys, scale.seed);
+    let bare = run_all(&bare, scale.parallel, &|done, _| look(done, all), |point| run_bare(scale, &index, point))?;
+    let tables =
+        run_all(&tables, scale.parallel, &|done, _| look(bare.len() + done, all), |point| run_table(scale, point))?;
+    let violated = violated(&tables, name);
+    let results = Results { scale, index: &index, bare, tables };
+    Ok(Reproduction {
+        about: scale.about(),
+        is_comparable: scale.machines.contains(&15) && scale.cached == 100_000_000,
+        rows: results.rows(),
+        runs: results.runs(),
+        left_out: &LEFT_OUT,
+        violated,
+        labels: LABELS,
+        series: results.over_machines(),
+    })
+}
+
+const LABELS: Labels<'static> = Labels {
+    title: "Lookups at one server, simulated (connectx4), YCSB C, uniform",
+    x: "client machines",
+    y: "million lookups a second",
+};
+
+fn bare_points(scale: &Scale) -> Vec<Bare> {
+    let mut points = Vec::new();
+    for way in Way::ALL {
+        points.extend(scale.machines.iter().rev().map(|machines| Bare {
+            way,
+            is_zipf: false,
+            machines: Some(*machines),
+        }));
+        points.push(Bare { way, is_zipf: true, machines: scale.machines.last().copied() });
+        points.push(Bare { way, is_zipf: false, machines: None });
+    }
+    points
+}
+
+fn table_points() -> Vec<InTable> {
+    let all = [Workload::C, Workload::D, Workload::E].into_iter();
+    all.flat_map(|workload| Memory::ALL.map(|memory| InTable { memory, workload })).collect()
+}
+
+/// Bytes of the inner nodes above so many leaves, half full as those are, as a client keeps them: records of 320 B.
+fn inner_bytes(leaves: u64) -> u64 {
+    let (mut below, mut nodes) = (leaves, 0);
+    while below > 1 {
+        below = below.div_ceil(FILLED);
+        nodes += below;
+    }
+    nodes * (INNER_BYTES + RECORD_BYTES) as u64
+}
+
+struct Results<'a> {
+    scale: &'a Scale,
+    index: &'a Index,
+    bare: Vec<(Bare, f64)>,
+    tables: Vec<(InTable, Measurement)>,
+}
+
+impl Results<'_> {
+    fn bare(&self, way: Way, is_zipf: bool, machines: Option<usize>) -> f64 {
+        let point = Bare { way, is_zipf, machines };
+        let found = self.bare.iter().find(|(ran, _)| *ran == point);
+        let Some((_, measured)) = found else { unreachable!("{point:?} was not run") };
+        *measured
+    }
+
+    fn table(&self, memory: Memory, workload: Workload) -> &Measurement {
+        let point = InTable { memory, workload };
+        let found = self.tables.iter().find(|(ran, _)| *ran == point);
+        let Some((_, measured)) = found else { unreachable!("{} was not run", name(&point)) };
+        measured
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = self.memory();
+        rows.extend(self.lookups());
+        rows.extend(self.in_tables());
+        rows
+    }
+
+    fn memory(&self) -> Vec<Row> {
+        let leaves = self.scale.cached / FILLED;
+        let lows = lows(self.scale.cached, self.scale.seed).zip(1..).map(|(low, id)| (low.to_be_bytes(), id));
+        let began = Instant::now();
+        let size = Learned::of_leaves(8, lows).size();
+        tracing::debug!(?size, took = ?began.elapsed(), "learnt");
+        let (cache, inner) = (size.bytes as f64, inner_bytes(leaves) as f64);
+        let megabytes = |bytes: f64| bytes / 1e6;
+        let searched: f64 = self.index.size.searched;
+        let mut random = Prng::new(self.scale.seed);
+        const PROBES: u64 = 100_000;
+        let read: u64 = (0..PROBES).map(|_| self.index.leaves_read(self.index.draw(&mut random, false))).sum();
+        vec![
+            Row::ours("memory: learned cache", "MB", megabytes(cache)).published(107.0, SOURCE),
+            Row::ours("memory: its models", "MB", megabytes(size.model_bytes as f64))
+                .published(6.8, SOURCE)
+                .note(MODELS),
+            Row::ours("memory: all inner nodes", "MB", megabytes(inner)).published(654.0, SOURCE),
+            Row::ours("memory: learned cache over inner nodes, at most a fifth", "x", cache / inner)
+                .published(107.0 / 654.0, SOURCE)
+                .holds(cache / inner <= 0.2),
+            Row::ours("leaves READ by a lookup", "", read as f64 / PROBES as f64)
+                .published(2.26, "Wei thesis, section 3.4: all leaves within the bounds")
+                .holds(read < 3 * PROBES / 2)
+                .note(SEPARATORS),
+            Row::ours("entries within a lookup's bounds", "", searched),
+        ]
+    }
+
+    fn lookups(&self) -> Vec<Row> {
+        let most = self.scale.machines.last().copied();
+        let uniform = |way| self.bare(way, false, most);
+        let zipf = |way| self.bare(way, true, most);
+        let alone = |way| self.bare(way, false, None);
+        let published = [
+            (Way::Learned, 82.0, None),
+            (Way::WholeIndex, 78.0, None),
+            (Way::TwoSided, 22.2, None),
+            (Way::Uncached, 7.0, Some(UNCACHED)),
+            (Way::Cell, 14.5, Some(UNCACHED)),
+            (Way::ModelsOnly, 0.74 * 78.0, Some(MODES)),
+            (Way::TopOnly, 40.0, Some(MODES)),
+        ];
+        let mut rows: Vec<Row> = published
+            .into_iter()
+            .map(|(way, published, note)| {
+                let row =
+                    Row::ours(format!("C uniform: {}", way.name()), "M/s", uniform(way)).published(published, SOURCE);
+                note.map_or(row.clone(), |note| row.note(note))
+            })
+            .collect();
+        let ratio = |name: &str, ours: f64, published: f64, least: f64| {
+            Row::ours(name, "x", ours).published(published, SOURCE).holds(ours >= least)
+        };
+        let over = |one: f64, other: f64| one / other;
+        rows.extend([
+            ratio("C uniform: learned over two-sided", over(uniform(Way::Learned), uniform(Way::TwoSided)), 3.7, 3.0),
+            ratio(
+                "C uniform: learned over whole index",
+                over(uniform(Way::Learned), uniform(Way::WholeIndex)),
+                82.0 / 78.0,
+                0.95,
+            ),
+            ratio("C uniform: learned over uncached", over(uniform(Way::Learned), uniform(Way::Uncached)), 11.7, 3.0)
+                .note(UNCACHED),
+            ratio("C Zipfian: learned over two-sided", over(zipf(Way::Learned), zipf(Way::TwoSided)), 2.5, 1.0)
+                .note(ZIPF),
+            Row::ours("C Zipfian over uniform, learned", "x", over(zipf(Way::Learned), uniform(Way::Learned)))
+                .published(0.82, SOURCE)
+                .note(ZIPF),
+        ]);
+        rows.extend(Way::ALL.map(|way| Row::ours(format!("one client: {}", way.name()), "us", alone(way))));
+        rows.push(
+            Row::ours(
+                "one client: learned over two-sided, latency",
+                "x",
+                over(alone(Way::Learned), alone(Way::TwoSided)),
+            )
+            .said("Wei thesis, section 3.7: at low load one RPC is faster than two READs")
+            .holds(alone(Way::Learned) > alone(Way::TwoSided)),
+        );
+        rows.push(
+            Row::ours(
+                "one client: learned over whole index, latency",
+                "x",
+                over(alone(Way::Learned), alone(Way::WholeIndex)),
+            )
+            .said("Wei thesis, section 3.7: 0.35 us of the client's CPU instead of 2.14")
+            .holds(alone(Way::Learned) < alone(Way::WholeIndex)),
+        );
+        rows
+    }
+
+    fn in_tables(&self) -> Vec<Row> {
+        let rate = |memory, workload| self.table(memory, workload).throughput;
+        let mut rows = Vec::new();
+        for (workload, published) in [(Workload::C, None), (Workload::D, Some(53.0 / 25.0)), (Workload::E, None)] {
+            let over = |other: Memory| {
+                let ratio = rate(Memory::Learned, workload) / rate(other, workload);
+                let what = format!("ordered table, YCSB {workload:?}: learned over {}", other.name());
+                Row::ours(what, "x", ratio)
+            };
+            let whole = over(Memory::WholeIndex);
+            let holds = whole.ours >= 0.95;
+            let whole = match published {
+                Some(published) => whole.published(published, SOURCE).note(LEARNT),
+                None => whole.said(SOURCE),
+            };
+            rows.extend([whole.holds(holds), over(Memory::Nothing), over(Memory::TwoSided)]);
+            let label = if workload == Workload::E { "scan" } else { "read" };
+            let trips = |memory| self.table(memory, workload).by_type.get(label).map_or(0.0, |kind| kind.round_trips);
+            let what = format!("ordered table, YCSB {workload:?}: round trips of a {label}, learned");
+            let row = Row::ours(what, "", trips(Memory::Learned)).published(2.0, "Wei thesis, section 3.4");
+            rows.push(row.holds(trips(Memory::Learned) < 2.5).note(if workload == Workload::E {
+                SCANS
+            } else {
+                ONE_READ
+            }));
+        }
+        rows
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        self.tables
+            .iter()
+            .map(|(point, measured)| {
+                measured.run(name(point), format!("{} threads", self.scale.of_tables * self.scale.threads))
+            })
+            .collect()
+    }
+
+    fn over_machines(&self) -> Vec<Series> {
+        let line = |way: Way| {
+            let point = |machines: &usize| (*machines as f64, self.bare(way, false, Some(*machines)));
+            Series { name: way.name().to_owned(), points: self.scale.machines.iter().map(point).collect() }
+        };
+        Way::ALL.into_iter().map(line).collect()
+    }
+}
+
+const MODELS: &str = "128 leaves to a sub-model, and the key at which it begins; the text has 25";
+const SEPARATORS: &str = "an entry has 23 bits of its leaf's low fence instead of an incarnation, so that one leaf is named; those \
+                          that need more READs follow a link or go down from the root";
+const UNCACHED: &str = "inner nodes are READs of 280 B here, as many as the text has levels";
+const MODES: &str =
+    "the entries within the bounds are one READ, and 128 leaves to a sub-model have wider bounds than 25";
+const ZIPF: &str =
+    "the simulated NIC does not slow down where READs meet at few addresses, as the text suspects of its own";
+const LEARNT: &str = "clients that remember all leaves learn of splits by the leaf itself here, as those with a learned cache do; the \
+                      text's whole index is fetched again node by node";
+const ONE_READ: &str = "leaves have the values: one READ, and nothing to be validated beside it";
+const SCANS: &str =
+    "leaves have the values: all of them at once where their number was foreseen, and once more to validate them";
