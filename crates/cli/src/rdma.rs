@@ -1,6 +1,7 @@
 //! Options of the RDMA device.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use remora::floors::fabric::verbs::Calls;
 use remora::{Device, DeviceOptions};
 use serde::Serialize;
 
@@ -21,6 +22,18 @@ pub(crate) struct RdmaArgs {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     gid_index: Option<u8>,
+    /// How calls travel: rc, in the reliable connections; ud, as unreliable datagrams, repeated until they are acknowledged.
+    /// Clients decide it, and memory nodes follow [default: rc].
+    #[arg(long, value_name = "HOW")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma_calls: Option<RdmaCalls>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum RdmaCalls {
+    Rc,
+    Ud,
 }
 
 impl RdmaArgs {
@@ -32,6 +45,7 @@ impl RdmaArgs {
             ("--device", self.device.clone()),
             ("--device-port", number(self.device_port)),
             ("--gid-index", number(self.gid_index)),
+            ("--rdma-calls", self.rdma_calls.and_then(|calls| Some(calls.to_possible_value()?.get_name().to_owned()))),
         ];
         options.into_iter().filter_map(|(option, value)| Some([option.to_owned(), value?])).flatten().collect()
     }
@@ -42,6 +56,7 @@ impl RdmaArgs {
             ("--device", self.device.is_some()),
             ("--device-port", self.device_port.is_some()),
             ("--gid-index", self.gid_index.is_some()),
+            ("--rdma-calls", self.rdma_calls.is_some()),
         ];
         match given.into_iter().find(|(_, given)| *given && !wanted) {
             Some((option, _)) => return Err(Failure::new(option, "is of RDMA devices: add --fabric verbs")),
@@ -49,7 +64,12 @@ impl RdmaArgs {
             None => {}
         }
         let (name, port, gid_index) = (self.device.clone(), self.device_port, self.gid_index);
-        let options = DeviceOptions { name, port, gid_index, ..DeviceOptions::default() };
+        let calls = match self.rdma_calls {
+            Some(RdmaCalls::Ud) => Calls::Datagrams,
+            Some(RdmaCalls::Rc) => Calls::Connection,
+            None => Calls::default(),
+        };
+        let options = DeviceOptions { name, port, gid_index, calls, ..DeviceOptions::default() };
         Device::open(&options).map(Some).map_err(|error| Failure::new("--fabric verbs", error))
     }
 }

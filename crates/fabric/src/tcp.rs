@@ -69,7 +69,7 @@ use handshake::Purpose;
 #[cfg(feature = "verbs")]
 pub(crate) use key::random;
 pub(crate) use link::Part;
-use poller::{Bell, Interest, Poller};
+use poller::{BELL, Bell, Interest, Poller};
 use stream::Stream;
 use transport::TcpTransport;
 
@@ -164,7 +164,7 @@ impl Cluster {
         &self,
         node: NodeId,
         client: ClientId,
-        domain: Option<&Domain>,
+        domain: Option<&mut Domain>,
     ) -> Result<Result<Stream, Fault>, FabricError> {
         if self.is_down(node) {
             return Ok(Err(Fault::Unreachable));
@@ -206,8 +206,8 @@ impl Fabric for Tcp {
     fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
         let cluster = &self.cluster;
         let domain = cluster.options.rdma.as_ref().map(Domain::of).transpose();
-        let domain = domain.map_err(|error| FabricError { node: NodeId(0), fault: rdma::refused(&error) })?;
-        let connect = |node| cluster.connect(node, client, domain.as_ref());
+        let mut domain = domain.map_err(|error| FabricError { node: NodeId(0), fault: rdma::refused(&error) })?;
+        let connect = |node| cluster.connect(node, client, domain.as_mut());
         let streams = cluster.all().map(connect).collect::<Result<Vec<_>, _>>()?;
         let local = |error: std::io::Error| FabricError {
             node: NodeId(0),
@@ -222,6 +222,10 @@ impl Fabric for Tcp {
                     poller.add(channel, place as u64, Interest::IN).map_err(local)?;
                 }
             }
+        }
+        if let Some(domain) = &domain {
+            // What connections share has no place; being woken is enough.
+            domain.watch(|channel| poller.add(channel, BELL - 1, Interest::IN)).map_err(local)?;
         }
         let mut bells = cluster.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);

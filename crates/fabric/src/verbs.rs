@@ -7,13 +7,16 @@
 //!
 //! - READ, WRITE, CAS, FETCH_ADD and flush are work requests, a list of them for each round and node: one doorbell, one
 //!   completion (`verbs/present/queue.rs`);
-//! - calls travel in the frames that they have over TCP, as bytes of a ring at the other end, by WRITE with immediate:
-//!   batches of frames make one message, and answers that nobody waits for ride on later ones (passive ACK);
+//! - calls travel in the frames that they have over TCP, in a stream of bytes: batches of frames make one message, and
+//!   answers that nobody waits for ride on later ones (passive ACK). What carries the stream is the client's choice
+//!   ([`Calls`]): a ring at the other end, by WRITE with immediate (`verbs/present/mail.rs`), or unreliable datagrams over
+//!   queue pairs that connections share (`verbs/conversation.rs`, `verbs/present/datagrams.rs`);
 //! - the TCP connection carries nothing, and says how the other end is: a server whose process ends, or that revokes the
 //!   client, is known at once.
 //!
 //! A flush is a READ behind the WRITEs. Queue pairs are the unit of access: revoking a client destroys its queue pairs at
-//! every node, and no verb of it can take effect any more when that is confirmed.
+//! every node, and no verb of it can take effect any more when that is confirmed. Its datagrams are nobody's from then on.
+//! They are ordered with no other verb, which the contract does not ask of calls.
 //!
 //! A NIC without 64-bit atomics executes nothing by itself here: all verbs travel in frames, and the node's CPU runs them,
 //! as over TCP. Protocols that use calls alone (`fasst`) lose nothing by that.
@@ -24,8 +27,13 @@
 //! Needs the cargo feature `verbs`, and libibverbs when it runs: it is loaded when a [`Device`] is opened. Without the
 //! feature everything is here, but no [`Device`] can be had.
 
+use std::num::NonZeroU32;
+
 #[cfg(not(feature = "verbs"))]
 mod absent;
+#[cfg(any(feature = "verbs", test, fuzzing))]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "some of it is for devices only"))]
+pub(crate) mod conversation;
 #[cfg(feature = "verbs")]
 mod present;
 
@@ -49,6 +57,21 @@ pub struct DeviceOptions {
     pub gid_index: Option<u8>,
     /// Has memory nodes' CPUs execute all verbs, as for a device without 64-bit atomics.
     pub messages_only: bool,
+    /// How a client's calls travel. A memory node serves each client as that wants it.
+    pub calls: Calls,
+    /// For tests: of so many datagrams that come, one is taken for lost.
+    pub lose_every: Option<NonZeroU32>,
+}
+
+/// How calls travel, and with them all that memory nodes' CPUs do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Calls {
+    /// In the reliable connection that an endpoint has to each node anyway, by WRITE with immediate.
+    #[default]
+    Connection,
+    /// As unreliable datagrams, by SEND and RECV: one queue pair of an endpoint reaches all nodes, and one of a node many
+    /// clients. What is lost is sent again.
+    Datagrams,
 }
 
 /// No device can be used.

@@ -104,6 +104,11 @@ impl Connection {
         self.stream.channel()
     }
 
+    /// Its place at the server, for [`Node::ready`].
+    pub(crate) fn own(&mut self, place: usize) {
+        self.stream.own(place);
+    }
+
     /// What the poller should wait for.
     pub(crate) fn wanted(&self) -> Interest {
         let mut wanted = Interest::empty();

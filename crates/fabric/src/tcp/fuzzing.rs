@@ -12,6 +12,7 @@ use crate::tcp::frame::{self, HEAD_WORDS};
 use crate::tcp::handshake;
 use crate::tcp::node::Node;
 use crate::transport::ClientId;
+use crate::verbs::conversation::Doors;
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::read_from_bytes(word).expect("eight bytes")).collect()
@@ -60,4 +61,32 @@ pub fn greeting(bytes: &[u8]) {
         assert!(bytes.starts_with(hello.as_bytes()));
         let _ = hello.purpose();
     }
+}
+
+/// One end of a conversation over datagrams, which have as many words each as the last three bits of the word in front say:
+/// no more is read than was carried.
+pub fn datagrams(bytes: &[u8]) {
+    let words = words_of(bytes);
+    let mut rest = &words[..];
+    let mut doors = Doors::default();
+    let (place, token) = doors.open(7);
+    doors.expect(place, 1);
+    let (mut datagram, mut carried, mut read, mut time) = (vec![token], 0, 0, 0);
+    while let Some((&first, later)) = rest.split_first() {
+        let (now, later) = later.split_at(later.len().min(first as usize % 8));
+        rest = later;
+        datagram.truncate(1);
+        datagram.extend(now);
+        carried += now.len();
+        time += first >> 32;
+        let taken = doors.arrived(time, 1, &datagram);
+        let Some(conversation) = doors.get(place) else { return };
+        if taken.is_some() && conversation.next().is_some() {
+            conversation.sends(time);
+        }
+        while conversation.again(time).is_some() {}
+        read += conversation.read(&mut [0; 64]) / 8;
+        assert!(read <= carried);
+    }
+    assert!(doors.strange() as usize <= words.len());
 }

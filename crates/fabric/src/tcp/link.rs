@@ -119,6 +119,16 @@ impl Link {
         self.queue().is_some_and(Queue::arm)
     }
 
+    /// Whether there is something that the queue pairs of any connection have brought.
+    pub(crate) fn has_news(&mut self) -> bool {
+        self.queue().is_some_and(|queue| queue.has_news())
+    }
+
+    /// When something must be sent again, for which it must be read.
+    pub(crate) fn resend_due(&mut self) -> Option<Nanos> {
+        if self.is_awaited() { self.queue()?.resend_due() } else { None }
+    }
+
     /// Adds a verb of a round to the frame that is being built. True if that ended a frame: it was full.
     pub(crate) fn add(&mut self, slot: u32, ticket: u64, lazy: bool, index: usize, verb: &Verb, words: &[u64]) -> bool {
         let mut ended = false;

@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -224,7 +225,7 @@ impl Node {
     /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it cannot: that is the answer.
     pub(crate) fn accept(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Option<Queue> {
         let mut reply = Vec::new();
-        let accepted = match &self.exports {
+        let accepted = match &mut self.exports {
             Some(exports) => exports.accept(&frame[frame::HEAD_WORDS..], &mut reply).map_err(|error| {
                 tracing::warn!(%error, "no queue pair for a client");
                 Refusal::Rdma(ErrorKind::Other)
@@ -244,6 +245,35 @@ impl Node {
                 frame::put_fault(out, Fault::Refused(refusal), request.ticket);
                 None
             }
+        }
+    }
+
+    /// Has `add` look at the channels that connections share.
+    pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        self.exports.as_ref().map_or(Ok(()), |exports| exports.watch(add))
+    }
+
+    /// Sees what has come over what connections share; has the channels wake for what comes later, if `arm`.
+    pub(crate) fn poll(&self, arm: bool) {
+        if let Some(exports) = &self.exports {
+            exports.poll(arm);
+        }
+    }
+
+    /// When to poll though nothing comes.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.exports.as_ref()?.due()
+    }
+
+    /// Whether polling has found something for any connection.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.exports.as_ref().is_some_and(Exports::has_ready)
+    }
+
+    /// The places of those connections.
+    pub(crate) fn ready(&self, into: &mut Vec<usize>) {
+        if let Some(exports) = &self.exports {
+            exports.ready(into);
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) fn refused(error: &VerbsError) -> Fault {
 }
 
 /// Has the server that this blocking connection is to make a queue pair, and connects to it.
-pub(crate) fn dial(mut stream: Stream, domain: &Domain) -> Result<Stream, Fault> {
+pub(crate) fn dial(mut stream: Stream, domain: &mut Domain) -> Result<Stream, Fault> {
     let mut queue = domain.queue().map_err(|error| refused(&error))?;
     let patience = Duration::from_nanos(HANDSHAKE_NS);
     let lost = |error: io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));

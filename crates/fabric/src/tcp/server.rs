@@ -32,6 +32,8 @@ use crate::verbs::{Device, Exports, VerbsError};
 
 /// Token of the listener; connections have their places.
 const LISTENER: u64 = BELL - 1;
+/// Token of what connections share.
+const SHARED: u64 = BELL - 2;
 /// Services are stepped at most so often: a batch costs less than its parts.
 const STEP_GAP_NS: Nanos = 50_000;
 /// A service that found work is stepped again after this time, and then after twice of it, and so on, ...
@@ -127,6 +129,8 @@ pub struct Server {
     receiver: Receiver,
     spare: Outbox,
     connections: Vec<Option<Box<Connection>>>,
+    /// Whose turn it is because of what came over what they share.
+    ready: Vec<usize>,
     free: Vec<usize>,
     serials: u64,
     /// When connections must have said who they are, or taken the last words: earliest first, as all have the same time.
@@ -184,6 +188,7 @@ impl Server {
             receiver: Receiver::new(),
             spare: Outbox::default(),
             connections: Vec::new(),
+            ready: Vec::new(),
             free: Vec::new(),
             serials: 0,
             deadlines: VecDeque::new(),
@@ -233,9 +238,14 @@ impl Server {
                     None => break,
                     Some((BELL, _)) => self.shared.bell.quiet(),
                     Some((LISTENER, _)) => arrivals = true,
+                    Some((SHARED, _)) => self.node.poll(false),
                     Some((place, _)) => self.turn(place as usize),
                 }
             }
+            let mut ready = std::mem::take(&mut self.ready);
+            self.node.ready(&mut ready);
+            ready.drain(..).for_each(|place| self.turn(place));
+            self.ready = ready;
             // Last, so that no event of this batch is taken for one of a new connection in an old one's place.
             if arrivals {
                 self.accept();
@@ -253,11 +263,14 @@ impl Server {
     }
 
     fn wait(&mut self) {
+        // What has come before a channel could wake for it is not waited for.
+        self.node.poll(true);
         let timers = [
             self.deadlines.front().map(|(at, ..)| *at),
             (!self.deferred.is_empty()).then_some(self.deferred_until),
             self.accept_at,
             self.step_at,
+            if self.node.has_ready() { Some(0) } else { self.node.due() },
         ];
         let limit = timers.into_iter().flatten().min().map(|at| match at {
             0 => Duration::ZERO,
@@ -277,7 +290,11 @@ impl Server {
         let (was_timed, had_channel) = (connection.is_timed(), connection.channel().is_some());
         let mut turn = connection.turn(&mut self.node, &mut self.receiver, &mut self.spare);
         if let Some(channel) = connection.channel().filter(|_| !had_channel) {
-            turn = match self.poller.add(channel, place as u64, Interest::IN) {
+            let added = self.poller.add(channel, place as u64, Interest::IN);
+            let poller = &self.poller;
+            connection.own(place);
+            let added = added.and_then(|()| self.node.watch(|shared| poller.add(shared, SHARED, Interest::IN)));
+            turn = match added {
                 // It wakes for what comes after a look that has found nothing.
                 Ok(()) => connection.turn(&mut self.node, &mut self.receiver, &mut self.spare),
                 Err(_) => Turn::Close,

@@ -86,6 +86,13 @@ impl Stream {
         }
     }
 
+    /// Names who is to be told of news of the queue pair, beside the channel.
+    pub(crate) fn own(&mut self, owner: usize) {
+        if let Some(queued) = &self.queue {
+            queued.queue.own(owner);
+        }
+    }
+
     /// For who waits to write: whether there is room now that was not there before. If not, its channel wakes for it.
     pub(crate) fn has_room_since(&mut self) -> bool {
         self.queue.as_mut().is_some_and(|queued| queued.queue.arm_for_room())

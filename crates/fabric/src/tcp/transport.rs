@@ -199,6 +199,7 @@ impl Transport for TcpTransport {
         let patience = state.patience;
         let due = state.links.iter_mut().filter_map(|link| link.due(patience));
         let until = due.chain(until).min();
+        let until = state.links.iter_mut().filter_map(Link::resend_due).chain(until).min();
         let left = until.map(|until| until.saturating_sub(now));
         if left.is_some_and(|left| left <= SPIN_NS) {
             thread::yield_now();
@@ -505,7 +506,13 @@ impl State {
     fn wait(&mut self, limit: Option<Duration>, bell: &Bell) {
         self.watch_blocked(Interest::IN | Interest::OUT);
         // What has come before its channel could wake for it is not waited for.
-        let there = self.links.iter_mut().filter_map(|link| link.arm().then_some(())).count() > 0;
+        let mut there = self.links.iter_mut().filter_map(|link| link.arm().then_some(())).count() > 0;
+        for link in &mut self.links {
+            // Looking at one may have brought something for another.
+            let news = link.has_news();
+            link.readable |= news;
+            there |= news;
+        }
         self.poller.wait(if there { Some(Duration::ZERO) } else { limit });
         self.watch_blocked(Interest::IN);
         for number in 0.. {

@@ -1,6 +1,7 @@
 //! RDMA that is there.
 
 mod arena;
+mod datagrams;
 mod device;
 mod mail;
 mod queue;
@@ -18,12 +19,13 @@ use crate::round::Verb;
 use crate::shm::Memory;
 use crate::tcp::{Part, random};
 use crate::transport::Nanos;
-use crate::verbs::VerbsError;
+use crate::verbs::{Calls, VerbsError};
 
 use arena::{Arena, Block};
+use datagrams::{Datagrams, Offices};
 pub use device::Device;
 use mail::{Mail, Mailbox};
-use queue::{Access, Completion, Operation, Place, QueuePair, Registered, WorkRequest};
+use queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, WorkRequest};
 
 /// Work requests of a client's queue pair that may be under way.
 const CLIENT_SENDS: u32 = 1024;
@@ -38,19 +40,26 @@ const INLINE_BYTES: u32 = 188;
 const _: () = assert!(CLIENT_SENDS as usize > 2 * crate::limits::ROUND_VERBS_MAX);
 
 /// What the queue pairs of an endpoint have in common.
-#[derive(Clone)]
 pub(crate) struct Domain {
     domain: Arc<device::Domain>,
+    offices: Offices,
 }
 
 impl Domain {
     pub(crate) fn of(device: &Device) -> Result<Domain, VerbsError> {
-        Ok(Domain { domain: device::Domain::new(device)? })
+        let domain = device::Domain::new(device)?;
+        Ok(Domain { offices: Offices::new(&domain, false), domain })
     }
 
     /// A queue pair for a client, not connected yet.
-    pub(crate) fn queue(&self) -> Result<Queue, VerbsError> {
-        Queue::new(&self.domain, CLIENT_SENDS)
+    pub(crate) fn queue(&mut self) -> Result<Queue, VerbsError> {
+        let datagrams = self.domain.context.calls == Calls::Datagrams;
+        Queue::new(&self.domain, CLIENT_SENDS, datagrams.then_some(&mut self.offices))
+    }
+
+    /// Has `add` look at the channels that the connections share.
+    pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        self.offices.watch(add)
     }
 }
 
@@ -71,6 +80,7 @@ impl fmt::Debug for Domain {
 pub(crate) struct Exports {
     domain: Arc<device::Domain>,
     regions: Vec<Registered>,
+    offices: Offices,
 }
 
 impl Exports {
@@ -80,7 +90,7 @@ impl Exports {
             .map_while(|region| memory.region(NodeId(0), RegionId(region)))
             .map(|region| Registered::new(&domain, region.clone(), Access::Remote))
             .collect::<Result<_, _>>()?;
-        Ok(Exports { domain, regions })
+        Ok(Exports { offices: Offices::new(&domain, true), domain, regions })
     }
 
     /// Whether clients' verbs are executed by the NIC.
@@ -89,8 +99,10 @@ impl Exports {
     }
 
     /// Connects to a client that has said where it is; what to tell it goes to `reply`.
-    pub(crate) fn accept(&self, introduction: &[u64], reply: &mut Vec<u64>) -> Result<Queue, VerbsError> {
-        let mut queue = Queue::new(&self.domain, SERVER_SENDS)?;
+    pub(crate) fn accept(&mut self, introduction: &[u64], reply: &mut Vec<u64>) -> Result<Queue, VerbsError> {
+        // Calls travel as the client wants it.
+        let datagrams = introduction.get(DATAGRAMS_AT).is_some_and(|word| *word != 0);
+        let mut queue = Queue::new(&self.domain, SERVER_SENDS, datagrams.then_some(&mut self.offices))?;
         reply.extend(queue.introduction());
         reply.extend(self.regions.iter().flat_map(|region| {
             let bytes = region.region().bytes();
@@ -98,6 +110,31 @@ impl Exports {
         }));
         queue.connect(introduction)?;
         Ok(queue)
+    }
+
+    /// Has `add` look at the channels that connections share.
+    pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        self.offices.watch(add)
+    }
+
+    /// Sees what has come over what connections share; has the channels wake for what comes later, if `arm`.
+    pub(crate) fn poll(&self, arm: bool) {
+        self.offices.poll(arm);
+    }
+
+    /// When to poll though nothing comes.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.offices.due()
+    }
+
+    /// Whether polling has found something for anybody.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.offices.has_ready()
+    }
+
+    /// Who it was for.
+    pub(crate) fn ready(&self, into: &mut Vec<usize>) {
+        self.offices.ready(into);
     }
 }
 
@@ -118,7 +155,7 @@ struct RemoteRegion {
 /// A queue pair: one-sided verbs in lists, and a stream of bytes each way.
 pub(crate) struct Queue {
     pair: QueuePair,
-    mail: Mail,
+    carrier: Carrier,
     /// Whether the NICs execute verbs. If not, they travel in frames, as calls do.
     one_sided: bool,
     regions: Vec<RemoteRegion>,
@@ -137,6 +174,13 @@ pub(crate) struct Queue {
     broken: bool,
 }
 
+/// What carries the stream of bytes.
+enum Carrier {
+    /// The queue pair.
+    Connection(Mail),
+    Datagrams(Datagrams),
+}
+
 /// What of a round one list of verbs has done, or will do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetched {
@@ -149,20 +193,27 @@ pub(crate) struct Fetched {
 //   1  first packet : 32 | lid : 16 | mtu : 8 | global : 8
 //   2  address (GID) : 128                 5  mailbox's key : 32 | words of a ring : 32
 //   6  READs served at a time : 32 | atomics : 32
+//   7  for datagrams: queue pair : 32 | its key : 32; 0: calls go by the connection
+//   8  for datagrams: token
 // and, of a server, address, bytes and key of each region.
-const VERSION: u64 = 1;
-const INTRODUCTION_WORDS: usize = 7;
+const VERSION: u64 = 2;
+const INTRODUCTION_WORDS: usize = 9;
+const DATAGRAMS_AT: usize = 7;
 const REGION_WORDS: usize = 3;
 
 impl Queue {
-    fn new(domain: &Arc<device::Domain>, sends: u32) -> Result<Queue, VerbsError> {
+    fn new(domain: &Arc<device::Domain>, sends: u32, offices: Option<&mut Offices>) -> Result<Queue, VerbsError> {
         let sequence = random().map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]));
-        let mut pair = QueuePair::new(domain, sends, mail::RECEIVES, INLINE_BYTES, sequence)?;
-        let mail = Mail::new(domain, &mut pair)?;
+        let receives = if offices.is_some() { 1 } else { mail::RECEIVES };
+        let mut pair = QueuePair::new(domain, Kind::Connection, sends, receives, INLINE_BYTES, sequence)?;
+        let carrier = match offices {
+            Some(offices) => Carrier::Datagrams(offices.open()?),
+            None => Carrier::Connection(Mail::new(domain, &mut pair)?),
+        };
         let room = pair.send_max();
         Ok(Queue {
             pair,
-            mail,
+            carrier,
             one_sided: false,
             regions: Vec::new(),
             arena: Arena::new(domain.clone()),
@@ -180,7 +231,13 @@ impl Queue {
     pub(crate) fn introduction(&self) -> Vec<u64> {
         let Place { number, sequence, lid, mtu, gid, global, reads_in, atomics } = self.pair.place();
         let [low, high] = [0, 8].map(|at| u64::from_le_bytes(gid[at..at + 8].try_into().expect("eight bytes")));
-        let Mailbox { address, key } = self.mail.place(&self.pair);
+        let (Mailbox { address, key }, [datagrams, token]) = match &self.carrier {
+            Carrier::Connection(mail) => (mail.place(&self.pair), [0; 2]),
+            Carrier::Datagrams(ours) => {
+                let datagrams::Address { number, key, token } = ours.address();
+                (Mailbox { address: 0, key: 0 }, [u64::from(number) | u64::from(key) << 32, token])
+            }
+        };
         vec![
             VERSION | u64::from(number) << 32,
             u64::from(sequence) | u64::from(lid) << 32 | u64::from(mtu) << 48 | u64::from(global) << 56,
@@ -189,6 +246,8 @@ impl Queue {
             address,
             u64::from(key) | (mail::RING_WORDS as u64) << 32,
             u64::from(reads_in) | u64::from(atomics) << 32,
+            datagrams,
+            token,
         ]
     }
 
@@ -196,7 +255,9 @@ impl Queue {
     pub(crate) fn connect(&mut self, introduction: &[u64]) -> Result<(), VerbsError> {
         let strange = || VerbsError::System { what: "understand the other end", cause: io::ErrorKind::InvalidData };
         let (introduction, regions) = introduction.split_at_checked(INTRODUCTION_WORDS).ok_or_else(strange)?;
-        let &[head, path, low, high, address, mail, reads] = introduction else { return Err(strange()) };
+        let &[head, path, low, high, address, mail, reads, datagrams, token] = introduction else {
+            return Err(strange());
+        };
         let ring = mail >> 32;
         let mtu = (path >> 48 & 0xff) as u32;
         if head as u32 != VERSION as u32 || ring != mail::RING_WORDS as u64 || !(1..=5).contains(&mtu) {
@@ -205,7 +266,7 @@ impl Queue {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&low.to_le_bytes());
         gid[8..].copy_from_slice(&high.to_le_bytes());
-        self.pair.connect(&Place {
+        let place = Place {
             number: (head >> 32) as u32,
             sequence: path as u32 & 0xff_ffff,
             lid: (path >> 32) as u16,
@@ -214,9 +275,17 @@ impl Queue {
             global: path >> 56 != 0,
             reads_in: (reads as u32).clamp(1, 255) as u8,
             atomics: reads >> 32 != 0,
-        })?;
+        };
+        self.pair.connect(&place)?;
         self.one_sided = reads >> 32 != 0 && self.pair.place().atomics;
-        self.mail.connect(Mailbox { address, key: mail as u32 });
+        match &mut self.carrier {
+            Carrier::Connection(ours) if datagrams == 0 => ours.connect(Mailbox { address, key: mail as u32 }),
+            Carrier::Datagrams(ours) if datagrams != 0 => {
+                let to = datagrams::Address { number: datagrams as u32, key: (datagrams >> 32) as u32, token };
+                ours.connect(&place, to)?;
+            }
+            _ => return Err(strange()),
+        }
         let region = |words: &[u64]| match *words {
             [address, bytes, key] => Some(RemoteRegion { address, bytes, key: key as u32 }),
             _ => None,
@@ -323,7 +392,9 @@ impl Queue {
     }
 
     fn poll_all(&mut self) -> io::Result<()> {
-        while let Some(completion) = self.pair.poll()? {
+        while self.is_busy()
+            && let Some(completion) = self.pair.poll()?
+        {
             match completion {
                 Completion::Sent => {
                     let (count, whose) = self.under_way.pop_front().ok_or(io::ErrorKind::InvalidData)?;
@@ -331,17 +402,29 @@ impl Queue {
                     self.done.extend(whose);
                 }
                 Completion::Message(words) => {
+                    let Carrier::Connection(mail) = &mut self.carrier else {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    };
                     self.pair.receive().map_err(io::Error::other)?;
-                    self.mail.arrived(&self.pair, words)?;
+                    mail.arrived(&self.pair, words)?;
                 }
+                Completion::Datagram { .. } => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
         if !self.backlog.is_empty() {
             self.post_backlog()?;
         }
-        // What has been told counts as told: so not without room to tell it.
-        let credit = if self.room > 0 { self.mail.credit(&self.pair) } else { None };
-        credit.map_or(Ok(()), |credit| self.send(credit))
+        match &mut self.carrier {
+            Carrier::Datagrams(datagrams) => datagrams.poll(),
+            // What has been told counts as told: so not without room to tell it.
+            Carrier::Connection(_) if self.room == 0 => Ok(()),
+            Carrier::Connection(mail) => mail.credit(&self.pair).map_or(Ok(()), |credit| self.send(credit)),
+        }
+    }
+
+    /// Whether the queue pair has, or will have, something to tell.
+    fn is_busy(&self) -> bool {
+        matches!(self.carrier, Carrier::Connection(_)) || !self.under_way.is_empty() || !self.backlog.is_empty()
     }
 
     fn send(&mut self, message: WorkRequest) -> io::Result<()> {
@@ -395,10 +478,14 @@ impl Queue {
 
     /// Reads of the other end's messages; "would block" if there are none.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if !self.mail.has_more() {
+        if !self.has_more() {
             self.poll()?;
         }
-        match self.mail.read(&self.pair, into) {
+        let count = match &mut self.carrier {
+            Carrier::Connection(mail) => mail.read(&self.pair, into),
+            Carrier::Datagrams(datagrams) => datagrams.read(into),
+        };
+        match count {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }
@@ -407,7 +494,14 @@ impl Queue {
     /// Sends a message; "would block" if the other end has no room for one.
     pub(crate) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.poll()?;
-        let message = if self.room > 0 { self.mail.message(&self.pair, from) } else { None };
+        let mail = match &mut self.carrier {
+            Carrier::Connection(mail) => mail,
+            Carrier::Datagrams(datagrams) => match datagrams.write(from)? {
+                0 => return Err(io::ErrorKind::WouldBlock.into()),
+                bytes => return Ok(bytes),
+            },
+        };
+        let message = if self.room > 0 { mail.message(&self.pair, from) } else { None };
         let message = message.ok_or(io::ErrorKind::WouldBlock)?;
         let bytes = message.words * WORD_BYTES;
         self.send(message)?;
@@ -421,16 +515,57 @@ impl Queue {
 
     /// Has its channel wake. True if the other end has made room already.
     pub(crate) fn arm_for_room(&mut self) -> bool {
-        let before = self.mail.room();
-        let armed = self.pair.arm();
-        armed.and_then(|()| self.poll()).is_err() || self.mail.room() > before
+        let before = self.mail_room();
+        self.arm_all().is_err() || self.mail_room() > before
     }
 
     /// Has its channel wake. True if there is something already.
     pub(crate) fn arm(&mut self) -> bool {
-        let armed = self.pair.arm();
-        let polled = armed.and_then(|()| self.poll());
-        polled.is_err() || !self.done.is_empty() || self.mail.has_more()
+        self.arm_all().is_err() || self.has_news()
+    }
+
+    fn arm_all(&mut self) -> io::Result<()> {
+        if self.is_busy() {
+            self.pair.arm()?;
+        }
+        if let Carrier::Datagrams(datagrams) = &self.carrier {
+            datagrams.arm()?;
+        }
+        self.poll()
+    }
+
+    /// Whether there is something that polls have found: also those of connections that share a queue pair with it.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.done.is_empty() || self.has_more()
+    }
+
+    fn has_more(&self) -> bool {
+        match &self.carrier {
+            Carrier::Connection(mail) => mail.has_more(),
+            Carrier::Datagrams(datagrams) => datagrams.has_more(),
+        }
+    }
+
+    fn mail_room(&self) -> u64 {
+        match &self.carrier {
+            Carrier::Connection(mail) => mail.room(),
+            Carrier::Datagrams(datagrams) => datagrams.room(),
+        }
+    }
+
+    /// Who is to be told of news by [`Exports::ready`].
+    pub(crate) fn own(&self, owner: usize) {
+        if let Carrier::Datagrams(datagrams) = &self.carrier {
+            datagrams.own(owner);
+        }
+    }
+
+    /// When to poll though nothing comes: something must be sent again.
+    pub(crate) fn resend_due(&self) -> Option<Nanos> {
+        match &self.carrier {
+            Carrier::Connection(_) => None,
+            Carrier::Datagrams(datagrams) => datagrams.resend_due(),
+        }
     }
 }
 

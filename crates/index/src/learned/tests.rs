@@ -47,7 +47,7 @@ fn check(learned: &Learned) {
 
 /// Keys of several kinds, in order; so many.
 fn keys(kind: usize, count: u64, random: &mut Prng) -> Vec<Vec<u8>> {
-    let mut key = |number: u64| -> Vec<u8> {
+    let key = |number: u64| -> Vec<u8> {
         match kind {
             0 => (number * 1000).to_be_bytes().to_vec(),
             1 => random.next_u64().to_be_bytes().to_vec(),

@@ -123,6 +123,7 @@ proptest! {
         fuzzing::requests(bytes);
         fuzzing::responses(bytes);
         fuzzing::greeting(bytes);
+        fuzzing::datagrams(bytes);
     }
 
     #[test]
@@ -130,6 +131,7 @@ proptest! {
         fuzzing::requests(&bytes);
         fuzzing::responses(&bytes);
         fuzzing::greeting(&bytes);
+        fuzzing::datagrams(&bytes);
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use rdma_mummy_sys as sys;
 
 use crate::shm::CAPABILITIES;
 use crate::transport::{Capabilities, Flush};
-use crate::verbs::{DeviceOptions, VerbsError};
+use crate::verbs::{Calls, DeviceOptions, VerbsError};
 
 /// Of the kernel: no RDMA; of the loader: no libibverbs.
 const ENOSYS: i32 = 38;
@@ -45,6 +46,9 @@ pub(super) struct Context {
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
     pub(super) work_requests_max: u32,
+    /// How calls travel, and which datagrams are lost.
+    pub(super) calls: Calls,
+    pub(super) lose_every: Option<NonZeroU32>,
 }
 
 /// A port of a device.
@@ -164,6 +168,8 @@ impl Context {
             reads_out: 1,
             reads_in: 1,
             work_requests_max: 0,
+            calls: options.calls,
+            lose_every: options.lose_every,
         };
         let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
         // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros are valid.

@@ -99,6 +99,8 @@ pub(super) enum Operation {
     Write,
     /// A WRITE that the other end is told of, with a word.
     Message(u32),
+    /// To which of the queue pair's other ends.
+    Datagram(u32),
     CompareSwap {
         expected: u64,
         new: u64,
@@ -127,6 +129,35 @@ pub(super) enum Completion {
     Sent,
     /// A message of the other end, with its word.
     Message(u32),
+    /// A datagram, with what the NIC puts in front of it: where it lies, and from which queue pair it is.
+    Datagram { memory: u32, at: usize, bytes: u32, from: u32 },
+}
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A reliable connection.
+    Connection,
+    /// Unreliable datagrams of anybody who knows the key.
+    Datagrams { key: u32 },
+}
+
+/// Another end for datagrams.
+struct Peer {
+    handle: NonNull<sys::ibv_ah>,
+    number: u32,
+    key: u32,
+    _domain: Arc<Domain>,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // SAFETY: the handle is nobody else's, and no work request names it any more: that is for who removes it to see
+        // to, or the queue pair is destroyed.
+        if unsafe { sys::ibv_destroy_ah(self.handle.as_ptr()) } != 0 {
+            tracing::error!("an address handle could not be destroyed");
+        }
+    }
 }
 
 /// What the ends of a queue pair tell each other about it.
@@ -145,18 +176,22 @@ pub(super) struct Place {
     pub(super) atomics: bool,
 }
 
-/// A reliable connection, with a completion queue of its own and what wakes for it.
+/// A queue pair, with a completion queue of its own and what wakes for it.
 pub(super) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
     completions: NonNull<sys::ibv_cq>,
     channel: NonNull<sys::ibv_comp_channel>,
     domain: Arc<Domain>,
     memories: Vec<Registered>,
+    peers: Vec<Option<Peer>>,
+    kind: Kind,
     sequence: u32,
     inline_max: usize,
     send_max: usize,
-    /// Told to wake, and perhaps has.
+    /// Told to wake, ...
     armed: bool,
+    /// ... and perhaps has.
+    seen: bool,
     polled: [Completion; POLL_MAX],
     polled_from: usize,
     polled_to: usize,
@@ -166,9 +201,11 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair for so many work requests and so many messages of the other end under way.
+    /// A queue pair for so many work requests and so many messages of the other end under way. One for datagrams is ready;
+    /// the other kind is to be connected, and takes messages already.
     pub(super) fn new(
         domain: &Arc<Domain>,
+        kind: Kind,
         sends: u32,
         messages: u32,
         inline_bytes: u32,
@@ -193,7 +230,10 @@ impl QueuePair {
             let mut initial: sys::ibv_qp_init_attr = zeroed();
             initial.send_cq = completions.as_ptr();
             initial.recv_cq = completions.as_ptr();
-            initial.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+            initial.qp_type = match kind {
+                Kind::Connection => sys::ibv_qp_type::IBV_QPT_RC,
+                Kind::Datagrams { .. } => sys::ibv_qp_type::IBV_QPT_UD,
+            };
             initial.cap.max_send_wr = sends;
             initial.cap.max_recv_wr = messages;
             initial.cap.max_send_sge = 1;
@@ -218,17 +258,21 @@ impl QueuePair {
                 channel,
                 domain: domain.clone(),
                 memories: Vec::new(),
+                peers: Vec::new(),
+                kind,
                 sequence,
                 inline_max,
                 send_max,
                 armed: false,
+                seen: false,
                 polled: [Completion::Sent; POLL_MAX],
                 polled_from: 0,
                 polled_to: 0,
             };
             queue.initialize()?;
-            for _ in 0..messages {
-                queue.receive()?;
+            match kind {
+                Kind::Connection => (0..messages).try_for_each(|_| queue.receive())?,
+                Kind::Datagrams { .. } => queue.begin()?,
             }
             Ok(queue)
         }
@@ -280,9 +324,74 @@ impl QueuePair {
         if self.domain.context.atomics {
             allowed |= access::IBV_ACCESS_REMOTE_ATOMIC;
         }
-        to.qp_access_flags = allowed.0;
-        let set = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS;
-        self.modify(to, set)
+        let last = match self.kind {
+            Kind::Connection => {
+                to.qp_access_flags = allowed.0;
+                mask::IBV_QP_ACCESS_FLAGS
+            }
+            Kind::Datagrams { key } => {
+                to.qkey = key;
+                mask::IBV_QP_QKEY
+            }
+        };
+        self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | last)
+    }
+
+    /// Has one for datagrams send and receive.
+    fn begin(&mut self) -> Result<(), VerbsError> {
+        use sys::ibv_qp_attr_mask as mask;
+        // SAFETY: all zeros are valid: numbers.
+        let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
+        to.qp_state = sys::ibv_qp_state::IBV_QPS_RTR;
+        self.modify(to, mask::IBV_QP_STATE)?;
+        // SAFETY: as above.
+        let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
+        to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
+        to.sq_psn = self.sequence;
+        self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN)
+    }
+
+    /// The way to the other end.
+    fn path(&self, other: &Place) -> sys::ibv_ah_attr {
+        let port = self.domain.context.port;
+        // SAFETY: all zeros are valid: numbers.
+        let mut path: sys::ibv_ah_attr = unsafe { zeroed() };
+        path.port_num = port.number;
+        path.dlid = other.lid;
+        if port.global || other.global {
+            path.is_global = 1;
+            path.grh.dgid = sys::ibv_gid { raw: other.gid };
+            path.grh.sgid_index = port.gid_index;
+            path.grh.hop_limit = 64;
+        }
+        path
+    }
+
+    /// Another end that datagrams can be sent to: a queue pair of this number and key; returns its place.
+    pub(super) fn add_peer(&mut self, path: &Place, number: u32, key: u32) -> Result<u32, VerbsError> {
+        let mut path = self.path(path);
+        // SAFETY: the domain exists, and the attributes are ours.
+        let handle = NonNull::new(unsafe { sys::ibv_create_ah(self.domain.raw(), &mut path) });
+        let handle = handle.ok_or_else(|| refused("make an address handle"))?;
+        let peer = Some(Peer { handle, number, key, _domain: self.domain.clone() });
+        let place = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
+        match self.peers.get_mut(place) {
+            Some(free) => *free = peer,
+            None => self.peers.push(peer),
+        }
+        Ok(place as u32)
+    }
+
+    /// Forgets one that no work request under way names.
+    pub(super) fn remove_peer(&mut self, place: u32) {
+        if let Some(peer) = self.peers.get_mut(place as usize) {
+            *peer = None;
+        }
+    }
+
+    /// Whether a datagram is to be taken for lost: a test wants it so.
+    pub(super) fn loses(&self, received: u64) -> bool {
+        self.domain.context.lose_every.is_some_and(|every| received.is_multiple_of(u64::from(every.get())))
     }
 
     /// Connects it to the other end's.
@@ -297,14 +406,7 @@ impl QueuePair {
         to.rq_psn = other.sequence;
         to.max_dest_rd_atomic = self.domain.context.reads_in;
         to.min_rnr_timer = 12; // 0.64 ms
-        to.ah_attr.port_num = port.number;
-        to.ah_attr.dlid = other.lid;
-        if port.global || other.global {
-            to.ah_attr.is_global = 1;
-            to.ah_attr.grh.dgid = sys::ibv_gid { raw: other.gid };
-            to.ah_attr.grh.sgid_index = port.gid_index;
-            to.ah_attr.grh.hop_limit = 64;
-        }
+        to.ah_attr = self.path(other);
         let path = mask::IBV_QP_STATE | mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU;
         let from = mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN;
         self.modify(to, path | from | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER)?;
@@ -341,7 +443,7 @@ impl QueuePair {
             let from = words.get(request.at..).and_then(|rest| rest.get(..request.words));
             let from = from.ok_or(io::ErrorKind::InvalidInput)?;
             let (opcode, atomic, immediate) = opcode(request.operation);
-            let writes = matches!(request.operation, Operation::Write | Operation::Message(_));
+            let writes = matches!(request.operation, Operation::Write | Operation::Message(_) | Operation::Datagram(_));
             let mut flags = 0;
             if request.signaled {
                 flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -351,12 +453,18 @@ impl QueuePair {
             }
             let piece =
                 sys::ibv_sge { addr: from.as_ptr() as u64, length: size_of_val(from) as u32, lkey: memory.lkey() };
-            let wr = match atomic {
-                Some((compare_add, swap)) => {
+            let wr = match (request.operation, atomic) {
+                (Operation::Datagram(peer), _) => {
+                    let peer = self.peers.get(peer as usize).and_then(Option::as_ref);
+                    let peer = peer.ok_or(io::ErrorKind::InvalidInput)?;
+                    let (ah, remote_qpn, remote_qkey) = (peer.handle.as_ptr(), peer.number, peer.key);
+                    sys::wr_t { ud: sys::ud_t { ah, remote_qpn, remote_qkey } }
+                }
+                (_, Some((compare_add, swap))) => {
                     let (remote_addr, rkey) = (request.address, request.key);
                     sys::wr_t { atomic: sys::atomic_t { remote_addr, compare_add, swap, rkey } }
                 }
-                None => sys::wr_t { rdma: sys::rdma_t { remote_addr: request.address, rkey: request.key } },
+                (_, None) => sys::wr_t { rdma: sys::rdma_t { remote_addr: request.address, rkey: request.key } },
             };
             // SAFETY: `count` is below `LIST_MAX`, so that both places are in their arrays; the list is linked below. All
             // zeros are valid for what is not set.
@@ -388,9 +496,25 @@ impl QueuePair {
 
     /// Makes room for one more message of the other end.
     pub(super) fn receive(&mut self) -> Result<(), VerbsError> {
-        let mut work = sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
+        self.post_receive(sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 })
+    }
+
+    /// Makes room for one more datagram: so many words of one of its memories.
+    pub(super) fn receive_into(&mut self, memory: u32, at: usize, words: usize) -> Result<(), VerbsError> {
+        let strange = VerbsError::System { what: "post a receive", cause: io::ErrorKind::InvalidInput };
+        let registered = self.memories.get(memory as usize);
+        let into = registered.and_then(|memory| memory.region().words().get(at..)?.get(..words));
+        let (Some(registered), Some(into)) = (registered, into) else { return Err(strange) };
+        let (addr, lkey) = (into.as_ptr() as u64, registered.lkey());
+        let mut piece = sys::ibv_sge { addr, length: size_of_val(into) as u32, lkey };
+        let wr_id = u64::from(memory) << 32 | at as u64;
+        self.post_receive(sys::ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: &mut piece, num_sge: 1 })
+    }
+
+    fn post_receive(&mut self, mut work: sys::ibv_recv_wr) -> Result<(), VerbsError> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists; the request names no memory, and lives until the call returns.
+        // SAFETY: the queue pair exists; the request names no memory, or words that are registered with its domain and kept
+        // by it, and lives until the call returns, as does its piece.
         match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut work, &mut bad) } {
             0 => Ok(()),
             errno => Err(VerbsError::System { what: "post a receive", cause: kind_of(errno) }),
@@ -414,6 +538,7 @@ impl QueuePair {
         let count = unsafe { sys::ibv_poll_cq(self.completions.as_ptr(), POLL_MAX as i32, into) };
         let count = usize::try_from(count).map_err(|_| io::Error::other("a completion queue is broken"))?;
         (self.polled_from, self.polled_to) = (0, 0);
+        self.seen |= count > 0;
         for work in &found[..count.min(POLL_MAX)] {
             // SAFETY: the call has filled the first `count`.
             let work = unsafe { work.assume_init_ref() };
@@ -426,6 +551,12 @@ impl QueuePair {
                     // SAFETY: a completion of this kind has the immediate.
                     Completion::Message(u32::from_be(unsafe { work.imm_data_invalidated_rkey_union.imm_data }))
                 }
+                sys::ibv_wc_opcode::IBV_WC_RECV if self.kind != Kind::Connection => Completion::Datagram {
+                    memory: (work.wr_id >> 32) as u32,
+                    at: work.wr_id as u32 as usize,
+                    bytes: work.byte_len,
+                    from: work.src_qp,
+                },
                 sys::ibv_wc_opcode::IBV_WC_RECV => return Err(io::ErrorKind::InvalidData.into()),
                 _ => Completion::Sent,
             };
@@ -442,6 +573,11 @@ impl QueuePair {
 
     /// Has the channel wake for the next completion. Poll once more after it: one may have come before.
     pub(super) fn arm(&mut self) -> io::Result<()> {
+        // As long as no completion has been seen, it has not waked, or its channel says so.
+        if self.armed && !self.seen {
+            return Ok(());
+        }
+        self.seen = false;
         if std::mem::take(&mut self.armed) {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: the channel exists, does not block, and has events of this completion queue only, which are
@@ -470,6 +606,7 @@ fn opcode(operation: Operation) -> (sys::ibv_wr_opcode::Type, Option<(u64, u64)>
         Operation::Write => (code::IBV_WR_RDMA_WRITE, None, 0),
         Operation::Message(word) => (code::IBV_WR_RDMA_WRITE_WITH_IMM, None, word),
         Operation::CompareSwap { expected, new } => (code::IBV_WR_ATOMIC_CMP_AND_SWP, Some((expected, new)), 0),
+        Operation::Datagram(_) => (code::IBV_WR_SEND, None, 0),
         Operation::FetchAdd(delta) => (code::IBV_WR_ATOMIC_FETCH_AND_ADD, Some((delta, 0)), 0),
     }
 }
