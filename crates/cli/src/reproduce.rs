@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, trees, xstore};
+use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, latches, trees, xstore};
 
 use crate::output::{OutputFile, ReportTo, complain};
 use crate::{Failure, Verdict};
@@ -48,6 +48,8 @@ enum Text {
     Ford,
     /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and one-sided, or hybrid.
     TreeDesigns,
+    /// Ziegler thesis, chapters 5 and 11: latches, and reads without them.
+    Latches,
     /// Wei thesis, chapter 3: a learned cache of where leaves are, against whole indexes, none, and servers' CPUs.
     Xstore,
 }
@@ -57,6 +59,7 @@ impl Text {
         match self {
             Text::DrtmH => "drtm-h",
             Text::Ford => "ford",
+            Text::Latches => "latches",
             Text::TreeDesigns => "tree-designs",
             Text::Xstore => "xstore",
         }
@@ -86,7 +89,7 @@ pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> 
 fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {
     let ReproduceOptions { text, quick, nodes, seed, .. } = *options;
     let done = match (text, nodes) {
-        (Text::Ford | Text::TreeDesigns | Text::Xstore, Some(nodes)) => {
+        (Text::Ford | Text::Latches | Text::TreeDesigns | Text::Xstore, Some(nodes)) => {
             return Err(Failure::new(format!("--nodes {nodes}"), "machines can be chosen for drtm-h only"));
         }
         (Text::TreeDesigns, None) => {
@@ -94,6 +97,9 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
         }
         (Text::Xstore, None) => {
             xstore::reproduce(&if quick { xstore::Scale::quick(seed) } else { xstore::Scale::full(seed) }, look)
+        }
+        (Text::Latches, None) => {
+            latches::reproduce(&if quick { latches::Scale::quick(seed) } else { latches::Scale::full(seed) }, look)
         }
         (Text::Ford, None) => {
             ford::reproduce(&if quick { ford::Scale::quick(seed) } else { ford::Scale::full(seed) }, look)

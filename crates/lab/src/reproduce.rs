@@ -5,6 +5,7 @@
 
 pub mod drtm_h;
 pub mod ford;
+pub mod latches;
 pub mod trees;
 pub mod xstore;
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod key;
+pub mod latch;
 mod lock;
 mod record;
 mod version;

@@ -482,11 +482,19 @@ impl StableRecord<'_> {
     /// Appends its value to `out`, in whole words.
     #[inline]
     pub fn copy_value(&self, out: &mut Vec<u64>) {
-        let count = value_words(self.value_bytes());
-        if self.shape.scheme == ReadScheme::LineVersions {
-            out.extend((0..count).map(|index| self.words[self.shape.data_at(self.shape.key_words + index)]));
-        } else {
-            out.extend_from_slice(&self.words[HEADER_WORDS + self.shape.key_words..][..count]);
+        let mut left = value_words(self.value_bytes());
+        if self.shape.scheme != ReadScheme::LineVersions {
+            out.extend_from_slice(&self.words[HEADER_WORDS + self.shape.key_words..][..left]);
+            return;
+        }
+        let mut of_key = self.shape.key_words;
+        for (line, words) in self.words.chunks(LINE_WORDS).enumerate() {
+            let data = &words[if line == 0 { HEADER_WORDS } else { 1 }..];
+            let (_, value) = data.split_at(of_key.min(data.len()));
+            let value = &value[..left.min(value.len())];
+            out.extend_from_slice(value);
+            of_key -= of_key.min(data.len());
+            left -= value.len();
         }
     }
 

@@ -4,13 +4,13 @@ use std::cell::Cell;
 
 use remora_fabric::sim::{Deployment, Driven, Ended, Sim, SimOptions};
 use remora_fabric::{
-    Address, ClientId, FabricError, Handler, Host, Lane, Nanos, NodeId, Prng, RegionId, Round, Worker,
+    Address, ClientId, Fabric as _, FabricError, Handler, Host, Lane, Nanos, NodeId, Prng, RegionId, Round, Worker,
 };
 
 use super::CalibrationError;
 
 /// Bytes of each memory node: enough that random addresses rarely meet.
-const NODE_BYTES: u64 = 4 << 20;
+pub(crate) const NODE_BYTES: u64 = 4 << 20;
 
 /// A cluster, its clients, and for how long they are watched.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Rig {
     pub(crate) coroutines: usize,
     /// Endpoints of each thread: with every one it has another connection to each node.
     pub(crate) endpoints: usize,
+    /// Whether its memory is lines of records, which are read whole.
+    pub(crate) records: bool,
     /// What a call costs the memory node's CPU beside being received and answered.
     pub(crate) work: Nanos,
     /// Virtual time before anything is counted.
@@ -45,6 +47,7 @@ impl Rig {
             threads: 1,
             coroutines: 1,
             endpoints: 1,
+            records: false,
             work: 0,
             warmup: 20_000,
             measure: 400_000,
@@ -91,6 +94,9 @@ impl Rig {
         let sim = Sim::new(&vec![vec![NODE_BYTES as usize]; self.nodes.into()], &self.sim)?;
         for node in 0..self.nodes {
             sim.answer(NodeId(node), Box::new(Answering(self.work)));
+            if self.records {
+                sim.lines_of_records(Address { node: NodeId(node), region: RegionId(0), offset: 0 }, NODE_BYTES);
+            }
         }
         let mut workers = Vec::with_capacity(self.machines * self.threads);
         for machine in 0..self.machines {

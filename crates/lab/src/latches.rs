@@ -1,0 +1,334 @@
+//! Latches in remote memory, and reads that take none, as rounds: what the guidelines for one-sided synchronization compare
+//! (Ziegler thesis, sections 5 and 11). Each optimization can be switched, and published errors can be put back.
+//!
+//! Transactions have no latches: the locks of records name their owners, so that they can be recovered, and who only reads
+//! validates. `sim reproduce latches` is about what the alternatives would come to.
+//!
+//! | | blocking round trips of an update | of a read under a shared latch |
+//! | --- | --- | --- |
+//! | each verb awaited | CAS, READ, WRITE, FETCH_ADD: 4 | FETCH_ADD, READ, FETCH_ADD: 3 |
+//! | + speculative read: the READ rides behind the atomic | 3 | 2 |
+//! | + write combining: the unlatch rides behind the WRITE | 2 | 2 |
+//! | + asynchronous unlatch: nobody awaits it | 1 | 1 |
+//! | + write unlatch: it is the last word of the WRITE | 1, of three verbs | impossible |
+//!
+//! Buffers of rounds that nobody awaits are the transport's until they have completed (rule 5 of the contract), so an
+//! asynchronous unlatch cannot write what the next operation has put there.
+
+use remora::floors::memory::ReadScheme;
+use remora::floors::sync::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
+use remora::floors::sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, VALIDATED_BYTES};
+use remora_fabric::{Address, FabricError, LINE_BYTES, Lane, Nanos, Round, WORD_BYTES};
+use zerocopy::IntoBytes;
+
+/// Between attempts.
+const RETRY_NS: Nanos = 100;
+/// Unlatches of a client that may be on their way.
+const UNLATCHES_MAX: u32 = 2;
+
+/// Data, and the latch that guards it.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    /// Its word.
+    pub latch: Address,
+    /// Where the data begins.
+    pub data: Address,
+    /// Its length.
+    pub words: usize,
+}
+
+/// How latches are taken and left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Latching {
+    /// The data is read in the round that takes the latch.
+    pub speculative: bool,
+    /// The unlatch is in the round that writes the data.
+    pub combined: bool,
+    /// Nobody awaits the unlatch.
+    pub asynchronous: bool,
+    /// How a writer leaves.
+    pub unlatch: Unlatch,
+    /// Whether a reader that came in vain takes itself back: if not, the count of readers leaks.
+    pub takes_back: bool,
+}
+
+/// How a writer leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unlatch {
+    /// By FETCH_ADD: readers may have added themselves meanwhile.
+    Add,
+    /// By CAS, whose answer nobody looks at. Wrong where there are readers: it fails if one has just come in vain.
+    Cas,
+    /// The WRITE of the data ends with the latch, which is behind it. Only where all take the latch by CAS, which leaves memory
+    /// alone if it fails: a NIC may store what a FETCH_ADD has made of a word that the WRITE has changed since. Wrong where
+    /// the latch is in front of the data: who sees it free sees data that is not there yet.
+    Write,
+}
+
+impl Latching {
+    /// The ladder of the ablation: each with all before it.
+    pub const LADDER: [(&'static str, Latching); 5] = {
+        let basic = Latching {
+            speculative: false,
+            combined: false,
+            asynchronous: false,
+            unlatch: Unlatch::Add,
+            takes_back: true,
+        };
+        let speculative = Latching { speculative: true, ..basic };
+        let combined = Latching { combined: true, ..speculative };
+        let asynchronous = Latching { asynchronous: true, ..combined };
+        [
+            ("basic", basic),
+            ("+ speculative read", speculative),
+            ("+ write combining", combined),
+            ("+ asynchronous unlatch", asynchronous),
+            ("+ write unlatch", Latching { unlatch: Unlatch::Write, ..asynchronous }),
+        ]
+    };
+    /// No optimization.
+    pub const BASIC: Latching = Latching::LADDER[0].1;
+    /// All that shared latches allow.
+    pub const BEST: Latching = Latching::LADDER[3].1;
+
+    /// Changes an item under its latch.
+    pub async fn update(self, lane: &Lane, item: Item, change: impl Fn(&mut [u64])) -> Result<(), FabricError> {
+        while !self.try_update(lane, item, &change).await? {
+            lane.sleep(RETRY_NS).await;
+        }
+        Ok(())
+    }
+
+    /// The same if nobody has the latch; whether that was so.
+    pub async fn try_update(
+        self,
+        lane: &Lane,
+        item: Item,
+        change: impl FnOnce(&mut [u64]),
+    ) -> Result<bool, FabricError> {
+        let bytes = item.words * WORD_BYTES;
+        let mut round = lane.round();
+        let (free, exclusive) = (LatchWord::FREE.to_bits(), LatchWord::EXCLUSIVE.to_bits());
+        let taken = round.compare_swap(item.latch, free, exclusive);
+        let read = self.speculative.then(|| round.read(item.data, bytes));
+        let done = lane.execute(round).await?;
+        if !done.swapped(taken) {
+            return Ok(false);
+        }
+        let mut data = match read {
+            Some(read) => done.words(read).to_vec(),
+            None => read_words(lane, item.data, bytes).await?,
+        };
+        drop(done);
+        change(&mut data);
+        let mut round = lane.round();
+        match self.unlatch {
+            Unlatch::Write if item.latch.offset < item.data.offset => {
+                data.insert(0, LatchWord::FREE.to_bits());
+                round.write_words(item.latch, &data);
+            }
+            Unlatch::Write => {
+                data.push(LatchWord::FREE.to_bits());
+                round.write_words(item.data, &data);
+            }
+            Unlatch::Add | Unlatch::Cas => {
+                round.write_words(item.data, &data);
+                if !self.combined {
+                    lane.execute(round).await?;
+                    round = lane.round();
+                }
+                if self.unlatch == Unlatch::Add {
+                    round.fetch_add(item.latch, LEAVE_EXCLUSIVE);
+                } else {
+                    round.compare_swap(item.latch, LatchWord::EXCLUSIVE.to_bits(), LatchWord::FREE.to_bits());
+                }
+            }
+        }
+        self.finish(lane, round).await.map(|()| true)
+    }
+
+    /// Reads an item under its latch, shared.
+    pub async fn read(self, lane: &Lane, item: Item) -> Result<Vec<u64>, FabricError> {
+        loop {
+            if let Some(data) = self.try_read(lane, item).await? {
+                return Ok(data);
+            }
+            lane.sleep(RETRY_NS).await;
+        }
+    }
+
+    /// The same if no writer has the latch.
+    pub async fn try_read(self, lane: &Lane, item: Item) -> Result<Option<Vec<u64>>, FabricError> {
+        let bytes = item.words * WORD_BYTES;
+        let mut round = lane.round();
+        let entered = round.fetch_add(item.latch, ENTER_SHARED);
+        let read = self.speculative.then(|| round.read(item.data, bytes));
+        let done = lane.execute(round).await?;
+        let data = match read {
+            _ if !LatchWord::from_bits(done.added(entered)).admits_reader() => None,
+            Some(read) => Some(done.words(read).to_vec()),
+            None => Some(read_words(lane, item.data, bytes).await?),
+        };
+        drop(done);
+        if data.is_some() || self.takes_back {
+            let mut round = lane.round();
+            round.fetch_add(item.latch, LEAVE_SHARED);
+            self.finish(lane, round).await?;
+        }
+        Ok(data)
+    }
+
+    /// Posts the last round, and awaits it unless that is not to be.
+    pub(crate) async fn finish(self, lane: &Lane, round: Round<'_>) -> Result<(), FabricError> {
+        if !self.asynchronous {
+            return lane.execute(round).await.map(drop);
+        }
+        lane.post(round);
+        while lane.background() > UNLATCHES_MAX {
+            lane.sleep(RETRY_NS).await;
+        }
+        Ok(())
+    }
+}
+
+async fn read_words(lane: &Lane, at: Address, bytes: usize) -> Result<Vec<u64>, FabricError> {
+    let mut round = lane.round();
+    let read = round.read(at, bytes);
+    Ok(lane.execute(round).await?.words(read).to_vec())
+}
+
+/// How a reader that takes no latch knows that what it has read of a record is of one instant.
+///
+/// A writer holds the lock, WRITEs version and value in one WRITE, and unlocks behind it. READs take lines in any order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// READ lock and version; when they are there, READ the record; then lock and version again. Three round trips.
+    Versioning,
+    /// READ the record, whose checksum covers version and value; then the version again. Two.
+    Checksum,
+    /// READ the record, whose lines have the version each; then the version again. Two. Needs lines that are read whole.
+    Lines,
+    /// Wrong: versioning with lock, version and record in one READ, as if that went from its first byte to its last.
+    AtOnce,
+    /// Wrong: the versions of the first line and the last, with the same idea.
+    Bookends,
+    /// Wrong: two READs, posted together, as if the first were over before the second began.
+    TwoReads,
+    /// Wrong: the lock alone, as a mark that nobody changes the record.
+    Marking,
+}
+
+impl Reading {
+    /// Those that are right.
+    pub const CORRECT: [Reading; 3] = [Reading::Versioning, Reading::Checksum, Reading::Lines];
+    /// Those that have been published, and are not.
+    pub const INCORRECT: [Reading; 4] = [Reading::AtOnce, Reading::Bookends, Reading::TwoReads, Reading::Marking];
+
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Reading::Versioning => "versioning",
+            Reading::Checksum => "checksum",
+            Reading::Lines => "line versions",
+            Reading::AtOnce => "version and value in one READ",
+            Reading::Bookends => "version at both ends",
+            Reading::TwoReads => "two READs at once",
+            Reading::Marking => "a mark",
+        }
+    }
+
+    /// What records it is for.
+    #[must_use]
+    pub fn scheme(self) -> ReadScheme {
+        match self {
+            Reading::Lines | Reading::Bookends => ReadScheme::LineVersions,
+            _ => ReadScheme::Checksum,
+        }
+    }
+
+    /// Reads a record's value.
+    pub async fn read(self, lane: &Lane, at: Address, shape: &RecordShape) -> Result<Vec<u64>, FabricError> {
+        loop {
+            if let Some(value) = self.attempt(lane, at, shape).await? {
+                return Ok(value);
+            }
+            lane.sleep(RETRY_NS).await;
+        }
+    }
+
+    /// The same once: `None` if somebody else was in the middle of changing it.
+    pub async fn attempt(self, lane: &Lane, at: Address, shape: &RecordShape) -> Result<Option<Vec<u64>>, FabricError> {
+        let first = match self {
+            Reading::Versioning => Some(read_words(lane, at, VALIDATED_BYTES).await?),
+            _ => None,
+        };
+        let mut round = lane.round();
+        let header = (self == Reading::TwoReads).then(|| round.read(at, VALIDATED_BYTES));
+        let record = round.read(at, shape.record_bytes());
+        let done = lane.execute(round).await?;
+        let words = done.words(record);
+        let first = match header {
+            Some(header) => done.words(header).to_vec(),
+            None => first.unwrap_or_else(|| words[..VALIDATED_BYTES / WORD_BYTES].to_vec()),
+        };
+        let fetched = FetchedRecord::new(words, shape);
+        let is_checked = matches!(self, Reading::Checksum | Reading::Lines);
+        let found = if is_checked { fetched.check().ok() } else { fetched.unchecked() };
+        let Some(found) = found else { return Ok(None) };
+        let [lock, version] = [first[0], first[1]];
+        let last_line = (words.len() - 1) / (LINE_BYTES / WORD_BYTES) * (LINE_BYTES / WORD_BYTES);
+        if self == Reading::Bookends && last_line > 0 && words[last_line] != version {
+            return Ok(None);
+        }
+        if !is_checked && !LockWord::from_bits(lock).is_free() {
+            return Ok(None);
+        }
+        let mut value = Vec::with_capacity(words.len());
+        found.copy_value(&mut value);
+        drop(done);
+        if self == Reading::Marking {
+            return Ok(Some(value));
+        }
+        // That it was read whole proves nothing of now; and versioning has no other proof that it was.
+        let again = read_words(lane, at, VALIDATED_BYTES).await?;
+        let is_same = again[1] == version && (is_checked || LockWord::from_bits(again[0]).is_free());
+        Ok(is_same.then_some(value))
+    }
+}
+
+/// Changes a record under its lock, with all optimizations.
+pub async fn change(
+    lane: &Lane,
+    at: Address,
+    shape: &RecordShape,
+    owner: TransactionId,
+    change: impl FnOnce(&mut [u64]),
+) -> Result<(), FabricError> {
+    let (free, mine) = (LockWord::FREE.to_bits(), owner.lock().to_bits());
+    loop {
+        let mut round = lane.round();
+        let taken = round.compare_swap(at, free, mine);
+        let read = round.read(at, shape.record_bytes());
+        let done = lane.execute(round).await?;
+        if !done.swapped(taken) {
+            drop(done);
+            lane.sleep(RETRY_NS).await;
+            continue;
+        }
+        let found = FetchedRecord::new(done.words(read), shape).unchecked();
+        let (mut image, mut value) = (Vec::new(), Vec::new());
+        if let Some(found) = found {
+            found.copy_value(&mut value);
+            value.resize(shape.value_max() / WORD_BYTES, 0); // the first time it is empty
+            change(&mut value);
+            let life = found.life().unwrap_or(Life::Present { incarnation: 0 });
+            shape.encode(found.version().committed_over(), life, &[], value.as_bytes(), &mut image);
+        }
+        drop(done);
+        let mut round = lane.round();
+        round.write_words(at.plus(IMAGE_AT), &image);
+        round.compare_swap(at, mine, free);
+        return Latching::BEST.finish(lane, round).await;
+    }
+}
