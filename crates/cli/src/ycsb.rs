@@ -3,7 +3,7 @@
 use clap::Args;
 use remora::Design;
 use remora_workload::available_bytes;
-use remora_workload::ycsb::{Distribution, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
+use remora_workload::ycsb::{Distribution, InsertOrder, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
 use serde::Serialize;
 
 use crate::bench::{Bench, RunArgs};
@@ -56,6 +56,10 @@ pub(crate) struct YcsbOptions {
     /// whose CPU looks for leaves) or coarse (all at one).
     #[arg(long, value_name = "DESIGN", value_parser = ["fine", "hybrid", "coarse"], default_value = "fine")]
     design: String,
+    /// In which order records of an ordered table are: hashed (inserts are all over the table) or ordered (they are at its
+    /// end) [default: hashed].
+    #[arg(long, value_name = "ORDER", value_parser = ["hashed", "ordered"])]
+    insert_order: Option<String>,
     /// Records that there is room for beside those that are loaded [default: what a run of this length inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
     inserts: Option<u64>,
@@ -97,6 +101,8 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     agrees("--records", options.records, found.records)?;
     agrees("--value-size", options.value_size, found.value_bytes as u64)?;
     agrees("--inserts", options.inserts, found.inserts)?;
+    let insert_order = found.ordered.map(|(_, order)| order.name());
+    agrees("--insert-order", options.insert_order.as_deref(), insert_order.unwrap_or("a hash table"))?;
     if mix.read == Kind::Scan && found.ordered.is_none() {
         return Err(Failure::new(
             "--ycsb-workload e".to_owned(),
@@ -122,18 +128,23 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
         value_size: Some(found.value_bytes as u64),
         inserts: Some(found.inserts),
         table: Some(if found.ordered.is_some() { "ordered" } else { "hash" }.to_owned()),
+        insert_order: insert_order.map(str::to_owned),
         ..options.clone()
     };
     bench.run(&opened, &config)
 }
 
 impl YcsbOptions {
-    /// Where the nodes of an ordered table lie, if it is one.
-    fn ordered(&self, mix: &Mix) -> Result<Option<Design>, Failure> {
+    /// Where the nodes of an ordered table lie, and its records in them, if it is one.
+    fn ordered(&self, mix: &Mix) -> Result<Option<(Design, InsertOrder)>, Failure> {
         let design = match self.design.as_str() {
             "hybrid" => Design::Hybrid(0),
             "coarse" => Design::Coarse(0),
             _ => Design::Fine,
+        };
+        let order = match self.insert_order.as_deref() {
+            Some("ordered") => InsertOrder::Ordered,
+            _ => InsertOrder::Hashed,
         };
         match self.table.as_deref() {
             Some("hash") if mix.read == Kind::Scan => {
@@ -142,9 +153,12 @@ impl YcsbOptions {
             Some("hash") if design != Design::Fine => {
                 Err(Failure::new(format!("--design {}", self.design), "a hash table has no inner nodes"))
             }
-            None if design == Design::Fine && mix.read != Kind::Scan => Ok(None),
+            Some("hash") if self.insert_order.is_some() => {
+                Err(Failure::new(format!("--insert-order {}", order.name()), "a hash table has no order"))
+            }
+            None if design == Design::Fine && self.insert_order.is_none() && mix.read != Kind::Scan => Ok(None),
             Some("hash") => Ok(None),
-            _ => Ok(Some(design)),
+            _ => Ok(Some((design, order))),
         }
     }
 

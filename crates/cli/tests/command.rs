@@ -172,6 +172,7 @@ fn ycsb_reports_for_every_mix_and_protocol() {
         assert_eq!((&config["ycsb_workload"], &config["records"]), (&Value::from(mix), &Value::from(500)));
         assert_eq!((&config["theta"], &config["operations"]), (&Value::from(0.99), &Value::from(2)));
         assert_eq!(config["table"], if mix == "e" { "ordered" } else { "hash" });
+        assert_eq!(config["insert_order"].as_str(), (mix == "e").then_some("hashed"));
         assert_eq!(config["distribution"], if mix == "d" { "latest" } else { "zipf" });
         assert_eq!(
             config["inserts"].as_u64().unwrap() > 100,
@@ -335,6 +336,7 @@ fn bad_options_are_refused_by_name() {
         ("bench tpcc-no --warehouses 2 --only payment", "--only payment"),
         ("bench ycsb --mix e --table hash", "scans"),
         ("bench ycsb --mix a --table hash --design coarse", "--design"),
+        ("bench ycsb --mix a --table hash --insert-order ordered", "--insert-order ordered"),
         ("bench ycsb --mix g", "a, b, c, d, e, f"),
         ("bench ycsb --mix c --read-share 0.5", "--read-share"),
         ("bench ycsb --theta 1", "--theta"),

@@ -2,7 +2,7 @@
 //! phases, and what is better by far is better there too.
 
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
-use remora_lab::reproduce::{Reproduction, Row, ford, trees, xstore};
+use remora_lab::reproduce::{Reproduction, Row, ford, latches, trees, xstore};
 
 fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
@@ -103,6 +103,21 @@ fn a_learned_cache_is_as_good_as_a_whole_index_and_small() {
     }
     assert_eq!(row(&done, "ordered table, YCSB C: round trips of a read, learned").ours, 1.0);
     assert!(done.plot().expect("an SVG").contains("learned, models only"));
+}
+
+#[test]
+fn latches_come_to_what_their_optimizations_save() {
+    let done = latches::reproduce(&latches::Scale::quick(1), &|_, _| ()).expect("a simulation");
+    assert_eq!(done.violated, Vec::<String>::new());
+    let robust = done
+        .rows
+        .iter()
+        .filter(|row| ["one worker", "blocks", "records"].iter().any(|kind| row.name.starts_with(kind)));
+    let off: Vec<&Row> = robust.filter(|row| row.direction_holds == Some(false)).collect();
+    assert!(off.is_empty(), "{off:?}");
+    let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
+    assert!(unexplained.is_empty(), "{unexplained:?}");
+    assert!(row(&done, "latches 4104 B apart over 4096 B").ours > 2.0);
 }
 
 #[test]

@@ -20,7 +20,8 @@
 //!
 //! In an ordered table, values of 1000 bytes are out of line: an insert is one of two records then, the value and the leaf of
 //! its key, and a scan of 1 to 100 keys takes a round trip for their values. The other operations are as in a hash table, but
-//! for splits, and keys whose leaf the client does not remember.
+//! for splits, and keys whose leaf the client does not remember. Records are there by their keys or by a hash of them
+//! ([`InsertOrder`]), and a scan takes those that come next.
 //!
 //! A transaction has one operation, or several, of different records: then it is of the type of its operations, or *mixed*.
 //! YCSB updates one of ten fields of 100 bytes; here an update replaces the value as a whole. It fetches the record all the
@@ -28,11 +29,13 @@
 
 mod audit;
 mod draw;
+mod order;
 mod row;
 
 use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use remora::{
@@ -47,6 +50,7 @@ use crate::sizing::{self, Setting, TableSize};
 use crate::{After, Prng, Workload, glance};
 pub use draw::{Distribution, Kind, Mix, Zipf};
 use draw::{Draw, INSERTED, Keys};
+pub use order::InsertOrder;
 pub use row::Row;
 
 /// The workload's own abort: an insert that was given up has left a gap in the keys. Of no size.
@@ -94,8 +98,8 @@ pub struct Size {
     pub inserts: u64,
     /// Bytes of a value: one of [`VALUE_BYTES`].
     pub value_bytes: usize,
-    /// Where its nodes lie, if it is an ordered table and no hash table.
-    pub ordered: Option<Design>,
+    /// Where its nodes lie, and its records in them, if it is an ordered table and no hash table.
+    pub ordered: Option<(Design, InsertOrder)>,
 }
 
 /// What values there are: of one line with its header, of a few, and YCSB's ten fields of 100 bytes.
@@ -113,7 +117,14 @@ enum Sized {
 #[derive(Clone, Debug)]
 enum Rows<const WORDS: usize> {
     Hash(Table<u64, Row<WORDS>>),
-    Ordered(Ordered<u64, Row<WORDS>>),
+    Ordered(Tree<WORDS>),
+}
+
+/// An ordered one. Its keys are the [places](InsertOrder::place) of records.
+#[derive(Clone, Debug)]
+struct Tree<const WORDS: usize> {
+    table: Ordered<u64, Row<WORDS>>,
+    order: InsertOrder,
 }
 
 /// The same for tables of all sizes.
@@ -150,7 +161,7 @@ struct Found<'s>(&'s Size);
 impl Opening for Found<'_> {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
         Ok(match self.0.ordered {
-            Some(_) => Rows::Ordered(cluster.open_ordered(TABLE)?),
+            Some((_, order)) => Rows::Ordered(Tree { table: cluster.open_ordered(TABLE)?, order }),
             None => Rows::Hash(cluster.open_table(TABLE)?),
         })
     }
@@ -158,13 +169,16 @@ impl Opening for Found<'_> {
 
 impl Opening for &Size {
     fn open<const WORDS: usize>(self, cluster: &Cluster) -> Result<Rows<WORDS>, OpenError> {
-        let rows = (0..self.records).map(|key| (key, Row::new(key, 0, 0)));
-        if let Some(design) = self.ordered {
+        let row = |key| Row::new(key, 0, 0);
+        if let Some((design, order)) = self.ordered {
             let options = OrderedOptions { design, ..OrderedOptions::for_rows(self.rows()) };
-            return Ok(Rows::Ordered(cluster.load_ordered(TABLE, options, rows)?));
+            let mut places: Vec<(u64, u64)> = (0..self.records).map(|key| (order.place(key), key)).collect();
+            places.sort_unstable();
+            let rows = places.into_iter().map(|(place, key)| (place, row(key)));
+            return Ok(Rows::Ordered(Tree { table: cluster.load_ordered(TABLE, options, rows)?, order }));
         }
         let table = cluster.create_table(TABLE, TableOptions::for_rows(self.rows()))?;
-        cluster.load(&table, rows)?;
+        cluster.load(&table, (0..self.records).map(|key| (key, row(key))))?;
         Ok(Rows::Hash(table))
     }
 }
@@ -178,11 +192,28 @@ impl<const WORDS: usize> Rows<WORDS> {
     ) -> Result<(Vec<Inspection>, Option<String>), Error> {
         Ok(match self {
             Rows::Hash(table) => (vec![cluster.inspect(table, look)?], None),
-            Rows::Ordered(ordered) => {
-                let (tables, tree) = cluster.inspect_ordered(ordered, |_, row| look(row))?;
+            Rows::Ordered(Tree { table, .. }) => {
+                let (tables, tree) = cluster.inspect_ordered(table, |_, row| look(row))?;
                 (tables, tree.fault)
             }
         })
+    }
+}
+
+impl<const WORDS: usize> Tree<WORDS> {
+    /// Reads what is between two places, some rows at a time: beside those that were loaded there may be many others.
+    async fn visit(&self, session: &mut Session, places: RangeInclusive<u64>) -> Result<(), Error> {
+        const PAGE: usize = 128;
+        let mut next = Some(*places.start());
+        while let Some(first) = next.take() {
+            let read = glance(session, async |tx| {
+                let found = self.table.scan(tx, first..=*places.end(), PAGE).await?;
+                next = found.get(PAGE - 1).and_then(|(last, _)| last.checked_add(1));
+                Ok(())
+            });
+            read.await?;
+        }
+        Ok(())
     }
 }
 
@@ -193,6 +224,8 @@ impl Size {
 }
 
 const TABLE: &str = "usertable";
+/// Of the parameter that says what table it is: kind of it in 8 bits, its node in 16, and this one.
+const HASHED: u64 = 1 << 24;
 
 /// Most records that a scan asks for; their number is drawn evenly from 1 on.
 pub const SCAN_MAX: u64 = 100;
@@ -227,8 +260,8 @@ struct Seen {
 
 impl Seen {
     #[inline]
-    fn look<const WORDS: usize>(&self, key: u64, row: &Row<WORDS>) {
-        self.mixed.set(self.mixed.get() + u64::from(!row.is_whole() || row.key() != key));
+    fn look<const WORDS: usize>(&self, row: &Row<WORDS>, is_of_its_key: bool) {
+        self.mixed.set(self.mixed.get() + u64::from(!row.is_whole() || !is_of_its_key));
     }
 }
 
@@ -277,7 +310,7 @@ impl Ycsb {
     pub fn without_memory(mut self) -> Ycsb {
         each_size!(&mut self.table, rows => {
             if let Rows::Ordered(ordered) = rows {
-                *ordered = ordered.without_memory();
+                ordered.table = ordered.table.without_memory();
             }
         });
         self
@@ -288,7 +321,7 @@ impl Ycsb {
     pub fn learned(mut self) -> Ycsb {
         each_size!(&mut self.table, rows => {
             if let Rows::Ordered(ordered) = rows {
-                *ordered = ordered.learned();
+                ordered.table = ordered.table.learned();
             }
         });
         self
@@ -350,7 +383,7 @@ impl Ycsb {
         };
         let memory_nodes = match size.ordered {
             // One node may have all of it.
-            Some(Design::Hybrid(_) | Design::Coarse(_)) => 1,
+            Some((Design::Hybrid(_) | Design::Coarse(_), _)) => 1,
             _ => setting.memory_nodes,
         };
         sizing::node_bytes(&tables, &Setting { memory_nodes, ..*setting })
@@ -430,7 +463,10 @@ impl Ycsb {
             let (key, stamp) = (self.key(one, tx.id().owner()), one.stamp);
             let expected = |error| self.expected(error, key);
             match one.kind {
-                Kind::Read => seen.look(key, tx.get(*slot).map_err(expected)?),
+                Kind::Read => {
+                    let row = tx.get(*slot).map_err(expected)?;
+                    seen.look(row, row.key() == key);
+                }
                 Kind::Scan => {} // of hash tables there are none
                 Kind::Update => {
                     let row = tx.get_mut(*slot).map_err(expected)?;
@@ -438,7 +474,7 @@ impl Ycsb {
                 }
                 Kind::ReadModifyWrite => {
                     let row = tx.get_mut(*slot).map_err(expected)?;
-                    seen.look(key, row);
+                    seen.look(row, row.key() == key);
                     *row = Row::new(key, row.count().wrapping_add(1), splitmix(row.stamp() ^ stamp));
                 }
                 Kind::Insert => tx.put(*slot, Row::new(key, 0, stamp)).map_err(expected)?,
@@ -449,35 +485,39 @@ impl Ycsb {
 
     async fn apply_in_order<const WORDS: usize>(
         &self,
-        ordered: &Ordered<u64, Row<WORDS>>,
+        Tree { table, order }: &Tree<WORDS>,
         tx: &mut Transaction<'_, '_>,
         operations: &[Operation],
         seen: &Seen,
     ) -> Result<(), Error> {
         let owner = tx.id().owner();
         for one in operations.iter().filter(|one| one.kind != Kind::Scan) {
-            ordered.want(tx, &self.key(one, owner), one.intent());
+            table.want(tx, &order.place(self.key(one, owner)), one.intent());
         }
         tx.fetch().await?;
         for one in operations {
             let (key, stamp) = (self.key(one, owner), one.stamp);
+            let place = order.place(key);
             let expected = |error| self.expected(error, key);
             match one.kind {
-                Kind::Insert => ordered.insert(tx, key, Row::new(key, 0, stamp)).await.map_err(expected)?,
+                Kind::Insert => table.insert(tx, place, Row::new(key, 0, stamp)).await.map_err(expected)?,
                 Kind::Scan => {
                     let length = 1 + stamp % SCAN_MAX;
-                    let found = ordered.scan(tx, key.., length as usize).await.map_err(expected)?;
-                    found.iter().for_each(|(key, row)| seen.look(*key, row));
-                    // Loaded records are never deleted.
-                    let loaded = key..self.records().min(key.saturating_add(length)).max(key);
-                    let there = found.iter().zip(loaded.clone()).filter(|((key, _), loaded)| key == loaded).count();
-                    seen.missed.set(seen.missed.get() + (loaded.end - loaded.start) - there as u64);
+                    let found = table.scan(tx, place.., length as usize).await.map_err(expected)?;
+                    found.iter().for_each(|(place, row)| seen.look(row, order.place(row.key()) == *place));
+                    // Loaded records are never deleted. Which of them are next is known where they are not hashed.
+                    let known = if *order == InsertOrder::Hashed { 1 } else { length };
+                    let loaded = key..self.records().min(key.saturating_add(known)).max(key);
+                    let is_there = |((place, _), key): &(&(u64, _), u64)| *place == order.place(*key);
+                    let there = found.iter().zip(loaded.clone()).filter(is_there).count();
+                    let unsorted = found.windows(2).filter(|two| two[0].0 >= two[1].0).count();
+                    seen.missed.set(seen.missed.get() + (loaded.end - loaded.start) - there as u64 + unsorted as u64);
                 }
                 Kind::Read | Kind::Update | Kind::ReadModifyWrite => {
                     let row =
-                        ordered.get(tx, &key).await.and_then(|row| row.ok_or(Error::NotFound)).map_err(expected)?;
+                        table.get(tx, &place).await.and_then(|row| row.ok_or(Error::NotFound)).map_err(expected)?;
                     if one.kind != Kind::Update {
-                        seen.look(key, &row);
+                        seen.look(&row, row.key() == key);
                     }
                     let count = row.count().wrapping_add(1);
                     let row = match one.kind {
@@ -485,7 +525,7 @@ impl Ycsb {
                         Kind::Update => Row::new(key, count, stamp),
                         _ => Row::new(key, count, splitmix(row.stamp() ^ stamp)),
                     };
-                    ordered.update(tx, &key, row).await.map_err(expected)?;
+                    table.update(tx, &place, row).await.map_err(expected)?;
                 }
             }
         }
@@ -518,12 +558,14 @@ impl Workload for Ycsb {
     fn open(cluster: &Cluster, parameters: &guestbook::Parameters) -> Result<Ycsb, OpenError> {
         let [records, inserts, value_bytes, kind, ..] = *parameters;
         let node = (kind >> 8) as u16;
-        let ordered = match kind & 0xff {
+        let design = match kind & 0xff {
             0 => None,
             1 => Some(Design::Fine),
             2 => Some(Design::Hybrid(node)),
             _ => Some(Design::Coarse(node)),
         };
+        let order = if kind & HASHED == 0 { InsertOrder::Ordered } else { InsertOrder::Hashed };
+        let ordered = design.map(|design| (design, order));
         let size = Size { records, inserts, value_bytes: value_bytes as usize, ordered };
         Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, Found(&size))?, size))
     }
@@ -533,10 +575,11 @@ impl Workload for Ycsb {
         let Size { records, inserts, value_bytes, ordered } = self.size;
         let kind = match ordered {
             None => 0,
-            Some(Design::Fine) => 1,
-            Some(Design::Hybrid(node)) => 2 | u64::from(node) << 8,
-            Some(Design::Coarse(node)) => 3 | u64::from(node) << 8,
+            Some((Design::Fine, _)) => 1,
+            Some((Design::Hybrid(node), _)) => 2 | u64::from(node) << 8,
+            Some((Design::Coarse(node), _)) => 3 | u64::from(node) << 8,
         };
+        let kind = if matches!(ordered, Some((_, InsertOrder::Hashed))) { kind | HASHED } else { kind };
         parameters[..4].copy_from_slice(&[records, inserts, value_bytes as u64, kind]);
         parameters
     }
@@ -547,17 +590,19 @@ impl Workload for Ycsb {
         let bound = |part: u64| (records * u128::from(part) / u128::from(parts)) as u64;
         let (first, end) = (bound(part), bound(part + 1));
         for start in (first..end).step_by(BATCH as usize) {
-            let read = glance(session, async |tx| {
-                let end = end.min(start + BATCH);
-                each_size!(&self.table, rows => match rows {
-                    Rows::Hash(table) => (start..end).for_each(|key| {
-                        tx.want(table, key);
-                    }),
-                    Rows::Ordered(ordered) => drop(ordered.scan(tx, start..end, usize::MAX).await?),
-                });
-                tx.fetch().await
+            let batch = start..end.min(start + BATCH);
+            each_size!(&self.table, rows => match rows {
+                Rows::Hash(table) => {
+                    let read = glance(session, async |tx| {
+                        batch.clone().for_each(|key| {
+                            tx.want(table, key);
+                        });
+                        tx.fetch().await
+                    });
+                    read.await?;
+                }
+                Rows::Ordered(tree) => tree.visit(session, tree.order.places(batch, self.records())).await?,
             });
-            read.await?;
         }
         Ok(())
     }

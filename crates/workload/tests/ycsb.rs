@@ -2,9 +2,11 @@
 
 mod support;
 
-use remora::{Cluster, ClusterOptions, Design, Error, Intent, Protocol, Table, Transaction, Worker, WorkerOptions};
+use remora::{
+    Cluster, ClusterOptions, Design, Error, Intent, Ordered, Protocol, Table, Transaction, Worker, WorkerOptions,
+};
 use remora_workload::driver::{self, Length, RunOptions};
-use remora_workload::ycsb::{Distribution, Done, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
+use remora_workload::ycsb::{Distribution, Done, InsertOrder, Kind, Mix, OPERATIONS_MAX, Row, Size, VALUE_BYTES, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Statistics, Workload};
 
 use support::{assert_sound, serializable};
@@ -30,10 +32,12 @@ fn size(records: u64, inserts: u64) -> Size {
     Size { records, inserts, value_bytes: size_of::<Value>(), ordered: None }
 }
 
-/// The same of an ordered table, of each design in turn.
+const ORDERS: [InsertOrder; 2] = [InsertOrder::Hashed, InsertOrder::Ordered];
+
+/// The same of an ordered table, of each design and each order in turn: six are all of them.
 fn in_order(size: Size, number: usize) -> Size {
     let design = [Design::Fine, Design::Hybrid(1), Design::Coarse(0)][number % 3];
-    Size { ordered: Some(design), ..size }
+    Size { ordered: Some((design, ORDERS[number % 2])), ..size }
 }
 
 /// One of YCSB's, with so many operations in a transaction.
@@ -63,7 +67,9 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
             ("d", 5, 1, hashed),
             ("f", 3, 3, hashed),
             ("d", 3, 3, in_order(0)),
+            ("d", 1, 3, in_order(3)),
             ("e", 1, 3, in_order(1)),
+            ("e", 1, 3, in_order(4)),
             ("e", 3, 1, Size { value_bytes: 1_000, ..in_order(0) }),
             ("f", 3, 3, in_order(2)),
         ] {
@@ -91,9 +97,14 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
         let (mut conflicts, mut inserted) = (0, 0);
         for seed in 0..8 {
             let (hashed, in_order) = (size(8, 1_000), in_order(size(8, 1_000), seed as usize));
-            for (name, operations, size) in
-                [("a", 2, hashed), ("d", 2, hashed), ("f", 3, hashed), ("e", 2, in_order), ("f", 3, in_order)]
-            {
+            for (name, operations, size) in [
+                ("a", 2, hashed),
+                ("d", 2, hashed),
+                ("f", 3, hashed),
+                ("d", 2, in_order),
+                ("e", 2, in_order),
+                ("f", 3, in_order),
+            ] {
                 let (cluster, _seeded) = Cluster::seeded(options(protocol, 3), seed).unwrap();
                 let mix = Mix { read_share: 0.5, ..mix(name, operations) };
                 let ycsb = loaded(&cluster, size, mix);
@@ -174,6 +185,78 @@ fn counts<const WORDS: usize>(cluster: &Cluster) -> Vec<u64> {
     counts
 }
 
+/// Also for clients that have not loaded the table. They have warmed up, and so read in one round trip.
+#[test]
+fn records_are_where_their_order_says() {
+    const RECORDS: u64 = 200;
+    const INSERTS: u64 = 2_000;
+    for order in ORDERS {
+        let cluster = Cluster::embedded(options(Protocol::DrtmR, 1)).unwrap();
+        let size = Size { ordered: Some((Design::Fine, order)), ..size(RECORDS, INSERTS) };
+        let parameters = Ycsb::load(&cluster, size).unwrap().parameters();
+        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let (mut random, mut done) = (Prng::new(1), Done::default());
+        for inserted in [0, INSERTS] {
+            let ycsb = Ycsb::open(&cluster, &parameters).unwrap();
+            assert_eq!(ycsb.size(), &size);
+            worker.block_on(async |session| {
+                for part in 0..3 {
+                    ycsb.warm(session, part, 3).await.unwrap();
+                }
+                let before = session.lane().cost().round_trips;
+                for _ in 0..RECORDS {
+                    ycsb.run(session, Kind::Read, &mut random, &mut done).await.unwrap();
+                }
+                let cost = session.lane().cost().round_trips - before;
+                assert_eq!(cost, RECORDS, "{order:?}, {inserted} inserted");
+                for _ in inserted..INSERTS {
+                    ycsb.run(session, Kind::Insert, &mut random, &mut done).await.unwrap();
+                }
+            });
+        }
+        let tree: Ordered<u64, Value> = cluster.open_ordered("usertable").unwrap();
+        let rows = change(&mut worker, async |tx| tree.scan(tx, .., usize::MAX).await);
+        assert_eq!(rows.len() as u64, RECORDS + INSERTS);
+        let keys: Vec<u64> = rows.iter().map(|(_, row)| row.key()).collect();
+        match order {
+            InsertOrder::Ordered => assert!(keys.is_sorted() && rows.iter().all(|(place, row)| *place == row.key())),
+            InsertOrder::Hashed => {
+                let inserted = |part: &[u64]| part.iter().any(|key| *key >= RECORDS);
+                assert!(keys.chunks(50).all(inserted), "inserts are all over the table: {keys:?}");
+            }
+        }
+    }
+}
+
+/// Scans look for the loaded records that should be there, and at whose values they are.
+#[test]
+fn scans_find_what_is_broken() {
+    for order in ORDERS {
+        let cluster = Cluster::embedded(options(Protocol::DrtmR, 1)).unwrap();
+        let ycsb = Ycsb::load(&cluster, Size { ordered: Some((Design::Fine, order)), ..size(50, 10) }).unwrap();
+        let tree: Ordered<u64, Value> = cluster.open_ordered("usertable").unwrap();
+        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let scan = |worker: &mut Worker| {
+            let (mut random, mut done) = (Prng::new(3), Done::default());
+            worker.block_on(async |session| {
+                for _ in 0..200 {
+                    ycsb.run(session, Kind::Scan, &mut random, &mut done).await.unwrap();
+                }
+            });
+            (done.missed > 0, done.mixed > 0)
+        };
+        assert_eq!(scan(&mut worker), (false, false), "{order:?}");
+        let rows = change(&mut worker, async |tx| tree.scan(tx, .., usize::MAX).await);
+        let (place, whole) = *rows.iter().find(|(_, row)| row.key() == 7).unwrap();
+        change(&mut worker, async |tx| tree.update(tx, &place, Value::new(8, 0, 0)).await);
+        assert_eq!(scan(&mut worker), (false, true), "{order:?}: another record's value");
+        change(&mut worker, async |tx| tree.update(tx, &place, whole).await);
+        assert_eq!(scan(&mut worker), (false, false), "{order:?}");
+        change(&mut worker, async |tx| tree.remove(tx, &place).await);
+        assert_eq!(scan(&mut worker), (true, false), "{order:?}: a record is missing");
+    }
+}
+
 /// Those who insert at the same time, also from different processes, insert different keys, and ask for the latest.
 #[test]
 fn clients_that_do_not_know_each_other_insert_their_own() {
@@ -233,7 +316,9 @@ fn without_transactions_nothing_is_claimed() {
 fn nodes_are_sized_for_the_records() {
     for (records, memory_nodes, replicas) in [(1, 1, 1), (20_000, 4, 2)] {
         for (value_bytes, protocol) in [(32, Protocol::FORD), (128, Protocol::DrtmR), (1_000, Protocol::FORD)] {
-            for ordered in [None, Some(Design::Fine), Some(Design::Coarse(0))] {
+            let [hashed, ordered] = ORDERS;
+            let trees = [(Design::Fine, ordered), (Design::Fine, hashed), (Design::Coarse(0), hashed)];
+            for ordered in [None].into_iter().chain(trees.map(Some)) {
                 let (setting, size) = (
                     Setting { memory_nodes, replicas, workers: 1, coroutines: 2 },
                     Size { records, inserts: 1_000, value_bytes, ordered },

@@ -44,7 +44,7 @@ impl Scale {
     /// Fewer workers: for directions.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
-        Scale { workers: [1, 4, 16, 48], measure_us: 100, ..Scale::full(seed) }
+        Scale { workers: [1, 4, 16, 48], measure_us: 300, ..Scale::full(seed) }
     }
 }
 

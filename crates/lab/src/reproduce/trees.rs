@@ -18,7 +18,7 @@ use remora::{
 };
 use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::guestbook::{PARAMETERS, Parameters};
-use remora_workload::ycsb::{Size, Ycsb};
+use remora_workload::ycsb::{InsertOrder, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -371,7 +371,8 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let workers = (machines * threads) as u64;
     let setting = Setting { memory_nodes: SERVERS, replicas: 1, workers, coroutines: coroutines as u64 };
     // All of it at one server, at most.
-    let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered: Some(Design::Coarse(0)) };
+    let ordered = Some((Design::Coarse(0), InsertOrder::Ordered));
+    let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered };
     let bench = Bench {
         sim: SimOptions { deployment: Deployment::Disaggregated, ..SimOptions::new(profile, scale.seed) },
         memory_nodes: SERVERS,
