@@ -164,15 +164,20 @@ fn ycsb_reports_for_every_mix_and_protocol() {
     ] {
         let line =
             "bench ycsb --threads 2 --records 500 --value-size 128 --operations 2 --transactions 2000 --report -";
-        let output = remora(&[&words(line)[..], &["--mix", mix, "--protocol", protocol]].concat());
+        let (order, asked) = match mix {
+            "e" => (Some("hashed"), ""),
+            "f" => (Some("ordered"), "--insert-order ordered"),
+            _ => (None, ""),
+        };
+        let output = remora(&[&words(line)[..], &["--mix", mix, "--protocol", protocol], &words(asked)].concat());
         assert_eq!(output.status.code(), Some(0), "{mix}, {protocol}: {}", text(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&report["workload"], &report["protocol"]), (&Value::from("ycsb"), &Value::from(protocol)));
         let config = &report["config"];
         assert_eq!((&config["ycsb_workload"], &config["records"]), (&Value::from(mix), &Value::from(500)));
         assert_eq!((&config["theta"], &config["operations"]), (&Value::from(0.99), &Value::from(2)));
-        assert_eq!(config["table"], if mix == "e" { "ordered" } else { "hash" });
-        assert_eq!(config["insert_order"].as_str(), (mix == "e").then_some("hashed"));
+        assert_eq!(config["table"], if order.is_some() { "ordered" } else { "hash" });
+        assert_eq!(config["insert_order"].as_str(), order);
         assert_eq!(config["distribution"], if mix == "d" { "latest" } else { "zipf" });
         assert_eq!(
             config["inserts"].as_u64().unwrap() > 100,

@@ -399,7 +399,7 @@ fn table_points() -> Vec<InTable> {
     all.flat_map(|workload| Memory::ALL.map(|memory| InTable { memory, workload })).collect()
 }
 
-/// Bytes of the inner nodes above so many leaves, half full as those are, as a client keeps them: records of 320 B.
+/// Bytes of the inner nodes above so many leaves, half full as those are, as a client keeps them: records of 312 B.
 fn inner_bytes(leaves: u64) -> u64 {
     let (mut below, mut nodes) = (leaves, 0);
     while below > 1 {
