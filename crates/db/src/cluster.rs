@@ -47,6 +47,10 @@ impl Default for ClusterOptions {
     }
 }
 
+/// Bytes of key and value up to which records have line versions: those cost readers less CPU time than a checksum, and writers
+/// none, but for larger records no longer less, and an eighth more bytes (`docs/reproduce-latches.md`).
+const LINE_VERSIONS_MAX: usize = 512;
+
 /// Of a new table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions {
@@ -58,7 +62,8 @@ pub struct TableOptions {
     pub shards: Option<u16>,
     /// The memory node that has the primary of its first part, counted from 0; those of the others are at the ones behind.
     pub first_node: u16,
-    /// How torn records are told; chosen by the record's size and the fabric if `None`.
+    /// How torn records are told. If `None`: not at all where a record is one line that is read whole; by line versions up to
+    /// 512 bytes of key and value, where lines are read whole; and by a checksum.
     pub read_scheme: Option<ReadScheme>,
 }
 
@@ -298,10 +303,12 @@ impl Cluster {
                 return Err(MemoryError::NeedsAtomicLines.into());
             }
             Some(scheme) => remora_sync::layout(K::BYTES, size_of::<V>(), scheme)?,
-            None if !atomic_line => remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::Checksum)?,
             None => match single_line {
-                Ok(layout) => layout,
-                Err(_) => remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::LineVersions)?,
+                Ok(layout) if atomic_line => layout,
+                Err(_) if atomic_line && K::BYTES + size_of::<V>() <= LINE_VERSIONS_MAX => {
+                    remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::LineVersions)?
+                }
+                _ => remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::Checksum)?,
             },
         };
         if options.rows == 0 {

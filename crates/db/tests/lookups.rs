@@ -336,10 +336,10 @@ fn tables_of_others_are_not_opened() {
 #[test]
 fn records_that_are_too_large() {
     let cluster = embedded(PROTOCOL, 3);
-    let make = |name: &str| cluster.create_table::<u64, Words<4000>>(name, TableOptions::for_rows(1));
-    let scheme = |read_scheme| TableOptions { read_scheme: Some(read_scheme), ..TableOptions::for_rows(2) };
-    assert!(make("lines").is_err(), "32,000 bytes with line versions");
-    let largest = table(&cluster, "largest", scheme(ReadScheme::Checksum), Words::<4000>::all(1));
+    let lines = TableOptions { read_scheme: Some(ReadScheme::LineVersions), ..TableOptions::for_rows(2) };
+    assert!(cluster.create_table::<u64, Words<4000>>("lines", lines).is_err(), "32,000 bytes with line versions");
+    let options = TableOptions::for_rows(2);
+    let largest = table(&cluster, "largest", options, Words::<4000>::all(1));
     let mut worker = worker(&cluster, 1, 1);
     worker.block_on(async |session| {
         session.transact(async |tx| tx.write(&largest, 1, Words::all(2)).await).await.unwrap();
@@ -348,7 +348,6 @@ fn records_that_are_too_large() {
     assert!(worker.drain().unwrap());
     let (_, found) = look(&cluster, &largest);
     assert_eq!((found.records, found.differing_lines), (2, 0));
-    let checksum = scheme(ReadScheme::Checksum);
-    assert!(cluster.create_table::<u64, Words<4100>>("larger", checksum).is_err());
-    assert!(cluster.create_table::<u64, Words<8000>>("largest of all", checksum).is_err());
+    assert!(cluster.create_table::<u64, Words<4100>>("larger", options).is_err());
+    assert!(cluster.create_table::<u64, Words<8000>>("largest of all", options).is_err());
 }

@@ -136,8 +136,9 @@ fn run(scale: &Scale, point: Point) -> Result<f64, ReproduceError> {
     let is_torn = matches!(point.does, Does::Torn(_) | Does::Detect);
     // Accesses to memory take longer or shorter, and rarely much longer, as they do where others have the bus.
     let sim = SimOptions { hostile: is_torn, stretch: if is_torn { 0.1 } else { 0.0 }, ..sim };
-    // What is rare is looked for for longer.
-    let measure_us = if is_torn { 50 * scale.measure_us } else { scale.measure_us };
+    // What is rare is looked for for longer, and what is large takes longer.
+    let longer = if is_torn { 50 } else { 1 + point.bytes as u64 / 512 };
+    let measure_us = longer * scale.measure_us;
     let rig = Rig::server(&sim, machines, point.workers / machines, 1).for_us(scale.measure_us / 4, measure_us);
     let is_record = matches!(point.does, Does::Read(_) | Does::Change | Does::Torn(_));
     let rig = Rig { nodes: point.nodes, records: is_record || is_torn, ..rig };
