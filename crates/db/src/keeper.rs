@@ -67,6 +67,15 @@ impl Patience {
     }
 }
 
+/// Waits until nothing that a coroutine has posted is on its way, but not for ever. Whether that is so.
+pub(crate) async fn quiet(lane: &Lane, patience: Nanos) -> bool {
+    let deadline = lane.now().saturating_add(patience);
+    while lane.background() > 0 && lane.now() < deadline {
+        lane.sleep(REST_PAUSE_NS).await;
+    }
+    lane.background() == 0
+}
+
 /// See the [module](self).
 pub(crate) struct Keeper {
     cluster: Cluster,
@@ -136,6 +145,11 @@ impl Keeper {
         self.lease.is_some()
     }
 
+    /// How long it is, if it runs.
+    pub(crate) fn lease(&self) -> Option<Nanos> {
+        self.lease
+    }
+
     /// The client begins to run.
     pub(crate) fn wake(&self) {
         if self.lease.is_some() {
@@ -152,15 +166,6 @@ impl Keeper {
         if !self.resting.replace(true) {
             self.note(self.configuration.change(|membership| membership.rest(self.client)));
         }
-    }
-
-    /// Waits until nothing that a coroutine has posted is on its way; not for longer than a lease. Whether that is so.
-    pub(crate) async fn quiet(&self, lane: &Lane) -> bool {
-        let deadline = lane.now().saturating_add(self.lease.unwrap_or(0));
-        while lane.background() > 0 && lane.now() < deadline {
-            lane.sleep(REST_PAUSE_NS).await;
-        }
-        lane.background() == 0
     }
 
     /// The client ends without leaving: its lease runs out, if it has one.

@@ -15,7 +15,7 @@ use remora_txn::{Observer, SessionConfig, TransactOptions};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, OpenError};
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, quiet};
 use crate::transaction::{Begun, Transaction};
 
 /// Of a worker.
@@ -59,6 +59,8 @@ impl Default for TransactionOptions {
 /// Pause between two looks for what became of a transaction.
 const RESOLVE_PAUSE_NS: Nanos = 100_000;
 
+/// How long a coroutine that ends waits for what it has posted, if no lease says it.
+const QUIET_NS: Nanos = 100_000_000;
 /// How long a worker that ends waits for the memory nodes to apply what it has logged.
 const DRAIN_NS: Nanos = 5_000_000_000;
 
@@ -300,10 +302,12 @@ impl Shift {
         shift
     }
 
+    /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by who runs. Locks must not
+    /// wait for the next run.
     async fn end_of(&self, session: &Session) {
-        let Some(keeper) = session.keeper.as_ref().filter(|keeper| keeper.is_leased()) else { return };
+        let lease = session.keeper.as_ref().and_then(|keeper| keeper.lease());
         let lane = session.inner.lane();
-        if !keeper.quiet(lane).await {
+        if !quiet(lane, lease.unwrap_or(QUIET_NS)).await {
             self.restless.set(true);
         }
         self.running.set(self.running.get() - 1);

@@ -77,6 +77,7 @@ suite! {
         records_of_threads_are_never_torn,
         money_is_conserved_between_threads,
         a_panic_leaves_no_lock,
+        who_rests_has_nothing_on_its_way,
         a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished,
         a_node_that_fails_is_named,
         a_node_that_fails_at_any_step,
@@ -813,6 +814,20 @@ fn money_is_conserved_between_threads(protocol: Protocol) {
 }
 
 // --- Ends that nobody planned.
+
+/// An unlock that waits for something before it is sent must not wait for the next transaction.
+fn who_rests_has_nothing_on_its_way(protocol: Protocol) {
+    for seed in seeds(0..10) {
+        let (cluster, _fabric) = Cluster::seeded(options(protocol, 3), seed).unwrap();
+        let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words::<1>::all(1));
+        let mut worker = worker(&cluster, 1, seed);
+        worker.block_on(async |session| {
+            session.transact(async |tx| tx.write(&rows, 1, Words::all(2)).await).await.unwrap();
+        });
+        assert_eq!(worker.sessions()[0].lane().background(), 0);
+        assert_eq!(look(&cluster, &rows).1.locked, 0);
+    }
+}
 
 fn a_panic_leaves_no_lock(protocol: Protocol) {
     for cluster in on_every_fabric(protocol, 3) {

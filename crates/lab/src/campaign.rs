@@ -465,6 +465,9 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let cluster = ClusterOptions { memory_nodes: NODES, replicas, node_bytes, protocol: case.protocol };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
+    // Of a tree's nodes everybody needs some: what a client has locked that nobody recovers stops all.
+    let needed = case.load == Load::Ranges && case.faults.iter().any(|fault| fault == "crash");
+    let lease = lease.or(LEASES.into_iter().flatten().max().filter(|_| needed).map(Duration::from_nanos));
     let cluster = cluster.with_lease(lease);
     let tables = Tables::load(case, &cluster, &mut random)?;
     let lines = Shared::default();
