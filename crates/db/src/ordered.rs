@@ -546,7 +546,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let start = leaf.find(encoded(&from).bytes()).unwrap_or_else(|at| at);
             self.take(&leaf, start..leaf.count(), |key| key <= &to, limit, &mut found)?;
             match leaf.high().map(K::decode) {
-                Some(high) if high <= to => from = high,
+                Some(high) if from < high && high <= to => from = high,
                 _ => break,
             }
         }
@@ -573,7 +573,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             let behind = leaf.find(encoded(&to).bytes()).map_or_else(|at| at, |at| at + 1);
             self.take(&leaf, (0..behind).rev(), |key| key >= &from, limit, &mut found)?;
             match neighbour(&K::decode(leaf.low()), true) {
-                Some(before) if before >= from => to = before,
+                Some(before) if from <= before && before < to => to = before,
                 _ => break,
             }
         }
