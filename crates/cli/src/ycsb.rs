@@ -101,6 +101,8 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     agrees("--records", options.records, found.records)?;
     agrees("--value-size", options.value_size, found.value_bytes as u64)?;
     agrees("--inserts", options.inserts, found.inserts)?;
+    let table = if found.ordered.is_some() { "ordered" } else { "hash" };
+    agrees("--table", options.table.as_deref(), table)?;
     let insert_order = found.ordered.map(|(_, order)| order.name());
     agrees("--insert-order", options.insert_order.as_deref(), insert_order.unwrap_or("a hash table"))?;
     if mix.read == Kind::Scan && found.ordered.is_none() {
@@ -127,7 +129,7 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
         records: Some(found.records),
         value_size: Some(found.value_bytes as u64),
         inserts: Some(found.inserts),
-        table: Some(if found.ordered.is_some() { "ordered" } else { "hash" }.to_owned()),
+        table: Some(table.to_owned()),
         insert_order: insert_order.map(str::to_owned),
         ..options.clone()
     };

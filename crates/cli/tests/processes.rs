@@ -177,7 +177,9 @@ fn ycsb_is_shared_too() {
         let found = ["records", "inserts", "value_size"].map(|option| config[option].as_u64().unwrap());
         assert_eq!(found, [1_000, 2_000, 128]);
     }
-    for (other, found) in [("--value-size 32", "128"), ("--insert-order hashed", "a hash table")] {
+    for (other, found) in
+        [("--value-size 32", "128"), ("--table ordered", "hash"), ("--insert-order hashed", "a hash table")]
+    {
         let refused = remora("ycsb-other", &[&ycsb[..], &[&connect], &words(other)].concat());
         assert_refused(&refused, &[other, found]);
     }
