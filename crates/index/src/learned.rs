@@ -271,6 +271,12 @@ impl Leaves {
         self.ids.push(id);
     }
 
+    /// Appends a leaf of a part, from its separator.
+    fn keep(&mut self, part: &Part, cut: &[u8], separator: u32, id: Option<u64>) {
+        part.scale.least(cut, separator, &mut self.lows);
+        self.ids.push(id);
+    }
+
     fn split_off(&mut self, at: usize) -> Leaves {
         let bytes = self.lows.len() / self.ids.len();
         Leaves { lows: self.lows.split_off(at * bytes), ids: self.ids.split_off(at) }
@@ -482,13 +488,9 @@ impl Learned {
         let is_left = |at: usize, entry: &Entry| entry.separator() < low_number || at == 0 && low > cut;
         let is_right =
             |entry: &Entry| end_number.is_some_and(|end| entry.separator() >= end && entry.separator() > low_number);
-        let keep = |leaves: &mut Leaves, entry: &Entry| {
-            part.scale.least(cut, entry.separator(), &mut leaves.lows);
-            leaves.ids.push(entry.id());
-        };
         for (at, entry) in part.entries.iter().enumerate().take_while(|(at, entry)| is_left(*at, entry)) {
             if entry.id() != Some(id) {
-                keep(&mut leaves, entry);
+                leaves.keep(part, cut, entry.separator(), entry.id());
             } else if at == 0 {
                 // What it was taken for is on the other side of the cut.
                 leaves.push(cut, index.checked_sub(1).and_then(|before| self.parts[before].entries.last()?.id()));
@@ -502,7 +504,7 @@ impl Learned {
         {
             leaves.push(end, None);
         }
-        right.for_each(|entry| keep(&mut leaves, entry));
+        right.for_each(|entry| leaves.keep(part, cut, entry.separator(), entry.id()));
         self.replace(index, leaves);
     }
 
@@ -516,8 +518,7 @@ impl Learned {
         }
         let mut leaves = Leaves::default();
         for (at, entry) in part.entries.iter().enumerate().filter(|(at, _)| *at != gone || gone == 0) {
-            part.scale.least(cut, entry.separator(), &mut leaves.lows);
-            leaves.ids.push(entry.id().filter(|_| at != gone));
+            leaves.keep(part, cut, entry.separator(), entry.id().filter(|_| at != gone));
         }
         self.replace(index, leaves);
     }

@@ -18,7 +18,7 @@
 use remora::floors::memory::ReadScheme;
 use remora::floors::sync::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
 use remora::floors::sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, VALIDATED_BYTES};
-use remora_fabric::{Address, FabricError, LINE_BYTES, Lane, Nanos, Round, WORD_BYTES};
+use remora_fabric::{Address, FabricError, LINE_WORDS, Lane, Nanos, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
 /// Between attempts.
@@ -277,7 +277,7 @@ impl Reading {
         let found = if is_checked { fetched.check().ok() } else { fetched.unchecked() };
         let Some(found) = found else { return Ok(None) };
         let [lock, version] = [first[0], first[1]];
-        let last_line = (words.len() - 1) / (LINE_BYTES / WORD_BYTES) * (LINE_BYTES / WORD_BYTES);
+        let last_line = (words.len() - 1) / LINE_WORDS * LINE_WORDS;
         if self == Reading::Bookends && last_line > 0 && words[last_line] != version {
             return Ok(None);
         }

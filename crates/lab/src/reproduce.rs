@@ -10,11 +10,13 @@ pub mod trees;
 pub mod xstore;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use remora::floors::memory::MemoryError;
 use remora::{Cluster, OpenError};
 use remora_fabric::sim::Ended;
 use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload};
@@ -33,6 +35,9 @@ pub enum ReproduceError {
     /// Bare verbs could not be simulated.
     #[error(transparent)]
     Verbs(#[from] CalibrationError),
+    /// There are no such records.
+    #[error(transparent)]
+    Record(MemoryError),
     /// The simulator's own profiles have been changed.
     #[error("there is no profile {0}")]
     NoProfile(&'static str),
@@ -252,6 +257,18 @@ fn run_all<P: Copy + Send + Sync, M: Send>(
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
     })?;
     Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Simulations that run side by side: more take more memory than machines of so many cores have.
+fn parallel() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(2)
+}
+
+/// What was measured at a point, which has been run.
+fn measured<'r, P: PartialEq + fmt::Debug, M>(runs: &'r [(P, M)], point: &P) -> &'r M {
+    let found = runs.iter().find(|(ran, _)| ran == point);
+    let Some((_, measured)) = found else { unreachable!("{point:?} was not run") };
+    measured
 }
 
 /// The invariants that did not hold, each with the name of its experiment.

@@ -8,6 +8,12 @@ fn row<'a>(done: &'a Reproduction, name: &str) -> &'a Row {
     done.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name:?}"))
 }
 
+fn assert_as_said(done: &Reproduction, names: &[&str]) {
+    for name in names {
+        assert_eq!(row(done, name).direction_holds, Some(true), "{:?}", row(done, name));
+    }
+}
+
 #[test]
 fn directions_hold_on_a_small_cluster() {
     let done = reproduce(&Scale::quick(1), &|_, _| ()).expect("a simulation");
@@ -23,9 +29,7 @@ fn directions_hold_on_a_small_cluster() {
         "coroutines: peak over one",
         "DrTM+H over FaSST, peaks",
     ];
-    for name in robust {
-        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
-    }
+    assert_as_said(&done, &robust);
     // Whatever is off is explained.
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
@@ -48,9 +52,7 @@ fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
         "SmallBank: address cache, gain, peaks",
         "SmallBank, one thread: best over one transaction in flight",
     ];
-    for name in robust {
-        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
-    }
+    assert_as_said(&done, &robust);
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(done.plot().expect("an SVG").contains("drtm-h-one-sided"));
@@ -72,9 +74,7 @@ fn designs_of_trees_cost_their_round_trips() {
         "hybrid over fine, one-sided, 5 % inserts, 16 clients",
         "median latency of coarse over fine, lookups, 4 clients",
     ];
-    for name in robust {
-        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
-    }
+    assert_as_said(&done, &robust);
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     assert!(done.plot().expect("an SVG").contains("hybrid"));
@@ -98,9 +98,7 @@ fn a_learned_cache_is_as_good_as_a_whole_index_and_small() {
         "ordered table, YCSB C: round trips of a read, learned",
         "ordered table, YCSB E: round trips of a scan, learned",
     ];
-    for name in robust {
-        assert_eq!(row(&done, name).direction_holds, Some(true), "{:?}", row(&done, name));
-    }
+    assert_as_said(&done, &robust);
     assert_eq!(row(&done, "ordered table, YCSB C: round trips of a read, learned").ours, 1.0);
     assert!(done.plot().expect("an SVG").contains("learned, models only"));
 }

@@ -14,8 +14,6 @@
 //! 3. Nobody WRITEs the word: WRITE and FETCH_ADD are not atomic to each other. (A latch that only CAS enters may be
 //!    left by the WRITE of the data, which then has to end with it; the word here is not such a latch.)
 
-use std::fmt;
-
 /// What a reader adds to enter.
 pub const ENTER_SHARED: u64 = 2;
 /// What a reader adds to leave, and one that came in vain to take itself back.
@@ -62,25 +60,11 @@ impl LatchWord {
         self.0 & LatchWord::EXCLUSIVE.0 != 0
     }
 
-    /// Whether the writer whose CAS found this word is in.
-    #[inline]
-    #[must_use]
-    pub fn admits_writer(self) -> bool {
-        self == LatchWord::FREE
-    }
-
     /// Whether the reader whose FETCH_ADD found this word is in. If not, it must take itself back.
     #[inline]
     #[must_use]
     pub fn admits_reader(self) -> bool {
         !self.is_exclusive()
-    }
-}
-
-impl fmt::Display for LatchWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let writer = if self.is_exclusive() { "exclusive" } else { "shared" };
-        write!(f, "{writer}, {} readers", self.readers())
     }
 }
 
@@ -113,7 +97,7 @@ mod tests {
     fn step(rule: Rule, word: u64, client: usize, at: At) -> (u64, At) {
         let found = LatchWord::from_bits(word);
         match (client, at) {
-            (0, At::Door) if found.admits_writer() => (LatchWord::EXCLUSIVE.to_bits(), At::In),
+            (0, At::Door) if found == LatchWord::FREE => (LatchWord::EXCLUSIVE.to_bits(), At::In),
             (0, At::Door) => (word, At::Door),
             (0, _) if rule == Rule::LeaveByCas => (if found == LatchWord::EXCLUSIVE { 0 } else { word }, At::Done),
             (0, _) => (word.wrapping_add(LEAVE_EXCLUSIVE), At::Done),

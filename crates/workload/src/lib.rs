@@ -25,9 +25,10 @@ pub mod tpcc;
 pub mod ycsb;
 
 use std::future::Future;
+use std::ops::{Bound, RangeInclusive};
 
 use guestbook::{GuestError, Ledger, Parameters};
-use remora::{Cluster, Error, OpenError, Session, Transaction, TransactionOptions};
+use remora::{Cluster, Error, OpenError, Ordered, OrderedKey, Record, Session, Transaction, TransactionOptions};
 pub use remora_fabric::Prng;
 
 pub use machine::{Machine, available_bytes};
@@ -108,6 +109,26 @@ pub(crate) async fn glance(
         Err(Error::Aborted(_)) => Ok(()),
         read => read,
     }
+}
+
+/// The same of a range of an ordered table, also for where its leaves are: so many keys at a time, since there may be many.
+pub(crate) async fn glance_range<K: OrderedKey, V: Record>(
+    session: &mut Session,
+    table: &Ordered<K, V>,
+    range: RangeInclusive<K>,
+    page: usize,
+) -> Result<(), Error> {
+    let (from, to) = range.into_inner();
+    let mut next = Some(Bound::Included(from));
+    while let Some(from) = next.take() {
+        let read = glance(session, async |tx| {
+            let found = table.scan(tx, (from, Bound::Included(to)), page).await?;
+            next = found.get(page - 1).map(|(last, _)| Bound::Excluded(*last));
+            Ok(())
+        });
+        read.await?;
+    }
+    Ok(())
 }
 
 /// One of several, drawn by its share in percent.

@@ -36,11 +36,10 @@ mod transactions;
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use remora::{Cluster, Error, Key, OpenError, OrderedKey, Protocol, Record, Session, Table, TransactionOptions};
+use remora::{Cluster, Error, Key, OpenError, Protocol, Record, Session, Table, TransactionOptions};
 
 pub use draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Wanted, Who};
 pub use transactions::{Ordered, Paid, Status};
@@ -48,7 +47,7 @@ pub use transactions::{Ordered, Paid, Status};
 use crate::guestbook::{LEDGER_WORDS, Ledger, PARAMETERS, Parameters};
 use crate::report::Invariant;
 use crate::sizing::{self, Setting};
-use crate::{After, Prng, Workload, draw_from, glance};
+use crate::{After, Prng, Workload, draw_from, glance, glance_range};
 use population::Population;
 use schema::{Capacity, Tables};
 
@@ -344,20 +343,18 @@ impl Tpcc {
     /// Reads what belongs to a district: see [`Workload::warm`].
     async fn warm_district(&self, session: &mut Session, w_id: u16, d_id: u8) -> Result<(), Error> {
         let (customers, tables) = (self.scale.customers, &self.tables);
+        const PAGE: usize = 1_000;
         let oldest = self.oldest(w_id, d_id).load(Ordering::Relaxed);
         touch(session, &tables.district, [(w_id, d_id)].into_iter()).await?;
         touch(session, &tables.customer, (1..=customers).map(|c_id| (w_id, d_id, c_id))).await?;
-        touch_range(
-            session,
-            &tables.by_name,
-            ((w_id, d_id), 0, [0; 16], 0),
-            ((w_id, d_id), u16::MAX, [255; 16], u16::MAX),
-        )
-        .await?;
-        touch_range(session, &tables.by_customer, (w_id, d_id, 0, 0), (w_id, d_id, u16::MAX, u32::MAX)).await?;
-        touch_range(session, &tables.order, (w_id, d_id, 0), (w_id, d_id, u32::MAX)).await?;
-        touch_range(session, &tables.new_order, (w_id, d_id, oldest), (w_id, d_id, u32::MAX)).await?;
-        touch_range(session, &tables.order_line, (w_id, d_id, oldest, 0), (w_id, d_id, u32::MAX, u8::MAX)).await
+        let names = ((w_id, d_id), 0, [0; 16], 0)..=((w_id, d_id), u16::MAX, [255; 16], u16::MAX);
+        glance_range(session, &tables.by_name, names, PAGE).await?;
+        let by_customer = (w_id, d_id, 0, 0)..=(w_id, d_id, u16::MAX, u32::MAX);
+        glance_range(session, &tables.by_customer, by_customer, PAGE).await?;
+        glance_range(session, &tables.order, (w_id, d_id, 0)..=(w_id, d_id, u32::MAX), PAGE).await?;
+        glance_range(session, &tables.new_order, (w_id, d_id, oldest)..=(w_id, d_id, u32::MAX), PAGE).await?;
+        let lines = (w_id, d_id, oldest, 0)..=(w_id, d_id, u32::MAX, u8::MAX);
+        glance_range(session, &tables.order_line, lines, PAGE).await
     }
 }
 
@@ -383,26 +380,6 @@ async fn touch<K: Key + Clone, V: Record>(
         });
         read.await?;
     }
-}
-
-/// The same for a range of an ordered table, also for where its leaves are.
-async fn touch_range<K: OrderedKey, V: Record>(
-    session: &mut Session,
-    table: &remora::Ordered<K, V>,
-    from: K,
-    to: K,
-) -> Result<(), Error> {
-    const BATCH: usize = 1_000;
-    let mut next = Some(Bound::Included(from));
-    while let Some(from) = next.take() {
-        let read = glance(session, async |tx| {
-            let found = table.scan(tx, (from, Bound::Included(to)), BATCH).await?;
-            next = found.get(BATCH - 1).map(|(last, _)| Bound::Excluded(*last));
-            Ok(())
-        });
-        read.await?;
-    }
-    Ok(())
 }
 
 impl Workload for Tpcc {

@@ -35,7 +35,6 @@ mod row;
 use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use remora::{
@@ -47,7 +46,7 @@ use remora_fabric::splitmix;
 use crate::guestbook::{self, LEDGER_WORDS, Ledger, PARAMETERS};
 use crate::report::Invariant;
 use crate::sizing::{self, Setting, TableSize};
-use crate::{After, Prng, Workload, glance};
+use crate::{After, Prng, Workload, glance, glance_range};
 pub use draw::{Distribution, Kind, Mix, Zipf};
 use draw::{Draw, INSERTED, Keys};
 pub use order::InsertOrder;
@@ -197,23 +196,6 @@ impl<const WORDS: usize> Rows<WORDS> {
                 (tables, tree.fault)
             }
         })
-    }
-}
-
-impl<const WORDS: usize> Tree<WORDS> {
-    /// Reads what is between two places, some rows at a time: beside those that were loaded there may be many others.
-    async fn visit(&self, session: &mut Session, places: RangeInclusive<u64>) -> Result<(), Error> {
-        const PAGE: usize = 128;
-        let mut next = Some(*places.start());
-        while let Some(first) = next.take() {
-            let read = glance(session, async |tx| {
-                let found = self.table.scan(tx, first..=*places.end(), PAGE).await?;
-                next = found.get(PAGE - 1).and_then(|(last, _)| last.checked_add(1));
-                Ok(())
-            });
-            read.await?;
-        }
-        Ok(())
     }
 }
 
@@ -586,6 +568,7 @@ impl Workload for Ycsb {
 
     async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
         const BATCH: u64 = 32;
+        const PAGE: usize = 128;
         let records = u128::from(self.records());
         let bound = |part: u64| (records * u128::from(part) / u128::from(parts)) as u64;
         let (first, end) = (bound(part), bound(part + 1));
@@ -601,7 +584,10 @@ impl Workload for Ycsb {
                     });
                     read.await?;
                 }
-                Rows::Ordered(tree) => tree.visit(session, tree.order.places(batch, self.records())).await?,
+                // Beside those that were loaded there may be many others.
+                Rows::Ordered(Tree { table, order }) => {
+                    glance_range(session, table, order.places(batch, self.records()), PAGE).await?;
+                }
             });
         }
         Ok(())

@@ -8,7 +8,6 @@
 //! Different from the text: fewer accounts ([`Scale`]), and warehouses with fewer customers and items; a transaction's independent reads go out together also in
 //! execution, where the text's study sends one after the other; locks are freed by CAS, not by WRITE.
 
-use std::thread;
 use std::time::Duration;
 
 use remora::floors::txn::{Execute, Locks, Primitive, Primitives};
@@ -18,7 +17,7 @@ use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tpcc::{self, NewOrders, Room, Tpcc};
 use remora_workload::{LatencyUs, Setting};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, run_all, violated};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::plot::{Labels, Series};
 
@@ -54,7 +53,7 @@ impl Scale {
             coroutines: vec![1, 4, 8],
             warmup: Duration::from_micros(300),
             measure: Duration::from_millis(1),
-            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            parallel: super::parallel(),
             seed,
         }
     }
@@ -306,9 +305,7 @@ struct Results<'a> {
 
 impl Results<'_> {
     fn at(&self, point: Point) -> &Measurement {
-        let found = self.runs.iter().find(|(ran, ..)| *ran == point);
-        let Some((_, measurement)) = found else { unreachable!("{} was not run", name(point)) };
-        measurement
+        measured(self.runs, &point)
     }
 
     /// A protocol on all machines, under every load.

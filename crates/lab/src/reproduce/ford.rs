@@ -9,7 +9,6 @@
 //! Remora's others, and FORD is Remora's, with its corrections. The text does not say under which load its figures were
 //! taken: here they are compared under the lightest one, where nothing queues, and peaks stand beside.
 
-use std::thread;
 use std::time::Duration;
 
 use remora::floors::txn::Primitives;
@@ -20,7 +19,7 @@ use remora_workload::tatp::{Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Tpcc};
 use remora_workload::{Setting, TypeReport};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, run_all, violated};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::plot::{Labels, Series};
 
@@ -78,7 +77,7 @@ impl Scale {
             tpcc: tpcc::Scale::full(8),
             warmup: Duration::from_millis(1),
             measure: Duration::from_millis(8),
-            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            parallel: super::parallel(),
             seed,
         }
     }
@@ -303,10 +302,7 @@ const END_TO_END: [Published; 6] = [
 
 impl Results<'_> {
     fn at(&self, kind: Kind, protocol: Protocol, load: Load) -> &Measurement {
-        let point = Point { kind, protocol, load };
-        let found = self.runs.iter().find(|(ran, _)| *ran == point);
-        let Some((_, measurement)) = found else { unreachable!("{} was not run", name(&point)) };
-        measurement
+        measured(&self.runs, &Point { kind, protocol, load })
     }
 
     /// The load under which a system commits most.

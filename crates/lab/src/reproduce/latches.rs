@@ -6,7 +6,6 @@
 //! those of a WRITE, the simulator tears what a NIC may tear; so what the incorrect schemes lose is counted, not argued.
 
 use std::hint::black_box;
-use std::thread;
 use std::time::Instant;
 
 use remora::floors::sync::{FetchedRecord, IMAGE_AT, Life, RecordShape, TransactionId, Version, layout};
@@ -15,7 +14,7 @@ use remora_fabric::{Address, FabricError, LINE_BYTES, NodeId, RegionId, WORD_BYT
 use remora_workload::Prng;
 use zerocopy::IntoBytes;
 
-use super::{ReproduceError, Reproduction, Row, run_all};
+use super::{ReproduceError, Reproduction, Row, measured, run_all};
 use crate::hardware::rig::{Client, NODE_BYTES, Rig};
 use crate::latches::{Item, Latching, Reading, Unlatch, change};
 use crate::plot::{Labels, Series};
@@ -37,8 +36,7 @@ impl Scale {
     /// The text's cluster.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
-        let parallel = thread::available_parallelism().map_or(1, usize::from).min(2);
-        Scale { workers: [1, 8, 32, 128], measure_us: 400, parallel, seed }
+        Scale { workers: [1, 8, 32, 128], measure_us: 400, parallel: super::parallel(), seed }
     }
 
     /// Fewer workers: for directions.
@@ -146,10 +144,14 @@ fn run(scale: &Scale, point: Point) -> Result<f64, ReproduceError> {
         Does::Read(how) | Does::Torn(how) => how.scheme(),
         _ => Reading::Lines.scheme(),
     };
-    let shape = RecordShape::of(&layout(0, point.bytes, scheme).map_err(|_| ReproduceError::NoProfile(PROFILE))?);
+    let shape = RecordShape::of(&layout(0, point.bytes, scheme).map_err(ReproduceError::Record)?);
     let lines = |bytes: usize| bytes.next_multiple_of(LINE_BYTES) as u64;
-    // Eight bytes more, so that latches do not share the slots of the NIC's table of locks.
-    let stride = if is_record { lines(shape.record_bytes()) } else { lines(point.bytes + WORD_BYTES) + 8 };
+    let stride = match point.does {
+        Does::Detect => lines(point.bytes),
+        _ if is_record => lines(shape.record_bytes()),
+        // Eight bytes more, so that latches do not share the slots of the NIC's table of locks.
+        _ => lines(point.bytes + WORD_BYTES) + 8,
+    };
     let tuples = if is_torn { HOT_RECORDS } else { (NODE_BYTES / stride - 1).min(TUPLES) } * u64::from(point.nodes);
     let ranks = Ranks::new(tuples, f64::from(point.skew) / 10.0);
     let body = async |client: &Client<'_>| {
@@ -192,7 +194,6 @@ async fn operate(client: &Client<'_>, point: Point, at: Address, shape: &RecordS
             return Ok(if value.iter().any(|word| *word != value[0]) { 1.0 } else { 0.0 });
         }
         Does::Detect => {
-            let at = Address { offset: at.offset / LINE_BYTES as u64 * LINE_BYTES as u64, ..at };
             let mut round = lane.round();
             if client.number == 0 {
                 round.write_words(at, &vec![lane.now(); words]);
@@ -310,10 +311,7 @@ struct Results<'a> {
 
 impl Results<'_> {
     fn of(&self, point: Point) -> f64 {
-        let Some((_, measured)) = self.ran.iter().find(|(ran, _)| *ran == point) else {
-            unreachable!("{point:?} was not run")
-        };
-        *measured
+        *measured(&self.ran, &point)
     }
 
     fn one(&self, does: Does, bytes: usize, workers: usize) -> f64 {

@@ -9,7 +9,6 @@
 //! The operations are transactions here (`Ordered`), which the text's are not: what a lookup has read on its way is validated.
 //! Its clients remember nothing; a row of clients that remember where leaves are stands beside.
 
-use std::thread;
 use std::time::Duration;
 
 use remora::{
@@ -22,7 +21,7 @@ use remora_workload::ycsb::{InsertOrder, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, run_all, violated};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::plot::{Labels, Series};
 
@@ -76,7 +75,7 @@ impl Scale {
             shares: [0.001, 0.01],
             warmup: Duration::from_micros(500),
             measure: Duration::from_millis(4),
-            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            parallel: super::parallel(),
             seed,
         }
     }
@@ -395,10 +394,7 @@ struct Results<'a> {
 
 impl Results<'_> {
     fn at(&self, system: System, mix: Mix, clients: Clients, skewed: bool) -> &Measurement {
-        let point = Point { system, mix, clients, skewed };
-        let found = self.runs.iter().find(|(ran, _)| *ran == point);
-        let Some((_, measurement)) = found else { unreachable!("{} was not run", point.name()) };
-        measurement
+        measured(&self.runs, &Point { system, mix, clients, skewed })
     }
 
     fn rows(&self) -> Vec<Row> {

@@ -9,7 +9,6 @@
 //!
 //! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, inserts that split leaves.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::floors::index::learned::{Learned, Size};
@@ -19,7 +18,7 @@ use remora_fabric::sim::{Deployment, Profile, SimOptions};
 use remora_workload::ycsb::{self, Distribution, InsertOrder, Kind, Mix, Ycsb, Zipf};
 use remora_workload::{Prng, Setting};
 
-use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, run_all, violated};
+use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::hardware::rig::{Client, Rig};
 use crate::plot::{Labels, Series};
@@ -59,7 +58,7 @@ impl Scale {
             of_tables: 6,
             measure_us: 400,
             measure: Duration::from_millis(2),
-            parallel: thread::available_parallelism().map_or(1, usize::from).min(2),
+            parallel: super::parallel(),
             seed,
         }
     }
@@ -418,17 +417,11 @@ struct Results<'a> {
 
 impl Results<'_> {
     fn bare(&self, way: Way, is_zipf: bool, machines: Option<usize>) -> f64 {
-        let point = Bare { way, is_zipf, machines };
-        let found = self.bare.iter().find(|(ran, _)| *ran == point);
-        let Some((_, measured)) = found else { unreachable!("{point:?} was not run") };
-        *measured
+        *measured(&self.bare, &Bare { way, is_zipf, machines })
     }
 
     fn table(&self, memory: Memory, workload: Workload) -> &Measurement {
-        let point = InTable { memory, workload };
-        let found = self.tables.iter().find(|(ran, _)| *ran == point);
-        let Some((_, measured)) = found else { unreachable!("{} was not run", name(&point)) };
-        measured
+        measured(&self.tables, &InTable { memory, workload })
     }
 
     fn rows(&self) -> Vec<Row> {

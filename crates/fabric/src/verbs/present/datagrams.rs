@@ -297,9 +297,9 @@ impl Office {
 
     /// Sends a datagram that carries nothing. If it cannot yet, it is still due.
     fn tell(&mut self, place: usize) -> io::Result<()> {
+        let may_post = self.may_post();
         let desk = &mut self.desks[place];
         let slot = (desk.told % TELL_SLOTS) as usize;
-        let may_post = self.posted - self.completed < self.pair.send_max() as u64;
         if desk.tells[slot] > self.completed || !may_post || desk.peer.is_none() {
             return Ok(());
         }
