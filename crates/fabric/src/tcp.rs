@@ -185,8 +185,7 @@ impl Cluster {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let shm = Capabilities { partitions: true, ..CAPABILITIES };
-        self.options.rdma.as_ref().map_or(shm, Device::capabilities)
+        self.options.rdma.as_ref().map_or(CAPABILITIES, Device::capabilities)
     }
 
     fn all(&self) -> impl Iterator<Item = NodeId> + use<> {

@@ -110,10 +110,8 @@ pub struct RpcHandler {
     host: Host,
     /// Shards whose primary this node is, with their table's discipline and bytes of a key; looked up in the catalog when first asked for.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
-    /// Of the catalog that they were looked up in.
-    generation: u64,
-    /// Whether a shard was looked up there in vain.
-    in_vain: bool,
+    /// When the catalog was looked at in vain: its generation.
+    looked: Option<u64>,
     descent: Descent,
 }
 
@@ -121,23 +119,17 @@ impl RpcHandler {
     /// For a node's memory.
     #[must_use]
     pub fn new(region: Arc<Region>) -> RpcHandler {
-        let (host, shards, descent) = Default::default();
-        RpcHandler { region, host, shards, generation: 0, in_vain: false, descent }
+        RpcHandler { region, host: Host::default(), shards: HashMap::new(), looked: None, descent: Descent::default() }
     }
 
     fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
-        let words = self.region.words();
-        let generation = metadata::generation_local(words);
-        if self.generation != generation {
-            // What was the primary may be so no longer.
-            (self.generation, self.in_vain) = (generation, false);
-            self.shards.clear();
-        }
         if let Some(known) = self.shards.get(&id) {
             return Some(*known);
         }
+        let words = self.region.words();
         // Garbage from a client must not have the catalog decoded again and again.
-        if self.in_vain {
+        let generation = metadata::generation_local(words);
+        if self.looked == Some(generation) {
             return None;
         }
         let node = identity::local(words)?.number;
@@ -149,7 +141,7 @@ impl RpcHandler {
         });
         match found {
             Some(found) => drop(self.shards.insert(id, found)),
-            None => self.in_vain = true,
+            None => self.looked = Some(metadata.generation),
         }
         found
     }

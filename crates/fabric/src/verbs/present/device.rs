@@ -106,7 +106,6 @@ impl Device {
             atomic_writes: false,
             flush: Flush::Visible,
             revoke: true,
-            partitions: true,
         }
     }
 }
