@@ -9,7 +9,6 @@ mod campaign;
 mod check;
 mod connected;
 mod drill;
-mod etcd;
 mod hardware;
 mod keygen;
 mod litmus;
