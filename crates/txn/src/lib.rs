@@ -52,6 +52,7 @@ mod session;
 mod sets;
 mod tree;
 mod tx;
+mod vcache;
 
 pub use applier::Applier;
 pub use error::{Abort, Limit, Stop};
@@ -63,3 +64,4 @@ pub use session::{Session, SessionConfig, TransactOptions};
 pub use sets::{Intent, Slot};
 pub use tree::Located;
 pub use tx::Tx;
+pub use vcache::VersionCache;
