@@ -37,5 +37,5 @@ mod watch;
 
 pub use configuration::{Configuration, ConfigurationError, InMemory, RecoveredClients};
 pub use file::LockedFile;
-pub use membership::{Fenced, Membership, OtherCache, Standing};
+pub use membership::{Fenced, Membership, Standing};
 pub use watch::LeaseWatch;

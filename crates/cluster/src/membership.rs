@@ -34,11 +34,6 @@ pub enum Standing {
 #[error("client {0} was taken for dead, and what it had begun was ended by another: connect again")]
 pub struct Fenced(pub u32);
 
-/// Tables have one version cache: this client, of another one, has neither left nor been recovered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("client {0} validates by another version cache, and has neither left nor been recovered")]
-pub struct OtherCache(pub u32);
-
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Member {
     standing: Standing,
@@ -50,9 +45,6 @@ struct Member {
     /// Its process, where others can tell whether that has ended.
     #[serde(default)]
     process: Option<u64>,
-    /// The version cache that it publishes in, if it does.
-    #[serde(default)]
-    vcache: Option<u32>,
     verdicts: Verdicts,
 }
 
@@ -73,29 +65,10 @@ impl Membership {
     /// A new incarnation, at rest: its lease begins to run with its first renewal. `process` is the configuration's name for
     /// its process ([`Configuration::process`](crate::Configuration::process)).
     pub fn join(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
-        let (standing, verdicts) = (Standing::Alive, Verdicts::default());
-        let member = Member { standing, renewals: 0, lease_ns, resting: true, process, vcache: None, verdicts };
+        let verdicts = Verdicts::default();
+        let member = Member { standing: Standing::Alive, renewals: 0, lease_ns, resting: true, process, verdicts };
         self.members.entry(client).or_insert(member);
         self.generation += 1;
-    }
-
-    /// The same for a client that publishes in a version cache, which has the number of some client of its process: of all who
-    /// publish somewhere, those of one cache only may be there, until what the others had begun has ended.
-    pub fn join_to_publish(
-        &mut self,
-        client: u32,
-        lease_ns: Nanos,
-        process: Option<u64>,
-        vcache: u32,
-    ) -> Result<(), OtherCache> {
-        let may_write = |member: &Member| matches!(member.standing, Standing::Alive | Standing::Suspected { .. });
-        let other = |member: &Member| member.vcache.is_some_and(|other| other != vcache) && may_write(member);
-        if let Some((other, _)) = self.members.iter().find(|(_, member)| other(member)) {
-            return Err(OtherCache(*other));
-        }
-        self.join(client, lease_ns, process);
-        self.members.entry(client).and_modify(|member| member.vcache = Some(vcache));
-        Ok(())
     }
 
     /// A sign of life.
@@ -277,22 +250,6 @@ mod tests {
         assert_eq!(all.charges(3).collect::<Vec<_>>(), [1, 2, 4]);
         assert_eq!(all.recovered(1, 2, Verdicts::default()), Err(Fenced(2)), "the earlier recoverer decides nothing");
         assert_eq!(all.standing(4), Some(Standing::Recovered { by: 3 }), "what was decided stays decided");
-    }
-
-    #[test]
-    fn tables_have_one_version_cache_at_a_time() {
-        let mut all = alive(&[1, 9]);
-        all.join_to_publish(2, LEASE, None, 1).unwrap();
-        all.join_to_publish(3, LEASE, None, 1).unwrap();
-        let join = |all: &mut Membership, client| all.join_to_publish(client, LEASE, None, 9);
-        assert_eq!(join(&mut all, 10), Err(OtherCache(2)));
-        all.leave(2).unwrap();
-        assert_eq!(join(&mut all, 10), Err(OtherCache(3)));
-        all.suspect(3, 9).unwrap();
-        assert_eq!(join(&mut all, 10), Err(OtherCache(3)), "what it had begun may still commit");
-        all.recovered(3, 9, Verdicts::default()).unwrap();
-        assert_eq!((join(&mut all, 10), all.standing(10)), (Ok(()), Some(Standing::Alive)));
-        assert_eq!(all.join_to_publish(11, LEASE, None, 1), Err(OtherCache(10)), "nor does the old one come back");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remora_cluster::{Configuration, InMemory};
@@ -18,7 +18,7 @@ use remora_memory::{
     Fingerprint, MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
 use remora_txn::recovery::Rollback;
-use remora_txn::{Applier, Inspection, Protocol, RpcHandler, VersionCache, inspect};
+use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
 
 use zerocopy::IntoBytes;
 
@@ -115,7 +115,6 @@ struct Inner {
     announced_to: Option<Arc<dyn Configuration>>,
     tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
     metadata: Mutex<Metadata>,
-    vcache: OnceLock<Arc<VersionCache>>,
 }
 
 /// A record as its bytes.
@@ -196,7 +195,6 @@ impl Cluster {
             announced_to: None,
             tables: Mutex::default(),
             metadata: Mutex::default(),
-            vcache: OnceLock::new(),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
         Ok(Cluster {
@@ -226,7 +224,6 @@ impl Cluster {
             announced_to: configuration.clone(),
             tables: Mutex::default(),
             metadata: Mutex::default(),
-            vcache: OnceLock::new(),
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
@@ -490,18 +487,6 @@ impl Cluster {
     #[must_use]
     pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
         Cluster { protocol, ..self.clone() }
-    }
-
-    /// The version cache that all workers of this cluster share that validate locally (`ford-local`), made by the first call
-    /// of about so many bytes: by the first of them of [`VersionCache::BYTES`]. Tables have one: workers of another
-    /// [`Cluster::connect`], also of this process, are refused while one of these is there.
-    pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
-        self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes)))
-    }
-
-    /// Of its own client.
-    pub(crate) fn incarnation(&self) -> u32 {
-        self.inner.admin.incarnation
     }
 
     /// Who of its clients is alive, and who recovers the others. `None` where nothing says so: clients of other processes

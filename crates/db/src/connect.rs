@@ -238,7 +238,7 @@ impl Cluster {
         let configuration = configuration(&nodes, options.configuration.as_deref(), cluster)?;
         let fabric = remote.fabric();
         let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-            register(lane, count, 0, configuration.as_ref(), None, None).await
+            register(lane, count, 0, configuration.as_ref(), None).await
         });
         let admin = admin.map_err(named)?.map_err(blame)?;
         let options =

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_cluster::{Configuration, OtherCache};
+use remora_cluster::Configuration;
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{ClientId, Lane, Nanos};
 use remora_memory::{MemoryError, Registration};
 use remora_sync::TransactionId;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Observer, SessionConfig, TransactOptions, VersionCache};
+use remora_txn::{Observer, SessionConfig, TransactOptions};
 
 use crate::cluster::Cluster;
 use crate::error::{Error, OpenError};
@@ -118,13 +118,8 @@ impl Worker {
     fn add_client(&mut self, cluster: &Cluster, options: WorkerOptions, coroutines: usize) -> Result<(), OpenError> {
         let nodes = cluster.fabric().nodes();
         let (configuration, lease) = (cluster.configuration(), cluster.lease_ns());
-        let vcache = cluster.protocol().validates_locally().then(|| cluster.version_cache(VersionCache::BYTES).clone());
-        let publishes_in = vcache.as_ref().map(|_| cluster.incarnation());
-        if publishes_in.is_some() && configuration.is_none() {
-            return Err(MemoryError::NeedsConfiguration(cluster.protocol().name()).into());
-        }
         let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
-            register(lane, nodes, coroutines, configuration, lease, publishes_in).await
+            register(lane, nodes, coroutines, configuration, lease).await
         })??;
         let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation))?;
         endpoint.yield_after_rounds(options.yield_after_rounds);
@@ -133,7 +128,7 @@ impl Worker {
         let keeper = configuration
             .cloned()
             .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
-        let config = SessionConfig { protocol, epoch, nodes, sequence, vcache };
+        let config = SessionConfig { protocol, epoch, nodes, sequence };
         for ring in 0..coroutines {
             let seed = options.seed.wrapping_mul(1009).wrapping_add(self.sessions.len() as u64);
             let lane = self.worker.lane(&endpoint, seed).expect("lanes were counted");
@@ -264,28 +259,20 @@ impl Drop for Worker {
     }
 }
 
-/// Registers a client, whom the configuration knows before it takes anything; with the version cache that it publishes in.
+/// Registers a client, whom the configuration knows before it takes anything.
 pub(crate) async fn register(
     lane: &Lane,
     nodes: u16,
     lanes: usize,
     configuration: Option<&Arc<dyn Configuration>>,
     lease: Option<Nanos>,
-    publishes_in: Option<u32>,
 ) -> Result<Registration, MemoryError> {
     let announce = |incarnation| {
         let Some(configuration) = configuration else { return Ok(()) };
         let lease = lease.unwrap_or(u64::MAX / 2);
         let process = configuration.process();
-        let joined = configuration.change(|membership| match publishes_in {
-            Some(vcache) => membership.join_to_publish(incarnation, lease, process, vcache),
-            None => {
-                membership.join(incarnation, lease, process);
-                Ok(())
-            }
-        });
-        let joined = joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        joined.map_err(|OtherCache(client)| MemoryError::OtherVersionCache(client))
+        let joined = configuration.change(|membership| membership.join(incarnation, lease, process));
+        joined.map_err(|error| MemoryError::Configuration(error.to_string()))
     };
     Registration::connect_announced(lane, nodes, lanes, announce).await
 }

@@ -7,9 +7,6 @@
 //! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can hide what another one
 //! shows.
 //!
-//! Where transactions are validated locally, all clients share one version cache: they stand for threads of one process,
-//! though each has a network of its own, and dies alone while the process lives on.
-//!
 //! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
 //! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
 //! run somebody recovers all who are gone, asks what became of each transaction whose answer was lost, and reads every
@@ -33,6 +30,7 @@ use std::time::Duration;
 
 use ranges::Ranges;
 use registers::Registers;
+use remora::floors::memory::Discipline;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session};
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
@@ -122,7 +120,7 @@ pub struct Case {
     pub protocol: Protocol,
     /// Faults by name, each of which happens at least once in this run.
     pub faults: Vec<String>,
-    /// Clients, each on a machine of its own; those that validate locally are threads of one process all the same.
+    /// Clients, each on a machine of its own.
     pub clients: usize,
     /// Coroutines of each.
     pub coroutines: usize,
@@ -421,8 +419,6 @@ fn whole(tables: &[Inspection], settled: bool) -> Invariant {
 const ATTEMPTS: u32 = 8;
 /// How long a client may be silent until others take it for dead; or nobody watches.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
-/// Bytes of a version cache: one bucket, which drops nearly everything; some; more than there is to know.
-const VCACHES: [usize; 3] = [64, 512, 1 << 20];
 /// How often a spare client looks whether it is needed.
 const SPARE_LOOKS: Nanos = 20_000;
 /// Bytes of a memory node, but for TPC-C.
@@ -473,9 +469,6 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let needed = case.load == Load::Ranges && case.faults.iter().any(|fault| fault == "crash");
     let lease = lease.or(LEASES.into_iter().flatten().max().filter(|_| needed).map(Duration::from_nanos));
     let cluster = cluster.with_lease(lease);
-    if case.protocol.validates_locally() {
-        cluster.version_cache(VCACHES[random.below(VCACHES.len() as u64) as usize]);
-    }
     let tables = Tables::load(case, &cluster, &mut random)?;
     let lines = Shared::default();
     let file = HistoryFile::durable(lines.clone());
@@ -831,7 +824,7 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
     }
     // The entries of other workloads are so small that no stall is long enough.
     let fills = case.load == Load::Registers
-        && !case.protocol.discipline().is_in_place()
+        && case.protocol.discipline() != Discipline::IN_PLACE
         && case.faults.iter().any(|fault| fault == "stall");
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());

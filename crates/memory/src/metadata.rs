@@ -132,8 +132,7 @@ pub struct Discipline {
     pub lock: u8,
     /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the request of clients.
     pub atomics: u8,
-    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every replica in place; 3 = the
-    /// same, and every writer publishes its versions in the one version cache that the table's readers validate by.
+    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every replica in place.
     pub replication: u8,
     /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole write set with old values.
     pub log: u8,
@@ -146,15 +145,6 @@ impl Discipline {
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
     /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
     pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
-    /// The same where what is only read is validated by a version cache, without a look at memory: who does not publish there
-    /// must not write. Preset `ford-local`.
-    pub const IN_PLACE_LOCAL: Discipline = Discipline { replication: 3, ..Discipline::IN_PLACE };
-
-    /// Whether clients install on every replica in place, and log old values.
-    #[must_use]
-    pub fn is_in_place(self) -> bool {
-        matches!(self, Discipline::IN_PLACE | Discipline::IN_PLACE_LOCAL)
-    }
 }
 
 /// What finds a table's records.
@@ -177,11 +167,8 @@ impl std::fmt::Display for Discipline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = |known: &'static str, code: u8| if code == 1 { known.to_owned() } else { format!("#{code}") };
         let atomics = if self.atomics == 2 { "the node's CPU".to_owned() } else { name("NIC atomics", self.atomics) };
-        let replication = match self.replication {
-            2 => "replicas in place".to_owned(),
-            3 => "replicas in place, versions published in one cache".to_owned(),
-            code => name("redo rings", code),
-        };
+        let replication =
+            if self.replication == 2 { "replicas in place".to_owned() } else { name("redo rings", self.replication) };
         write!(
             f,
             "{} locks, changed by {}, {}, log format {}",

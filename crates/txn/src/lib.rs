@@ -52,7 +52,6 @@ mod session;
 mod sets;
 mod tree;
 mod tx;
-mod vcache;
 
 pub use applier::Applier;
 pub use error::{Abort, Limit, Stop};
@@ -64,4 +63,3 @@ pub use session::{Session, SessionConfig, TransactOptions};
 pub use sets::{Intent, Slot};
 pub use tree::Located;
 pub use tx::Tx;
-pub use vcache::VersionCache;

@@ -54,15 +54,6 @@ pub enum Mutant {
     InsertLeavesHeader,
     /// FORD's lean release makes backups visible by WRITE. Rule R11b.
     ShowByWrite,
-    /// Localized validation: versions are published behind the validation of what was only read. Trap T2.
-    PublishBehindValidation,
-    /// Localized validation: versions are published behind the commit round. Trap T2.
-    PublishBehindCommit,
-    /// Localized validation: the version cache forgets what was published of a record that it drops. Trap T19.
-    ForgetEvicted,
-    /// Localized validation: a record of which something else was published than was read is refused without a look at its
-    /// primary. Trap T6.
-    RefuseOtherVersions,
     // From here on: of recovery, or nothing without it, or too rare for a campaign.
     /// A slot that has been prepared for an insert is taken back by who had it prepared, and by nobody who has it locked
     /// at that time for the record that lay there before.
@@ -130,7 +121,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 55] = [
+    pub const ALL: [Mutant; 51] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -152,10 +143,6 @@ impl Mutant {
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
         Mutant::ShowByWrite,
-        Mutant::PublishBehindValidation,
-        Mutant::PublishBehindCommit,
-        Mutant::ForgetEvicted,
-        Mutant::RefuseOtherVersions,
         Mutant::LeavePrepared,
         Mutant::FreeForeignLocks,
         Mutant::VisibleAtOnce,
@@ -199,10 +186,6 @@ impl Mutant {
         };
         match self {
             Mutant::ShowByWrite => protocol.needs_atomic_writes(),
-            Mutant::PublishBehindValidation
-            | Mutant::PublishBehindCommit
-            | Mutant::ForgetEvicted
-            | Mutant::RefuseOtherVersions => protocol.validates_locally(),
             _ if self as usize >= LeavePrepared as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))

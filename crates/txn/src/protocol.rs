@@ -180,14 +180,13 @@ impl From<Discipline> for Primitive {
 
 impl Protocol {
     /// All that have a name of their own: all but studies.
-    pub const ALL: [Protocol; 8] = [
+    pub const ALL: [Protocol; 7] = [
         Protocol::Farm,
         Protocol::Fasst,
         Protocol::DrtmR,
         Protocol::DrtmH,
         Protocol::FORD,
         Protocol::FORD_LEAN,
-        Protocol::FORD_LOCAL,
         Protocol::Unsynchronized,
     ];
 
@@ -203,8 +202,6 @@ impl Protocol {
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
     /// FORD with its lean release.
     pub const FORD_LEAN: Protocol = Protocol::Ford(Ford { lean: true, ..Ford::WHOLE });
-    /// FORD with localized validation.
-    pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford { local: true, ..Ford::WHOLE });
 
     /// Its name on the command line.
     #[must_use]
@@ -214,7 +211,6 @@ impl Protocol {
             Protocol::Fasst => "fasst",
             Protocol::DrtmR => "drtm-r",
             Protocol::DrtmH => "drtm-h",
-            Protocol::Ford(Ford { local: true, .. }) => "ford-local",
             Protocol::Ford(Ford { lean: true, .. }) => "ford-lean",
             Protocol::Ford(_) => "ford",
             Protocol::Study(primitives) => {
@@ -235,12 +231,6 @@ impl Protocol {
     #[must_use]
     pub fn needs_atomic_writes(self) -> bool {
         matches!(self, Protocol::Ford(Ford { lean: true, .. }))
-    }
-
-    /// Whether its clients share a [`VersionCache`](crate::VersionCache), and its tables have but one.
-    #[must_use]
-    pub fn validates_locally(self) -> bool {
-        matches!(self, Protocol::Ford(Ford { local: true, .. }))
     }
 
     /// Whether its transactions are transactions.
@@ -266,7 +256,6 @@ impl Protocol {
     #[must_use]
     pub fn discipline(self) -> Discipline {
         match (self, self.primitives().locks) {
-            (Protocol::Ford(Ford { local: true, .. }), _) => Discipline::IN_PLACE_LOCAL,
             (Protocol::Ford(_), _) => Discipline::IN_PLACE,
             (_, Locks::Nic) => Discipline::OCC_ONE_SIDED,
             (_, Locks::Cpu { .. }) => Discipline::OCC_CALLS,

@@ -20,7 +20,6 @@ use crate::protocol::{Check, Protocol};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
 use crate::tx::{Attempt, Tx};
-use crate::vcache::VersionCache;
 
 /// What a session needs beside its lane.
 #[derive(Clone, Debug)]
@@ -33,8 +32,6 @@ pub struct SessionConfig {
     pub nodes: u16,
     /// The next sequence number, shared by the sessions of one client incarnation.
     pub sequence: Rc<Cell<u64>>,
-    /// Of a protocol that validates locally: the one cache of its tables.
-    pub vcache: Option<Arc<VersionCache>>,
 }
 
 /// Of one transaction.
@@ -77,8 +74,6 @@ pub(crate) struct State {
     pub(crate) released: LockWord,
     /// Where undo entries are put in the rings.
     pub(crate) undo: UndoWindow,
-    /// By which it validates, if its protocol does so locally.
-    pub(crate) vcache: Option<Arc<VersionCache>>,
     /// What has been sent to each node: by it the replica to read from is chosen.
     pub(crate) load: Vec<u64>,
     owner: u32,
@@ -231,7 +226,6 @@ impl Session {
             sample_phases: false,
             released: LockWord::FREE,
             undo: UndoWindow::default(),
-            vcache: config.vcache.filter(|_| config.protocol.validates_locally()),
             load: vec![0; config.nodes.into()],
             owner: client.incarnation,
             sequence: config.sequence,

@@ -14,7 +14,7 @@ use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
 use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{Pointer, clients, node};
+use remora::floors::memory::{Discipline, clients, node};
 use remora::{
     Cluster, ClusterOptions, Device, DeviceOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions,
     TransactionId,
@@ -39,8 +39,6 @@ macro_rules! every_protocol {
             fn ford() { super::$test(remora::Protocol::FORD); }
             #[test]
             fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
-            #[test]
-            fn ford_local() { super::$test(remora::Protocol::FORD_LOCAL); }
         }
     )* };
 }
@@ -223,7 +221,7 @@ pub fn shard_of<V>(table: &Table<u64, V>, key: u64) -> u16 {
 pub fn participants<V>(table: &Table<u64, V>, key: u64) -> Vec<NodeId> {
     let replicas = table.untyped().shard_replicas(shard_of(table, key));
     // Where backups follow a log, the primary takes part only if it is the only copy.
-    let in_place = table.untyped().entry().spec.discipline.is_in_place();
+    let in_place = table.untyped().entry().spec.discipline == Discipline::IN_PLACE;
     let logged = if replicas.len() == 1 || in_place { replicas } else { &replicas[1..] };
     logged.iter().map(|replica| replica.node).collect()
 }
@@ -242,21 +240,16 @@ pub fn is_logged(fabric: &dyn Fabric, at: NodeId, id: TransactionId) -> bool {
     found
 }
 
-/// Where a record is. Its location must be cached.
-pub fn pointer_of<V: Record>(table: &Table<u64, V>, key: u64) -> Pointer {
-    let (table, hash) = (table.untyped(), hash(key));
-    table.cached(table.home(hash), hash).expect("a transaction has looked it up").pointer
-}
-
 /// The words of a record at every replica, the primary first, from lock and version on. The location must be cached.
 pub fn replicas_of<V: Record>(fabric: &dyn Fabric, table: &Table<u64, V>, key: u64) -> Vec<(NodeId, Vec<u64>)> {
-    let (pointer, table) = (pointer_of(table, key), table.untyped());
+    let (table, hash) = (table.untyped(), hash(key));
+    let location = table.cached(table.home(hash), hash).expect("a transaction has looked it up");
     let words = table.shape().record_bytes() / 8;
     let read = |replica: &remora::floors::memory::Replica| {
         let region = fabric.region(replica.node, replica.region).unwrap();
-        let start = replica.address(pointer.offset()).offset as usize / 8;
+        let start = replica.address(location.pointer.offset()).offset as usize / 8;
         let words = region.words()[start..start + words].iter();
         (replica.node, words.map(|word| word.load(std::sync::atomic::Ordering::Acquire)).collect())
     };
-    table.replicas(pointer).iter().map(read).collect()
+    table.replicas(location.pointer).iter().map(read).collect()
 }

@@ -12,7 +12,7 @@ use remora::floors::memory::{
     Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
 use remora::floors::sync::{Key, layout};
-use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, VersionCache, inspect};
+use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, inspect};
 use remora::{Error, Protocol};
 
 /// See the [module](self).
@@ -23,7 +23,6 @@ pub struct Rig<F: Host> {
     /// Whose tables are made.
     protocol: Protocol,
     appliers: RefCell<Vec<Applier>>,
-    vcache: Arc<VersionCache>,
 }
 
 impl<F: Host> Rig<F> {
@@ -45,9 +44,7 @@ impl<F: Host> Rig<F> {
             Registration::connect(lane, nodes, 0).await
         };
         let admin = block_on(&fabric, ClientId(0), connect).unwrap().unwrap();
-        let (metadata, appliers) = (RefCell::default(), RefCell::new(appliers));
-        let vcache = Arc::new(VersionCache::new(VersionCache::BYTES));
-        Rig { fabric, admin, metadata, protocol, appliers, vcache }
+        Rig { fabric, admin, metadata: RefCell::default(), protocol, appliers: RefCell::new(appliers) }
     }
 
     fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
@@ -139,8 +136,8 @@ impl<F: Host> Rig<F> {
             let client = block_on(&self.fabric, ClientId(0), connect).unwrap().unwrap();
             let endpoint = worker.connect(&self.fabric, ClientId(client.incarnation)).unwrap();
             let lane = worker.lane(&endpoint, index as u64).unwrap();
-            let (sequence, vcache) = (Rc::new(Cell::new(1)), Some(self.vcache.clone()));
-            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, nodes, sequence, vcache })
+            let sequence = Rc::new(Cell::new(1));
+            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, nodes, sequence })
         };
         (0..count).map(session).collect()
     }

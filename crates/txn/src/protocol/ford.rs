@@ -44,13 +44,6 @@
 //! So WRITE and CAS of the version word must be atomic to each other. Undo entries are not freed: recovery tells by the
 //! versions that a transaction has ended, and shows replicas by CAS as well.
 //!
-//! # Localized validation
-//!
-//! Where all who write a table are threads of one process ([`Ford::local`], preset `ford-local`), what was only read is looked
-//! up in their version cache instead: one round trip less ([`vcache`](crate::vcache) has the argument). Between the last lock
-//! and that look a transaction publishes there what it is about to write. What the cache does not vouch for is validated at the
-//! primary as above.
-//!
 //! # Invariants
 //!
 //! 1. **A written record is locked by its writer**, at its primary, from before it was last read until every replica is
@@ -60,7 +53,6 @@
 //!    may have validated what it only read, before that was overwritten by a transaction which has been answered since; so
 //!    it comes before that one, and who began after the answer must not come before it (litmus `ford-read-behind-lock`; the
 //!    text validates versions only, and the model that this protocol was first checked with had no such three).
-//!    Locally: **published before that**, and it fails if another has published.
 //! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write set. From the moment that
 //!    the commit round is posted this client never undoes; only recovery may.
 //! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later sees an older version.
@@ -90,9 +82,8 @@ use crate::protocol::{Acknowledged, Check, Protocol, nodes};
 use crate::session::Needed;
 use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
 use crate::tx::{Tx, Waiting};
-use crate::vcache::VersionCache;
 
-/// What FORD does. All but the lean release and localized validation is on by default; an ablation turns one off.
+/// What FORD does. All but the lean release is on by default; an ablation turns one off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ford {
     /// Locks are taken by the round that reads the record. Without: by a round of their own before the commit.
@@ -110,8 +101,6 @@ pub struct Ford {
     /// One round in the background instead of two, and nobody frees undo entries. For fabrics on
     /// which WRITE and CAS of one word are atomic to each other.
     pub lean: bool,
-    /// What is only read is validated by the version cache of this process, which all who write the table share.
-    pub local: bool,
     /// The commit and release of this page. Without: **no transactions**, but the verbs of the text's, for measurements of
     /// what its corrections cost. An atomic before the data on every replica makes it invisible, and one WRITE on each
     /// makes it visible and unlocks it, with no barrier.
@@ -128,7 +117,6 @@ impl Ford {
         backup_reads: true,
         selective_flush: true,
         lean: false,
-        local: false,
         corrections: true,
     };
     /// The mechanisms that can be turned off, by name.
@@ -390,8 +378,6 @@ mod chain {
 /// A bucket of the chain of a key, as it was read.
 struct ChainLink<'a> {
     bucket: BucketRef,
-    /// Version word of its header.
-    header: u64,
     slots: &'a [u64],
 }
 
@@ -403,7 +389,7 @@ fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item: &Item) ->
         let head = &arena[at.checked_sub(1)?..];
         at = head[0] as usize;
         let bucket = BucketRef { shard: head[1] as u16, bucket: head[2] };
-        Some(ChainLink { bucket, header: head[3], slots: &head[chain::HEAD_WORDS..][..slots * chain::SLOT_WORDS] })
+        Some(ChainLink { bucket, slots: &head[chain::HEAD_WORDS..][..slots * chain::SLOT_WORDS] })
     })
 }
 
@@ -648,34 +634,7 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Says in the version cache what this transaction is about to install.
-fn publish(tx: &Tx<'_>) -> Result<(), Stop> {
-    let Some(vcache) = &tx.state.vcache else { return Err(Limit::NoVersionCache.into()) };
-    let written = tx.state.sets.items.iter().filter(|item| item.is_written());
-    vcache.publish(written.map(|item| (item.location.pointer, item.version.committed_over())));
-    Ok(())
-}
-
-/// Whether the version cache vouches for what was read, or for that a key was absent: then nobody who writes it has got as
-/// far as to publish.
-fn is_current(sets: &Sets, item: &Item, vcache: &VersionCache) -> bool {
-    let Fetch::Absent = item.fetch else { return vcache.is_current(item.location.pointer, item.version) };
-    let table = sets.table(item.table);
-    let Some(fstore) = table.fstore() else { return false };
-    // An insert of the key publishes the slot that it fills; if that is in a bucket behind these, then the last header too.
-    chain_of(&sets.tables, &sets.arena, item).all(|link| {
-        let BucketRef { shard, bucket } = link.bucket;
-        let slots = link.slots.iter().step_by(chain::SLOT_WORDS).zip(0..);
-        let mut words = slots.map(|(word, slot)| (fstore.slot_at(bucket, slot), *word));
-        let header = (fstore.buckets.at(bucket), link.header);
-        let is_current =
-            |(offset, word)| vcache.is_current(Pointer::new(table.shard_id(shard), offset), Version::from_bits(word).0);
-        is_current(header) && words.all(is_current)
-    })
-}
-
-/// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what the version cache vouches
-/// for.
+/// Looks again, at the primaries, at what was read and is not locked (invariant 2).
 async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     let mut next = 0;
     while next < tx.state.sets.items.len() {
@@ -685,8 +644,6 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         while let Some(item) = state.sets.items.get(next) {
             let fits = match item.fetch {
                 _ if item.lock == Lock::Held || item.structural => true,
-                _ if state.vcache.as_ref().is_some_and(|vcache| is_current(&state.sets, item, vcache)) => true,
-                _ if state.vcache.is_some() && mutant!(RefuseOtherVersions) => return Err(Abort::Changed.into()),
                 Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
                 _ if !round.has_room(1, VALIDATED_BYTES) => false,
                 _ => {
@@ -793,15 +750,9 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         lock_rest(tx).await?;
     } else {
         lock_rest(tx).await?;
-        if ford.local && !mutant!(PublishBehindValidation) && !mutant!(PublishBehindCommit) {
-            publish(tx)?;
-        }
         if !mutant!(ValidateAfterCommit) {
             validate(tx, true).await?;
         }
-    }
-    if ford.local && mutant!(PublishBehindValidation) {
-        publish(tx)?;
     }
     tx.mark(|phases, now| phases.validated = now);
     tx.lane.probe(probes::VALIDATED);
@@ -809,9 +760,6 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     write_replicas(tx, &entry, ford).await?;
     if mutant!(ValidateAfterCommit) {
         validate(tx, true).await?;
-    }
-    if ford.local && mutant!(PublishBehindCommit) {
-        publish(tx)?;
     }
     tx.mark(|phases, now| phases.logged = now);
     tx.lane.probe(probes::LOGGED);
