@@ -27,7 +27,7 @@ use crate::configuration::{Configuration, ConfigurationError};
 use crate::membership::Membership;
 
 const KIND: &str = "remora configuration";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A process looks for others that have ended, and for changes of theirs, at most so often.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -298,7 +298,7 @@ mod tests {
                 let path = path.clone();
                 scope.spawn(move || {
                     let file = open(path, 7).unwrap();
-                    file.change(|membership| membership.join(client, 1, None)).unwrap();
+                    file.change(|membership| membership.join(client, 1, 1, None)).unwrap().unwrap();
                     for _ in 0..50 {
                         file.change(|membership| membership.renew(client)).unwrap().unwrap();
                     }
@@ -322,7 +322,7 @@ mod tests {
             error
         };
         for text in
-            ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":1}"]
+            ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":2}"]
         {
             assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
         }
@@ -343,7 +343,7 @@ mod tests {
         let join = |file: &LockedFile, client| {
             let process = file.process();
             assert!(process.is_some());
-            (file as &dyn Configuration).change(|membership| membership.join(client, 1, process)).unwrap();
+            (file as &dyn Configuration).change(|membership| membership.join(client, 1, 1, process)).unwrap().unwrap();
         };
         join(&here, 1);
         join(&there, 2);
@@ -382,11 +382,11 @@ mod tests {
         let place = Place::new("killed");
         let path = place.file();
         let file = open(path.clone(), 7).unwrap();
-        file.change(|membership| membership.join(1, 1, None)).unwrap();
+        file.change(|membership| membership.join(1, 1, 1, None)).unwrap().unwrap();
         fs::write(beside(&path, "new"), "{\"kind\":\"remora conf").unwrap();
         let other = open(path, 7).unwrap();
         assert_eq!(other.change(|membership| membership.clients().count()).unwrap(), 1);
-        other.change(|membership| membership.join(2, 1, None)).unwrap();
+        other.change(|membership| membership.join(2, 1, 1, None)).unwrap().unwrap();
         assert_eq!(file.change(|membership| membership.clients().count()).unwrap(), 2);
     }
 }

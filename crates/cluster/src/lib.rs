@@ -37,5 +37,5 @@ mod watch;
 
 pub use configuration::{Configuration, ConfigurationError, InMemory, RecoveredClients};
 pub use file::LockedFile;
-pub use membership::{Fenced, Membership, Standing};
+pub use membership::{Conducting, EpochChanging, Fenced, Membership, Standing};
 pub use watch::LeaseWatch;

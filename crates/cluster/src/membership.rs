@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use remora_fabric::Nanos;
+use remora_fabric::{Nanos, NodeSet};
 use remora_txn::recovery::Verdicts;
 use serde::{Deserialize, Serialize};
+
+use crate::watch::MARGIN;
 
 /// Forgotten clients whose verdicts are kept: who asks what became of a transaction does so soon.
 const FORGOTTEN_MAX: usize = 256;
@@ -17,7 +19,7 @@ pub enum Standing {
     Alive,
     /// It was taken for dead. Its locks still mean something.
     Suspected {
-        /// Its recoverer.
+        /// Its recoverer; 0 if that one has left.
         by: u32,
     },
     /// What it had logged is decided and repaired. Its locks mean nothing any more.
@@ -45,14 +47,55 @@ struct Member {
     /// Its process, where others can tell whether that has ended.
     #[serde(default)]
     process: Option<u64>,
+    /// It looks after the memory nodes, and runs no transactions.
+    #[serde(default)]
+    is_controller: bool,
+    /// It has stopped, and says so: nobody need wait until its lease has run out.
+    #[serde(default)]
+    has_stopped: bool,
     verdicts: Verdicts,
 }
 
-/// Every client incarnation that anybody still has to know of.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// A change of the epoch that is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Change {
+    conductor: u32,
+    /// Nodes that the next epoch is without, beside those that this one is without.
+    losing: u64,
+}
+
+/// A client cannot join while the epoch changes: it is to try again soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("memory nodes have been lost, and the epoch is changing: try again")]
+pub struct EpochChanging;
+
+/// What a conductor has to do, see `remora_txn::recovery::fail_over`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conducting {
+    /// The epoch that begins.
+    pub epoch: u64,
+    /// Nodes that it is without.
+    pub lost: NodeSet,
+    /// Every client that may have had anything under way.
+    pub clients: Vec<u32>,
+    /// For so long, from when the change began, some of them may not know of it.
+    pub wait: Nanos,
+}
+
+/// Every client incarnation that anybody still has to know of, and the memory nodes that the cluster goes on without.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Membership {
     generation: u64,
+    epoch: u64,
+    lost: u64,
+    change: Option<Change>,
     members: BTreeMap<u32, Member>,
+}
+
+impl Default for Membership {
+    fn default() -> Membership {
+        Membership { generation: 0, epoch: 1, lost: 0, change: None, members: BTreeMap::new() }
+    }
 }
 
 impl Membership {
@@ -62,13 +105,37 @@ impl Membership {
         self.generation
     }
 
-    /// A new incarnation, at rest: its lease begins to run with its first renewal. `process` is the configuration's name for
-    /// its process ([`Configuration::process`](crate::Configuration::process)).
-    pub fn join(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
-        let verdicts = Verdicts::default();
-        let member = Member { standing: Standing::Alive, renewals: 0, lease_ns, resting: true, process, verdicts };
+    /// A new incarnation of this epoch, at rest: its lease begins to run with its first renewal. `process` is the
+    /// configuration's name for its process ([`Configuration::process`](crate::Configuration::process)).
+    pub fn join(
+        &mut self,
+        client: u32,
+        epoch: u64,
+        lease_ns: Nanos,
+        process: Option<u64>,
+    ) -> Result<(), EpochChanging> {
+        if self.change.is_some() || epoch != self.epoch {
+            return Err(EpochChanging);
+        }
+        let member = Member {
+            standing: Standing::Alive,
+            renewals: 0,
+            lease_ns,
+            resting: true,
+            process,
+            is_controller: false,
+            has_stopped: false,
+            verdicts: Verdicts::default(),
+        };
         self.members.entry(client).or_insert(member);
         self.generation += 1;
+        Ok(())
+    }
+
+    /// A client that has just joined looks after the memory nodes from now on: epochs do not end it.
+    pub fn control(&mut self, client: u32) -> Result<(), Fenced> {
+        self.alive(client)?.is_controller = true;
+        Ok(())
     }
 
     /// A sign of life.
@@ -94,6 +161,10 @@ impl Membership {
     pub fn leave(&mut self, client: u32) -> Result<(), Fenced> {
         self.alive(client)?;
         self.hand_back(client);
+        for member in self.members.values_mut().filter(|member| member.standing == (Standing::Suspected { by: client }))
+        {
+            member.standing = Standing::Suspected { by: 0 };
+        }
         self.members.remove(&client);
         self.generation += 1;
         Ok(())
@@ -111,6 +182,102 @@ impl Membership {
                 self.generation += 1;
             }
         }
+    }
+
+    /// Grows when memory nodes are lost or come.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Memory nodes that this epoch is without.
+    #[must_use]
+    pub fn lost(&self) -> NodeSet {
+        NodeSet::from_bits(self.lost)
+    }
+
+    /// Whether the epoch is about to end.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// Whether somebody who is alive, as far as anybody knows, looks after the memory nodes.
+    #[must_use]
+    pub fn has_controller(&self) -> bool {
+        self.members.values().any(|member| member.is_controller && member.standing == Standing::Alive)
+    }
+
+    /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but the controllers; `by`
+    /// conducts that, if nobody does already. Fails if `by` is no controller, or not alive any more.
+    pub fn lose(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
+        if !self.alive(by)?.is_controller {
+            return Err(Fenced(by));
+        }
+        let new = nodes.without(self.lost()).to_bits();
+        let change = self.change.get_or_insert(Change { conductor: by, losing: 0 });
+        if change.losing | new == change.losing {
+            if change.losing == 0 {
+                self.change = None;
+            }
+            return Ok(());
+        }
+        change.losing |= new;
+        let conductor = change.conductor;
+        for member in self.members.values_mut() {
+            member.standing = match member.standing {
+                Standing::Alive if member.is_controller => Standing::Alive,
+                Standing::Alive | Standing::Suspected { .. } => Standing::Suspected { by: conductor },
+                Standing::Recovered { .. } => Standing::Recovered { by: conductor },
+                Standing::Forgotten => Standing::Forgotten,
+            };
+        }
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// A client of the epoch that ends runs no transaction any more, and reports none.
+    pub fn stopped(&mut self, client: u32) {
+        if let Some(member) = self.members.get_mut(&client) {
+            member.has_stopped = true;
+        }
+    }
+
+    /// What `by` has to conduct, if it has.
+    #[must_use]
+    pub fn conducting(&self, by: u32) -> Option<Conducting> {
+        let change = self.change.filter(|change| change.conductor == by)?;
+        let unaware = self.members.values().filter(|member| {
+            matches!(member.standing, Standing::Suspected { .. }) && !member.has_stopped && !member.resting
+        });
+        Some(Conducting {
+            epoch: self.epoch + 1,
+            lost: NodeSet::from_bits(self.lost | change.losing),
+            clients: self.charges(by).filter(|client| self.standing(*client) != Some(Standing::Forgotten)).collect(),
+            wait: unaware.map(|member| member.lease_ns.saturating_add(member.lease_ns / MARGIN)).max().unwrap_or(0),
+        })
+    }
+
+    /// The next epoch begins: `by` has done what it had to conduct, which was this. False if there is more to do by now.
+    /// Fails if it conducts it no more.
+    pub fn begin_epoch(
+        &mut self,
+        by: u32,
+        conducted: &Conducting,
+        verdicts: &[(u32, Verdicts)],
+    ) -> Result<bool, Fenced> {
+        self.alive(by)?;
+        let Some(now) = self.conducting(by) else { return Err(Fenced(by)) };
+        if (now.epoch, now.lost, &now.clients) != (conducted.epoch, conducted.lost, &conducted.clients) {
+            return Ok(false);
+        }
+        for (client, verdicts) in verdicts {
+            self.recovered(*client, by, verdicts.clone())?;
+        }
+        self.hand_back(by);
+        (self.epoch, self.lost, self.change) = (conducted.epoch, conducted.lost.to_bits(), None);
+        self.generation += 1;
+        Ok(true)
     }
 
     /// How a client stands; `None` if it has left, or was never heard of, or was forgotten long ago.
@@ -145,8 +312,12 @@ impl Membership {
     /// recover. Does nothing if somebody else was first; fails if `by` itself is not alive any more.
     pub fn suspect(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
         self.alive(by)?;
-        if client == by || self.alive(client).is_err() {
+        let is_nobodys = self.standing(client) == Some(Standing::Suspected { by: 0 });
+        if client == by || self.alive(client).is_err() && !is_nobodys {
             return Ok(());
+        }
+        if let Some(change) = self.change.as_mut().filter(|change| change.conductor == client) {
+            change.conductor = by;
         }
         for (other, member) in &mut self.members {
             if *other == client {
@@ -167,8 +338,12 @@ impl Membership {
         if self.standing(by) != Some(Standing::Alive) {
             return;
         }
-        for member in self.members.values_mut().filter(|member| member.standing == Standing::Recovered { by: 0 }) {
-            member.standing = Standing::Recovered { by };
+        for member in self.members.values_mut() {
+            member.standing = match member.standing {
+                Standing::Recovered { by: 0 } => Standing::Recovered { by },
+                Standing::Suspected { by: 0 } => Standing::Suspected { by },
+                _ => continue,
+            };
             self.generation += 1;
         }
     }
@@ -213,6 +388,8 @@ fn is_charge(standing: Standing, recoverer: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use remora_fabric::NodeId;
+
     use super::*;
 
     const LEASE: Nanos = 5_000_000;
@@ -220,7 +397,7 @@ mod tests {
     fn alive(clients: &[u32]) -> Membership {
         let mut membership = Membership::default();
         for client in clients {
-            membership.join(*client, LEASE, None);
+            membership.join(*client, 1, LEASE, None).unwrap();
             membership.renew(*client).unwrap();
         }
         membership
@@ -250,6 +427,50 @@ mod tests {
         assert_eq!(all.charges(3).collect::<Vec<_>>(), [1, 2, 4]);
         assert_eq!(all.recovered(1, 2, Verdicts::default()), Err(Fenced(2)), "the earlier recoverer decides nothing");
         assert_eq!(all.standing(4), Some(Standing::Recovered { by: 3 }), "what was decided stays decided");
+    }
+
+    #[test]
+    fn who_leaves_hands_over_what_it_has_not_repaired() {
+        let mut all = alive(&[1, 2, 3]);
+        all.suspect(1, 2).unwrap();
+        all.leave(2).unwrap();
+        assert_eq!(all.standing(1), Some(Standing::Suspected { by: 0 }));
+        all.adopt(3);
+        assert_eq!(all.charges(3).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
+        let node = |number| NodeSet::default().with(NodeId(number));
+        let mut all = alive(&[1, 2, 3, 4]);
+        all.control(3).unwrap();
+        all.control(4).unwrap();
+        assert_eq!(all.lose(node(0), 1), Err(Fenced(1)), "no controller");
+        all.lose(node(0), 3).unwrap();
+        all.lose(node(1), 4).unwrap();
+        assert_eq!((all.renew(1), all.renew(4)), (Err(Fenced(1)), Ok(())));
+        assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging));
+        let conducting = all.conducting(3).unwrap();
+        assert_eq!(
+            (conducting.epoch, conducting.lost, &*conducting.clients),
+            (2, node(0).with(NodeId(1)), &[1, 2][..])
+        );
+        assert!(conducting.wait > LEASE && all.conducting(4).is_none());
+        all.stopped(1);
+        all.stopped(2);
+        assert_eq!(all.conducting(3).unwrap().wait, 0);
+        // The conductor dies: whoever finds that out goes on with it.
+        all.suspect(3, 4).unwrap();
+        assert_eq!(all.begin_epoch(3, &conducting, &[]), Err(Fenced(3)));
+        let taken_over = all.conducting(4).unwrap();
+        assert_eq!(taken_over.clients, [1, 2, 3]);
+        assert_eq!(all.begin_epoch(4, &conducting, &[]), Ok(false), "there is one more to recover");
+        let verdicts: Vec<_> = taken_over.clients.iter().map(|client| (*client, Verdicts::default())).collect();
+        assert_eq!(all.begin_epoch(4, &taken_over, &verdicts), Ok(true));
+        assert_eq!((all.epoch(), all.lost(), all.is_changing()), (2, node(0).with(NodeId(1)), false));
+        assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "of the former epoch");
+        assert_eq!(all.join(6, 2, LEASE, None), Ok(()));
+        assert_eq!(all.standing(2), Some(Standing::Recovered { by: 0 }));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::membership::Membership;
 
 /// A lease's length divided by this is added to it: the judge's clock may run that much faster than its holder's, and a
 /// renewal takes a while to be seen.
-const MARGIN: Nanos = 8;
+pub(crate) const MARGIN: Nanos = 8;
 
 /// Clients that a judge can watch without another allocation.
 const CLIENTS_AT_FIRST: usize = 64;
@@ -67,8 +67,8 @@ mod tests {
     fn a_lease_runs_out_by_the_clock_of_who_watches() {
         let mut all = Membership::default();
         let mut watch = LeaseWatch::every(1_000);
-        all.join(1, 800, None);
-        all.join(2, 800, None);
+        all.join(1, 1, 800, None).unwrap();
+        all.join(2, 1, 800, None).unwrap();
         assert!(watch.expired(&all, 5).is_empty());
         all.renew(1).unwrap();
         all.renew(2).unwrap();

@@ -77,7 +77,7 @@ fn what_another_process_does() {
     let file = LockedFile::open(Path::new(&variable("REMORA_PLACE")).join("configuration"), CLUSTER).unwrap();
     let file: &dyn Configuration = &file;
     let client: u32 = variable("REMORA_CLIENT").parse().unwrap();
-    file.change(|membership| membership.join(client, 1, file.process())).unwrap();
+    file.change(|membership| membership.join(client, 1, 1, file.process())).unwrap().unwrap();
     match variable("REMORA_WHAT").as_str() {
         "renews" => {
             for _ in 0..200 {
@@ -87,7 +87,7 @@ fn what_another_process_does() {
         }
         "holds the lock" => {
             let change = file.change(|membership| {
-                membership.join(99, 1, None);
+                membership.join(99, 1, 1, None).unwrap();
                 println!("holding");
                 thread::sleep(PATIENCE);
             });

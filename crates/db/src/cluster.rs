@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::{Loopback, NodeStatus, TcpOptions};
 use remora_fabric::verbs::Device;
-use remora_fabric::{Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, Pages, ServiceHandle};
+use remora_fabric::{
+    Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
+};
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
@@ -23,6 +26,7 @@ use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
 use zerocopy::IntoBytes;
 
 use crate::connect::{Nodes, Remote};
+use crate::controller::Controller;
 use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
@@ -110,11 +114,15 @@ struct Inner {
     pages: Option<Pages>,
     options: ClusterOptions,
     /// The incarnation that changes the catalog.
-    admin: Registration,
+    admin: Mutex<Registration>,
     /// Who knows of it, so that its slot is given back also when its process is killed.
     announced_to: Option<Arc<dyn Configuration>>,
     tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
     metadata: Mutex<Metadata>,
+    /// Memory nodes that the cluster goes on without, as far as is known here.
+    lost: Mutex<NodeSet>,
+    /// Somebody has begun to learn of the next epoch.
+    entering: AtomicBool,
 }
 
 /// A record as its bytes.
@@ -183,7 +191,7 @@ impl Cluster {
         }
         let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
             identity::found(lane, options.memory_nodes).await?;
-            Registration::connect(lane, options.memory_nodes, 0).await
+            Registration::connect(lane, NodeSet::first(options.memory_nodes), 0).await
         })??;
         let inner = Inner {
             appliers,
@@ -191,10 +199,12 @@ impl Cluster {
             remote: None,
             pages,
             options,
-            admin,
+            admin: Mutex::new(admin),
             announced_to: None,
             tables: Mutex::default(),
             metadata: Mutex::default(),
+            lost: Mutex::default(),
+            entering: AtomicBool::new(false),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
         Ok(Cluster {
@@ -220,10 +230,12 @@ impl Cluster {
             remote: Some(remote),
             pages: None,
             options,
-            admin,
+            admin: Mutex::new(admin),
             announced_to: configuration.clone(),
             tables: Mutex::default(),
             metadata: Mutex::default(),
+            lost: Mutex::default(),
+            entering: AtomicBool::new(false),
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
@@ -234,9 +246,77 @@ impl Cluster {
 
     /// Reads the catalog again.
     pub fn refresh(&self) -> Result<(), OpenError> {
-        let metadata = self.administer(async |lane: &Lane| metadata::read(lane, NodeId(0)).await)?;
+        let metadata = self.read_catalog()?;
         *lock(&self.inner.metadata) = metadata;
         Ok(())
+    }
+
+    fn read_catalog(&self) -> Result<Metadata, OpenError> {
+        let leader = self.live_nodes().leader();
+        self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
+    }
+
+    /// Memory nodes that are not lost.
+    #[must_use]
+    pub fn live_nodes(&self) -> NodeSet {
+        NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost))
+    }
+
+    /// Registers a client, whom the configuration knows before it takes anything.
+    pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<Registration, MemoryError> {
+        let announce = |incarnation| {
+            let Some(configuration) = &self.configuration else { return Ok(()) };
+            let (epoch, lease) = (self.epoch(), self.lease_ns().unwrap_or(u64::MAX / 2));
+            join(configuration, incarnation, epoch, lease)
+        };
+        Registration::connect_announced(lane, self.live_nodes(), lanes, announce).await
+    }
+
+    /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are now. Who comes while
+    /// another does it waits.
+    pub(crate) async fn enter_epoch(&self, lane: &Lane) -> Result<(), OpenError> {
+        const PAUSE_NS: Nanos = 20_000;
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        while self.inner.entering.swap(true, Ordering::Acquire) {
+            lane.sleep(PAUSE_NS).await;
+        }
+        let entered = self.enter(configuration, lane).await;
+        self.inner.entering.store(false, Ordering::Release);
+        entered
+    }
+
+    async fn enter(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), OpenError> {
+        let now = configuration.look(|membership| (membership.epoch(), membership.lost()));
+        let (epoch, lost) = now.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        if epoch == self.epoch() {
+            return Ok(());
+        }
+        lost.without(*lock(&self.inner.lost)).iter().for_each(|node| self.inner.fabric.abandon(node));
+        let live = NodeSet::first(self.memory_nodes()).without(lost);
+        let metadata = metadata::read(lane, live.leader()).await?;
+        // What changes the catalog of processes of their own had its access taken away, too.
+        if self.inner.remote.is_some() {
+            let lease = u64::MAX / 2;
+            let announce = |incarnation| join(configuration, incarnation, epoch, lease);
+            let admin = Registration::connect_announced(lane, live, 0, announce).await?;
+            *lock(&self.inner.admin) = admin;
+        }
+        for table in lock(&self.inner.tables).values_mut() {
+            *table = Arc::new(table.moved(&metadata)?);
+        }
+        *lock(&self.inner.lost) = lost;
+        *lock(&self.inner.metadata) = metadata;
+        Ok(())
+    }
+
+    /// A table where it is now.
+    pub(crate) fn placed(&self, table: &Arc<remora_index::Table>) -> Arc<remora_index::Table> {
+        lock(&self.inner.tables).get(table.name()).unwrap_or(table).clone()
+    }
+
+    /// All that have been opened, where they are now.
+    pub(crate) fn tables(&self) -> Vec<Arc<remora_index::Table>> {
+        lock(&self.inner.tables).values().cloned().collect()
     }
 
     /// The catalog, as it was last read.
@@ -280,7 +360,8 @@ impl Cluster {
         &self,
         body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
     ) -> Result<T, E> {
-        remora_fabric::block_on(&*self.inner.fabric, ClientId(self.inner.admin.incarnation), body)?
+        let admin = ClientId(lock(&self.inner.admin).incarnation);
+        remora_fabric::block_on(&*self.inner.fabric, admin, body)?
     }
 
     /// Creates a table, empty.
@@ -330,9 +411,9 @@ impl Cluster {
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
         };
-        let client = self.inner.admin.incarnation.into();
-        let first = NodeId(options.first_node);
-        let create = async |lane: &Lane| metadata::create_table(lane, fabric.nodes(), client, spec, first).await;
+        let client = lock(&self.inner.admin).incarnation.into();
+        let (nodes, first) = (self.live_nodes(), NodeId(options.first_node));
+        let create = async |lane: &Lane| metadata::create_table(lane, nodes, client, spec, first).await;
         let (_, metadata) = self.administer(create)?;
         // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
         // be of one instant.
@@ -362,8 +443,7 @@ impl Cluster {
         let table = match known {
             Some(table) => table,
             None => {
-                let metadata = self.administer(async |lane: &Lane| metadata::read(lane, NodeId(0)).await)?;
-                let table = Arc::new(remora_index::Table::open(&metadata, name)?);
+                let table = Arc::new(remora_index::Table::open(&self.read_catalog()?, name)?);
                 lock(&self.inner.tables).entry(name.to_owned()).or_insert(table).clone()
             }
         };
@@ -396,7 +476,8 @@ impl Cluster {
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
-        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &table.inner, rows).await)
+        let table = self.placed(&table.inner);
+        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &table, rows).await)
     }
 
     /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
@@ -414,7 +495,8 @@ impl Cluster {
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
-        self.administer(async |lane: &Lane| remora_index::bulk_load_parts(lane, &table.inner, parts, loaded).await)
+        let table = self.placed(&table.inner);
+        self.administer(async |lane: &Lane| remora_index::bulk_load_parts(lane, &table, parts, loaded).await)
     }
 
     /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all is as it should be.
@@ -433,8 +515,9 @@ impl Cluster {
         mut visit: impl FnMut(&[u8], &V),
     ) -> Result<Inspection, crate::Error> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
+        let table = self.placed(&table.inner);
         let found = self.administer(async |lane: &Lane| {
-            inspect(lane, &table.inner, |record| {
+            inspect(lane, &table, |record| {
                 key.clear();
                 key.extend(record.key());
                 value.clear();
@@ -456,6 +539,12 @@ impl Cluster {
     /// A pool of `threads` workers behind one handle that is `Send` and `Sync`.
     pub fn db(&self, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
         Db::new(self, threads, options)
+    }
+
+    /// Somebody who looks after the memory nodes, on this thread: a cluster that is to go on when one of them dies has one,
+    /// or several.
+    pub fn controller(&self) -> Result<Controller, OpenError> {
+        Controller::new(self)
     }
 
     /// CPU time that the memory nodes have used, in nanoseconds: of those in this process to apply redo logs, of others all.
@@ -552,17 +641,30 @@ impl Drop for Inner {
         if self.remote.is_none() || std::thread::panicking() {
             return;
         }
-        let own = ClientId(self.admin.incarnation);
-        let left =
-            remora_fabric::block_on(&*self.fabric, own, async |lane: &Lane| self.admin.clone().disconnect(lane).await);
+        let admin = lock(&self.admin).clone();
+        let (own, incarnation) = (ClientId(admin.incarnation), admin.incarnation);
+        let left = remora_fabric::block_on(&*self.fabric, own, async |lane: &Lane| admin.disconnect(lane).await);
         if let Err(error) = left.map_err(MemoryError::from).and_then(|left| left) {
             tracing::warn!(%error, "the client slot stays");
         } else if let Some(configuration) = &self.announced_to
-            && let Err(error) = configuration.change(|membership| membership.leave(self.admin.incarnation))
+            && let Err(error) = configuration.change(|membership| membership.leave(incarnation))
         {
             tracing::warn!(%error, "the configuration could not be told that a client has left");
         }
     }
+}
+
+/// Announces a client to the configuration.
+pub(crate) fn join(
+    configuration: &Arc<dyn Configuration>,
+    incarnation: u32,
+    epoch: u64,
+    lease: Nanos,
+) -> Result<(), MemoryError> {
+    let process = configuration.process();
+    let joined = configuration.change(|membership| membership.join(incarnation, epoch, lease, process));
+    let refused = |error: &dyn fmt::Display| MemoryError::Configuration(error.to_string());
+    joined.map_err(|error| refused(&error))?.map_err(|error| refused(&error))
 }
 
 fn check(options: &ClusterOptions) -> Result<(), MemoryError> {

@@ -11,14 +11,13 @@ use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
-use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, block_on};
+use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, block_on};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, identity};
+use remora_memory::{MemoryError, Registration, identity};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterOptions, join};
 use crate::error::OpenError;
-use crate::worker::register;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
 ///
@@ -238,7 +237,11 @@ impl Cluster {
         let configuration = configuration(&nodes, options.configuration.as_deref(), cluster)?;
         let fabric = remote.fabric();
         let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-            register(lane, count, 0, configuration.as_ref(), None).await
+            let announce = |incarnation| match &configuration {
+                Some(configuration) => join(configuration, incarnation, 1, u64::MAX / 2),
+                None => Ok(()),
+            };
+            Registration::connect_announced(lane, NodeSet::first(count), 0, announce).await
         });
         let admin = admin.map_err(named)?.map_err(blame)?;
         let options =

@@ -14,10 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use remora_cluster::{Configuration, ConfigurationError, Fenced, LeaseWatch, RecoveredClients, Standing};
+use remora_cluster::{Configuration, ConfigurationError, Fenced, LeaseWatch, Membership, RecoveredClients, Standing};
 use remora_fabric::{Lane, Nanos};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
+use remora_txn::Lease;
 use remora_txn::recovery::{self, Verdict};
 
 use crate::cluster::Cluster;
@@ -33,6 +34,13 @@ const REST_PAUSE_NS: Nanos = 5_000;
 
 /// How often it is asked whether processes have ended.
 const ORPHANS_PAUSE_NS: Nanos = 10_000_000;
+/// A client that waits for something looks so many times in a lease.
+const PAUSES: Nanos = 16;
+/// Somebody who looks after the memory nodes finds one that is lost, and the next epoch begins, within so many leases; if
+/// not, transactions fail that need it.
+const LEASES_BEFORE_EPOCH: Nanos = 16;
+/// However short leases are, finding that out and deciding what was under way takes a while.
+const EPOCH_NS: Nanos = 100_000_000;
 /// Recovery that fails is tried again at the next look, then after twice that time, and so on, up to so many leases: a
 /// memory node that is down may stay down.
 const LEASES_BETWEEN_ATTEMPTS: Nanos = 8;
@@ -81,9 +89,13 @@ pub(crate) struct Keeper {
     cluster: Cluster,
     configuration: Arc<dyn Configuration>,
     client: u32,
+    /// The epoch that it has joined in.
+    epoch: u64,
     /// `None`: nobody watches this client, and it watches nobody.
     lease: Option<Nanos>,
-    fenced: Rc<Cell<bool>>,
+    held: Rc<Lease>,
+    /// Memory nodes may be out of reach of some clients and answer others.
+    partitions: bool,
     /// Repairs under way, and other steps that must not be given up half-way.
     busy: Cell<u32>,
     resting: Cell<bool>,
@@ -124,8 +136,10 @@ impl Keeper {
             cluster: cluster.clone(),
             configuration,
             client,
+            epoch: cluster.epoch(),
             lease,
-            fenced: Rc::default(),
+            held: Rc::default(),
+            partitions: cluster.capabilities().partitions,
             busy: Cell::new(0),
             resting: Cell::new(true),
             sequence,
@@ -137,7 +151,7 @@ impl Keeper {
 
     /// Has a session free what it meets of the dead, and stop when its client is taken for dead.
     pub(crate) fn guard(&self, session: &mut remora_txn::Session) {
-        session.watch_for(Rc::new(RecoveredClients::new(self.configuration.clone())), self.fenced.clone());
+        session.watch_for(Rc::new(RecoveredClients::new(self.configuration.clone())), self.held.clone());
     }
 
     /// Whether this client's lease runs while it does.
@@ -151,11 +165,47 @@ impl Keeper {
     }
 
     /// The client begins to run.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake(&self, lane: &Lane) {
         if self.lease.is_some() {
             self.resting.set(false);
-            self.renew();
+            self.renew(lane);
         }
+    }
+
+    /// Whether the epoch of this incarnation ends, or has ended, and another one may come.
+    pub(crate) fn outlived(&self) -> bool {
+        self.held.is_over() && self.may_outlive()
+    }
+
+    /// The same before it is known here. Also as long as somebody looks after the memory nodes.
+    pub(crate) fn may_outlive(&self) -> bool {
+        let ends = |membership: &Membership| {
+            membership.is_changing()
+                || membership.epoch() > self.epoch
+                || membership.has_controller() && !self.held.is_over()
+        };
+        self.configuration.look(ends).unwrap_or(false)
+    }
+
+    /// How long to wait for another epoch.
+    pub(crate) fn patience(&self) -> Option<Nanos> {
+        self.lease.map(|lease| lease.saturating_mul(LEASES_BEFORE_EPOCH).max(EPOCH_NS))
+    }
+
+    /// Says that nothing runs here any more, and waits until the next epoch has begun.
+    pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
+        let stopped = self.configuration.change(|membership| membership.stopped(self.client));
+        if let Err(error) = stopped {
+            tracing::warn!(%error, "the configuration could not be told that a client has stopped");
+        }
+        while !self.configuration.look(|membership| membership.epoch() > self.epoch).unwrap_or(false) {
+            self.pause(lane).await;
+        }
+    }
+
+    /// A while that is short for a lease.
+    pub(crate) async fn pause(&self, lane: &Lane) {
+        lane.sleep(self.lease.unwrap_or(crate::cluster::LEASE.as_nanos() as Nanos) / PAUSES).await;
     }
 
     /// The client has nothing under way, and has finished what it repaired: it rests until it runs again.
@@ -169,9 +219,9 @@ impl Keeper {
     }
 
     /// The client ends without leaving: its lease runs out, if it has one.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn abandon(&self, lane: &Lane) {
         if self.lease.is_some() {
-            self.renew();
+            self.renew(lane);
         }
     }
 
@@ -180,14 +230,19 @@ impl Keeper {
         self.note(self.configuration.change(|membership| membership.leave(self.client)));
     }
 
-    fn renew(&self) {
-        self.note(self.configuration.change(|membership| membership.renew(self.client)));
+    fn renew(&self, lane: &Lane) {
+        let now = lane.now();
+        let renewed = self.configuration.change(|membership| membership.renew(self.client));
+        if let (Ok(Ok(())), Some(lease), true) = (&renewed, self.lease, self.partitions) {
+            self.held.extend(now.saturating_add(lease));
+        }
+        self.note(renewed);
     }
 
     fn note(&self, outcome: Result<Result<(), Fenced>, ConfigurationError>) {
         match outcome {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => self.fenced.set(true),
+            Ok(Err(_)) => self.held.end(),
             Err(error) => tracing::warn!(%error, "the configuration could not be told of a client"),
         }
     }
@@ -229,7 +284,7 @@ impl Keeper {
         loop {
             lane.sleep(lease / LOOKS).await;
             self.unless_it_is_over().await;
-            self.renew();
+            self.renew(lane);
         }
     }
 
@@ -282,26 +337,34 @@ impl Keeper {
     }
 
     async fn unless_it_is_over(&self) {
-        if self.fenced.get() || self.resting.get() {
+        if self.held.is_over() || self.resting.get() {
             pending::<()>().await;
         }
     }
 
     fn charges(&self, wanted: impl Fn(Standing) -> bool) -> Result<Vec<u32>, ConfigurationError> {
         self.configuration.look(|membership| {
-            let charges = membership.charges(self.client);
+            // When the epoch changes, all of them are the conductor's, as such.
+            let charges = membership.charges(self.client).filter(|_| !membership.is_changing());
             charges.filter(|charge| membership.standing(*charge).is_some_and(&wanted)).collect()
         })
     }
 
     /// Decides and repairs what this client's charges had logged.
     async fn repair(&self, lane: &Lane) -> Result<(), RecoveryError> {
+        let is_nobodys = |(_, standing)| standing == Standing::Suspected { by: 0 };
+        if self.configuration.look(|membership| membership.clients().any(is_nobodys))? {
+            self.configuration.change(|membership| membership.adopt(self.client))?;
+        }
         let dead = self.charges(|standing| matches!(standing, Standing::Suspected { .. }))?;
         if dead.is_empty() {
             return Ok(());
         }
         self.step(true);
-        let repaired = recovery::repair(self.cluster.fabric(), lane, &dead, &|told| self.cluster.tell(told)).await;
+        let repaired = recovery::repair(self.cluster.fabric(), lane, self.cluster.live_nodes(), &dead, &|told| {
+            self.cluster.tell(told)
+        })
+        .await;
         self.step(false);
         for (client, verdicts) in repaired? {
             self.configuration.change(|membership| membership.recovered(client, self.client, verdicts.clone()))??;
@@ -319,15 +382,17 @@ impl Keeper {
         let dead = self.charges(recovered)?;
         let unswept: Vec<u32> = dead.iter().copied().filter(|client| !self.swept.borrow().contains(client)).collect();
         if !unswept.is_empty() {
-            recovery::sweep(lane, &unswept, pause, || self.next_id(), |begins| self.step(begins)).await?;
+            let step = |begins| self.step(begins);
+            recovery::sweep(lane, self.cluster.live_nodes(), &unswept, pause, || self.next_id(), step).await?;
             self.swept.borrow_mut().extend(&unswept);
         }
         for client in dead {
-            let mut given_back = recovery::give_back(lane, self.cluster.fabric().nodes(), client).await?;
+            let nodes = self.cluster.live_nodes();
+            let mut given_back = recovery::give_back(lane, nodes, client).await?;
             if !given_back && pause > 0 {
                 // Memory nodes apply what is in the rings as soon as they see it.
                 lane.sleep(APPLY_PAUSE_NS).await;
-                given_back = recovery::give_back(lane, self.cluster.fabric().nodes(), client).await?;
+                given_back = recovery::give_back(lane, nodes, client).await?;
             }
             if given_back {
                 self.configuration.change(|membership| membership.forget(client, self.client))??;

@@ -52,7 +52,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use remora_fabric::NodeId;
 use remora_index::host::LINKS_MAX;
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::FRAME_OVERHEAD_WORDS;
@@ -433,7 +432,7 @@ impl<K: Key> Large<K> {
     /// page of `large.rs` says why). [`Error::Aborted`] if a head stays locked: of a client that has died and is not recovered yet, say.
     pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
         let mut unlinked = self.uploaded(session).await?;
-        let registered = connected(session.lane(), NodeId(0)).await.map_err(Stop::from)?;
+        let registered = connected(session.lane(), session.leader()).await.map_err(Stop::from)?;
         let registered: BTreeSet<u32> = registered.iter().map(|client| client.incarnation).collect();
         unlinked.retain(|id, _| owner(*id).is_none_or(|owner| !registered.contains(&owner)));
         if !unlinked.is_empty() {

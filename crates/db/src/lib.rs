@@ -129,8 +129,10 @@
 //! committed, and doing it again would apply it twice.
 #![forbid(unsafe_code)]
 
+mod client;
 mod cluster;
 mod connect;
+mod controller;
 mod error;
 mod keeper;
 mod large;
@@ -143,6 +145,7 @@ mod worker;
 
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
+pub use controller::Controller;
 pub use error::{Error, OpenError, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};

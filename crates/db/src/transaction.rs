@@ -89,8 +89,9 @@ impl<'t, 's> Transaction<'t, 's> {
         parent: bool,
         intent: Intent,
     ) -> Result<Option<Located>, Error> {
+        self.tx.register(&inner.inner);
         self.tx.register(&leaves.inner);
-        Ok(self.tx.locate_in_tree(&inner.inner, &leaves.inner, key, parent, intent).await?)
+        Ok(self.tx.locate_in_tree(inner.inner.id(), leaves.inner.id(), key, parent, intent).await?)
     }
 
     /// Notes that all keys of a table up to one, and of none behind it, have been looked for.

@@ -2,20 +2,20 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use remora_cluster::Configuration;
 use remora_fabric::limits::LANES_MAX;
-use remora_fabric::{ClientId, Lane, Nanos};
-use remora_memory::{MemoryError, Registration};
+use remora_fabric::{Lane, Nanos, NodeId};
+use remora_memory::MemoryError;
 use remora_sync::TransactionId;
+use remora_txn::Stop;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Observer, SessionConfig, TransactOptions};
+use remora_txn::{Observer, TransactOptions};
 
+use crate::client::{Client, Life};
 use crate::cluster::Cluster;
 use crate::error::{Error, OpenError};
-use crate::keeper::{Keeper, quiet};
+use crate::keeper::quiet;
 use crate::transaction::{Begun, Transaction};
 
 /// Of a worker.
@@ -56,6 +56,9 @@ impl Default for TransactionOptions {
     }
 }
 
+/// Pause between two looks whether another epoch has begun.
+const EPOCH_PAUSE_NS: Nanos = 50_000;
+
 /// Pause between two looks for what became of a transaction.
 const RESOLVE_PAUSE_NS: Nanos = 100_000;
 
@@ -69,18 +72,8 @@ const DRAIN_NS: Nanos = 5_000_000_000;
 pub struct Worker {
     worker: remora_fabric::Worker,
     sessions: Vec<Session>,
-    clients: Vec<Client>,
+    clients: Vec<Rc<Client>>,
     _cluster: Cluster,
-}
-
-/// One incarnation of a worker.
-#[derive(Debug)]
-struct Client {
-    registration: Registration,
-    /// For what is not a transaction: the lease, recovery, leaving.
-    admin: Lane,
-    /// Where there is a configuration.
-    keeper: Option<Rc<Keeper>>,
 }
 
 /// A coroutine lets the others have a turn after so many transactions, where a lease has to be kept: on shared memory a
@@ -116,36 +109,34 @@ impl Worker {
     }
 
     fn add_client(&mut self, cluster: &Cluster, options: WorkerOptions, coroutines: usize) -> Result<(), OpenError> {
-        let nodes = cluster.fabric().nodes();
-        let (configuration, lease) = (cluster.configuration(), cluster.lease_ns());
-        let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
-            register(lane, nodes, coroutines, configuration, lease).await
-        })??;
-        let endpoint = self.worker.connect(cluster.fabric(), ClientId(registration.incarnation))?;
-        endpoint.yield_after_rounds(options.yield_after_rounds);
-        let (protocol, epoch, sequence) = (cluster.protocol(), cluster.epoch(), Rc::new(Cell::new(1)));
-        let incarnation = registration.incarnation;
-        let keeper = configuration
-            .cloned()
-            .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
-        let config = SessionConfig { protocol, epoch, nodes, sequence };
-        for ring in 0..coroutines {
-            let seed = options.seed.wrapping_mul(1009).wrapping_add(self.sessions.len() as u64);
-            let lane = self.worker.lane(&endpoint, seed).expect("lanes were counted");
-            let mut inner = remora_txn::Session::new(lane, &registration, ring, config.clone());
-            if let Some(keeper) = &keeper {
-                keeper.guard(&mut inner);
-            }
-            self.sessions.push(Session { inner, keeper: keeper.clone(), until_turn: TURN });
+        let first = self.sessions.len();
+        let (worker, mut lanes) = (self.worker.clone(), Vec::with_capacity(coroutines));
+        let mut admin = |endpoint: &Rc<_>| {
+            lanes.extend((first..first + coroutines).map(|session| {
+                let seed = options.seed.wrapping_mul(1009).wrapping_add(session as u64);
+                worker.lane(endpoint, seed).expect("lanes were counted")
+            }));
+            worker.lane(endpoint, 0).expect("lanes were counted")
+        };
+        let client = Client::connect(cluster, &self.worker, coroutines, options.yield_after_rounds, &mut admin)?;
+        let (life, client) = (client.life(), Rc::new(client));
+        for (ring, lane) in lanes.into_iter().enumerate() {
+            let inner = client.session(&life, lane, ring);
+            self.sessions.push(Session { inner, client: client.clone(), life: life.clone(), ring, until_turn: TURN });
         }
-        let admin = self.worker.lane(&endpoint, 0).expect("lanes were counted");
-        self.clients.push(Client { registration, admin, keeper });
+        self.clients.push(client);
         Ok(())
     }
 
-    /// Its client incarnations: the owners in the ids of its transactions.
+    /// Its client incarnations: the owners in the ids of its transactions. They change when a memory node is lost.
     pub fn incarnations(&self) -> impl Iterator<Item = u32> + '_ {
-        self.clients.iter().map(|client| client.registration.incarnation)
+        self.clients.iter().map(|client| client.life().registration.incarnation)
+    }
+
+    /// The same, to be asked while it runs.
+    pub fn lives(&self) -> impl Fn() -> Vec<u32> + use<> {
+        let clients = self.clients.clone();
+        move || clients.iter().map(|client| client.life().registration.incarnation).collect()
     }
 
     /// Its sessions, to set observers.
@@ -186,14 +177,17 @@ impl Worker {
     }
 
     fn let_leases_run_out(&self) {
-        self.clients.iter().filter_map(|client| client.keeper.as_ref()).for_each(|keeper| keeper.abandon());
+        for life in self.clients.iter().map(|client| client.life()) {
+            life.keeper.iter().for_each(|keeper| keeper.abandon(&life.admin));
+        }
     }
 
     /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run out; also where clients
     /// have no leases. Its access is revoked first: if it is alive, it is told so ([`Error::Fenced`]) and can connect again.
     /// Does nothing with a client that has left, or was recovered by somebody else.
     pub fn recover(&mut self, client: u32) -> Result<(), OpenError> {
-        let Some(Client { admin, keeper: Some(keeper), .. }) = self.clients.first() else { return Ok(()) };
+        let Some(life) = self.clients.first().map(|client| client.life()) else { return Ok(()) };
+        let Life { admin, keeper: Some(keeper), .. } = &*life else { return Ok(()) };
         let recovery = async {
             keeper.recover(admin, client).await.map_err(|error| match error {
                 crate::keeper::RecoveryError::Memory(error) => error,
@@ -220,7 +214,10 @@ impl Worker {
 
     /// Waits until everything that was logged has been applied at every memory node, and every background round is done.
     pub fn drain(&mut self) -> Result<bool, Error> {
-        let drained = self.run(async |_, session| session.inner.drain(DRAIN_NS).await);
+        let drained = self.run(async |_, session| {
+            session.follow();
+            session.inner.drain(DRAIN_NS).await
+        });
         drained.into_iter().try_fold(true, |all, one| Ok(all & one?))
     }
 }
@@ -245,12 +242,13 @@ impl Drop for Worker {
                 return self.let_leases_run_out();
             }
         }
-        let leaving = self.clients.iter().map(|client| {
-            let lane = &client.admin;
-            (lane.id(), client.registration.clone().disconnect(lane))
+        let lives: Vec<Rc<Life>> = self.clients.iter().map(|client| client.life()).collect();
+        let leaving = lives.iter().map(|life| {
+            let lane = &life.admin;
+            (lane.id(), life.registration.clone().disconnect(lane))
         });
-        for (result, client) in self.worker.run(leaving).into_iter().zip(&self.clients) {
-            match (result, &client.keeper) {
+        for (result, life) in self.worker.run(leaving).into_iter().zip(&lives) {
+            match (result, &life.keeper) {
                 (Ok(()), Some(keeper)) => keeper.leave(),
                 (Ok(()), None) => {}
                 (Err(error), _) => tracing::warn!(%error, "the client slot stays"),
@@ -259,61 +257,47 @@ impl Drop for Worker {
     }
 }
 
-/// Registers a client, whom the configuration knows before it takes anything.
-pub(crate) async fn register(
-    lane: &Lane,
-    nodes: u16,
-    lanes: usize,
-    configuration: Option<&Arc<dyn Configuration>>,
-    lease: Option<Nanos>,
-) -> Result<Registration, MemoryError> {
-    let announce = |incarnation| {
-        let Some(configuration) = configuration else { return Ok(()) };
-        let lease = lease.unwrap_or(u64::MAX / 2);
-        let process = configuration.process();
-        let joined = configuration.change(|membership| membership.join(incarnation, lease, process));
-        joined.map_err(|error| MemoryError::Configuration(error.to_string()))
-    };
-    Registration::connect_announced(lane, nodes, lanes, announce).await
-}
-
 /// Has every client's keeper run beside the coroutines.
-fn attend<'w, F: Future>(run: &mut remora_fabric::Run<'w, F>, clients: &'w [Client]) {
-    for Client { admin, keeper, .. } in clients {
-        if let Some(keeper) = keeper.as_ref().filter(|keeper| keeper.is_leased()) {
-            run.attend(admin.id(), keeper.attend(admin));
+fn attend<'w, F: Future>(run: &mut remora_fabric::Run<'w, F>, clients: &'w [Rc<Client>]) {
+    for client in clients {
+        let life = client.life();
+        if life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+            run.attend(life.admin.id(), client.attend());
         }
     }
 }
 
 /// One run of a worker: leases run from its begin until its last coroutine ends.
 struct Shift {
-    keepers: Vec<Rc<Keeper>>,
+    clients: Vec<Rc<Client>>,
     running: Cell<usize>,
     /// Something is still on its way, and may hold locks: the leases run on.
     restless: Cell<bool>,
 }
 
 impl Shift {
-    fn begin(clients: &[Client], coroutines: usize) -> Shift {
-        let keepers = clients.iter().filter_map(|client| client.keeper.clone()).filter(|keeper| keeper.is_leased());
-        let shift = Shift { keepers: keepers.collect(), running: Cell::new(coroutines), restless: Cell::default() };
-        shift.keepers.iter().for_each(|keeper| keeper.wake());
+    fn begin(clients: &[Rc<Client>], coroutines: usize) -> Shift {
+        let shift = Shift { clients: clients.to_vec(), running: Cell::new(coroutines), restless: Cell::default() };
+        for life in clients.iter().map(|client| client.life()) {
+            life.keeper.iter().filter(|keeper| keeper.is_leased()).for_each(|keeper| keeper.wake(&life.admin));
+        }
         shift
     }
 
     /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by who runs. Locks must not
     /// wait for the next run.
     async fn end_of(&self, session: &Session) {
-        let lease = session.keeper.as_ref().and_then(|keeper| keeper.lease());
+        let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
         let lane = session.inner.lane();
         if !quiet(lane, lease.unwrap_or(QUIET_NS)).await {
             self.restless.set(true);
         }
         self.running.set(self.running.get() - 1);
         if self.running.get() == 0 && !self.restless.get() {
-            for keeper in &self.keepers {
-                keeper.rest(lane).await;
+            for life in self.clients.iter().map(|client| client.life()) {
+                if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) {
+                    keeper.rest(lane).await;
+                }
             }
         }
     }
@@ -323,7 +307,11 @@ impl Shift {
 #[derive(Debug)]
 pub struct Session {
     inner: remora_txn::Session,
-    keeper: Option<Rc<Keeper>>,
+    client: Rc<Client>,
+    /// The incarnation of it that this session is of.
+    life: Rc<Life>,
+    /// Its place among the client's sessions.
+    ring: usize,
     /// Transactions until the others have a turn.
     until_turn: u32,
 }
@@ -359,6 +347,7 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin(&mut self) -> Result<Begun<'_>, Error> {
+        self.follow();
         Ok(Begun::new(self.inner.begin(0)?))
     }
 
@@ -378,7 +367,7 @@ impl Session {
         options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+        if self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
             self.until_turn -= 1;
             if self.until_turn == 0 {
                 self.until_turn = TURN;
@@ -390,17 +379,49 @@ impl Session {
             self.inner.lane().now().saturating_add(patience)
         });
         let options = TransactOptions { label: options.label, attempts: options.attempts, deadline };
-        let outcome = self.inner.transact(options, async |tx| {
-            let mut refused = None;
-            match body(&mut Transaction::new(tx, &mut refused)).await {
-                Ok(value) => Ok(Ok(value)),
-                Err(error) => match error.into_stop() {
-                    Ok(stop) => Err(stop),
-                    Err(own) => Ok(Err(own)),
-                },
+        loop {
+            self.follow();
+            let outcome = self.inner.transact(options, async |tx| {
+                let mut refused = None;
+                match body(&mut Transaction::new(tx, &mut refused)).await {
+                    Ok(value) => Ok(Ok(value)),
+                    Err(error) => match error.into_stop() {
+                        Ok(stop) => Err(stop),
+                        Err(own) => Ok(Err(own)),
+                    },
+                }
+            });
+            match outcome.await {
+                Err(stop @ (Stop::Fenced | Stop::Unavailable(_))) if !self.next_epoch(deadline).await => {
+                    return Err(stop.into());
+                }
+                Err(Stop::Fenced | Stop::Unavailable(_)) => {}
+                outcome => return outcome.unwrap_or_else(|stop| Err(stop.into())),
             }
-        });
-        outcome.await.unwrap_or_else(|stop| Err(stop.into()))
+        }
+    }
+
+    /// Goes on as its client's last incarnation.
+    fn follow(&mut self) {
+        if !self.client.lives(&self.life) {
+            self.life = self.client.adopt(&mut self.inner, self.ring);
+        }
+    }
+
+    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has begun, if one is to begin:
+    /// the transaction, which has not committed, is tried again then.
+    #[cold]
+    async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
+        let (lane, Some(keeper)) = (self.inner.lane(), &self.life.keeper) else { return false };
+        let Some(patience) = keeper.patience() else { return false };
+        let give_up = (lane.now().saturating_add(patience)).min(deadline.unwrap_or(Nanos::MAX));
+        while self.client.lives(&self.life) {
+            if lane.now() >= give_up || !keeper.may_outlive() {
+                return false;
+            }
+            lane.sleep(EPOCH_PAUSE_NS).await;
+        }
+        true
     }
 
     /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or of any other.
@@ -414,18 +435,15 @@ impl Session {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let deadline = self.inner.lane().now().saturating_add(patience);
         loop {
-            let recorded = || match &self.keeper {
-                Some(keeper) => keeper.verdict(id).unwrap_or_else(|error| {
-                    tracing::warn!(%error, "the configuration does not say what became of a transaction");
-                    None
-                }),
-                None => None,
-            };
-            let mut verdict = recorded();
+            self.follow();
+            let mut verdict = self.recorded(id);
             if verdict.is_none() {
-                let found = self.inner.look_up(id).await?;
+                let found = match self.inner.look_up(id).await {
+                    Err(Stop::Fenced | Stop::Unavailable(_)) if self.next_epoch(Some(deadline)).await => continue,
+                    found => found?,
+                };
                 // A client that was recovered meanwhile has no rings any more.
-                verdict = if found == Verdict::Forgotten { recorded() } else { None }.or(Some(found));
+                verdict = if found == Verdict::Forgotten { self.recorded(id) } else { None }.or(Some(found));
             }
             match verdict {
                 Some(verdict) if verdict != Verdict::Undecided => return Ok(verdict),
@@ -433,6 +451,19 @@ impl Session {
                 _ => self.inner.lane().sleep(RESOLVE_PAUSE_NS).await,
             }
         }
+    }
+
+    pub(crate) fn leader(&self) -> NodeId {
+        self.client.leader()
+    }
+
+    /// What the configuration says of a transaction.
+    fn recorded(&self, id: TransactionId) -> Option<Verdict> {
+        let verdict = self.life.keeper.as_ref()?.verdict(id);
+        verdict.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the configuration does not say what became of a transaction");
+            None
+        })
     }
 
     /// Whoever is told of every attempt from now on; the former one back.

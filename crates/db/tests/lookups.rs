@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use remora::floors::fabric::shm::Shm;
-use remora::floors::fabric::{ClientId, Lane, NodeId, Worker, block_on};
+use remora::floors::fabric::{ClientId, Lane, NodeId, NodeSet, Worker, block_on};
 use remora::floors::index::cluster_hash::{BUCKET_WORDS, Geometry, entry_word, link_word};
 use remora::floors::index::{Location, Table};
 use remora::floors::memory::{Discipline, MemoryError, Pointer, TableSpec, metadata};
@@ -314,7 +314,7 @@ fn tables_of_others_are_not_opened() {
     // A table of protocols that keep their locks and replicas in another way.
     let other = Discipline { lock: 9, ..Discipline::OCC_ONE_SIDED };
     let spec = TableSpec { name: "other".to_owned(), discipline: other, ..rows.untyped().entry().spec.clone() };
-    let create = async |lane: &Lane| metadata::create_table(lane, NODES, 1, spec, NodeId(0)).await;
+    let create = async |lane: &Lane| metadata::create_table(lane, NodeSet::first(NODES), 1, spec, NodeId(0)).await;
     block_on(cluster.fabric(), ClientId(1), create).unwrap().unwrap();
     let error = memory(cluster.open_table::<u64, Words<1>>("other").unwrap_err());
     assert!(matches!(error, MemoryError::Discipline { .. }), "{error}");

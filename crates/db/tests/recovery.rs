@@ -401,7 +401,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
             transfer(session, &rows, (3, 4), &last).await.expect("others wait only on the records concerned");
         });
         let decided = remora::floors::fabric::block_on(&fabric, ClientId(own), async |lane| {
-            remora::floors::txn::recovery::repair(&fabric, lane, &[dead], &|_| ()).await
+            remora::floors::txn::recovery::repair(&fabric, lane, cluster.live_nodes(), &[dead], &|_| ()).await
         });
         for (client, verdicts) in decided.unwrap().unwrap() {
             configuration.change(|membership| membership.recovered(client, own, verdicts.clone())).unwrap().unwrap();

@@ -13,6 +13,78 @@ pub const LINE_BYTES: usize = LINE_WORDS * WORD_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NodeId(pub u16);
 
+/// Memory nodes, a bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct NodeSet(u64);
+
+impl NodeSet {
+    /// The first so many.
+    #[must_use]
+    pub fn first(count: u16) -> NodeSet {
+        NodeSet(u64::MAX.checked_shr(u64::BITS.saturating_sub(count.into())).unwrap_or(0))
+    }
+
+    /// From its bits.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> NodeSet {
+        NodeSet(bits)
+    }
+
+    /// Its bits.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether a node is in it.
+    #[inline]
+    #[must_use]
+    pub fn has(self, node: NodeId) -> bool {
+        self.0.checked_shr(node.0.into()).unwrap_or(0) & 1 == 1
+    }
+
+    /// The same with a node.
+    #[must_use]
+    pub fn with(self, node: NodeId) -> NodeSet {
+        NodeSet(self.0 | 1 << node.0)
+    }
+
+    /// The same without those of another one.
+    #[must_use]
+    pub fn without(self, others: NodeSet) -> NodeSet {
+        NodeSet(self.0 & !others.0)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(self) -> u16 {
+        self.0.count_ones() as u16
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The one with the lowest number, which keeps what the others follow in: node 0 if there are none.
+    #[must_use]
+    pub fn leader(self) -> NodeId {
+        NodeId(if self.0 == 0 { 0 } else { self.0.trailing_zeros() as u16 })
+    }
+
+    /// All of them, ascending.
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = NodeId> {
+        (0..u64::BITS as u16).map(NodeId).filter(move |node| self.has(*node))
+    }
+}
+
+impl FromIterator<NodeId> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> NodeSet {
+        nodes.into_iter().fold(NodeSet::default(), NodeSet::with)
+    }
+}
+
 /// A region of a memory node: one mapping, on one NUMA node, whose atomics one NIC serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RegionId(pub u16);

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::task::Waker;
 
 use crate::address::NodeId;
 use crate::error::FabricError;
@@ -77,6 +78,10 @@ impl Endpoint {
 
     pub(crate) fn yields(&self) -> bool {
         self.yields.get()
+    }
+
+    pub(crate) fn idle_waker(&self) -> Option<Waker> {
+        self.transport.idle_waker()
     }
 
     /// What the backend promises.

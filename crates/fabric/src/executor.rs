@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -33,7 +33,7 @@ struct RemoteReady {
     bits: AtomicU64,
     thread: Thread,
     /// Of the endpoint that the thread idles in, if unparking it is not enough.
-    idle: OnceLock<Waker>,
+    idle: Mutex<Option<Waker>>,
 }
 
 struct LaneWaker {
@@ -49,9 +49,15 @@ impl Wake for LaneWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.remote.bits.fetch_or(self.bit, Ordering::Release);
         self.remote.thread.unpark();
-        if let Some(idle) = self.remote.idle.get() {
+        if let Some(idle) = &*self.remote.idle() {
             idle.wake_by_ref();
         }
+    }
+}
+
+impl RemoteReady {
+    fn idle(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,11 +82,13 @@ impl ReadySet {
     }
 }
 
-/// One thread that runs several coroutines. It stays on the thread that made it.
+/// One thread that runs several coroutines. It stays on the thread that made it. Clones are the same worker: a coroutine
+/// may have one, to connect anew.
+#[derive(Clone)]
 pub struct Worker {
     ready: Rc<ReadySet>,
-    endpoints: RefCell<Vec<Rc<Endpoint>>>,
-    lanes: Cell<usize>,
+    endpoints: Rc<RefCell<Vec<Rc<Endpoint>>>>,
+    lanes: Rc<Cell<usize>>,
 }
 
 impl Worker {
@@ -88,24 +96,23 @@ impl Worker {
     #[must_use]
     pub fn new() -> Worker {
         let remote =
-            Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: OnceLock::new() });
+            Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: Mutex::default() });
         Worker {
             ready: Rc::new(ReadySet { local: Cell::new(0), remote }),
-            endpoints: RefCell::default(),
-            lanes: Cell::new(0),
+            endpoints: Rc::default(),
+            lanes: Rc::default(),
         }
     }
 
     /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it several, one for each
-    /// client that it plays.
+    /// client that it plays. One that no lane uses any more goes when the next one comes.
     pub fn connect(&self, fabric: &dyn Fabric, client: ClientId) -> Result<Rc<Endpoint>, FabricError> {
-        let transport = fabric.connect(client)?;
-        if let Some(waker) = transport.idle_waker() {
-            // The first endpoint's: a worker without work idles in that one.
-            let _ = self.ready.remote.idle.set(waker);
-        }
-        let endpoint = Rc::new(Endpoint::new(transport, self.ready.clone()));
-        self.endpoints.borrow_mut().push(endpoint.clone());
+        let endpoint = Rc::new(Endpoint::new(fabric.connect(client)?, self.ready.clone()));
+        let mut endpoints = self.endpoints.borrow_mut();
+        endpoints.retain(|endpoint| Rc::strong_count(endpoint) > 1);
+        endpoints.push(endpoint.clone());
+        // A worker without work idles in the first one.
+        *self.ready.remote.idle() = endpoints.first().and_then(|first| first.idle_waker());
         Ok(endpoint)
     }
 
@@ -157,7 +164,7 @@ impl Worker {
     /// Nothing is ready: spin a bounded time, then park until the next timer, completion or wake.
     fn wait(&self) {
         // Where an answer comes from another thread or process, it may need this core.
-        let awaits_others = self.ready.remote.idle.get().is_some();
+        let awaits_others = self.ready.remote.idle().is_some();
         for _ in 0..IDLE_SPINS {
             self.progress();
             if !self.ready.is_empty() {
@@ -176,7 +183,7 @@ impl Worker {
             return;
         };
         // Only the first endpoint is waited in. Where that is a real wait, the others are looked at again soon.
-        let soon = (endpoints.len() > 1 && self.ready.remote.idle.get().is_some()).then(|| first.now() + IDLE_SLICE_NS);
+        let soon = (endpoints.len() > 1 && awaits_others).then(|| first.now() + IDLE_SLICE_NS);
         first.idle(timer.into_iter().chain(soon).min());
     }
 }

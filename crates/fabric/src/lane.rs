@@ -26,6 +26,17 @@ impl Lane {
         Lane { endpoint, id, cost: Cell::default(), prng: Cell::new(Prng::new(seed)) }
     }
 
+    /// The same coroutine's view of another endpoint of its worker, in place of this one.
+    #[must_use]
+    pub fn on(&self, endpoint: &Rc<Endpoint>) -> Lane {
+        Lane {
+            endpoint: endpoint.clone(),
+            id: self.id,
+            cost: Cell::new(self.cost.get()),
+            prng: Cell::new(self.prng.get()),
+        }
+    }
+
     /// Its number within the worker.
     #[must_use]
     pub fn id(&self) -> LaneId {

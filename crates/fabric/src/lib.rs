@@ -69,7 +69,7 @@ pub mod tcp;
 mod transport;
 pub mod verbs;
 
-pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
+pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, NodeSet, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};
 pub use error::{FabricError, Fault, Refusal, TlsReason};
 pub use executor::{Run, Turn, Turned, Worker, block_on, catch_panic};

@@ -206,6 +206,7 @@ impl Sim {
             atomic_writes: true,
             flush,
             revoke: true,
+            partitions: true,
         };
         Ok(Sim { memory, world: Arc::new(Mutex::new(world)), capabilities })
     }
@@ -291,8 +292,10 @@ impl Sim {
                     }
                 }
             };
+            self.world().acting = Some(core);
             let turned = workers[core].run.turn();
             let mut world = self.world();
+            world.acting = None;
             let clock = world.cores[core].clock;
             match turned {
                 Turned::Finished => world.stop_core(core),
@@ -422,6 +425,11 @@ impl Fabric for Sim {
 
     fn fail(&self, node: NodeId) {
         faults::fail(&mut self.world(), node.0.into());
+    }
+
+    /// Nothing happens to the node itself: it may be alive and answer whoever does not know that it is abandoned.
+    fn abandon(&self, node: NodeId) {
+        self.world().abandoned |= 1 << node.0;
     }
 
     fn capabilities(&self) -> Capabilities {

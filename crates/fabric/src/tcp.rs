@@ -185,7 +185,8 @@ impl Cluster {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.options.rdma.as_ref().map_or(CAPABILITIES, Device::capabilities)
+        let shm = Capabilities { partitions: true, ..CAPABILITIES };
+        self.options.rdma.as_ref().map_or(shm, Device::capabilities)
     }
 
     fn all(&self) -> impl Iterator<Item = NodeId> + use<> {

@@ -58,6 +58,8 @@ pub struct Capabilities {
     pub flush: Flush,
     /// Whether a client's access can be revoked.
     pub revoke: bool,
+    /// Whether a node may be out of reach of some clients, and answer others: networks do that.
+    pub partitions: bool,
 }
 
 /// A connection of one endpoint to all memory nodes. Not shared between threads.
@@ -129,6 +131,12 @@ pub trait Fabric: Send + Sync {
 
     /// Takes a node away from this fabric's endpoints, as if its machine had died: every round to it fails from now on.
     fn fail(&self, node: NodeId);
+
+    /// The cluster goes on without this node, dead or not: who connects from now on does so to the others, and
+    /// [`Fabric::revoke`] asks the others alone.
+    fn abandon(&self, node: NodeId) {
+        self.fail(node);
+    }
 
     /// What this backend promises.
     fn capabilities(&self) -> Capabilities;

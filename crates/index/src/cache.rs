@@ -8,6 +8,7 @@
 //! checked against the record that it names, by key and incarnation; a location that fails is forgotten and the bucket is
 //! read again. That a key is absent is never concluded from the cache.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_memory::ShardId;
@@ -20,9 +21,9 @@ use crate::cluster_hash::{BUCKET_SLOTS, BUCKET_WORDS, Location, Probe, entry_wor
 struct Line([AtomicU64; BUCKET_WORDS]);
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LocationCache {
-    lines: Box<[Line]>,
+    lines: Arc<[Line]>,
     /// Every bucket has a line of its own.
     complete: bool,
 }

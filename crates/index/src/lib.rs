@@ -31,5 +31,5 @@ pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
 pub use host::{Found, Host, HostShard, Prepared, Refused};
 pub use load::{Parts, bulk_load, bulk_load_parts};
-pub use patch::{Patch, apply_patch};
+pub use patch::{Patch, apply_deletion, apply_patch};
 pub use table::{BucketRef, Table};

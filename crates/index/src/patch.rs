@@ -7,9 +7,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::WORD_BYTES;
-use remora_sync::INCARNATION_MASK;
+use remora_sync::{INCARNATION_MASK, Version};
 
-use crate::cluster_hash::{Geometry, incarnation, is_empty, is_entry, linked_bucket, offset};
+use crate::cluster_hash::{
+    Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, incarnation, is_empty, is_entry,
+    linked_bucket, offset,
+};
 
 /// A change of the index, as it stands in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,20 +53,35 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     let Some([first, second]) = start.and_then(|start| region.get(start..)).and_then(<[_]>::first_chunk) else {
         return false;
     };
+    // Where the shard's header counts what is used: should this backup become the primary, it allocates by that.
+    let used = |word: usize, count: u64| {
+        region[(base / WORD_BYTES as u64) as usize + word].fetch_max(count, Ordering::Relaxed);
+    };
     match *patch {
         Patch::Entry { entry, key, .. } => {
             if is_due(entry, first.load(Ordering::Acquire)) {
                 second.store(key, Ordering::Release);
                 first.store(entry, Ordering::Release);
             }
+            used(HEADER_SLOTS_WORD, (offset(entry) - geometry.slot_at(0)) / geometry.slot_bytes + 1);
         }
         Patch::Link { word, .. } => {
             if first.load(Ordering::Acquire) == 0 {
                 first.store(word, Ordering::Release);
             }
+            let bucket = linked_bucket(word).and_then(|offset| geometry.bucket_number(offset)).unwrap_or(0);
+            used(HEADER_INDIRECT_WORD, (bucket + 1).saturating_sub(geometry.buckets));
         }
     }
     true
+}
+
+/// The same of a delete, of this version: no record that is inserted into this shard later has a lower one, should this
+/// backup become the primary.
+pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
+    if let Some(floor) = region.get((base / WORD_BYTES as u64) as usize + HEADER_FLOOR_WORD) {
+        floor.fetch_max(version.to_bits(), Ordering::Relaxed);
+    }
 }
 
 /// Whether an entry is later than what a pair has, as serial numbers compare; or the same, which an applier that was

@@ -83,6 +83,13 @@ impl Table {
         })
     }
 
+    /// The same table where a later configuration has it, with the same location cache: what that remembers names no nodes.
+    pub fn moved(&self, metadata: &Metadata) -> Result<Table, IndexError> {
+        let mut moved = Table::open_with_cache(metadata, self.name(), 0)?;
+        moved.cache = self.cache.clone();
+        Ok(moved)
+    }
+
     /// Its id.
     #[inline]
     #[must_use]

@@ -7,6 +7,8 @@
 //! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can hide what another one
 //! shows.
 //!
+//! A run in which a memory node fails has controllers, who find that out: every client lives on in the next epoch.
+//!
 //! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
 //! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
 //! run somebody recovers all who are gone, asks what became of each transaction whose answer was lost, and reads every
@@ -32,7 +34,10 @@ use ranges::Ranges;
 use registers::Registers;
 use remora::floors::memory::Discipline;
 use remora::floors::txn::mutant::{self, Mutant};
-use remora::{Cluster, ClusterOptions, Error, Inspection, Observer, Outcome, Protocol, Session};
+use remora::{
+    Cluster, ClusterOptions, Configuration, Controller, Error, Inspection, Observer, Outcome, Protocol, Session,
+    Standing,
+};
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
 use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
@@ -79,13 +84,14 @@ impl Load {
     }
 }
 
-/// Faults that a campaign can have, by name. The others of [`FaultKind`] wait for protocols that survive them.
-pub const FAULTS: [&str; 8] = ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate"];
+/// Faults that a campaign can have, by name.
+pub const FAULTS: [&str; 9] =
+    ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate", "fail"];
 
-/// How often a fault of this name is planned in a run that has it. A crash and a stall leave too little behind, and take
-/// too long, to have several.
+/// How often a fault of this name is planned in a run that has it. A crash, a failed node and a stall leave too little
+/// behind, and take too long, to have several.
 fn times(name: &str, random: &mut Prng) -> u64 {
-    if matches!(name, "crash" | "stall") { 1 } else { 1 + random.below(4) }
+    if matches!(name, "crash" | "stall" | "fail") { 1 } else { 1 + random.below(4) }
 }
 
 /// How long after its probe a fault happens: at once, before the packets have left, after some round trip.
@@ -104,6 +110,7 @@ fn fault(name: &str, random: &mut Prng) -> Option<FaultKind> {
         "stall" => FaultKind::Stall(6_000_000 + random.below(2_000_000)),
         "clock-step" => FaultKind::ClockStep(random.below(2_000_000_000) as i64 - 1_000_000_000),
         "lose" => FaultKind::Lose,
+        "fail" => FaultKind::Fail,
         "duplicate" => FaultKind::Duplicate,
         _ => return None,
     })
@@ -145,6 +152,10 @@ impl Case {
         let chosen: Vec<String> = self.faults.iter().filter(|_| random.below(2) == 0).cloned().collect();
         let faults = if chosen.is_empty() { self.faults.clone() } else { chosen };
         Case { seed, faults, ..self.clone() }
+    }
+
+    fn has(&self, fault: &str) -> bool {
+        self.faults.iter().any(|name| name == fault)
     }
 
     /// The command that runs it again.
@@ -253,7 +264,7 @@ struct Watch {
 /// Of a worker that plays.
 struct Client {
     worker: Worker,
-    incarnations: Vec<ClientId>,
+    lives: Rc<dyn Fn() -> Vec<u32>>,
     /// Whether it waits at first until it has to take the place of one that is gone.
     spare: bool,
     /// It was taken for dead and told so.
@@ -262,8 +273,12 @@ struct Client {
 
 impl Client {
     fn is_gone(&self, sim: &Sim) -> bool {
-        self.fenced.get() || self.incarnations.iter().any(|client| sim.is_dead(*client))
+        self.fenced.get() || is_dead(sim, &*self.lives)
     }
+}
+
+fn is_dead(sim: &Sim, lives: &dyn Fn() -> Vec<u32>) -> bool {
+    lives().iter().any(|client| sim.is_dead(ClientId(*client)))
 }
 
 impl Observer for Watch {
@@ -423,6 +438,8 @@ const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_0
 const SPARE_LOOKS: Nanos = 20_000;
 /// Bytes of a memory node, but for TPC-C.
 const NODE_BYTES: usize = 12 << 20;
+/// Who looks after the memory nodes, where one fails.
+const CONTROLLERS: usize = 2;
 /// Memory nodes of every cluster.
 const NODES: u16 = 3;
 /// Virtual time in which every coroutine must commit again when the faults are over.
@@ -460,13 +477,14 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         deployment: if random.below(2) == 0 { Deployment::Disaggregated } else { Deployment::Symmetric },
         ..SimOptions::new(profile, case.seed)
     };
-    let replicas = [3, 2, 1][random.below(3) as usize];
+    let fails = case.has("fail");
+    let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
     let node_bytes = node_bytes(case, replicas);
     let cluster = ClusterOptions { memory_nodes: NODES, replicas, node_bytes, protocol: case.protocol };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
     // Of a tree's nodes everybody needs some: what a client has locked that nobody recovers stops all.
-    let needed = case.load == Load::Ranges && case.faults.iter().any(|fault| fault == "crash");
+    let needed = case.load == Load::Ranges && case.has("crash") || fails;
     let lease = lease.or(LEASES.into_iter().flatten().max().filter(|_| needed).map(Duration::from_nanos));
     let cluster = cluster.with_lease(lease);
     let tables = Tables::load(case, &cluster, &mut random)?;
@@ -495,20 +513,27 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
             WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
         let mut worker = cluster.with_protocol(protocol).worker(options).map_err(|e| fail(&e))?;
         worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| watch(lane, session));
-        let incarnations = worker.incarnations().map(ClientId).collect();
-        clients.push(Client { worker, incarnations, spare: number >= case.clients, fenced: Cell::new(false) });
+        let lives = Rc::new(worker.lives());
+        clients.push(Client { worker, lives, spare: number >= case.clients, fenced: Cell::new(false) });
+    }
+    let mut controllers = Vec::new();
+    for number in 0..if fails { CONTROLLERS } else { 0 } {
+        sim.place(clients.len() + number);
+        controllers.push(cluster.controller().map_err(|e| fail(&e))?);
     }
     plan(case, &sim, lease.is_some(), &mut random)?;
     sim.instant(false);
     let began = sim.now();
-    let played = play(case, &sim, &tables, &mut clients, &counts)?;
+    let played = play(case, &sim, &cluster, &tables, &mut clients, &mut controllers, &counts);
     let virtual_ns = sim.now() - began;
     sim.instant(true);
+    let played = played?;
     let mut settled = true;
-    for Client { worker, incarnations, fenced, .. } in &mut clients {
+    drop(controllers);
+    for Client { worker, lives, fenced, .. } in &mut clients {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
-        if incarnations.iter().any(|client| sim.is_dead(*client)) {
-            incarnations.iter().try_for_each(|client| sim.revoke(*client)).map_err(|error| fail(&error))?;
+        if is_dead(&sim, &**lives) {
+            lives().iter().try_for_each(|client| sim.revoke(ClientId(*client))).map_err(|error| fail(&error))?;
             continue;
         }
         // One that does not know it yet is told now.
@@ -523,7 +548,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let mut gone = Vec::new();
     for client in clients {
         if client.is_gone(&sim) {
-            gone.extend(client.incarnations.iter().map(|client| client.0));
+            gone.extend((client.lives)());
             client.worker.abandon();
         }
     }
@@ -540,8 +565,15 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         return Err(lost);
     }
     let recovered = gone.len() as u64;
+    // And those of a former epoch, who live on as others, and those who could not leave.
+    let configuration = cluster.configuration().ok_or("no configuration")?;
+    let ended = configuration.look(|membership| {
+        let ended = membership.clients().filter(|(_, standing)| *standing != Standing::Forgotten);
+        ended.map(|(client, _)| client).collect::<Vec<_>>()
+    });
+    let all_gone: BTreeSet<u32> = ended.map_err(|e| fail(&e))?.into_iter().chain(gone.iter().copied()).collect();
     let fenced = gone.iter().filter(|client| !sim.is_dead(ClientId(**client))).count() as u64;
-    let mut janitor = aftermath::janitor(&cluster, &sim, &gone)?;
+    let mut janitor = aftermath::janitor(&cluster, &sim, &all_gone)?;
     watch(0, &mut janitor.sessions()[0]);
     aftermath::read_all(&mut janitor, &tables)?;
     drop(janitor.sessions()[0].observe(None));
@@ -624,6 +656,24 @@ fn plan(case: &Case, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), S
     Ok(())
 }
 
+/// A coroutine that plays, until it has gone.
+struct Leaves<'c>(&'c Cell<usize>);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Whether a memory node has failed that the cluster does not go on without yet.
+fn epoch_is_due(sim: &Sim, cluster: &Cluster) -> bool {
+    let failed = sim.injected().iter().filter(|fault| fault.kind == FaultKind::Fail).count();
+    let lost = |configuration: &Arc<dyn Configuration>| {
+        configuration.look(|membership| if membership.is_changing() { 0 } else { membership.lost().count() })
+    };
+    cluster.configuration().is_some_and(|configuration| lost(configuration).is_ok_and(|lost| lost < failed as u16))
+}
+
 /// How the workload went.
 struct Played {
     ledgers: Vec<Ledgers>,
@@ -636,8 +686,10 @@ struct Played {
 fn play(
     case: &Case,
     sim: &Sim,
+    cluster: &Cluster,
     tables: &Tables,
     clients: &mut [Client],
+    controllers: &mut [Controller],
     counts: &RefCell<Ran>,
 ) -> Result<Played, String> {
     let began = sim.now();
@@ -649,27 +701,25 @@ fn play(
             let stalled = case.faults.iter().any(|fault| fault == "stall");
             calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
         }
-        let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
+        let calm =
+            calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty()) && !epoch_is_due(sim, cluster);
         let enough = counts.borrow().committed >= case.transactions;
         (calm && enough) || now - began > RUN
     };
     let mut workers = Vec::new();
     let mut others = Vec::new();
-    for Client { worker, incarnations, spare, fenced } in clients {
+    for Client { worker, lives, spare, fenced } in clients {
         workers.push(worker);
-        others.push((incarnations.clone(), *spare, &*fenced));
+        others.push((lives.clone(), *spare, &*fenced));
     }
-    let gone = || {
-        let is_gone = |(incarnations, _, fenced): &&(Vec<ClientId>, bool, &Cell<bool>)| {
-            fenced.get() || incarnations.iter().any(|client| sim.is_dead(*client))
-        };
-        others.iter().filter(is_gone).count()
-    };
+    let gone = || others.iter().filter(|(lives, _, fenced)| fenced.get() || is_dead(sim, &**lives)).count();
+    let left: Vec<Cell<usize>> = workers.iter().map(|_| Cell::new(0)).collect();
     let bodies: Vec<_> = (0..workers.len())
         .map(|client| {
-            let (stuck, is_over, gone, others) = (&stuck, &is_over, &gone, &others);
+            let (stuck, is_over, gone, others, left) = (&stuck, &is_over, &gone, &others, &left[client]);
             let first = (client * case.coroutines) as u64;
             async move |coroutine: usize, session: &mut Session| {
+                let _leaves = Leaves(left);
                 let mut random = Prng::derive(case.seed, first + coroutine as u64);
                 let mut ledgers = Ledgers::default();
                 let (_, spare, fenced) = &others[client];
@@ -705,10 +755,24 @@ fn play(
         })
         .collect();
     let mut runs: Vec<_> = workers.into_iter().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let mut watching = Vec::new();
+    for controller in controllers {
+        let (id, others, left) = (ClientId(controller.incarnation()), &others, &left);
+        // Nobody who is alive plays any more.
+        let over = move || {
+            let mut players = others.iter().zip(left);
+            players.all(|((lives, ..), left)| left.get() == case.coroutines || is_dead(sim, &**lives))
+        };
+        watching.push((id, controller.start(over)));
+    }
     let ended = {
-        let driven = runs.iter_mut().zip(&others).map(|(run, (clients, ..))| Driven { clients: clients.clone(), run });
-        sim.run(&mut driven.collect::<Vec<_>>(), Some(began + RUN + 10 * LIVENESS))
+        let ids = |lives: &dyn Fn() -> Vec<u32>| lives().into_iter().map(ClientId).collect();
+        let driven = runs.iter_mut().zip(&others).map(|(run, (lives, ..))| Driven { clients: ids(&**lives), run });
+        let mut driven: Vec<Driven<'_>> = driven.collect();
+        driven.extend(watching.iter_mut().map(|(id, run)| Driven { clients: vec![*id], run }));
+        sim.run(&mut driven, Some(began + RUN + 10 * LIVENESS))
     };
+    drop(watching);
     let results: Vec<_> = runs.into_iter().flat_map(remora_fabric::Run::finish).collect();
     let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>().map_err(|error| format!("failed: {error}"))?;
     Ok(Played { ledgers, ended, stuck: stuck.get() })

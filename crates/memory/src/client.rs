@@ -1,7 +1,7 @@
 //! Clients: who is connected, as which incarnation, and where its redo rings lie.
 //!
-//! A client takes one of 1024 slots, the same number at every node, and an incarnation that is never given again. Node 0
-//! decides who has a slot; at the other nodes the word follows it.
+//! A client takes one of 1024 slots, the same number at every node, and an incarnation that is never given again. The
+//! leader, which is the live node with the lowest number, decides who has a slot; at the other nodes the word follows it.
 //!
 //! ```text
 //! slot, 64 bytes
@@ -11,10 +11,11 @@
 //! +24  extent       u64   bytes taken for rings; kept when the slot is free, for the next client
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::limits::ROUND_BYTES_MAX;
-use remora_fabric::{Lane, NodeId, WORD_BYTES};
+use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use crate::error::MemoryError;
 use crate::limits::{CLIENTS_MAX, INCARNATIONS_MAX};
@@ -35,13 +36,14 @@ pub struct Registration {
     pub incarnation: u32,
     slot: u64,
     lanes: usize,
-    /// Offset of its first ring at each node.
-    rings: Vec<u64>,
+    nodes: NodeSet,
+    /// Offset of its first ring at each of them.
+    rings: BTreeMap<NodeId, u64>,
 }
 
 impl Registration {
     /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and rings at every node.
-    pub async fn connect(lane: &Lane, nodes: u16, lanes: usize) -> Result<Registration, MemoryError> {
+    pub async fn connect(lane: &Lane, nodes: NodeSet, lanes: usize) -> Result<Registration, MemoryError> {
         Registration::connect_announced(lane, nodes, lanes, |_| Ok(())).await
     }
 
@@ -49,48 +51,56 @@ impl Registration {
     /// died, at whatever point of this, knows of it.
     pub async fn connect_announced(
         lane: &Lane,
-        nodes: u16,
+        nodes: NodeSet,
         lanes: usize,
         announce: impl FnOnce(u32) -> Result<(), MemoryError>,
     ) -> Result<Registration, MemoryError> {
-        for node in (0..nodes).map(NodeId) {
+        for node in nodes.iter() {
             node::superblock(lane, node).await?;
         }
-        let incarnation = next_incarnation(lane).await?;
+        let leader = nodes.leader();
+        let incarnation = next_incarnation(lane, leader).await?;
         announce(incarnation)?;
         let bytes = lanes as u64 * RING_EXTENT_BYTES;
-        let slot = take_slot(lane, u64::from(incarnation), bytes).await?;
-        let mut rings = Vec::with_capacity(nodes.into());
-        for node in (0..nodes).map(NodeId) {
-            rings.push(prepare_rings(lane, node, slot, lanes).await?);
+        let slot = take_slot(lane, leader, u64::from(incarnation), bytes).await?;
+        let mut rings = BTreeMap::new();
+        for node in nodes.iter() {
+            rings.insert(node, prepare_rings(lane, node, slot, lanes).await?);
         }
-        // Published at the others first: who sees it at node 0 sees it everywhere.
-        for node in (0..nodes).rev().map(NodeId) {
-            let expected = if node.0 == 0 { u64::from(incarnation) | CHANGING } else { 0 };
+        // Published at the others first: who sees it at the leader sees it everywhere.
+        for node in nodes.iter().rev() {
+            let expected = if node == leader { u64::from(incarnation) | CHANGING } else { 0 };
             change_slot(lane, node, slot, expected, incarnation.into()).await?;
         }
-        Ok(Registration { incarnation, slot, lanes, rings })
+        Ok(Registration { incarnation, slot, lanes, nodes, rings })
+    }
+
+    /// The nodes that it is connected to.
+    #[must_use]
+    pub fn nodes(&self) -> NodeSet {
+        self.nodes
     }
 
     /// The ring of a lane at a node.
     #[must_use]
     pub fn ring(&self, node: NodeId, lane: usize) -> RingWriter {
         assert!(lane < self.lanes, "a client's lanes are those that it registered");
-        RingWriter::new(node, self.rings[node.0 as usize] + lane as u64 * RING_EXTENT_BYTES)
+        RingWriter::new(node, self.rings[&node] + lane as u64 * RING_EXTENT_BYTES)
     }
 
     /// Gives the slot back. Only when every ring has been applied to its end: the next client starts them anew.
     pub async fn disconnect(self, lane: &Lane) -> Result<(), MemoryError> {
-        for node in (1..self.rings.len() as u16).map(NodeId) {
+        for node in self.nodes.iter().rev() {
             change_slot(lane, node, self.slot, self.incarnation.into(), 0).await?;
         }
-        change_slot(lane, NodeId(0), self.slot, self.incarnation.into(), 0).await
+        Ok(())
     }
 }
 
-async fn next_incarnation(lane: &Lane) -> Result<u32, MemoryError> {
+/// An incarnation for a client that needs no slot: one that runs no transactions.
+pub async fn next_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
     let mut round = lane.round();
-    let add = round.fetch_add(node::at(NodeId(0), AT_INCARNATION), 1);
+    let add = round.fetch_add(node::at(leader, AT_INCARNATION), 1);
     let incarnation = lane.execute(round).await?.added(add) + 1;
     if incarnation > INCARNATIONS_MAX {
         return Err(MemoryError::Limit { what: "client incarnations", value: incarnation, max: INCARNATIONS_MAX });
@@ -98,11 +108,11 @@ async fn next_incarnation(lane: &Lane) -> Result<u32, MemoryError> {
     Ok(incarnation as u32)
 }
 
-/// Takes a free slot at node 0: one whose rings are large enough before one that needs space.
-async fn take_slot(lane: &Lane, incarnation: u64, bytes: u64) -> Result<u64, MemoryError> {
+/// Takes a free slot at the leader: one whose rings are large enough before one that needs space.
+async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) -> Result<u64, MemoryError> {
     loop {
         let mut round = lane.round();
-        let read = round.read(slot_at(NodeId(0), 0), SLOTS_BYTES);
+        let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
         let done = lane.execute(round).await?;
         let slots = done.words(read).chunks_exact(SLOT_WORDS);
         let free = slots.enumerate().filter(|(_, slot)| slot[0] == 0);
@@ -114,7 +124,7 @@ async fn take_slot(lane: &Lane, incarnation: u64, bytes: u64) -> Result<u64, Mem
         };
         drop(done);
         let mut round = lane.round();
-        let swap = round.compare_swap(slot_at(NodeId(0), index as u64), 0, incarnation | CHANGING);
+        let swap = round.compare_swap(slot_at(leader, index as u64), 0, incarnation | CHANGING);
         if lane.execute(round).await?.swapped(swap) {
             return Ok(index as u64);
         }
@@ -165,44 +175,44 @@ pub struct Remains {
     incarnation: u32,
     slot: u64,
     /// Lanes and offset of the first ring at each node; none where the client had not come that far, or was leaving.
-    rings: Vec<(usize, u64)>,
+    rings: BTreeMap<NodeId, (usize, u64)>,
 }
 
 impl Remains {
     /// Looks for the slot of a client; `None` if it has none, or no longer. A client that died while it came or left has
     /// rings at some nodes only, or none: it had no transaction then.
-    pub async fn find(lane: &Lane, nodes: u16, incarnation: u32) -> Result<Option<Remains>, MemoryError> {
+    pub async fn find(lane: &Lane, nodes: NodeSet, incarnation: u32) -> Result<Option<Remains>, MemoryError> {
         let mut round = lane.round();
-        let read = round.read(slot_at(NodeId(0), 0), SLOTS_BYTES);
+        let read = round.read(slot_at(nodes.leader(), 0), SLOTS_BYTES);
         let done = lane.execute(round).await?;
         let mut slots = done.words(read).chunks_exact(SLOT_WORDS);
         let Some(slot) = slots.position(|slot| slot[0] & !CHANGING == u64::from(incarnation)) else { return Ok(None) };
         drop(done);
-        let mut rings = Vec::with_capacity(nodes.into());
-        for node in (0..nodes).map(NodeId) {
+        let mut rings = BTreeMap::new();
+        for node in nodes.iter() {
             let mut round = lane.round();
             let read = round.read(slot_at(node, slot as u64), CLIENT_SLOT_BYTES as usize);
             let done = lane.execute(round).await?;
             let client = ClientSlot::of(|word| done.words(read)[word]);
             let client = client.filter(|client| client.incarnation == incarnation);
-            rings.push(client.map_or((0, 0), |client| (client.lanes, client.rings)));
+            rings.insert(node, client.map_or((0, 0), |client| (client.lanes, client.rings)));
         }
         Ok(Some(Remains { incarnation, slot: slot as u64, rings }))
     }
 
     /// Every ring: node, lane and offset.
     pub fn rings(&self) -> impl Iterator<Item = (NodeId, usize, u64)> + '_ {
-        let of_node = |(node, (lanes, first)): (NodeId, &(usize, u64))| {
-            let first = *first;
+        let of_node = |(node, (lanes, first)): (&NodeId, &(usize, u64))| {
+            let (node, first) = (*node, *first);
             (0..*lanes).map(move |lane| (node, lane, first + lane as u64 * RING_EXTENT_BYTES))
         };
-        (0..).map(NodeId).zip(&self.rings).flat_map(of_node)
+        self.rings.iter().flat_map(of_node)
     }
 
     /// Gives the slot back: only when every ring has been applied to its end and nothing needs its entries any more. Doing
     /// it again does nothing.
     pub async fn give_back(self, lane: &Lane) -> Result<(), MemoryError> {
-        for node in (0..self.rings.len() as u16).rev().map(NodeId) {
+        for node in self.rings.keys().rev().copied() {
             let mut round = lane.round();
             for word in [u64::from(self.incarnation), u64::from(self.incarnation) | CHANGING] {
                 round.compare_swap(slot_at(node, self.slot), word, 0);
@@ -216,6 +226,41 @@ impl Remains {
 
 fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
+}
+
+/// After the loss of nodes, while no client has access: has the slots of these nodes agree with their leader's, where that
+/// one was not the leader before, and the leader give incarnations above all that have been given. Somebody who died
+/// while it came or left had no transaction: its slot is given back.
+pub async fn follow_leader(lane: &Lane, nodes: NodeSet, incarnations: u32) -> Result<(), MemoryError> {
+    let leader = nodes.leader();
+    let holders = async |node| {
+        let mut round = lane.round();
+        let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+        let done = lane.execute(round).await?;
+        Ok::<Vec<u64>, MemoryError>(done.words(read).iter().step_by(SLOT_WORDS).copied().collect())
+    };
+    let leading: Vec<u64> = holders(leader).await?.into_iter().map(|word| word & !CHANGING).collect();
+    let mut highest = leading.iter().copied().max().unwrap_or(0).max(incarnations.into());
+    for node in nodes.without(NodeSet::default().with(leader)).iter() {
+        let following = holders(node).await?;
+        highest = following.iter().map(|word| word & !CHANGING).max().unwrap_or(0).max(highest);
+        for (slot, (word, leads)) in (0..).zip(following.into_iter().zip(&leading)) {
+            if word != 0 && word & !CHANGING != *leads {
+                change_slot(lane, node, slot, word, 0).await?;
+            }
+        }
+    }
+    // Above those, too, whose clients were about to come.
+    let highest = highest + CLIENTS_MAX as u64;
+    let mut round = lane.round();
+    let last = round.read(node::at(leader, AT_INCARNATION), WORD_BYTES);
+    let last = lane.execute(round).await?.words(last)[0];
+    if last < highest {
+        let mut round = lane.round();
+        round.fetch_add(node::at(leader, AT_INCARNATION), highest - last);
+        lane.execute(round).await?;
+    }
+    Ok(())
 }
 
 /// A connected client, as its node sees it.

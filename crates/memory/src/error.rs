@@ -70,6 +70,9 @@ pub enum MemoryError {
         /// Memory nodes there are.
         nodes: usize,
     },
+    /// Memory nodes have been lost, and with them every copy of something.
+    #[error("every replica of a part of table {0:?} is lost")]
+    NoReplica(String),
     /// No table has this name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),

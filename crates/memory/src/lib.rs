@@ -15,7 +15,7 @@ pub mod metadata;
 pub mod node;
 pub mod ring;
 
-pub use client::{ClientSlot, Registration, Remains, changes, clients, connected};
+pub use client::{ClientSlot, Registration, Remains, changes, clients, connected, follow_leader, next_incarnation};
 pub use error::MemoryError;
 pub use identity::Identity;
 pub use metadata::{

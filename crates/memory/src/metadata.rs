@@ -1,7 +1,8 @@
 //! The catalog and the configuration: what tables there are, and where the replicas of each shard lie.
 //!
 //! Both are one value, replicated at every node in two copies, of which the newer whole one counts. It is changed only
-//! by who holds the catalog lock of node 0, and read by everybody at connect.
+//! by who holds the catalog lock of the leader (the live node with the lowest number), or has taken everybody's access
+//! away, and read by everybody at connect.
 //!
 //! ```text
 //! header, 64 bytes                                     table, 128 bytes
@@ -25,7 +26,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora_fabric::{Address, Lane, NodeId, RegionId, WORD_BYTES};
+use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::MemoryError;
@@ -593,22 +594,87 @@ pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), M
 /// the others at the nodes behind it.
 pub async fn create_table(
     lane: &Lane,
-    nodes: u16,
+    nodes: NodeSet,
     client: u64,
     spec: TableSpec,
     first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
-    check_spec(nodes, &spec)?;
-    if first.0 >= nodes {
-        let (what, value, max) = ("the number of a table's first node", first.0.into(), nodes.saturating_sub(1).into());
+    check_spec(nodes.count(), &spec)?;
+    let Some(first) = nodes.iter().position(|node| node == first) else {
+        let highest = nodes.iter().next_back().unwrap_or_default();
+        let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
         return Err(MemoryError::Limit { what, value, max });
-    }
-    lock_catalog(lane, client).await?;
+    };
+    lock_catalog(lane, nodes.leader(), client).await?;
     let result = create_locked(lane, nodes, spec, first).await;
     let mut round = lane.round();
-    round.compare_swap(node::at(NodeId(0), AT_LOCK), client, 0);
+    round.compare_swap(node::at(nodes.leader(), AT_LOCK), client, 0);
     lane.execute(round).await?;
     result
+}
+
+/// What is left of a configuration without some nodes, in this epoch: their backups are promoted. An error names a table
+/// of which some shard has no replica then.
+pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata, MemoryError> {
+    let mut after = before.clone();
+    for shard in &mut after.shards {
+        shard.replicas.retain(|replica| !lost.has(replica.node));
+        if shard.replicas.is_empty() {
+            let table = before.tables.get(usize::from(shard.table.0)).map(|table| table.spec.name.clone());
+            return Err(MemoryError::NoReplica(table.unwrap_or_default()));
+        }
+    }
+    after.epoch = epoch;
+    if after != *before {
+        // Far above what somebody may be about to write whose access has just been taken.
+        after.generation += CHANGES_UNDER_WAY;
+    }
+    Ok(after)
+}
+
+/// No more changes of the catalog than this are under way at one time.
+const CHANGES_UNDER_WAY: u64 = 1 << 20;
+
+/// The newest metadata that some of these nodes has.
+pub async fn newest(lane: &Lane, nodes: NodeSet) -> Result<Metadata, MemoryError> {
+    let mut newest = Metadata::default();
+    for node in nodes.iter() {
+        let found = read(lane, node).await?;
+        if found.generation >= newest.generation {
+            newest = found;
+        }
+    }
+    Ok(newest)
+}
+
+/// Writes metadata to nodes whose clients have no access, or under the catalog lock. Readers find the copy before it until
+/// it is whole.
+pub async fn publish(lane: &Lane, nodes: NodeSet, metadata: &Metadata) -> Result<(), MemoryError> {
+    let bytes = metadata.encode();
+    for node in nodes.iter() {
+        // Not over the copy that counts.
+        let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
+        let [first, second] = copies.map(|copy| copy.map_or(0, |metadata| metadata.generation));
+        if first.max(second) < metadata.generation {
+            // The header last: when a node's CPU sees a new generation, all of it is there.
+            let at = copy_at(node, u64::from(first > second));
+            let (header, rest) = bytes.split_at(HEADER_BYTES);
+            write_bytes(lane, at.plus(HEADER_BYTES as u64), rest).await?;
+            write_bytes(lane, at, header).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Frees the catalog lock of a leader, whoever has it: when everybody's access has been taken away.
+pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(node::at(leader, AT_LOCK), WORD_BYTES);
+    let holder = lane.execute(round).await?.words(read)[0];
+    let mut round = lane.round();
+    round.compare_swap(node::at(leader, AT_LOCK), holder, 0);
+    lane.execute(round).await?;
+    Ok(())
 }
 
 fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
@@ -633,11 +699,11 @@ fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
     Ok(())
 }
 
-async fn lock_catalog(lane: &Lane, client: u64) -> Result<(), MemoryError> {
+async fn lock_catalog(lane: &Lane, leader: NodeId, client: u64) -> Result<(), MemoryError> {
     let mut holder = 0;
     for _ in 0..1000 {
         let mut round = lane.round();
-        let swap = round.compare_swap(node::at(NodeId(0), AT_LOCK), 0, client);
+        let swap = round.compare_swap(node::at(leader, AT_LOCK), 0, client);
         let done = lane.execute(round).await?;
         if done.swapped(swap) {
             return Ok(());
@@ -650,11 +716,11 @@ async fn lock_catalog(lane: &Lane, client: u64) -> Result<(), MemoryError> {
 
 async fn create_locked(
     lane: &Lane,
-    nodes: u16,
+    nodes: NodeSet,
     spec: TableSpec,
-    first: NodeId,
+    first: usize,
 ) -> Result<(TableId, Metadata), MemoryError> {
-    let mut metadata = read(lane, NodeId(0)).await?;
+    let mut metadata = read(lane, nodes.leader()).await?;
     if metadata.table(&spec.name).is_ok() {
         return Err(MemoryError::TableExists(spec.name));
     }
@@ -665,10 +731,11 @@ async fn create_locked(
     room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
     let table = TableId(metadata.tables.len() as u16);
     let shard_first = ShardId(metadata.shards.len() as u16);
+    let places: Vec<NodeId> = nodes.iter().collect();
     for shard in 0..spec.shards {
         let mut replicas = Vec::with_capacity(spec.replicas.into());
         for copy in 0..u16::from(spec.replicas) {
-            let node = NodeId((first.0 + shard + copy) % nodes);
+            let node = places[(first + usize::from(shard + copy)) % places.len()];
             let base = node::allocate(lane, node, spec.shard_bytes).await?;
             replicas.push(Replica { node, region: node::REGION, base });
         }
@@ -676,9 +743,6 @@ async fn create_locked(
     }
     metadata.tables.push(TableEntry { spec, shard_first });
     metadata.generation += 1;
-    let bytes = metadata.encode();
-    for node in (0..nodes).map(NodeId) {
-        write_bytes(lane, copy_at(node, metadata.generation % 2), &bytes).await?;
-    }
+    publish(lane, nodes, &metadata).await?;
     Ok((table, metadata))
 }

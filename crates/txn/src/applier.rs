@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use remora_fabric::{Progress, Region, Service, WORD_BYTES, copy};
-use remora_index::apply_patch;
 use remora_index::cluster_hash::Geometry;
+use remora_index::{apply_deletion, apply_patch};
 use remora_memory::ring::RingReader;
 use remora_memory::{ShardPlacement, changes, clients, identity, metadata};
+use remora_sync::{Life, Version};
 
 use crate::log::{LoggedRecord, PATCH_WORDS, patch, records};
 
@@ -28,6 +29,8 @@ pub struct Applier {
     changes_seen: u64,
     /// For each shard, if the node has a backup of it.
     backups: Vec<Option<Backup>>,
+    /// Of the catalog that says so.
+    generation: u64,
     scratch: Vec<u64>,
 }
 
@@ -35,7 +38,8 @@ impl Applier {
     /// For a node's memory.
     #[must_use]
     pub fn new(region: Arc<Region>) -> Applier {
-        Applier { region, rings: Vec::new(), changes_seen: u64::MAX, backups: Vec::new(), scratch: Vec::new() }
+        let (rings, backups, scratch) = Default::default();
+        Applier { region, rings, changes_seen: u64::MAX, backups, generation: 0, scratch }
     }
 
     fn look_for_clients(&mut self) {
@@ -87,6 +91,11 @@ fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>)
         tracing::error!(?shard, offset, "a log entry names memory outside of its shard");
         return;
     };
+    if let &[version, meta, ..] = record.image
+        && let Some(Life::Deleted { .. }) = Life::of(&[0, version, meta])
+    {
+        apply_deletion(words, *base, Version::from_bits(version).0);
+    }
     if *version >= words[version_at].load(Ordering::Acquire) || mutant!(ApplyOlderVersions) {
         copy::write(words, version_at, record.image);
     }
@@ -102,8 +111,14 @@ impl Service for Applier {
     fn step(&mut self) -> Progress {
         self.look_for_clients();
         let mut progress = Progress::Idle;
-        let Applier { region, rings, backups: known, scratch, .. } = self;
+        let Applier { region, rings, backups: known, generation, scratch, .. } = self;
         let words = region.words();
+        // A backup that has become a primary is its clients' to install. The catalog says so before they come: looked at
+        // behind the list of clients.
+        let now = metadata::generation_local(words);
+        if *generation != now {
+            (*generation, *known) = (now, backups(region).unwrap_or_default());
+        }
         for ring in rings.iter_mut() {
             let mut count = 0;
             while count < BATCH {

@@ -16,6 +16,10 @@ pub enum Abort {
     /// A record could not be read whole: it changed all the time.
     #[error("a record changed while it was read, again and again")]
     Torn,
+    /// What it read may have changed since without being seen: its client was kept from renewing its lease for too long, and
+    /// the cluster may have gone on without a memory node that still answers it.
+    #[error("the client's lease ran out while it read")]
+    Late,
     /// Its program gave it up, or dropped it, before it was decided.
     #[error("the transaction was given up before it was decided")]
     Dropped,
@@ -29,6 +33,7 @@ impl Abort {
             Abort::Locked(_) => "lock_conflict",
             Abort::Changed => "validation",
             Abort::Torn => "torn_read",
+            Abort::Late => "lease_run_out",
             Abort::Dropped => "dropped",
         }
     }

@@ -59,7 +59,7 @@ pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, Write
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol};
 pub use rpc::RpcHandler;
-pub use session::{Session, SessionConfig, TransactOptions};
+pub use session::{Lease, Session, SessionConfig, TransactOptions};
 pub use sets::{Intent, Slot};
 pub use tree::Located;
 pub use tx::Tx;

@@ -33,12 +33,13 @@
 //!    frees it ([`Departed`]).
 //! 6. *The rings stay until everything is done*, since they are what a successor goes by.
 
+mod fail_over;
 mod in_place;
 
 use std::collections::BTreeMap;
 
 use remora_fabric::limits::ROUND_VERBS_MAX;
-use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, WORD_BYTES, probes};
+use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES, probes};
 use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
 use remora_memory::ring::RingCopy;
@@ -46,6 +47,8 @@ use remora_memory::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
 };
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
+
+pub use fail_over::{Loss, fail_over};
 
 pub use crate::event::Rollback;
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
@@ -134,9 +137,18 @@ impl Verdicts {
 pub async fn repair(
     fabric: &dyn Fabric,
     lane: &Lane,
+    nodes: NodeSet,
     dead: &[u32],
     told: &dyn Fn(&Rollback<'_>),
 ) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
+    revoke(fabric, dead)?;
+    lane.probe(probes::REPAIRS);
+    let catalog = metadata::read(lane, nodes.leader()).await?;
+    decide(lane, nodes, catalog, dead, told).await
+}
+
+/// Takes all access from dead clients.
+fn revoke(fabric: &dyn Fabric, dead: &[u32]) -> Result<(), MemoryError> {
     for client in dead {
         // Where it matters, a recoverer is named before those whom it was to recover.
         let spared = mutant!(RevokeNobody) || mutant!(SpareRecoverers) && dead.last() != Some(client);
@@ -144,11 +156,21 @@ pub async fn repair(
             fabric.revoke(ClientId(*client))?;
         }
     }
-    lane.probe(probes::REPAIRS);
-    let catalog = Catalog::read(lane).await?;
+    Ok(())
+}
+
+/// Decides and repairs what clients without access had logged, by a catalog.
+async fn decide(
+    lane: &Lane,
+    nodes: NodeSet,
+    metadata: Metadata,
+    dead: &[u32],
+    told: &dyn Fn(&Rollback<'_>),
+) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
+    let catalog = Catalog { metadata };
     let mut verdicts = Vec::with_capacity(dead.len());
     for client in dead {
-        let Some(remains) = Remains::find(lane, fabric.nodes(), *client).await? else {
+        let Some(remains) = Remains::find(lane, nodes, *client).await? else {
             verdicts.push((*client, Verdicts::none()));
             continue;
         };
@@ -314,8 +336,8 @@ impl Shard<'_> {
 }
 
 impl Catalog {
-    async fn read(lane: &Lane) -> Result<Catalog, MemoryError> {
-        Ok(Catalog { metadata: metadata::read(lane, NodeId(0)).await? })
+    async fn read(lane: &Lane, nodes: NodeSet) -> Result<Catalog, MemoryError> {
+        Ok(Catalog { metadata: metadata::read(lane, nodes.leader()).await? })
     }
 
     fn has_tables_in_place(&self) -> bool {
@@ -423,12 +445,13 @@ const PREPARED_NS: u64 = 2_000_000;
 /// false after, a step that must not be given up half-way. `me` gives ids of the caller's own, for locks of its own.
 pub async fn sweep(
     lane: &Lane,
+    nodes: NodeSet,
     dead: &[u32],
     pause: u64,
     mut me: impl FnMut() -> Option<TransactionId>,
     fragile: impl Fn(bool),
 ) -> Result<(), MemoryError> {
-    let catalog = Catalog::read(lane).await?;
+    let catalog = Catalog::read(lane, nodes).await?;
     let mut prepared = Vec::new();
     for shard_id in (0..catalog.metadata.shards.len() as u16).map(ShardId) {
         let Some(shard) = catalog.shard(shard_id) else { continue };
@@ -532,7 +555,7 @@ pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record:
 
 /// Gives the slot and the rings of a dead client back, for the next one to come. False if some node has not applied its
 /// rings yet: then nothing is given back. Only when everything else has been done.
-pub async fn give_back(lane: &Lane, nodes: u16, client: u32) -> Result<bool, MemoryError> {
+pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool, MemoryError> {
     let Some(remains) = Remains::find(lane, nodes, client).await? else { return Ok(true) };
     for (node, _, base) in remains.rings() {
         if !RingCopy::is_applied(lane, node, base, client).await? {
@@ -548,7 +571,7 @@ pub async fn give_back(lane: &Lane, nodes: u16, client: u32) -> Result<bool, Mem
 /// known to have `ended`.
 pub async fn look_up(
     lane: &Lane,
-    nodes: u16,
+    nodes: NodeSet,
     id: TransactionId,
     in_place: bool,
     ended: bool,
@@ -561,7 +584,7 @@ pub async fn look_up(
         if verdict != Verdict::Undecided {
             return Ok(verdict);
         }
-        let catalog = Catalog::read(lane).await?;
+        let catalog = Catalog::read(lane, nodes).await?;
         let committed = in_place::has_committed(lane, &catalog.metadata, &entries, id).await?;
         return Ok(if committed { Verdict::Committed } else { verdict });
     }

@@ -110,8 +110,10 @@ pub struct RpcHandler {
     host: Host,
     /// Shards whose primary this node is, with their table's discipline and bytes of a key; looked up in the catalog when first asked for.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
-    /// When the catalog was looked at in vain: its generation.
-    looked: Option<u64>,
+    /// Of the catalog that they were looked up in.
+    generation: u64,
+    /// Whether a shard was looked up there in vain.
+    in_vain: bool,
     descent: Descent,
 }
 
@@ -119,17 +121,23 @@ impl RpcHandler {
     /// For a node's memory.
     #[must_use]
     pub fn new(region: Arc<Region>) -> RpcHandler {
-        RpcHandler { region, host: Host::default(), shards: HashMap::new(), looked: None, descent: Descent::default() }
+        let (host, shards, descent) = Default::default();
+        RpcHandler { region, host, shards, generation: 0, in_vain: false, descent }
     }
 
     fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
+        let words = self.region.words();
+        let generation = metadata::generation_local(words);
+        if self.generation != generation {
+            // What was the primary may be so no longer.
+            (self.generation, self.in_vain) = (generation, false);
+            self.shards.clear();
+        }
         if let Some(known) = self.shards.get(&id) {
             return Some(*known);
         }
-        let words = self.region.words();
         // Garbage from a client must not have the catalog decoded again and again.
-        let generation = metadata::generation_local(words);
-        if self.looked == Some(generation) {
+        if self.in_vain {
             return None;
         }
         let node = identity::local(words)?.number;
@@ -141,7 +149,7 @@ impl RpcHandler {
         });
         match found {
             Some(found) => drop(self.shards.insert(id, found)),
-            None => self.looked = Some(metadata.generation),
+            None => self.in_vain = true,
         }
         found
     }

@@ -6,7 +6,8 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use remora_fabric::{Lane, Nanos, NodeId, WORD_BYTES, catch_panic};
+use remora_fabric::limits::NODES_MAX;
+use remora_fabric::{Endpoint, Lane, Nanos, NodeId, NodeSet, WORD_BYTES, catch_panic};
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
@@ -28,10 +29,46 @@ pub struct SessionConfig {
     pub protocol: Protocol,
     /// Of the configuration.
     pub epoch: u64,
-    /// Memory nodes.
-    pub nodes: u16,
     /// The next sequence number, shared by the sessions of one client incarnation.
     pub sequence: Rc<Cell<u64>>,
+}
+
+/// What the sessions of a client know of its lease.
+#[derive(Debug)]
+pub struct Lease {
+    over: Cell<bool>,
+    until: Cell<Nanos>,
+}
+
+impl Default for Lease {
+    fn default() -> Lease {
+        Lease { over: Cell::new(false), until: Cell::new(Nanos::MAX) }
+    }
+}
+
+impl Lease {
+    /// The client was taken for dead: it begins no transaction any more.
+    pub fn end(&self) {
+        self.over.set(true);
+    }
+
+    /// Whether it was.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// Until then nobody takes it for dead, by its own clock.
+    pub fn extend(&self, until: Nanos) {
+        self.until.set(until);
+    }
+
+    /// What has been read may be no longer so: a memory node that the cluster goes on without answers all the same.
+    #[inline]
+    fn has_run_out(&self, lane: &Lane) -> bool {
+        self.until.get() != Nanos::MAX && (self.over.get() || lane.now() >= self.until.get())
+    }
 }
 
 /// Of one transaction.
@@ -56,8 +93,10 @@ pub(crate) struct State {
     pub(crate) protocol: Protocol,
     pub(crate) epoch: u64,
     pub(crate) sets: Sets,
-    /// This lane's redo ring at every node.
+    /// This lane's redo ring at every node, by its number; at those that are not live nobody writes.
     pub(crate) rings: Vec<RingWriter>,
+    /// Memory nodes that are live.
+    nodes: NodeSet,
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
     /// What the validation round under way looks at.
     pub(crate) checks: Vec<Check>,
@@ -80,8 +119,8 @@ pub(crate) struct State {
     sequence: Rc<Cell<u64>>,
     /// Whose locks mean nothing any more, if anybody says so.
     pub(crate) departed: Option<Rc<dyn Departed>>,
-    /// Whether this client was taken for dead.
-    fenced: Rc<Cell<bool>>,
+    /// Of this client.
+    lease: Rc<Lease>,
     /// Transactions of this session whose outcome nobody was told.
     pub(crate) unsure: Vec<TransactionId>,
 }
@@ -95,7 +134,7 @@ const PHASE_SAMPLES: u64 = 16;
 impl State {
     #[inline]
     pub(crate) fn next_id(&mut self) -> Result<TransactionId, Stop> {
-        if self.fenced.get() {
+        if self.lease.is_over() {
             return Err(Stop::Fenced);
         }
         let sequence = self.sequence.get();
@@ -107,6 +146,12 @@ impl State {
 }
 
 impl State {
+    /// Whether what was read may be no longer so: see [`Lease`].
+    #[inline]
+    pub(crate) fn reads_are_late(&self, lane: &Lane) -> bool {
+        self.lease.has_run_out(lane)
+    }
+
     /// A verb of so many bytes goes to a node. A verb costs a node about as much as this many bytes more.
     #[inline]
     pub(crate) fn count(&mut self, node: NodeId, bytes: usize) {
@@ -200,6 +245,13 @@ impl fmt::Debug for State {
     }
 }
 
+/// A lane's rings by the numbers of their nodes.
+fn rings(client: &Registration, ring: usize) -> Vec<RingWriter> {
+    let end = client.nodes().iter().next_back().map_or(0, |last| last.0 + 1);
+    let at = |node| if client.nodes().has(node) { client.ring(node, ring) } else { RingWriter::new(node, 0) };
+    (0..end).map(NodeId).map(at).collect()
+}
+
 /// One coroutine's place to run transactions, one at a time: a lane, a redo ring at every memory node, and sets that one
 /// transaction after the other reuses.
 #[derive(Debug)]
@@ -216,7 +268,8 @@ impl Session {
             protocol: config.protocol,
             epoch: config.epoch,
             sets: Sets::default(),
-            rings: (0..config.nodes).map(|node| client.ring(NodeId(node), ring)).collect(),
+            rings: rings(client, ring),
+            nodes: client.nodes(),
             reservations: Vec::new(),
             checks: Vec::new(),
             loose: Vec::new(),
@@ -226,14 +279,27 @@ impl Session {
             sample_phases: false,
             released: LockWord::FREE,
             undo: UndoWindow::default(),
-            load: vec![0; config.nodes.into()],
+            load: vec![0; NODES_MAX],
             owner: client.incarnation,
             sequence: config.sequence,
             departed: None,
-            fenced: Rc::default(),
+            lease: Rc::default(),
             unsure: Vec::with_capacity(UNSURE_MAX),
         };
         Session { lane, state }
+    }
+
+    /// Goes on as another incarnation of its client, which the memory nodes have connected: on a lane of that one's
+    /// endpoint, and with its tables as they are placed now. Only between transactions; what the former one has left behind
+    /// is somebody else's to end.
+    pub fn reincarnate(&mut self, endpoint: &Rc<Endpoint>, client: &Registration, ring: usize, config: SessionConfig) {
+        let lane = self.lane.on(endpoint);
+        let mut session = Session::new(lane, client, ring, config);
+        let tables = std::mem::take(&mut self.state.sets.tables);
+        tables.into_iter().flatten().for_each(|table| session.register(table));
+        session.observe(self.state.observer.take());
+        session.state.unsure = std::mem::take(&mut self.state.unsure);
+        *self = session;
     }
 
     /// Makes a table known. Transactions name it by its id.
@@ -247,10 +313,10 @@ impl Session {
         std::mem::replace(&mut self.state.observer, observer)
     }
 
-    /// Has it free the locks of the dead that it meets, and stop when `fenced` says that its own client was taken for dead.
-    pub fn watch_for(&mut self, departed: Rc<dyn Departed>, fenced: Rc<Cell<bool>>) {
+    /// Has it free the locks of the dead that it meets, and stop when its own client's lease is over.
+    pub fn watch_for(&mut self, departed: Rc<dyn Departed>, lease: Rc<Lease>) {
         self.state.departed = Some(departed);
-        self.state.fenced = fenced;
+        self.state.lease = lease;
     }
 
     /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as long as they say nothing.
@@ -258,8 +324,7 @@ impl Session {
         let in_place = matches!(self.state.protocol, Protocol::Ford(_));
         // One of its own that was given up may still be on its way.
         let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
-        let nodes = self.state.rings.len() as u16;
-        Ok(recovery::look_up(&self.lane, nodes, id, in_place, ended).await?)
+        Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)
     }
 
     /// The lane.
@@ -343,9 +408,11 @@ impl Session {
         loop {
             self.state.settle(&self.lane);
             let mut round = self.lane.round();
-            let reads: Vec<_> = self.state.rings.iter().map(|ring| round.read(ring.applied_at(), 8)).collect();
+            let rings = || self.state.nodes.iter().map(|node| usize::from(node.0));
+            let reads: Vec<_> = rings().map(|ring| round.read(self.state.rings[ring].applied_at(), 8)).collect();
             let done = self.lane.execute(round).await?;
-            for (ring, read) in self.state.rings.iter_mut().zip(reads) {
+            for (ring, read) in rings().zip(reads) {
+                let ring = &mut self.state.rings[ring];
                 ring.learn(done.words(read)[0]);
             }
             drop(done);

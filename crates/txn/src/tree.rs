@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicU64;
 
 use remora_fabric::{WORD_BYTES, copy};
 use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
-use remora_index::{Found, HostShard, Table};
-use remora_memory::ShardId;
+use remora_index::{Found, HostShard};
+use remora_memory::{ShardId, TableId};
 use remora_sync::{FetchedRecord, Key};
 use zerocopy::IntoBytes;
 
@@ -57,12 +57,13 @@ impl Tx<'_> {
     /// round trip. If the leaf lies there too, it has been fetched, unless somebody has it locked. With its parent or without.
     pub async fn locate_in_tree(
         &mut self,
-        inner: &Table,
-        leaves: &Table,
+        inner: TableId,
+        leaves: TableId,
         key: &[u8],
         parent: bool,
         intent: Intent,
     ) -> Result<Option<Located>, Stop> {
+        let (inner, leaves) = (self.state.sets.table(inner), self.state.sets.table(leaves));
         if inner.shards() != 1 || inner.cluster_hash().is_none() {
             return Ok(None);
         }
@@ -85,22 +86,25 @@ impl Tx<'_> {
         let Some((&leaf, rest)) = done.reply(call).split_first() else { return Ok(None) };
         let Some((node, rest)) = rest.split_at_checked(parent_words) else { return Ok(None) };
         if let (&[1, _, entry, ref record @ ..], Some(key)) = (rest, node_key(leaf)) {
+            let leaves = leaves.id();
             self.bring(leaves, &key, intent, entry, record)?;
         }
         Ok(Some(Located { leaf, parent: parent.then(|| node.into()) }))
     }
 
     /// A record that was not asked for by its key is in the read set from now on.
-    fn bring(&mut self, table: &Table, key: &Key, intent: Intent, entry: u64, record: &[u64]) -> Result<(), Stop> {
+    fn bring(&mut self, table: TableId, key: &Key, intent: Intent, entry: u64, record: &[u64]) -> Result<(), Stop> {
+        let table = self.state.sets.table(table);
         let home = table.home(key.hash());
         let Some(location) = table.located(home, entry) else { return Ok(()) };
         table.learn(home, key.hash(), location);
-        let slot = self.want_for(table.id(), key, intent)?;
+        let (id, address) = (table.id(), table.primary(location.pointer));
+        let slot = self.want_for(id, key, intent)?;
         let item = self.state.sets.item_mut(slot);
         if !matches!(item.fetch, Fetch::Record(_) | Fetch::Ask | Fetch::Probe(..)) {
             return Ok(());
         }
-        (item.location, item.address) = (location, table.primary(location.pointer));
+        (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
         if !matches!(self.examine(slot.index(), record), Seen::Kept) && self.state.protocol.execute() != Execute::Call {
             self.state.sets.item_mut(slot).fetch = Fetch::Record(Known::Cached);

@@ -18,7 +18,7 @@ use crate::protocol::{Primitive, Protocol};
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
 use crate::session::{Needed, State};
-use crate::sets::{Change, Fetch, Intent, Lock, Sets, Slot, locks};
+use crate::sets::{Change, Fetch, Intent, Item, Lock, Sets, Slot, locks};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -184,14 +184,21 @@ impl<'s> Tx<'s> {
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
         self.fetch().await?;
         self.mark(|phases, now| phases.executed = now);
-        self.state.protocol.commit(self).await
+        self.state.protocol.commit(self).await?;
+        // What is written was acknowledged by all participants.
+        let writes = |sets: &Sets| sets.items.iter().any(Item::is_written);
+        if self.state.reads_are_late(self.lane) && !writes(&self.state.sets) {
+            return Err(Abort::Late.into());
+        }
+        Ok(())
     }
 
     /// For a transaction that writes nothing after all: its reads must belong together.
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
         self.fetch().await?;
         self.mark(|phases, now| phases.executed = now);
-        self.state.protocol.validate_only(self).await
+        self.state.protocol.validate_only(self).await?;
+        if self.state.reads_are_late(self.lane) { Err(Abort::Late.into()) } else { Ok(()) }
     }
 
     /// Notes the time for the report, if anybody listens.

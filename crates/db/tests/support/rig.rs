@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use remora::floors::fabric::{ClientId, Host, Lane, NodeId, Progress, Service, Worker, block_on};
+use remora::floors::fabric::{ClientId, Host, Lane, NodeId, NodeSet, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{IndexError, Sizes, Table, bulk_load};
 use remora::floors::memory::{
@@ -41,7 +41,7 @@ impl<F: Host> Rig<F> {
         let nodes = fabric.nodes();
         let connect = async |lane: &Lane| {
             identity::found(lane, nodes).await?;
-            Registration::connect(lane, nodes, 0).await
+            Registration::connect(lane, NodeSet::first(nodes), 0).await
         };
         let admin = block_on(&fabric, ClientId(0), connect).unwrap().unwrap();
         Rig { fabric, admin, metadata: RefCell::default(), protocol, appliers: RefCell::new(appliers) }
@@ -112,7 +112,8 @@ impl<F: Host> Rig<F> {
             shard_bytes: sizes.shard_bytes,
         };
         let client = self.admin.incarnation.into();
-        let create = async |lane: &Lane| metadata::create_table(lane, nodes, client, spec, NodeId(0)).await;
+        let create =
+            async |lane: &Lane| metadata::create_table(lane, NodeSet::first(nodes), client, spec, NodeId(0)).await;
         *self.metadata.borrow_mut() = self.administer(create)?.1;
         let table = self.open(name, usize::MAX);
         self.load(&table, rows.iter().enumerate().map(|(number, value)| (key(number as u64), value.clone())))?;
@@ -132,12 +133,12 @@ impl<F: Host> Rig<F> {
     pub fn sessions(&self, worker: &Worker, protocol: Protocol, count: usize) -> Vec<Session> {
         let nodes = self.fabric.nodes();
         let session = |index| {
-            let connect = async |lane: &Lane| Registration::connect(lane, nodes, 1).await;
+            let connect = async |lane: &Lane| Registration::connect(lane, NodeSet::first(nodes), 1).await;
             let client = block_on(&self.fabric, ClientId(0), connect).unwrap().unwrap();
             let endpoint = worker.connect(&self.fabric, ClientId(client.incarnation)).unwrap();
             let lane = worker.lane(&endpoint, index as u64).unwrap();
             let sequence = Rc::new(Cell::new(1));
-            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, nodes, sequence })
+            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, sequence })
         };
         (0..count).map(session).collect()
     }

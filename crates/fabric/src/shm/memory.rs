@@ -269,6 +269,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     atomic_writes: true,
     flush: Flush::Visible,
     revoke: true,
+    partitions: false,
 };
 
 /// CLOCK_MONOTONIC: the one clock of all processes of a host.

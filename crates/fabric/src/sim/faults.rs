@@ -196,6 +196,9 @@ pub(super) fn probe(world: &mut World, connection: usize, lane: u8, name: &'stat
 pub(super) fn happen(world: &mut World, Happening { planned, connection }: Happening) {
     let now = world.now;
     let kind = planned.kind;
+    // Its client may have connected anew since.
+    let core = world.connections[connection].core.and_then(|core| world.cores.get(core));
+    let connection = core.and_then(|core| core.connection).unwrap_or(connection);
     let holding = world.faults.holding.get(connection).is_some_and(|lanes| lanes.iter().any(|until| *until >= now));
     if (planned.holding && !holding) || world.connections[connection].dead {
         return world.faults.planned.push(planned);

@@ -220,7 +220,8 @@ pub(super) struct Connection {
     /// Rounds that wait for those.
     held: VecDeque<u32>,
     pub(super) dead: bool,
-    pub(super) revoked: bool,
+    /// Nodes that have taken its access away, a bit each.
+    pub(super) revoked: u64,
     /// Which lives of the nodes it is connected to.
     lives: Box<[u32]>,
     /// Its rounds under way.
@@ -234,8 +235,8 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) clock: Picos,
-    /// Of its worker, which has only one that is alive.
-    connection: Option<usize>,
+    /// Of its worker, which has only one that is alive: the last.
+    pub(super) connection: Option<usize>,
     /// When it looks next.
     turn_at: Option<Picos>,
     pub(super) paused_until: Picos,
@@ -305,6 +306,10 @@ pub(super) struct World {
     pub(super) flush_persists: bool,
     /// Somebody drives it, so that endpoints that poll do not.
     pub(super) driven: bool,
+    /// The core whose worker has its turn.
+    pub(super) acting: Option<usize>,
+    /// Nodes that the cluster goes on without, a bit each: nobody takes access to them away any more.
+    pub(super) abandoned: u64,
     pub(super) faults: Faults,
     /// A word that somebody polls, and when it was written.
     pub(super) watched: Option<(Address, Option<Picos>)>,
@@ -355,6 +360,8 @@ impl World {
             instant: false,
             flush_persists: false,
             driven: false,
+            acting: None,
+            abandoned: 0,
             faults: Faults::default(),
             watched: None,
             revocations: Vec::new(),
@@ -389,14 +396,19 @@ impl World {
 
     /// The connection's number, and whether it is [`idle`](Connection::idle).
     pub(super) fn connect(&mut self, client: ClientId) -> (usize, Arc<AtomicBool>) {
-        let machine = self.machine_of(self.place);
+        let acting = self.acting.and_then(|core| self.cores[core].connection);
+        let machine = match acting {
+            Some(former) => self.connections[former].machine,
+            None => self.machine_of(self.place),
+        };
         let index = self.connections.len();
-        let revoked = self.connections.iter().any(|other| other.client == client && other.revoked);
+        let revoked = self.connections.iter().filter(|other| other.client == client).map(|other| other.revoked);
+        let revoked = revoked.fold(0, |all, one| all | one);
         self.connections.push(Connection {
             client,
             machine,
-            nic: index % self.machines[machine].nics.len(),
-            core: None,
+            nic: acting.map_or(index % self.machines[machine].nics.len(), |former| self.connections[former].nic),
+            core: self.acting,
             floors: vec![Floor::default(); self.nodes.len()].into(),
             completed: Vec::new(),
             reclaimed: Vec::new(),
@@ -411,6 +423,11 @@ impl World {
             lose_calls: 0,
             duplicate_calls: 0,
         });
+        // A worker that connects anew goes on with that.
+        if let Some(core) = self.acting {
+            self.cores[core].connection = Some(index);
+            self.connections[index].idle.store(true, Ordering::Relaxed);
+        }
         (index, self.connections[index].idle.clone())
     }
 
@@ -708,11 +725,12 @@ impl World {
 
     fn execute_now(&mut self, connection: usize, buffer: &mut RoundBuffer) -> Result<(), FabricError> {
         let client = self.connections[connection].client;
-        let revoked = self.connections[connection].revoked || self.connections[connection].dead;
+        let Connection { revoked, dead, .. } = self.connections[connection];
         let (verbs, words) = buffer.parts();
         for verb in verbs {
             if let Some(node) = verb.node() {
                 let down = self.nodes.get(usize::from(node.0)).is_some_and(|node| node.down);
+                let revoked = dead || revoked >> node.0 & 1 == 1;
                 let fault = if revoked { Some(Fault::Revoked) } else { down.then_some(Fault::Unreachable) };
                 if let Some(fault) = fault {
                     return Err(FabricError { node, fault });
@@ -985,7 +1003,7 @@ impl World {
     /// Why a node takes no verb of this connection.
     fn refusal(&self, connection: usize, node: usize) -> Option<Fault> {
         let client = &self.connections[connection];
-        if client.revoked {
+        if client.revoked >> node & 1 == 1 {
             Some(Fault::Revoked)
         } else if self.nodes[node].down || self.nodes[node].life != client.lives[node] {
             Some(Fault::Unreachable)
@@ -1244,7 +1262,7 @@ impl World {
 
     pub(super) fn revoke(&mut self, client: ClientId) {
         let connections = self.connections.iter_mut().filter(|connection| connection.client == client);
-        connections.for_each(|connection| connection.revoked = true);
+        connections.for_each(|connection| connection.revoked |= !self.abandoned);
     }
 
     /// A part of a verb takes effect.

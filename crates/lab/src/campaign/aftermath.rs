@@ -10,7 +10,7 @@ use remora_fabric::sim::Sim;
 use super::Tables;
 
 /// A client that comes when all is still, and recovers those who are gone. Nothing of them is left then.
-pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &[u32]) -> Result<Worker, String> {
+pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Result<Worker, String> {
     let options = WorkerOptions { coroutines: 1, ..WorkerOptions::default() };
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
     // Their slots are given back when their rings have been applied.

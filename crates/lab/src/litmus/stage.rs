@@ -14,7 +14,7 @@ use remora::floors::fabric::seeded::explore::{
     Exploration, ExploreOptions, Player, Private, Reduction, Suspicion, explore,
 };
 use remora::floors::fabric::{
-    ClientId, Fabric, Fault, Host, Lane, NodeId, ServiceHandle, WORD_BYTES, Worker, block_on,
+    ClientId, Fabric, Fault, Host, Lane, NodeId, NodeSet, ServiceHandle, WORD_BYTES, Worker, block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Sizes, Table, bulk_load, fstore};
@@ -97,7 +97,7 @@ impl Stage {
             let region = fabric.region(at, node::REGION).expect("a node's memory");
             node::format(&region, node::Place::default()).expect("memory that is large enough");
         }
-        let connect = async |lane: &Lane, lanes| Registration::connect(lane, nodes, lanes).await;
+        let connect = async |lane: &Lane, lanes| Registration::connect(lane, NodeSet::first(nodes), lanes).await;
         let admin = async |lane: &Lane| {
             identity::found(lane, nodes).await?;
             connect(lane, 0).await
@@ -160,7 +160,8 @@ impl Stage {
             shard_bytes: sizes.shard_bytes,
         };
         let (nodes, admin) = (self.nodes, self.admin.incarnation.into());
-        let create = async |lane: &Lane| metadata::create_table(lane, nodes, admin, spec, NodeId(0)).await;
+        let create =
+            async |lane: &Lane| metadata::create_table(lane, NodeSet::first(nodes), admin, spec, NodeId(0)).await;
         self.metadata = self.administer(create).expect("room for a table").1;
         let table = Table::open(&self.metadata, &name).expect("the table that was created");
         let in_shard = |number: &u64| table.home(KeyHash::of(key(*number).words())).shard == primary;
@@ -297,7 +298,7 @@ impl Stage {
         let endpoint = worker.connect(&self.fabric, ClientId(registration.incarnation)).expect("a connection");
         let lane = worker.lane(&endpoint, number as u64).expect("few lanes");
         let sequence = Rc::new(Cell::new(1));
-        let config = SessionConfig { protocol: *protocol, epoch: 1, nodes: self.nodes, sequence: sequence.clone() };
+        let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone() };
         let mut session = Session::new(lane, registration, 0, config);
         // A client that takes the table's locks for the CPU's own has been told so by a catalog of its own.
         let mut metadata = self.metadata.clone();
@@ -411,8 +412,8 @@ impl Actor {
 
     /// Recovers clients: nothing if it is recovered itself meanwhile.
     async fn recover(&mut self, dead: &[u32]) -> Said {
-        let lane = self.session.lane();
-        let verdicts = unless_revoked(recovery::repair(&self.fabric, lane, dead, &|_| ()).await)?;
+        let (lane, nodes) = (self.session.lane(), NodeSet::first(self.fabric.nodes()));
+        let verdicts = unless_revoked(recovery::repair(&self.fabric, lane, nodes, dead, &|_| ()).await)?;
         let mut decided = DefaultHasher::new();
         format!("{verdicts:?}").hash(&mut decided);
         self.fabric.tells(ClientId(self.incarnations[self.number]), decided.finish());
@@ -422,7 +423,7 @@ impl Actor {
             self.sequence.set(self.sequence.get() + 1);
             TransactionId::new(self.incarnations[self.number], self.sequence.get())
         };
-        unless_revoked(recovery::sweep(lane, dead, 0, me, |_| ()).await)?;
+        unless_revoked(recovery::sweep(lane, nodes, dead, 0, me, |_| ()).await)?;
         Some(Vec::new())
     }
 

@@ -106,6 +106,7 @@ impl Device {
             atomic_writes: false,
             flush: Flush::Visible,
             revoke: true,
+            partitions: true,
         }
     }
 }

@@ -1,0 +1,167 @@
+//! A client of a worker, through all of its incarnations.
+//!
+//! An incarnation ends with its epoch: when a memory node is lost, everybody's access is taken away, and what they had
+//! begun is decided ([`remora_txn::recovery::fail_over`]). The client's keeper, which is the coroutine that notices,
+//! connects it again, as a new incarnation; each of its sessions moves there with its next transaction.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use remora_fabric::{ClientId, Endpoint, Lane, NodeId};
+use remora_memory::{MemoryError, Registration};
+use remora_txn::SessionConfig;
+
+use crate::cluster::Cluster;
+use crate::error::OpenError;
+use crate::keeper::Keeper;
+
+/// One incarnation.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) registration: Registration,
+    pub(crate) endpoint: Rc<Endpoint>,
+    /// For what is not a transaction: the lease, recovery, leaving.
+    pub(crate) admin: Lane,
+    /// Where there is a configuration.
+    pub(crate) keeper: Option<Rc<Keeper>>,
+    config: SessionConfig,
+}
+
+/// See the [module](self).
+pub(crate) struct Client {
+    cluster: Cluster,
+    worker: remora_fabric::Worker,
+    coroutines: usize,
+    yields: bool,
+    life: RefCell<Rc<Life>>,
+}
+
+/// A lane of an endpoint: the client's sessions', and one more for its keeper.
+pub(crate) type Lanes<'l> = dyn FnMut(&Rc<Endpoint>) -> Lane + 'l;
+
+impl Client {
+    /// Connects a client of so many coroutines. `lane` makes the lane of its keeper.
+    pub(crate) fn connect(
+        cluster: &Cluster,
+        worker: &remora_fabric::Worker,
+        coroutines: usize,
+        yields: bool,
+        lane: &mut Lanes<'_>,
+    ) -> Result<Client, OpenError> {
+        let register = async |guest: &Lane| cluster.register(guest, coroutines).await;
+        let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), register)??;
+        let life = RefCell::new(Rc::new(begin(cluster, worker, registration, yields, lane)?));
+        Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
+    }
+
+    /// Its incarnation now.
+    pub(crate) fn life(&self) -> Rc<Life> {
+        self.life.borrow().clone()
+    }
+
+    /// Whether an incarnation is the last one so far.
+    pub(crate) fn lives(&self, life: &Rc<Life>) -> bool {
+        Rc::ptr_eq(&*self.life.borrow(), life)
+    }
+
+    /// Has a session of a former incarnation go on as the last one, with all tables where they are now; that one.
+    pub(crate) fn adopt(&self, session: &mut remora_txn::Session, ring: usize) -> Rc<Life> {
+        let life = self.life();
+        session.reincarnate(&life.endpoint, &life.registration, ring, life.config.clone());
+        self.settle(session, &life);
+        life
+    }
+
+    /// A session of an incarnation, on a lane that is numbered so among the client's.
+    pub(crate) fn session(&self, life: &Life, lane: Lane, ring: usize) -> remora_txn::Session {
+        let mut session = remora_txn::Session::new(lane, &life.registration, ring, life.config.clone());
+        self.settle(&mut session, life);
+        session
+    }
+
+    /// Tables that programs have opened in another epoch are elsewhere now: a session must know before it is told of them.
+    fn settle(&self, session: &mut remora_txn::Session, life: &Life) {
+        self.cluster.tables().into_iter().for_each(|table| session.register(table));
+        life.guard(session);
+    }
+
+    /// The memory node that says which clients there are.
+    pub(crate) fn leader(&self) -> NodeId {
+        self.cluster.live_nodes().leader()
+    }
+
+    /// Keeps the lease, watches over the others', and has it live on in the next epoch, for as long as it is polled.
+    pub(crate) async fn attend(&self) {
+        loop {
+            let life = self.life();
+            let Some(keeper) = &life.keeper else { return pending().await };
+            {
+                let mut attending = pin!(keeper.attend(&life.admin));
+                let epoch_ends = poll_fn(|context| {
+                    let _ = attending.as_mut().poll(context);
+                    if keeper.outlived() { Poll::Ready(()) } else { Poll::Pending }
+                });
+                epoch_ends.await;
+            }
+            keeper.until_next_epoch(&life.admin).await;
+            while let Err(error) = self.reincarnate(&life).await {
+                tracing::warn!(%error, "a client cannot come back yet");
+                keeper.pause(&life.admin).await;
+            }
+        }
+    }
+
+    async fn reincarnate(&self, former: &Life) -> Result<(), OpenError> {
+        let guest = self.worker.connect(self.cluster.fabric(), ClientId(0))?;
+        let guest = former.admin.on(&guest);
+        self.cluster.enter_epoch(&guest).await?;
+        let registration = self.cluster.register(&guest, self.coroutines).await?;
+        drop(guest);
+        let life =
+            begin(&self.cluster, &self.worker, registration, self.yields, &mut |endpoint| former.admin.on(endpoint))?;
+        if let Some(keeper) = &life.keeper {
+            keeper.wake(&life.admin);
+        }
+        tracing::info!(client = life.registration.incarnation, "a client goes on as a new incarnation");
+        self.life.replace(Rc::new(life));
+        Ok(())
+    }
+}
+
+/// The life of a client that is registered.
+fn begin(
+    cluster: &Cluster,
+    worker: &remora_fabric::Worker,
+    registration: Registration,
+    yields: bool,
+    lane: &mut Lanes<'_>,
+) -> Result<Life, MemoryError> {
+    let incarnation = registration.incarnation;
+    let endpoint = worker.connect(cluster.fabric(), ClientId(incarnation))?;
+    endpoint.yield_after_rounds(yields);
+    let sequence = Rc::new(Cell::new(1));
+    let admin = lane(&endpoint);
+    let keeper = cluster.configuration().cloned();
+    let keeper =
+        keeper.map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
+    let config = SessionConfig { protocol: cluster.protocol(), epoch: cluster.epoch(), sequence };
+    Ok(Life { registration, endpoint, admin, keeper, config })
+}
+
+impl Life {
+    fn guard(&self, session: &mut remora_txn::Session) {
+        if let Some(keeper) = &self.keeper {
+            keeper.guard(session);
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("life", &self.life).finish_non_exhaustive()
+    }
+}

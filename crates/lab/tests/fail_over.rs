@@ -1,0 +1,191 @@
+//! Memory nodes that die, or that nobody can reach, while transactions run: on simulated clusters.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Table, TableOptions, WorkerOptions};
+use remora_fabric::sim::{Driven, Ended, Profile, Sim, SimOptions};
+use remora_fabric::{ClientId, Fabric, NodeId};
+use remora_lab::campaign::{Case, Load, run};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+struct Account(i64);
+
+impl Record for Account {
+    const SCHEMA: &'static str = "account";
+}
+
+const ROWS: u64 = 64;
+const MONEY: i64 = 1_000;
+const LEASE: Duration = Duration::from_millis(1);
+/// Of a run, in nanoseconds.
+const LOSS_AT: u64 = 300_000;
+const END_AT: u64 = 12_000_000;
+
+fn cluster(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Sim, Table<u64, Account>) {
+    let options = ClusterOptions { memory_nodes: 3, replicas, node_bytes: 16 << 20, protocol };
+    let profile = Profile::named("connectx4").expect("a profile");
+    let (cluster, sim) = Cluster::simulated(options, &SimOptions::new(profile, seed)).expect("a cluster");
+    let cluster = cluster.with_lease(Some(LEASE));
+    let accounts = cluster.create_table("accounts", TableOptions::for_rows(2 * ROWS)).expect("a table");
+    cluster.load(&accounts, (0..ROWS).map(|key| (key, Account(MONEY)))).expect("rows");
+    (cluster, sim, accounts)
+}
+
+async fn transfer(session: &mut Session, accounts: &Table<u64, Account>, from: u64, to: u64) -> Result<(), Error> {
+    let moved = session.transact(async |tx| {
+        let (from, to) = (tx.want(accounts, from), tx.want(accounts, to));
+        tx.fetch().await?;
+        tx.get_mut(from)?.0 -= 1;
+        tx.get_mut(to)?.0 += 1;
+        Ok(())
+    });
+    moved.await
+}
+
+async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<i64, Error> {
+    let sum = session.transact(async |tx| {
+        let all: Vec<_> = (0..ROWS).map(|key| tx.want(accounts, key)).collect();
+        tx.fetch().await?;
+        all.into_iter().map(|row| Ok(tx.get(row)?.0)).sum()
+    });
+    sum.await
+}
+
+/// Two clients that transfer, one that adds up, and two controllers; a node fails in the middle. Commits before and after.
+fn lose(protocol: Protocol, replicas: u8, lost: NodeId, seed: u64) -> (u64, u64) {
+    let (cluster, sim, accounts) = cluster(protocol, replicas, seed);
+    let (before, after, sums) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let errors = RefCell::new(Vec::new());
+    let mut workers: Vec<_> = (0..3)
+        .map(|client| {
+            sim.place(client);
+            let options = WorkerOptions { coroutines: 4, seed: client as u64, ..WorkerOptions::default() };
+            cluster.worker(options).expect("a worker")
+        })
+        .collect();
+    let mut controllers: Vec<_> = (3..5)
+        .map(|machine| {
+            sim.place(machine);
+            cluster.controller().expect("a controller")
+        })
+        .collect();
+    sim.instant(false);
+    let began = sim.now();
+    let over = || sim.now() - began > END_AT;
+    let bodies: Vec<_> = (0..3u64)
+        .map(|client| {
+            let (sim, accounts, before, after, sums, errors) = (&sim, &accounts, &before, &after, &sums, &errors);
+            async move |coroutine: usize, session: &mut Session| {
+                for step in 0.. {
+                    let now = sim.now() - began;
+                    if now > END_AT {
+                        return;
+                    }
+                    if now > LOSS_AT && (client, coroutine) == (0, 0) {
+                        sim.fail(lost);
+                    }
+                    let count = if now > END_AT / 2 { after } else { before };
+                    let (from, to) = (session.lane().random() % ROWS, session.lane().random() % ROWS);
+                    let outcome = if client == 2 {
+                        total(session, accounts).await.map(|sum| {
+                            assert_eq!(sum, ROWS as i64 * MONEY, "step {step}");
+                            sums.set(sums.get() + 1);
+                        })
+                    } else if from == to {
+                        Ok(())
+                    } else {
+                        transfer(session, accounts, from, to).await.map(|()| count.set(count.get() + 1))
+                    };
+                    match outcome {
+                        Ok(()) | Err(Error::Aborted(_) | Error::Unknown(_)) => {}
+                        Err(error) => errors.borrow_mut().push(format!("client {client} at {now} ns: {error}")),
+                    }
+                    session.lane().yield_now().await;
+                }
+            }
+        })
+        .collect();
+    let clients: Vec<Vec<ClientId>> =
+        workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
+    let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let ids: Vec<ClientId> = controllers.iter().map(|controller| ClientId(controller.incarnation())).collect();
+    let mut watching: Vec<_> = controllers.iter_mut().map(|controller| controller.start(over)).collect();
+    let ended = {
+        let mut driven: Vec<Driven<'_>> =
+            runs.iter_mut().zip(clients).map(|(run, clients)| Driven { clients, run }).collect();
+        driven.extend(watching.iter_mut().zip(ids).map(|(run, id)| Driven { clients: vec![id], run }));
+        sim.run(&mut driven, Some(began + 4 * END_AT))
+    };
+    assert_eq!(ended, Ended::Finished);
+    drop((runs, watching));
+    sim.instant(true);
+    assert_eq!(errors.take(), Vec::<String>::new());
+    assert!(sums.get() > 0);
+    let mut janitor = cluster.worker(WorkerOptions::default()).expect("a worker of the new epoch");
+    for mut worker in workers {
+        assert!(worker.drain().expect("a worker that goes on"));
+    }
+    sim.settle_services();
+    let sum = janitor.block_on(async |session| total(session, &accounts).await).expect("all rows");
+    assert_eq!(sum, ROWS as i64 * MONEY);
+    assert!(!cluster.live_nodes().has(lost));
+    let inspection = cluster.inspect(&accounts, |_| ()).expect("what is left");
+    assert_eq!((inspection.records, inspection.torn, inspection.differing_lines), (ROWS, 0, 0), "{inspection:?}");
+    (before.get(), after.get())
+}
+
+fn goes_on_without(lost: u16) {
+    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+        for replicas in [3, 2] {
+            let (before, after) = lose(protocol, replicas, NodeId(lost), 7);
+            assert!(before > 100 && after > 100, "{protocol:?}, {replicas} replicas: {before} and {after} transfers");
+        }
+    }
+}
+
+#[test]
+fn a_cluster_goes_on_without_a_node() {
+    goes_on_without(1);
+}
+
+#[test]
+fn a_cluster_goes_on_without_its_leader() {
+    goes_on_without(0);
+}
+
+/// Everything that can go wrong together, and one node of three that fails while it does.
+fn survives(load: Load) {
+    let faults = ["fail", "crash", "pause", "delay", "partition"].map(String::from);
+    let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
+    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+        let case = Case { transactions: 300, ..Case::new(0, load, protocol, &faults) };
+        for seed in 0..seeds {
+            // Whatever else a seed chooses, a node fails.
+            let mut case = case.of(seed);
+            if !case.faults.contains(&faults[0]) {
+                case.faults.push(faults[0].clone());
+            }
+            if let Err(what) = run(&case) {
+                panic!("{what}\n{}", case.command());
+            }
+        }
+    }
+}
+
+#[test]
+fn money_survives() {
+    survives(Load::SmallBank);
+}
+
+#[test]
+fn records_survive() {
+    survives(Load::Registers);
+}
+
+#[test]
+fn trees_survive() {
+    survives(Load::Ranges);
+}

@@ -1,0 +1,77 @@
+//! Fail-over: the next epoch, without memory nodes that have died or that nobody may count on any more.
+//!
+//! ```text
+//! lose        the configuration makes one client the conductor: nobody else's lease is renewed     (`remora_cluster`)
+//! wait        until each client has stopped by itself, or its lease has run out                     (`remora_cluster`)
+//! revoke      all of them, at every survivor                                                        [`fail_over`]
+//! decide      what they had logged, from the survivors' rings, by the configuration to come
+//! apply       until every survivor has applied its rings: backups are what their primaries were
+//! publish     the configuration to come, at every survivor
+//! begin       the next epoch: clients come back as new incarnations                                 (`remora_cluster`)
+//! ```
+//!
+//! An epoch ends every incarnation, as if all clients had died at once. So what is true of the recovery of clients
+//! ([`recovery`](super)) is all that fail-over needs, and one more thing for each of its rules:
+//!
+//! 1. *Revoke* cannot reach a node that is lost. It may be alive, and answer clients that do not know: they could read there
+//!    what is no longer so. Hence the wait: no transaction ends well whose client's lease has run out, by its own clock, and
+//!    the next epoch begins after that. What writes needs an answer of every participant, and some of them are survivors.
+//! 2. *Forward, if there is any entry*, at a survivor: what was reported had an entry at every participant. An entry that
+//!    only lost nodes had was never reported.
+//! 3. *Log before data* puts the entry into the rings of all survivors that take part; where the primary is lost, its backups
+//!    have the record when these are applied. A promoted backup has no lock: what was not logged is gone.
+//! 4. Where replicas are written in place, a transaction is complete if every surviving replica has it.
+//! 5. *Publish after apply*: an applier touches no primary, and it knows what is one from the published configuration. A
+//!    successor of a dead conductor finds every entry where it belongs already, if any node has that configuration.
+
+use remora_fabric::{Fabric, Lane, Nanos, NodeSet, probes};
+use remora_memory::ring::RingCopy;
+use remora_memory::{MemoryError, Remains, follow_leader, metadata};
+
+use super::{Verdicts, decide, revoke};
+use crate::event::Rollback;
+
+/// Between two looks whether rings have been applied.
+const APPLY_PAUSE_NS: Nanos = 20_000;
+
+/// What a fail-over is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss<'d> {
+    /// The memory nodes that the cluster goes on with.
+    pub survivors: NodeSet,
+    /// Those that it goes on without.
+    pub lost: NodeSet,
+    /// The epoch that begins.
+    pub epoch: u64,
+    /// Every client that may have had anything under way: the conductor's own, too, but not the conductor.
+    pub clients: &'d [u32],
+}
+
+/// Makes the survivors ready for the next epoch. What became of the clients' transactions, for each. Done again, by
+/// whomever, it does nothing more. `told` of each record that is put back, before it is.
+pub async fn fail_over(
+    fabric: &dyn Fabric,
+    lane: &Lane,
+    loss: &Loss<'_>,
+    told: &dyn Fn(&Rollback<'_>),
+) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
+    let Loss { survivors, lost, epoch, clients } = *loss;
+    lost.iter().for_each(|node| fabric.abandon(node));
+    revoke(fabric, clients)?;
+    lane.probe(probes::REPAIRS);
+    let before = metadata::newest(lane, survivors).await?;
+    let after = metadata::without(&before, lost, epoch)?;
+    let verdicts = decide(lane, survivors, after.clone(), clients, told).await?;
+    for client in clients {
+        let Some(remains) = Remains::find(lane, survivors, *client).await? else { continue };
+        for (node, _, base) in remains.rings() {
+            while !RingCopy::is_applied(lane, node, base, *client).await? {
+                lane.sleep(APPLY_PAUSE_NS).await;
+            }
+        }
+    }
+    follow_leader(lane, survivors, clients.iter().copied().max().unwrap_or(0)).await?;
+    metadata::unlock_catalog(lane, survivors.leader()).await?;
+    metadata::publish(lane, survivors, &after).await?;
+    Ok(verdicts)
+}
