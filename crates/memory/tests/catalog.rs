@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
-use remora_fabric::{ClientId, Fabric, Lane, NodeId, Worker, block_on};
+use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora_memory::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use remora_memory::node::{self, FORMAT, Place, REGION};
 use remora_memory::{
@@ -49,7 +49,7 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
 }
 
 fn create(fabric: &dyn Fabric, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
-    let nodes = fabric.nodes();
+    let nodes = NodeSet::first(fabric.nodes());
     block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec, NodeId(0)).await)
         .unwrap()
 }
@@ -144,7 +144,7 @@ fn what_another_program_wrote_is_refused_untouched() {
         let fabric = cluster(2, 1 << 20);
         store(&fabric, NodeId(1), offset, word);
         let before: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
-        let connect = async |lane: &Lane| Registration::connect(lane, 2, 1).await;
+        let connect = async |lane: &Lane| Registration::connect(lane, NodeSet::first(2), 1).await;
         assert!(expected(name_both(block_on(&fabric, ClientId(0), connect).unwrap().unwrap_err(), names)));
         assert!(expected(read(&fabric, NodeId(1)).unwrap_err()));
         let after: Vec<u64> = (0..1 << 17).map(|at| load(&fabric, NodeId(1), at * 8)).collect();
@@ -296,10 +296,17 @@ fn tables_created_at_the_same_time() {
             .collect();
         let tasks = lanes.iter().enumerate().map(|(client, lane)| {
             let create = async move {
-                let own =
-                    metadata::create_table(lane, 2, client as u64 + 1, spec(&format!("own {client}"), 2), NodeId(0))
+                let own = metadata::create_table(
+                    lane,
+                    NodeSet::first(2),
+                    client as u64 + 1,
+                    spec(&format!("own {client}"), 2),
+                    NodeId(0),
+                )
+                .await;
+                let shared =
+                    metadata::create_table(lane, NodeSet::first(2), client as u64 + 1, spec("shared", 2), NodeId(0))
                         .await;
-                let shared = metadata::create_table(lane, 2, client as u64 + 1, spec("shared", 2), NodeId(0)).await;
                 (own.is_ok(), shared.is_ok())
             };
             (lane.id(), create)
@@ -357,7 +364,8 @@ fn slots_are_reused_and_incarnations_are_not() {
     // Their rings are all there is in it.
     let fabric = cluster(2, 80 << 20);
     let connect = |lanes: usize| {
-        block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, 2, lanes).await).unwrap()
+        block_on(&fabric, ClientId(0), async |lane: &Lane| Registration::connect(lane, NodeSet::first(2), lanes).await)
+            .unwrap()
     };
     let mut all: Vec<Registration> = (0..CLIENTS_MAX).map(|_| connect(1).unwrap()).collect();
     assert_eq!(
@@ -407,9 +415,9 @@ fn rings_of_clients_never_overlap() {
         let connected = worker.run(lanes.iter().enumerate().map(|(client, lane)| {
             (lane.id(), async move {
                 // Come, go, and come again with more lanes.
-                let first = Registration::connect(lane, 2, 1 + client % 2).await.unwrap();
+                let first = Registration::connect(lane, NodeSet::first(2), 1 + client % 2).await.unwrap();
                 first.disconnect(lane).await.unwrap();
-                Registration::connect(lane, 2, 2 + client).await.unwrap()
+                Registration::connect(lane, NodeSet::first(2), 2 + client).await.unwrap()
             })
         }));
         for at in [NODE, NodeId(1)] {
