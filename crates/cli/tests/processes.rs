@@ -365,6 +365,7 @@ fn memory_in_files_outlives_its_server() {
     let paths = [0, 1, 2].map(|index| scratch(&format!("file-node{index}")));
     for path in &paths {
         let _ = fs::remove_file(path);
+        let _ = fs::remove_file(path.with_extension("configuration"));
     }
     let start = |index: usize, options: &str| {
         Node::start(&format!("file-node{index}"), &format!("--shm {} {options}", paths[index].display()))

@@ -355,8 +355,10 @@ fn commit_reported_before_the_log_has_arrived() {
 }
 
 #[test]
-fn one_copy_without_a_log() {
-    caught(Mutant::NoLogForOneCopy, 0..4, |seed| commit_is_logged(seed, 1));
+fn a_log_at_the_backups_only() {
+    for replicas in [3, 1] {
+        caught(Mutant::LogAtBackupsOnly, 0..4, |seed| commit_is_logged(seed, replicas));
+    }
 }
 
 // --- Ids: futures are dropped anywhere, which releases what they may have locked.

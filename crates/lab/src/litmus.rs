@@ -158,11 +158,11 @@ pub const ALL: &[Litmus] = &[
         program: programs::commit_before_log,
     },
     Litmus {
-        name: "one-copy-without-log",
-        source: "a crash in the middle of installing what no log has",
-        mutant: Mutant::NoLogForOneCopy,
+        name: "log-at-backups-only",
+        source: "DrTM+R, DrTM+H: f places log; a client may die with all of them before it installs",
+        mutant: Mutant::LogAtBackupsOnly,
         protocol: Protocol::DrtmR,
-        program: programs::one_copy_without_log,
+        program: programs::log_at_backups_only,
     },
     Litmus {
         name: "ring-overwrite",

@@ -36,8 +36,9 @@ pub enum Mutant {
     LockWithoutValidation,
     /// That a key was absent is not validated: its inserter and its reader both commit (a phantom of one key).
     AbsentWithoutValidation,
-    /// With one copy, nothing is logged: a crash of the client tears its transaction.
-    NoLogForOneCopy,
+    /// Backups log and the primary does not, as in the texts: a client takes an answer with it that backups which die with it
+    /// had logged. With one copy, nothing is logged.
+    LogAtBackupsOnly,
     /// A slot that an insert under way has locked is passed over, so that a second insert of the key takes the next one.
     /// Litmus L10; in `remora_index::host`.
     InsertBesideLocked,
@@ -135,7 +136,7 @@ impl Mutant {
         Mutant::ApplyOlderVersions,
         Mutant::LockWithoutValidation,
         Mutant::AbsentWithoutValidation,
-        Mutant::NoLogForOneCopy,
+        Mutant::LogAtBackupsOnly,
         Mutant::InsertBesideLocked,
         Mutant::CpuLocksForNics,
         Mutant::LeafByHint,
@@ -181,7 +182,7 @@ impl Mutant {
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{
-            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, LeavePrepared, NoLogForOneCopy,
+            AcceptLocked, ApplyOlderVersions, CpuLocksForNics, InsertLeavesHeader, LeavePrepared, LogAtBackupsOnly,
             OverwriteLog, ReadOnlyWithoutValidation, ValidateAtBackup,
         };
         match self {
@@ -190,7 +191,7 @@ impl Mutant {
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))
             }
-            AcceptLocked | OverwriteLog | ApplyOlderVersions | NoLogForOneCopy | CpuLocksForNics => {
+            AcceptLocked | OverwriteLog | ApplyOlderVersions | LogAtBackupsOnly | CpuLocksForNics => {
                 !matches!(protocol, Protocol::Ford(_))
             }
             _ => true,

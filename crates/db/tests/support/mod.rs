@@ -14,7 +14,7 @@ use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
 use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{Discipline, clients, node};
+use remora::floors::memory::{clients, node};
 use remora::{
     Cluster, ClusterOptions, Device, DeviceOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions,
     TransactionId,
@@ -219,11 +219,7 @@ pub fn shard_of<V>(table: &Table<u64, V>, key: u64) -> u16 {
 
 /// The nodes whose rings get the log entry of a transaction that writes this key.
 pub fn participants<V>(table: &Table<u64, V>, key: u64) -> Vec<NodeId> {
-    let replicas = table.untyped().shard_replicas(shard_of(table, key));
-    // Where backups follow a log, the primary takes part only if it is the only copy.
-    let in_place = table.untyped().entry().spec.discipline == Discipline::IN_PLACE;
-    let logged = if replicas.len() == 1 || in_place { replicas } else { &replicas[1..] };
-    logged.iter().map(|replica| replica.node).collect()
+    table.untyped().shard_replicas(shard_of(table, key)).iter().map(|replica| replica.node).collect()
 }
 
 /// Whether a node's rings hold the entry of a transaction, applied or not.

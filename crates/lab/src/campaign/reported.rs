@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{Discipline, Replica, clients, node};
+use remora::floors::memory::{Discipline, clients, node};
 use remora::floors::sync::Key;
 use remora::{Cluster, Standing, TransactionEvent, TransactionId};
 use remora_fabric::sim::Sim;
@@ -28,7 +28,7 @@ impl Reported {
             }
             let Some(key) = Key::new(access.key) else { continue };
             let shard = access.table.home(key.hash()).shard;
-            for replica in logged_at(access.table.shard_replicas(shard)) {
+            for replica in access.table.shard_replicas(shard) {
                 self.0.insert((event.id.owner(), lane, replica.node), event.id);
             }
         }
@@ -42,11 +42,6 @@ impl Reported {
         let lost = left.find(|(ring, id)| last_applied(sim, **ring) < id.to_bits());
         lost.map(|((_, lane, node), id)| format!("{id} was reported, and {node} has no log entry of it (lane {lane})"))
     }
-}
-
-/// The backups; the primary where there is one copy.
-fn logged_at(replicas: &[Replica]) -> &[Replica] {
-    if replicas.len() == 1 { replicas } else { &replicas[1..] }
 }
 
 /// The id of the last entry of a ring that its node has applied; 0 if there is none, or the client has no slot there.

@@ -160,12 +160,11 @@ pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Found {
     torn(protocol, Checksum, runs_max)
 }
 
-/// A client crashes anywhere while it writes a record: if its commit was reported, every participant has it in its log.
-fn logged(protocol: Protocol, nodes: u16, runs_max: u64) -> Found {
-    let mut stage = Stage::new(nodes, &[protocol]);
+/// A client crashes anywhere while it writes a record: if its commit was reported, every replica has it in its log.
+fn logged(protocol: Protocol, runs_max: u64) -> Found {
+    const NODES: u16 = 3;
+    let mut stage = Stage::new(NODES, &[protocol]);
     let record = stage.table(SingleLine, 1, &[0])(0);
-    // The primary takes part only where it is the only copy.
-    let participants = if nodes == 1 { 0..1 } else { 1..nodes };
     stage.explore(
         &Explored { crash: Some(0), ..within(runs_max) },
         async |_, actor| actor.look_up(&[record]).await,
@@ -181,7 +180,7 @@ fn logged(protocol: Protocol, nodes: u16, runs_max: u64) -> Found {
         },
         |scene| {
             let Some(id) = &scene.said[0] else { return Ok(()) };
-            participants.clone().try_for_each(|node| {
+            (0..NODES).try_for_each(|node| {
                 check(scene.is_logged(node, id[0]), || format!("a commit was reported that node {node} has not logged"))
             })
         },
@@ -189,11 +188,11 @@ fn logged(protocol: Protocol, nodes: u16, runs_max: u64) -> Found {
 }
 
 pub(super) fn commit_before_log(protocol: Protocol, runs_max: u64) -> Found {
-    logged(protocol, 3, runs_max)
+    logged(protocol, runs_max)
 }
 
-pub(super) fn one_copy_without_log(protocol: Protocol, runs_max: u64) -> Found {
-    logged(protocol, 1, runs_max)
+pub(super) fn log_at_backups_only(protocol: Protocol, runs_max: u64) -> Found {
+    logged(protocol, runs_max)
 }
 
 /// A ring is full of entries that its node has not applied; one more is written while the node begins to apply them.

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!            coordinator             primaries of the         all participants' rings       primaries
-//!                                    write set                (every backup; the primary
-//!                                                             where there is one copy)
+//!                                    write set                (every replica)
 //! execute    READ every record  ->
 //! lock       CAS lock; READ version ->                                                      1 round trip
 //! validate   READ lock, version of the records only read ->                                 1, if there are any
@@ -46,7 +45,9 @@
 //! 2. **A lock is released by who took it**: by CAS(me -> free), and only if it may have been taken.
 //! 3. **Ring space before locks**: nobody waits for the appliers while others wait for its locks.
 //! 4. **Log before answer and install.** The entry goes out after validation and is never withdrawn; committed means that
-//!    *every* participant has acknowledged it. Only then is anything installed.
+//!    *every* participant has acknowledged it. Only then is anything installed. The primary is a participant too, though
+//!    it will have the record itself: of f + 1 copies the log must be in f + 1 places, or a client that dies before it
+//!    has installed, and f backups that die with it, take an answer with them. The texts log at the backups alone.
 //! 5. **Data before unlock**, in one chain to the primary: WRITE then CAS is an ordered pair.
 //! 6. **A lock held can mean a commit not yet written back**, so a read that nobody validates later accepts a record only
 //!    when it is free, and a read-only transaction's validation fails on a lock as well: its holder may have committed,
@@ -114,8 +115,7 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     let mut participants = 0u64;
     for item in state.sets.items.iter().filter(|item| item.is_written()) {
         let replicas = state.sets.table(item.table).replicas(item.location.pointer);
-        let one_copy = replicas.len() == 1 && !mutant!(NoLogForOneCopy);
-        let logged = if one_copy { replicas } else { &replicas[1..] };
+        let logged = if mutant!(LogAtBackupsOnly) { &replicas[1..] } else { replicas };
         participants |= logged.iter().fold(0, |nodes, replica| nodes | 1 << replica.node.0);
     }
     let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + log::RECORD_WORDS * state.sets.written + image_words;
