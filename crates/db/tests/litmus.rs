@@ -356,7 +356,7 @@ fn commit_reported_before_the_log_has_arrived() {
 
 #[test]
 fn a_log_at_the_backups_only() {
-    for replicas in [3, 1] {
+    for replicas in [2, 1] {
         caught(Mutant::LogAtBackupsOnly, 0..4, |seed| commit_is_logged(seed, replicas));
     }
 }

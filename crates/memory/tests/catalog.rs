@@ -217,19 +217,19 @@ fn a_table() -> Vec<u8> {
 /// Two copies lie at each node; the newer whole one counts.
 #[test]
 fn a_damaged_copy_leaves_the_other() {
-    const COPY_A: u64 = 68 << 10;
-    const COPY_B: u64 = 228 << 10;
+    const FIRST: u64 = 68 << 10;
+    const SECOND: u64 = 228 << 10;
     let fabric = cluster(1, 4 << 20);
     let (_, first) = create(&fabric, spec("one", 1)).unwrap();
     let (_, second) = create(&fabric, spec("two", 1)).unwrap();
     assert_eq!(read(&fabric, NODE), Ok(second.clone()));
     let damage = |copy: u64| store(&fabric, NODE, copy + 200, load(&fabric, NODE, copy + 200) ^ 1);
-    damage(COPY_A); // even generations
+    damage(SECOND);
     assert_eq!(read(&fabric, NODE), Ok(first.clone()));
     assert_eq!(metadata::read_local(NODE, fabric.region(NODE, REGION).unwrap().words()), Ok(first));
-    damage(COPY_B);
+    damage(FIRST);
     assert_eq!(read(&fabric, NODE), Err(MemoryError::Damaged(NODE)));
-    damage(COPY_A);
+    damage(SECOND);
     assert_eq!(read(&fabric, NODE), Ok(second));
 }
 

@@ -14,7 +14,8 @@ use remora::floors::fabric::seeded::explore::{
     Exploration, ExploreOptions, Player, Private, Reduction, Suspicion, explore,
 };
 use remora::floors::fabric::{
-    ClientId, Fabric, Fault, Host, Lane, NodeId, NodeSet, ServiceHandle, WORD_BYTES, Worker, block_on,
+    ClientId, Fabric, Fault, Host, Lane, NodeId, NodeSet, Progress, Service, ServiceHandle, WORD_BYTES, Worker,
+    block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Sizes, Table, bulk_load, fstore};
@@ -210,6 +211,9 @@ impl Stage {
             for (number, actor) in actors.iter_mut().enumerate() {
                 worker.run([(actor.session.lane().id(), before(number, actor))]);
             }
+            if explored.appliers {
+                self.apply_at_primaries();
+            }
             ledger.told.take();
             let players: Vec<_> = actors
                 .iter_mut()
@@ -232,7 +236,14 @@ impl Stage {
         })
     }
 
-    /// Who applies the rings of nodes; node 0 has primaries only, where there are backups at all.
+    /// Makes room in the logs at node 0. Nothing else comes of applying them there, so it is not explored.
+    fn apply_at_primaries(&self) {
+        let region = self.fabric.region(NodeId(0), node::REGION).expect("a node's memory");
+        let mut applier = Applier::new(region);
+        while applier.step() != Progress::Idle {}
+    }
+
+    /// Who applies the rings of backups; node 0 has primaries only, where there are backups at all.
     fn appliers(&self) -> Vec<ServiceHandle> {
         let applier = |at| {
             let region = self.fabric.region(at, node::REGION).expect("a node's memory");
