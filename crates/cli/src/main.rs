@@ -8,6 +8,7 @@ mod bench;
 mod campaign;
 mod check;
 mod connected;
+mod controller;
 mod drill;
 mod hardware;
 mod keygen;
@@ -49,6 +50,8 @@ enum Command {
     },
     /// Serves memory to clients, over TCP or to processes of this host, until it is stopped.
     Memnode(memnode::MemnodeOptions),
+    /// Looks after memory nodes, until it is stopped: when one dies, the cluster goes on without it.
+    Controller(controller::ControllerOptions),
     /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing left.
     Drill(drill::DrillOptions),
     /// Makes the key that memory nodes and clients prove to each other.
@@ -123,8 +126,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    // What a failing benchmark has to say is its one line; a memory node has nobody else to tell.
-    let serves = matches!(cli.command, Command::Memnode(_));
+    // What a failing benchmark has to say is its one line; a server has nobody else to tell.
+    let serves = matches!(cli.command, Command::Memnode(_) | Command::Controller(_));
     let wanted = std::env::var("REMORA_LOG").ok().and_then(|level| level.parse().ok());
     output::log(wanted.unwrap_or(if serves { LevelFilter::WARN } else { LevelFilter::ERROR }));
     let result = match cli.command {
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Ycsb(options) } => ycsb::ycsb(&options),
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
+        Command::Controller(options) => controller::controller(&options),
         Command::Drill(options) => drill::drill(&options),
         Command::Keygen(options) => keygen::keygen(&options),
         Command::Status(options) => status::status(&options),

@@ -116,6 +116,7 @@ impl Client {
     }
 
     async fn reincarnate(&self, former: &Life) -> Result<(), OpenError> {
+        self.cluster.abandon_lost()?;
         let guest = self.worker.connect(self.cluster.fabric(), ClientId(0))?;
         let guest = former.admin.on(&guest);
         self.cluster.enter_epoch(&guest).await?;

@@ -223,7 +223,8 @@ impl Cluster {
         options: ClusterOptions,
         admin: Registration,
         configuration: Option<Arc<dyn Configuration>>,
-    ) -> Result<Cluster, OpenError> {
+        (metadata, lost): (Metadata, NodeSet),
+    ) -> Cluster {
         let inner = Inner {
             appliers: Vec::new(),
             fabric,
@@ -233,15 +234,13 @@ impl Cluster {
             admin: Mutex::new(admin),
             announced_to: configuration.clone(),
             tables: Mutex::default(),
-            metadata: Mutex::default(),
-            lost: Mutex::default(),
+            metadata: Mutex::new(metadata),
+            lost: Mutex::new(lost),
             entering: AtomicBool::new(false),
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
-        let cluster = Cluster { inner, protocol, configuration, lease, told: None };
-        cluster.refresh()?;
-        Ok(cluster)
+        Cluster { inner, protocol, configuration, lease, told: None }
     }
 
     /// Reads the catalog again.
@@ -280,9 +279,8 @@ impl Cluster {
         while self.inner.entering.swap(true, Ordering::Acquire) {
             lane.sleep(PAUSE_NS).await;
         }
-        let entered = self.enter(configuration, lane).await;
-        self.inner.entering.store(false, Ordering::Release);
-        entered
+        let _entering = Entering(&self.inner.entering);
+        self.enter(configuration, lane).await
     }
 
     async fn enter(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), OpenError> {
@@ -291,7 +289,7 @@ impl Cluster {
         if epoch == self.epoch() {
             return Ok(());
         }
-        lost.without(*lock(&self.inner.lost)).iter().for_each(|node| self.inner.fabric.abandon(node));
+        self.abandon_lost()?;
         let live = NodeSet::first(self.memory_nodes()).without(lost);
         let metadata = metadata::read(lane, live.leader()).await?;
         // What changes the catalog of processes of their own had its access taken away, too.
@@ -307,6 +305,22 @@ impl Cluster {
         *lock(&self.inner.lost) = lost;
         *lock(&self.inner.metadata) = metadata;
         Ok(())
+    }
+
+    /// Goes near no memory node again that the cluster goes on without.
+    pub(crate) fn abandon_lost(&self) -> Result<(), OpenError> {
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        let lost = configuration.look(|membership| membership.lost());
+        let lost = lost.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        lost.without(*lock(&self.inner.lost)).iter().for_each(|node| self.inner.fabric.abandon(node));
+        Ok(())
+    }
+
+    /// Learns of the last epoch, where nobody runs.
+    fn follow_epoch(&self) -> Result<(), OpenError> {
+        self.abandon_lost()?;
+        let enter = async |lane: &Lane| self.enter_epoch(lane).await;
+        remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
 
     /// A table where it is now.
@@ -360,6 +374,12 @@ impl Cluster {
         &self,
         body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
     ) -> Result<T, E> {
+        // A process that runs no transactions learns here that an epoch has begun, and with it another life of its own client.
+        if self.inner.remote.is_some()
+            && let Err(error) = self.follow_epoch()
+        {
+            tracing::warn!(%error, "the next epoch cannot be entered yet");
+        }
         let admin = ClientId(lock(&self.inner.admin).incarnation);
         remora_fabric::block_on(&*self.inner.fabric, admin, body)?
     }
@@ -651,6 +671,15 @@ impl Drop for Inner {
         {
             tracing::warn!(%error, "the configuration could not be told that a client has left");
         }
+    }
+}
+
+/// Lets the next one look for an epoch, also if this one is dropped.
+struct Entering<'c>(&'c AtomicBool);
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

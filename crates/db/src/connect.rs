@@ -1,19 +1,21 @@
 //! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by address or by file.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_cluster::{Configuration, ConfigurationError, LockedFile};
+use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
-use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, block_on};
+use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, Registration, identity};
+use remora_memory::identity::{self, Identity};
+use remora_memory::{MemoryError, Registration, metadata};
 use remora_txn::Protocol;
 
 use crate::cluster::{Cluster, ClusterOptions, join};
@@ -212,42 +214,101 @@ impl Cluster {
             let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
             return Err(OpenError::from(too_many).into());
         }
-        let named = |error: FabricError| ConnectError::Node {
-            name: nodes.name(error.node).unwrap_or_else(|| error.node.to_string()),
-            fault: error.fault,
-        };
-        let blame = |error: MemoryError| match error {
-            MemoryError::Fabric(error) => named(error),
-            error => OpenError::from(error).into(),
-        };
-        let remote = Remote::new(nodes, options)?;
-        let identities =
-            block_on(&*remote.fabric(), ClientId(0), async |lane: &Lane| identity::found(lane, count).await)
-                .map_err(named)?
-                .map_err(blame)?;
-        let numbers: Vec<NodeId> = identities.iter().map(|identity| identity.number).collect();
-        let (nodes, remote) = if numbers.is_sorted() {
-            (nodes.clone(), remote)
-        } else {
-            let sorted = nodes.sorted(&numbers);
-            let remote = Remote::new(&sorted, options)?;
-            (sorted, remote)
-        };
-        let cluster = identities.first().map_or(0, |identity| identity.cluster);
-        let configuration = configuration(&nodes, options.configuration.as_deref(), cluster)?;
+        let mut remote = Remote::new(nodes, options)?;
+        let found = find(&*remote.fabric(), count).map_err(|error| blame(nodes, error))?;
+        let (named, mut nodes) = (nodes, nodes.clone());
+        if !found.numbers.is_sorted() {
+            nodes = nodes.sorted(&found.numbers);
+            remote = Remote::new(&nodes, options)?;
+        }
+        let configuration = configuration(&nodes, options.configuration.as_deref(), found.cluster)?;
+        let of_epoch = |membership: &Membership| (membership.epoch(), membership.lost());
+        let (epoch, lost) =
+            configuration.as_ref().map_or(Ok((1, NodeSet::default())), |configuration| configuration.look(of_epoch))?;
+        if let Some((_, error)) = found.missing.into_iter().find(|(number, _)| !lost.has(*number)) {
+            return Err(blame(named, error));
+        }
         let fabric = remote.fabric();
-        let admin = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+        lost.iter().for_each(|node| fabric.abandon(node));
+        let live = NodeSet::first(count).without(lost);
+        let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
             let announce = |incarnation| match &configuration {
-                Some(configuration) => join(configuration, incarnation, 1, u64::MAX / 2),
+                Some(configuration) => join(configuration, incarnation, epoch, u64::MAX / 2),
                 None => Ok(()),
             };
-            Registration::connect_announced(lane, NodeSet::first(count), 0, announce).await
+            let admin = Registration::connect_announced(lane, live, 0, announce).await?;
+            Ok((admin, metadata::read(lane, live.leader()).await?))
         });
-        let admin = admin.map_err(named)?.map_err(blame)?;
+        let connected = connected.map_err(MemoryError::from).and_then(|connected| connected);
+        let (admin, metadata) = connected.map_err(|error| blame(&nodes, error))?;
         let options =
             ClusterOptions { memory_nodes: count, replicas, protocol: options.protocol, ..ClusterOptions::default() };
-        Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration)?)
+        Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration, (metadata, lost)))
     }
+}
+
+/// An error that names its memory node as the caller did.
+fn blame(nodes: &Nodes, error: MemoryError) -> ConnectError {
+    match error {
+        MemoryError::Fabric(FabricError { node, fault }) => {
+            ConnectError::Node { name: nodes.name(node).unwrap_or_else(|| node.to_string()), fault }
+        }
+        error => OpenError::from(error).into(),
+    }
+}
+
+/// Memory nodes in the order in which they were named.
+struct Found {
+    cluster: u64,
+    /// Of each. Those that are missing have the numbers that nobody has, in any order.
+    numbers: Vec<NodeId>,
+    /// Those that do not answer, or have lost their memory, and why they cannot be had: nothing is wrong if the cluster goes
+    /// on without them.
+    missing: Vec<(NodeId, MemoryError)>,
+}
+
+/// Finds out which memory node is which; founds their cluster if nobody has.
+fn find(fabric: &dyn Fabric, count: u16) -> Result<Found, MemoryError> {
+    let mut silent = BTreeMap::new();
+    let mut known = loop {
+        let of_whom = silent.keys().fold(NodeSet::default(), |nodes, node| nodes.with(*node));
+        let asked = block_on(fabric, ClientId(0), async |lane: &Lane| identity::known(lane, count, of_whom).await);
+        match asked.map_err(MemoryError::from).and_then(|known| known) {
+            Ok(known) => break known,
+            Err(MemoryError::Fabric(error)) if is_silence(error.fault) && !of_whom.has(error.node) => {
+                fabric.fail(error.node);
+                silent.insert(error.node, MemoryError::Fabric(error));
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    if silent.is_empty() && known.contains(&None) {
+        match block_on(fabric, ClientId(0), async |lane: &Lane| identity::found(lane, count).await)? {
+            Ok(all) => known = all.into_iter().map(Some).collect(),
+            Err(MemoryError::LostMemory(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let taken: Vec<Identity> = known.iter().flatten().copied().collect();
+    let Some(cluster) = taken.first().map(|identity| identity.cluster) else {
+        let why = silent.into_values().next();
+        return Err(why.unwrap_or(MemoryError::Empty("the number of memory nodes")));
+    };
+    let mut free = (0..count).map(NodeId).filter(|number| !taken.iter().any(|identity| identity.number == *number));
+    let (mut numbers, mut missing) = (Vec::new(), Vec::new());
+    for (at, identity) in (0..).map(NodeId).zip(known) {
+        let number = identity.map(|identity| identity.number).or_else(|| free.next()).unwrap_or(at);
+        if identity.is_none() {
+            missing.push((number, silent.remove(&at).unwrap_or(MemoryError::LostMemory(at))));
+        }
+        numbers.push(number);
+    }
+    Ok(Found { cluster, numbers, missing })
+}
+
+/// Whether a node is not there at all, rather than refusing to be talked to.
+fn is_silence(fault: Fault) -> bool {
+    matches!(fault, Fault::Refused(Refusal::Unreachable(_)) | Fault::Unreachable | Fault::Behind)
 }
 
 /// The configuration of a cluster's clients, by option or where it is by default.

@@ -272,17 +272,22 @@ impl<K: Key> Large<K> {
     /// Inserts or replaces a value: upload, put and discard. After an [`Error::Unknown`] the key has the new value or the
     /// old one, and the other's chunks stay until they are collected; after any other error it has the old one.
     pub async fn write(&self, session: &mut Session, key: &K, bytes: &[u8]) -> Result<(), Error> {
-        let stored = self.upload(session, bytes).await?;
-        match session.transact(async |tx| self.put(tx, key, &stored).await).await {
-            Ok(replaced) => {
-                self.try_discard(session, replaced).await;
-                Ok(())
-            }
-            Err(error) => {
-                if !matches!(error, Error::Unknown(_)) {
-                    self.try_discard(session, Some(stored)).await;
+        loop {
+            let stored = self.upload(session, bytes).await?;
+            match session.transact(async |tx| self.put(tx, key, &stored).await).await {
+                Ok(replaced) => {
+                    self.try_discard(session, replaced).await;
+                    return Ok(());
                 }
-                Err(error)
+                Err(error) => {
+                    if !matches!(error, Error::Unknown(_)) {
+                        self.try_discard(session, Some(stored)).await;
+                    }
+                    // Its client lives on as another one since then: an epoch has begun.
+                    if !matches!(error, Error::Foreign) {
+                        return Err(error);
+                    }
+                }
             }
         }
     }

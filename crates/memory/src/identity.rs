@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora_fabric::{Lane, NodeId, WORD_BYTES};
+use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use crate::error::MemoryError;
 use crate::metadata;
@@ -89,6 +89,23 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
         }
     }
     Err(MemoryError::Founding)
+}
+
+/// The identity of each node of a cluster that goes on without some, in the order in which this fabric names them. `None` of
+/// those who are `silent`, which are not asked, and of those who have none: they are new, or have lost their memory.
+pub async fn known(lane: &Lane, nodes: u16, silent: NodeSet) -> Result<Vec<Option<Identity>>, MemoryError> {
+    let mut known = Vec::with_capacity(nodes.into());
+    for at in (0..nodes).map(NodeId) {
+        let is_silent = silent.has(at);
+        if !is_silent {
+            node::superblock(lane, at).await?;
+        }
+        known.push(if is_silent { None } else { of(lane, at).await? });
+    }
+    if let Some(one) = known.iter().flatten().next() {
+        check(&known, *one, nodes)?;
+    }
+    Ok(known)
 }
 
 fn check(known: &[Option<Identity>], one: Identity, nodes: u16) -> Result<(), MemoryError> {
