@@ -1,0 +1,95 @@
+//! Memory nodes that are killed under clients and controllers that are processes of their own.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Node, Process, listen, remora, scratch, words};
+
+/// Files of one test, none of them there yet.
+fn fresh(name: &str) -> PathBuf {
+    let path = scratch(name);
+    let _ = fs::remove_file(&path);
+    path
+}
+
+fn committed_so_far(history: &PathBuf) -> usize {
+    fs::read_to_string(history).map_or(0, |text| text.lines().filter(|line| line.contains("\"committed\"")).count())
+}
+
+/// Two clients, two controllers, three memory nodes. The leader is killed, then the controller that conducted, then another
+/// memory node; the first one comes back with nothing, and a client comes that has seen none of it.
+fn goes_on(protocol: &str) {
+    let name = |what: &str| format!("lost-{protocol}-{what}");
+    let (mut nodes, connect) = listen(&name("node"), 3);
+    let configuration = fresh(&name("configuration"));
+    let meet = format!("--connect {connect} --configuration {}", configuration.display());
+    let mut controllers = ["first", "second"].map(|which| {
+        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
+        let mut controller = Process::start(&name(which), &words(&controller));
+        controller.wait_until("ready", |process| process.output().ends_with('\n'));
+        controller
+    });
+    let bank = format!(
+        "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger \
+         --report - --history-durable"
+    );
+    let client = |which: &str, seconds: u32| {
+        let history = fresh(&name(&format!("{which}.jsonl")));
+        let options = format!("{bank} --accounts 200 --seconds {seconds} --history {}", history.display());
+        (Process::start(&name(which), &words(&options)), history)
+    };
+    let mut clients = vec![client("one", 12)];
+    let (first, history) = &mut clients[0];
+    first.wait_until("commits", |_| committed_so_far(history) > 100);
+    clients.push(client("other", 12));
+
+    let goes_on = |clients: &mut [(Process, PathBuf)]| {
+        for (client, history) in clients {
+            let before = committed_so_far(history);
+            client.wait_until("commits again", |_| committed_so_far(history) > before + 500);
+        }
+    };
+    goes_on(&mut clients);
+    let leader = nodes[0].address().to_owned();
+    nodes[0].process.kill();
+    goes_on(&mut clients);
+    controllers[0].kill();
+    // It has lost its memory, and nobody asks it for any.
+    nodes[0] = Node::start(&name("back"), &format!("--listen {leader} --size 64MiB"));
+    clients.push(client("late", 8));
+    goes_on(&mut clients);
+    nodes[1].process.kill();
+    goes_on(&mut clients);
+
+    let mut checking = vec!["check".to_owned(), "--crashed".to_owned()];
+    for (client, history) in &mut clients {
+        let ended = client.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.errors);
+        checking.push(history.display().to_string());
+    }
+    let checked = remora(&name("check"), &checking.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    let left = format!("bench smallbank {meet} --protocol {protocol} --check --report -");
+    let left = remora(&name("left"), &words(&left));
+    assert_eq!(left.code, Some(0), "{}", left.errors);
+    let left: Value = serde_json::from_str(&left.output).expect("a report");
+    for invariant in left["invariants"].as_array().expect("invariants") {
+        assert_eq!(invariant["holds"], true, "{invariant}");
+    }
+    controllers[1].signal(Signal::TERM);
+    assert_eq!(controllers[1].wait().code, Some(0), "a controller that is told to stop");
+}
+
+#[test]
+fn drtm_r_goes_on_without_memory_nodes() {
+    goes_on("drtm-r");
+}
+
+#[test]
+fn ford_goes_on_without_memory_nodes() {
+    goes_on("ford");
+}
