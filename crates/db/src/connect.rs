@@ -13,8 +13,8 @@ use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
-use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::identity::{self, Identity};
+use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Registration, metadata};
 use remora_txn::Protocol;
 
