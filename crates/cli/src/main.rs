@@ -9,6 +9,7 @@ mod campaign;
 mod check;
 mod connected;
 mod drill;
+mod etcd;
 mod hardware;
 mod keygen;
 mod litmus;

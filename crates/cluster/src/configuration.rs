@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use remora_txn::recovery::Departed;
 
+use crate::etcd::EtcdFault;
 use crate::membership::{Fenced, Membership, Standing};
 
 /// Why the configuration could not be read or changed.
@@ -26,24 +27,32 @@ pub enum ConfigurationError {
         /// Why.
         cause: io::Error,
     },
-    /// The file is something else.
-    #[error("{0} holds no configuration of Remora's: name another file, or remove it")]
-    Foreign(PathBuf),
+    /// etcd cannot be used.
+    #[error("the configuration in etcd at {endpoints}: {cause}")]
+    Etcd {
+        /// Host and port of each server that was asked.
+        endpoints: String,
+        /// Why.
+        cause: EtcdFault,
+    },
+    /// What is there is something else.
+    #[error("{0} holds no configuration of Remora's: name another place, or remove it")]
+    Foreign(String),
     /// It was written by another version.
     #[error(
-        "{path} has configuration format {found}; this program knows format {known}: use a program of that version"
+        "{place} has configuration format {found}; this program knows format {known}: use a program of that version"
     )]
     Format {
-        /// The file.
-        path: PathBuf,
+        /// The file, or the key in etcd.
+        place: String,
         /// The version found.
         found: u32,
         /// The version known here.
         known: u32,
     },
     /// It is another cluster's.
-    #[error("{0} is the configuration of another cluster: name one file for each cluster")]
-    OtherCluster(PathBuf),
+    #[error("{0} is the configuration of another cluster: name one place for each cluster")]
+    OtherCluster(String),
 }
 
 /// A place that keeps the [`Membership`] and puts its changes into one order.

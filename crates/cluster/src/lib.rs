@@ -31,11 +31,15 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+pub mod etcd;
 mod file;
 mod membership;
+mod place;
+mod stored;
 mod watch;
 
 pub use configuration::{Configuration, ConfigurationError, InMemory, RecoveredClients};
 pub use file::LockedFile;
 pub use membership::{Conducting, EpochChanging, Fenced, Membership, Standing};
+pub use place::{NotPlace, Place};
 pub use watch::LeaseWatch;

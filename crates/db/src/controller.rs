@@ -109,10 +109,10 @@ async fn watch(cluster: &Cluster, keeper: &Keeper, lane: &Lane, me: u32) {
         };
         let live = NodeSet::first(cluster.memory_nodes()).without(lost);
         let silent = silent(lane, live).await;
-        if !silent.is_empty() {
-            if let Err(error) = lose(cluster, lane, me, live, silent).await {
-                tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
-            }
+        if !silent.is_empty()
+            && let Err(error) = lose(cluster, lane, me, live, silent).await
+        {
+            tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
         }
     }
 }
