@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use remora_txn::recovery::Departed;
 
 use crate::etcd::EtcdFault;
+use crate::helper::Helper;
 use crate::membership::{Fenced, Membership, Standing};
 
 /// Why the configuration could not be read or changed.
@@ -50,6 +51,9 @@ pub enum ConfigurationError {
         /// The version known here.
         known: u32,
     },
+    /// Nobody has made the change, since the configuration is being closed.
+    #[error("the configuration is closed")]
+    Closed,
     /// It is another cluster's.
     #[error("{0} is the configuration of another cluster: name one place for each cluster")]
     OtherCluster(String),
@@ -65,9 +69,20 @@ pub trait Configuration: Send + Sync + fmt::Debug {
     /// function of the membership alone.
     fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError>;
 
-    /// Looks, at the membership as it was at some instant of the call.
+    /// Looks at the membership as it was last seen here: with everything that has been changed or seen here before, and, a
+    /// moment later, with what others have changed. Waits for nobody.
     fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
         self.update(&mut |membership| look(membership))
+    }
+
+    /// Has looks that are begun after it see what anybody has changed before it. Waits where they do not anyway.
+    fn refresh(&self) -> Result<(), ConfigurationError> {
+        Ok(())
+    }
+
+    /// Who makes changes in another thread, where changes wait for other machines: transactions must not.
+    fn helper(&self) -> Option<&Helper> {
+        None
     }
 
     /// This process, as its clients join: by it others can tell when it has ended. `None` where all clients end with it.

@@ -7,8 +7,10 @@
 //!
 //! A change replaces the value by a transaction of etcd's that compares the revision which was read, and is made anew where
 //! somebody else was faster. It begins with the value that was seen last, so that it costs one round trip where nobody was.
-//! A look is one as well: etcd is asked, with the agreement of its servers, for the value if it is newer than that, since
-//! who watches sees changes a moment late, and a look promises the membership of some instant of the call.
+//! Who runs transactions has the [helper](Configuration::helper) make it, another thread, and runs them meanwhile.
+//!
+//! A look is at the value that was seen last, by a change or by the watch, and waits for nobody. A [`Configuration::refresh`]
+//! asks etcd, with the agreement of its servers, for the value if it is newer than that.
 //!
 //! **An answer that is lost** leaves open whether a change was made, and not every change may be made twice (who leaves
 //! twice is told that it is dead). So it is asked for again with the same words, which etcd carries out once at most,
@@ -17,13 +19,14 @@
 //!
 //! **A watch** of all keys, in a thread of its own, shows changes in the order of their revisions: so who is named by the
 //! membership as the watch has it, and whose key the watch does not have, has ended, since a process puts its key before any
-//! of its clients join. A watch that breaks is begun again with a look at everything; only the last state counts, so nothing
+//! of its clients join; unless it puts it again within a second: when etcd itself has stood still, all keys may be gone with
+//! their leases. A watch that breaks is begun again with a look at everything; only the last state counts, so nothing
 //! is lost by that, and history that etcd has compacted is not asked for.
 //!
-//! **While etcd is away** calls fail: the first after [`EtcdOptions::patience`], later ones at once, so that workers run
-//! transactions rather than wait; and again after its patience the first one when it is back. Nobody suspects anybody
-//! meanwhile. A process that etcd has not heard of for [`EtcdOptions::ttl`] is taken for one that has ended, and its clients
-//! are recovered; it puts its key again as soon as it can.
+//! **While etcd is away**, or this process is with a minority of its servers, which is the same, changes fail: the first after
+//! [`EtcdOptions::patience`], later ones at once. Looks are at what was seen last. So nobody renews a lease, and nobody
+//! suspects anybody: see [`LeaseWatch`](crate::LeaseWatch). A process that etcd has not heard of for [`EtcdOptions::ttl`] is
+//! taken for one that has ended, and its clients are recovered; it puts its key again as soon as it can.
 //!
 //! Every renewal of a lease writes the whole value, and etcd keeps all of them until it is told to compact its history: run
 //! it with `--auto-compaction-mode=periodic --auto-compaction-retention=5m`, or the like.
@@ -37,6 +40,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+#[cfg(doc)]
+use crate::Configuration;
 
 #[cfg(not(feature = "etcd"))]
 mod absent;
@@ -142,6 +148,16 @@ pub enum EtcdFault {
         found: i64,
         /// An earlier revision of it.
         known: i64,
+    },
+    /// It has lost what it had, and goes on from something older.
+    #[error(
+        "its membership is of generation {found}, and was of {known}: it has lost changes, so start all clients again"
+    )]
+    Lost {
+        /// The generation there.
+        found: u64,
+        /// An earlier one of it.
+        known: u64,
     },
     /// A file of a certificate, key or password cannot be read.
     #[error("{path}: {cause}")]

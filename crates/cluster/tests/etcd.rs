@@ -9,7 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,9 @@ use etcd_client::{Client, CompactionOptions, GetOptions, Permission, PermissionT
 use etcd_support::{Server, Wire, options, with_client};
 use places::{PATIENCE, until};
 use remora_cluster::etcd::{Etcd, EtcdFault, EtcdOptions, EtcdTls, EtcdUser};
-use remora_cluster::{Configuration, ConfigurationError, Fenced, Place, Standing};
+use remora_cluster::{Configuration, ConfigurationError, Fenced, Membership, Place, Standing};
+use remora_fabric::{NodeId, NodeSet};
+use remora_txn::recovery::Verdicts;
 
 const CLUSTER: u64 = 7;
 const KEY: &str = "/remora/0000000000000007/configuration";
@@ -44,6 +47,12 @@ fn fault<T>(result: Result<T, ConfigurationError>) -> EtcdFault {
         Err(ConfigurationError::Etcd { cause, .. }) => cause,
         other => panic!("{other:?}"),
     }
+}
+
+/// What nobody has changed since.
+fn newest<T>(here: &Arc<dyn Configuration>, look: impl FnMut(&Membership) -> T) -> T {
+    here.refresh().unwrap();
+    here.look(look).unwrap()
 }
 
 fn join(here: &Arc<dyn Configuration>, client: u32) {
@@ -98,7 +107,7 @@ fn what_is_something_else_is_refused_untouched() {
     join(&here, 1);
     put(others);
     let refused = |error| assert!(matches!(error, ConfigurationError::OtherCluster(_)), "{error}");
-    refused(here.look(|_| ()).unwrap_err());
+    refused(here.refresh().unwrap_err());
     refused(here.change(|membership| membership.join(2, 1, 1, None)).unwrap_err());
     assert!(all().contains(&(KEY.into(), others.into())));
 }
@@ -122,11 +131,11 @@ fn clusters_and_folders_are_apart() {
 #[test]
 fn a_change_whose_answer_is_lost_is_made_once() {
     let server = Server::start();
-    let wire = Wire::to(&server);
+    let wire = Wire::to(server.address());
     let patient = |address| EtcdOptions { patience: PATIENCE, ..EtcdOptions::of(vec![address]) };
     let (here, there) = (open(&patient(wire.address())).unwrap(), open(&options(&server)).unwrap());
     for others in [0, 1, 5] {
-        let before = there.look(|membership| membership.generation()).unwrap();
+        let before = newest(&there, Membership::generation);
         join(&here, 1);
         wire.cut();
         let left = thread::scope(|scope| {
@@ -141,7 +150,7 @@ fn a_change_whose_answer_is_lost_is_made_once() {
             leaving.join().unwrap()
         });
         assert_eq!(left, Ok(()), "who leaves twice is told that it is dead");
-        assert_eq!(here.look(|membership| membership.generation()).unwrap(), before + 2 + 2 * others);
+        assert_eq!(newest(&here, Membership::generation), before + 2 + 2 * others);
     }
 }
 
@@ -149,7 +158,7 @@ fn a_change_whose_answer_is_lost_is_made_once() {
 #[test]
 fn an_answer_that_is_lost_for_good_is_not_made_up() {
     let server = Server::start();
-    let wire = Wire::to(&server);
+    let wire = Wire::to(server.address());
     let patient = EtcdOptions { patience: PATIENCE, ..EtcdOptions::of(vec![wire.address()]) };
     let (here, there) = (open(&patient).unwrap(), open(&options(&server)).unwrap());
     join(&here, 1);
@@ -206,7 +215,7 @@ fn any_majority_of_servers_will_do() {
         for _ in 0..10 {
             clients += 1;
             join(&here, clients);
-            assert_eq!(there.look(|membership| membership.standing(clients)).unwrap(), Some(Standing::Alive));
+            assert_eq!(newest(&there, |membership| membership.standing(clients)), Some(Standing::Alive));
         }
         until("the generation", PATIENCE, || there.generation() == u64::from(clients));
         dead.start_again();
@@ -214,6 +223,32 @@ fn any_majority_of_servers_will_do() {
     assert!(there.orphans().is_empty());
     drop(here);
     until("orphans", PATIENCE, || there.orphans().len() == clients as usize);
+}
+
+/// It takes what is asked, and never answers: then another one is asked soon enough.
+#[test]
+fn a_server_that_is_silent_is_not_waited_for() {
+    const CHANGES: u32 = 10;
+    let servers = Server::start_cluster(3, &[]);
+    let endpoints: Vec<String> = servers.iter().map(Server::address).collect();
+    let here = open(&EtcdOptions { endpoints, patience: Duration::from_secs(4), ..options(&servers[0]) }).unwrap();
+    // Those that were waited for.
+    let (mut failures, mut clients) = (0, 0);
+    for silent in &servers {
+        silent.signal("-STOP");
+        for _ in 0..CHANGES {
+            clients += 1;
+            until("the change", PATIENCE, || {
+                let began = Instant::now();
+                let joined = here.change(|all| all.join(clients, 1, 1, None));
+                failures += u32::from(joined.is_err() && began.elapsed() > Duration::from_secs(1));
+                joined.is_ok()
+            });
+        }
+        silent.signal("-CONT");
+    }
+    assert!(failures <= CHANGES / 2, "{failures} of {clients}");
+    assert_eq!(newest(&here, |all| all.clients().count()), clients as usize);
 }
 
 /// Asks again and again until it works.
@@ -238,8 +273,9 @@ fn while_it_is_away_calls_say_so_and_nobody_waits() {
         assert!(began.elapsed() < patience + Duration::from_secs(5), "a loaded machine has a little more time");
         let began = Instant::now();
         for _ in 0..100 {
-            assert!(matches!(fault(here.look(|_| ())), EtcdFault::Away { .. }));
+            assert!(matches!(fault(here.refresh()), EtcdFault::Away { .. }));
             assert!(matches!(fault(here.change(|all| all.renew(1))), EtcdFault::Away { .. }));
+            assert_eq!(here.look(|all| all.standing(1)).unwrap(), Some(Standing::Alive), "what was seen last");
         }
         assert!(began.elapsed() < patience, "nobody waits for what is known to be away");
         assert_eq!((here.generation(), here.orphans()), (1, vec![]), "what was seen last");
@@ -251,7 +287,7 @@ fn while_it_is_away_calls_say_so_and_nobody_waits() {
     works_again(&here, 1);
     // It is not there.
     server.kill();
-    let error = here.look(|_| ()).unwrap_err().to_string();
+    let error = here.refresh().unwrap_err().to_string();
     assert!(error.contains("refused"), "{error}");
     server.start_again();
     works_again(&here, 1);
@@ -338,11 +374,185 @@ fn a_store_that_has_lost_changes_is_not_believed() {
     });
     server.take_the_data_of(new);
     server.start_again();
-    until("that it says so", PATIENCE, || matches!(fault(here.look(|_| ())), EtcdFault::WentBack { .. }));
+    until("that it says so", PATIENCE, || here.look(|_| ()).is_err());
+    assert!(matches!(fault(here.look(|_| ())), EtcdFault::WentBack { .. }));
     assert!(matches!(fault(here.change(|all| all.join(9, 1, 1, None))), EtcdFault::WentBack { .. }));
     // A new beginning is one.
     let later = open(&options(&server)).unwrap();
     assert_eq!(later.look(|membership| membership.clients().count()).unwrap(), 0);
+}
+
+/// Also if it is ahead of what was known by the time it is asked again: on another way.
+#[test]
+fn a_configuration_that_begins_again_is_not_believed() {
+    let server = Server::start();
+    let (here, there) = (open(&options(&server)).unwrap(), open(&options(&server)).unwrap());
+    (1..5).for_each(|client| join(&here, client));
+    with_client(&server, async |mut client: Client| {
+        client.delete(KEY, None).await.unwrap();
+    });
+    let later = open(&options(&server)).unwrap();
+    join(&later, 1);
+    for known in [&here, &there] {
+        until("that it says so", PATIENCE, || known.look(|_| ()).is_err());
+        assert!(matches!(fault(known.look(|_| ())), EtcdFault::Lost { known: 4, .. }));
+    }
+    (2..9).for_each(|client| join(&later, client));
+    assert!(matches!(fault(here.change(|all| all.renew(1))), EtcdFault::Lost { known: 4, .. }));
+}
+
+/// Which of the servers leads.
+fn leader(servers: &[Server]) -> usize {
+    let ids = servers.iter().map(|server| {
+        with_client(server, async |mut client: Client| {
+            let status = client.status().await.unwrap();
+            (status.header().unwrap().member_id(), status.leader())
+        })
+    });
+    ids.collect::<Vec<_>>().iter().position(|(member, leader)| member == leader).unwrap()
+}
+
+/// A client that reaches one server only, which leads until it is cut off, and believes so when it comes back: alone it
+/// says nothing but what all have agreed on, and nothing can be changed there.
+#[test]
+fn with_a_minority_nothing_is_changed() {
+    let servers = Server::start_cluster(3, &[]);
+    let alone = leader(&servers);
+    let (minority, majority): (Vec<_>, Vec<_>) = (0..3).partition(|server| *server == alone);
+    let at = |members: &[usize], patience| EtcdOptions {
+        endpoints: members.iter().map(|member| servers[*member].address()).collect(),
+        patience,
+        ..options(&servers[0])
+    };
+    let here = open(&at(&minority, Duration::from_secs(1))).unwrap();
+    let there = open(&at(&majority, PATIENCE)).unwrap();
+    join(&here, 1);
+    join(&there, 2);
+    let node = NodeSet::default().with(NodeId(1));
+    there.change(|all| all.control(2)).unwrap().unwrap();
+    until("the generation", PATIENCE, || here.generation() == 2);
+
+    let whole = || there.look(Membership::clone).unwrap();
+    let mut agreed = vec![whole()];
+    servers[alone].signal("-STOP");
+    there.change(|all| all.lose(node, 2)).unwrap().unwrap();
+    agreed.push(whole());
+    let conducting = there.look(|all| all.conducting(2)).unwrap().unwrap();
+    assert_eq!(there.change(|all| all.begin_epoch(2, &conducting, &[(1, Verdicts::default())])).unwrap(), Ok(true));
+    agreed.push(whole());
+    majority.iter().for_each(|server| servers[*server].signal("-STOP"));
+    servers[alone].signal("-CONT");
+    for _ in 0..3 {
+        assert!(matches!(fault(here.change(|all| all.renew(1))), EtcdFault::Away { .. }));
+        assert!(matches!(fault(here.refresh()), EtcdFault::Away { .. }));
+        // Some of it may have been on its way to the server.
+        assert!(agreed.contains(&here.look(Membership::clone).unwrap()), "nothing else");
+        assert!(here.orphans().is_empty(), "who may as well be cut off itself judges nobody");
+    }
+    assert!(matches!(fault(open(&at(&minority, Duration::from_secs(1)))), EtcdFault::Away { .. }));
+
+    majority.iter().for_each(|server| servers[*server].signal("-CONT"));
+    until("the epoch of the majority", PATIENCE, || here.look(Membership::epoch).unwrap() == 2);
+    until("an answer", PATIENCE, || here.refresh().is_ok());
+    assert_eq!(here.change(|all| all.renew(1)).unwrap(), Err(Fenced(1)), "it has ended with its epoch");
+}
+
+/// All of them find at once that nodes are lost; whoever conducts may find that somebody else has taken it for dead.
+#[test]
+fn controllers_race_and_each_epoch_begins_once() {
+    const CONTROLLERS: u32 = 3;
+    const EPOCHS: u64 = 12;
+    let server = Server::start();
+    let begun = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for number in 0..CONTROLLERS {
+            let (here, begun) = (open(&options(&server)).unwrap(), &begun);
+            scope.spawn(move || {
+                let mut controller = number + 1;
+                for times in 0.. {
+                    if here.look(Membership::epoch).unwrap() > EPOCHS {
+                        return;
+                    }
+                    if here.look(|all| all.standing(controller)).unwrap() != Some(Standing::Alive) {
+                        // As a new incarnation, as soon as it may.
+                        controller += CONTROLLERS;
+                        let came = here.change(|all| {
+                            all.join(controller, all.epoch(), 1, here.process()).is_ok()
+                                && all.control(controller).is_ok()
+                        });
+                        if !came.unwrap() {
+                            controller -= CONTROLLERS;
+                        }
+                        continue;
+                    }
+                    let node = NodeId(u16::try_from(here.look(Membership::epoch).unwrap()).unwrap());
+                    let _ = here.change(|all| all.lose(NodeSet::default().with(node), controller)).unwrap();
+                    if times % 5 == 0 {
+                        // It takes whoever conducts for dead.
+                        let other = here.look(|all| (1..1000).find(|other| all.conducting(*other).is_some())).unwrap();
+                        let _ = other.map(|other| here.change(|all| all.suspect(other, controller)).unwrap());
+                    }
+                    let Some(conducting) = here.look(|all| all.conducting(controller)).unwrap() else { continue };
+                    let verdicts: Vec<_> =
+                        conducting.clients.iter().map(|client| (*client, Verdicts::default())).collect();
+                    let begins = here.change(|all| all.begin_epoch(controller, &conducting, &verdicts));
+                    if begins.unwrap() == Ok(true) {
+                        begun.lock().unwrap().push(conducting.epoch);
+                    }
+                }
+            });
+        }
+    });
+    let (mut begun, here) = (begun.into_inner().unwrap(), open(&options(&server)).unwrap());
+    begun.sort_unstable();
+    let epoch = here.look(Membership::epoch).unwrap();
+    assert_eq!(begun, (2..=epoch).collect::<Vec<_>>(), "each of them once");
+    assert_eq!(u64::from(here.look(|all| all.lost().count()).unwrap()), epoch - 1, "each without one node more");
+}
+
+/// It stands still for longer than anybody's sign of life lasts, and then goes on: all signs are gone, and come again.
+#[test]
+fn nobody_has_ended_because_etcd_stood_still() {
+    let server = Server::start();
+    let (here, there) = (open(&options(&server)).unwrap(), open(&options(&server)).unwrap());
+    join(&here, 1);
+    join(&there, 2);
+    until("the generation", PATIENCE, || here.generation() == 2);
+    server.signal("-STOP");
+    thread::sleep(2 * options(&server).ttl);
+    server.signal("-CONT");
+    let began = Instant::now();
+    while began.elapsed() < 2 * options(&server).ttl {
+        assert_eq!((here.orphans(), there.orphans()), (vec![], vec![]));
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(there);
+    until("orphans", PATIENCE, || here.orphans() == [2]);
+}
+
+/// Who hands its changes to the helper waits for none of them, and they are made in their order.
+#[test]
+fn a_helper_waits_in_place_of_others() {
+    const JOBS: u32 = 20;
+    let server = Server::start();
+    let here = open(&options(&server)).unwrap();
+    let (tell, told) = channel();
+    server.signal("-STOP");
+    let began = Instant::now();
+    for client in 1..=JOBS {
+        let tell = tell.clone();
+        let job = move |configuration: &(dyn Configuration + 'static)| {
+            configuration.change(|all| all.join(client, 1, 1, None)).unwrap().unwrap();
+            tell.send(client).unwrap();
+        };
+        here.helper().unwrap().hand_over(Box::new(job));
+        assert_eq!(here.look(|all| all.clients().count()).unwrap(), 0);
+    }
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(told.try_recv().is_err());
+    server.signal("-CONT");
+    drop((tell, here));
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), (1..=JOBS).collect::<Vec<_>>(), "what was begun is ended");
 }
 
 #[test]
@@ -515,7 +725,7 @@ fn clients_of_a_process_that_is_killed_are_orphans() {
     let server = Server::start();
     let here = open(&options(&server)).unwrap();
     let (mut one, _other) = (Process::start(&server, 1), Process::start(&server, 2));
-    let process = |client| here.look(|all| all.processes().find(|(other, _)| *other == client)?.1).unwrap().unwrap();
+    let process = |client| newest(&here, |all| all.processes().find(|(other, _)| *other == client)?.1).unwrap();
     let (killed, alive) = (process(1), process(2));
     thread::sleep(2 * options(&server).ttl);
     assert!(here.orphans().is_empty() && !here.has_ended(killed), "they live");

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use remora_cluster::Membership;
 use remora_fabric::{ClientId, Lane, Nanos, NodeSet, WORD_BYTES};
 use remora_memory::{MemoryError, metadata, next_incarnation, node};
 use remora_txn::recovery::{self, Loss};
@@ -95,6 +96,13 @@ async fn watch(cluster: &Cluster, keeper: &Keeper, lane: &Lane, me: u32) {
     loop {
         keeper.pause(lane).await;
         let lost = match configuration.look(|membership| (membership.lost(), membership.is_changing())) {
+            // Another controller may have conducted it; or this one, and the answer was lost.
+            Ok((_, false)) if epoch_has_begun(cluster) => {
+                if let Err(error) = cluster.enter_epoch(lane).await {
+                    tracing::warn!(%error, "a controller cannot enter the epoch that has begun");
+                }
+                continue;
+            }
             Ok((lost, false)) => lost,
             Ok((_, true)) => {
                 if let Err(error) = conduct(cluster, lane, me).await {
@@ -115,6 +123,12 @@ async fn watch(cluster: &Cluster, keeper: &Keeper, lane: &Lane, me: u32) {
             tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
         }
     }
+}
+
+/// Whether it is another one than the cluster's, as far as is known here.
+fn epoch_has_begun(cluster: &Cluster) -> bool {
+    let epoch = cluster.configuration().and_then(|configuration| configuration.look(Membership::epoch).ok());
+    epoch.is_some_and(|epoch| epoch != cluster.epoch())
 }
 
 /// Those of some nodes that do not answer.

@@ -3,7 +3,7 @@
 //! Callers are threads that wait; everything that talks to etcd is async, and runs on one thread with one tokio runtime for
 //! each [`Etcd`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::fmt;
 use std::fs;
@@ -25,11 +25,15 @@ use tokio::time::{sleep, timeout};
 
 use super::{EtcdFault, EtcdOptions, read_private};
 use crate::configuration::{Configuration, ConfigurationError};
+use crate::helper::Helper;
 use crate::membership::Membership;
 use crate::stored;
 
 pub(crate) const BUILT: bool = true;
 
+/// One server may be silent, and another one not: the first time, an answer is awaited for this part of all patience, then
+/// for twice as long each time, since all of them may be slow.
+const FIRST_SHARE: u32 = 8;
 /// Who has been given no answer asks again after this time: perhaps another server, ...
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// ... and what goes on in the background after this one.
@@ -38,11 +42,21 @@ const PAUSE: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_secs(1);
 /// A connection that says nothing is asked whether it lives. etcd takes who asks more often than every 5 s for an attacker.
 const PING_EVERY: Duration = Duration::from_secs(10);
+/// A process whose key is gone may only have been kept from etcd, or etcd from everybody: it has so long to put it again. No
+/// longer than half of [`EtcdOptions::ttl`].
+const SIGN_AGAIN: Duration = Duration::from_secs(1);
 /// Orphans are named to one of the threads that ask, at most so often: each of them suspects all of them.
 const ORPHANS_EVERY: Duration = Duration::from_millis(20);
 
 /// A configuration in etcd, which client processes on any number of hosts share.
 pub struct Etcd {
+    // Ends first, as it uses the other.
+    helper: Helper,
+    store: Arc<Store>,
+}
+
+/// What it is without its helper.
+struct Store {
     core: Arc<Core>,
     engine: Engine,
     /// Threads take turns to make changes.
@@ -63,10 +77,18 @@ struct Seen {
 struct View {
     membership: Arc<Membership>,
     alive: BTreeSet<u64>,
-    /// All that were ever seen alive.
-    known: BTreeSet<u64>,
-    orphans: Vec<u32>,
+    /// Processes that the membership names and that are not alive, since when, and their clients.
+    missing: BTreeMap<u64, (Instant, Vec<u32>)>,
     asked: Instant,
+}
+
+/// What shows that etcd has lost changes, which is so for ever.
+#[derive(Clone, Copy)]
+enum Lost {
+    /// Revisions: found, and known.
+    Revisions(i64, i64),
+    /// Generations of the membership: found, and known.
+    Generations(u64, u64),
 }
 
 struct Core {
@@ -85,6 +107,7 @@ struct Core {
     view: Mutex<View>,
     /// Why etcd is not asked at the moment.
     away: Mutex<Option<String>>,
+    lost: Mutex<Option<Lost>>,
 }
 
 impl Etcd {
@@ -106,11 +129,49 @@ impl Etcd {
             Ok(core)
         });
         let core: Arc<Core> = waited.unwrap_or_else(|| Err(blame(EtcdFault::silent(patience))))?;
-        let etcd = Etcd { core, engine, turn: Mutex::default() };
-        etcd.update(&mut |_| {})?;
-        Ok(etcd)
+        let store = Arc::new(Store { core, engine, turn: Mutex::default() });
+        store.update(&mut |_| {})?;
+        let helper = Helper::start("remora-helper", store.clone());
+        let helper = helper.map_err(|cause| store.core.blame(EtcdFault::System(cause)))?;
+        Ok(Etcd { helper, store })
+    }
+}
+
+impl Configuration for Etcd {
+    fn generation(&self) -> u64 {
+        self.store.generation()
     }
 
+    fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError> {
+        self.store.update(change)
+    }
+
+    fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
+        self.store.inspect(look)
+    }
+
+    fn refresh(&self) -> Result<(), ConfigurationError> {
+        self.store.refresh()
+    }
+
+    fn helper(&self) -> Option<&Helper> {
+        Some(&self.helper)
+    }
+
+    fn process(&self) -> Option<u64> {
+        self.store.process()
+    }
+
+    fn has_ended(&self, process: u64) -> bool {
+        self.store.has_ended(process)
+    }
+
+    fn orphans(&self) -> Vec<u32> {
+        self.store.orphans()
+    }
+}
+
+impl Store {
     /// Has the other thread do something, and waits for it; unless etcd is away.
     fn wait<T: Send + 'static, F: Future<Output = Result<T, ConfigurationError>> + Send + 'static>(
         &self,
@@ -118,6 +179,7 @@ impl Etcd {
         work: impl FnOnce(Arc<Core>) -> F,
     ) -> Result<T, ConfigurationError> {
         let core = &self.core;
+        core.check()?;
         if let Some(why) = &*lock(&core.away) {
             return Err(core.blame(EtcdFault::Away { patience: core.patience, why: why.clone() }));
         }
@@ -139,7 +201,7 @@ impl Etcd {
     }
 }
 
-impl Configuration for Etcd {
+impl Configuration for Store {
     fn generation(&self) -> u64 {
         self.core.generation.load(Ordering::Acquire)
     }
@@ -172,8 +234,13 @@ impl Configuration for Etcd {
     }
 
     fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
-        look(&self.newest(Instant::now() + self.core.patience)?.membership);
+        self.core.check()?;
+        look(&self.core.seen().membership);
         Ok(())
+    }
+
+    fn refresh(&self) -> Result<(), ConfigurationError> {
+        self.newest(Instant::now() + self.core.patience).map(|_| ())
     }
 
     fn process(&self) -> Option<u64> {
@@ -181,23 +248,26 @@ impl Configuration for Etcd {
     }
 
     fn has_ended(&self, process: u64) -> bool {
-        let view = lock(&self.core.view);
-        let named = || view.membership.processes().any(|(_, named)| named == Some(process));
-        process != self.core.process && !view.alive.contains(&process) && (view.known.contains(&process) || named())
+        lock(&self.core.view).missing.get(&process).is_some_and(|(since, _)| self.core.is_long(*since))
     }
 
     fn orphans(&self) -> Vec<u32> {
         // One thread is enough.
         let Ok(mut view) = self.core.view.try_lock() else { return Vec::new() };
-        if view.orphans.is_empty() || view.asked.elapsed() < ORPHANS_EVERY {
+        if view.missing.is_empty() || view.asked.elapsed() < ORPHANS_EVERY {
             return Vec::new();
         }
         view.asked = Instant::now();
-        view.orphans.clone()
+        let mut orphans = Vec::new();
+        for (_, clients) in view.missing.values().filter(|(since, _)| self.core.is_long(*since)) {
+            orphans.extend(clients);
+        }
+        orphans.sort_unstable();
+        orphans
     }
 }
 
-impl Drop for Etcd {
+impl Drop for Store {
     fn drop(&mut self) {
         let core = self.core.clone();
         if lock(&core.away).is_some() {
@@ -215,6 +285,12 @@ impl Drop for Etcd {
 }
 
 impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Core { endpoints, folder, .. } = &*self.core;
         f.debug_struct("Etcd").field("endpoints", endpoints).field("folder", folder).finish_non_exhaustive()
@@ -249,12 +325,35 @@ impl Core {
             view: Mutex::new(View {
                 membership,
                 alive: BTreeSet::new(),
-                known: BTreeSet::new(),
-                orphans: Vec::new(),
+                missing: BTreeMap::new(),
                 asked: Instant::now(),
             }),
             away: Mutex::default(),
+            lost: Mutex::default(),
         }))
+    }
+
+    /// Fails for ever once etcd has lost changes: it may well be ahead again later, but on another way.
+    fn check(&self) -> Result<(), ConfigurationError> {
+        match *lock(&self.lost) {
+            None => Ok(()),
+            Some(Lost::Revisions(found, known)) => Err(self.blame(EtcdFault::WentBack { found, known })),
+            Some(Lost::Generations(found, known)) => Err(self.blame(EtcdFault::Lost { found, known })),
+        }
+    }
+
+    /// etcd has lost changes.
+    fn lose(&self, lost: Lost) -> ConfigurationError {
+        lock(&self.lost).get_or_insert(lost);
+        match lost {
+            Lost::Revisions(found, known) => self.blame(EtcdFault::WentBack { found, known }),
+            Lost::Generations(found, known) => self.blame(EtcdFault::Lost { found, known }),
+        }
+    }
+
+    /// Whether a process has been missing for so long that it has ended.
+    fn is_long(&self, since: Instant) -> bool {
+        since.elapsed() >= SIGN_AGAIN.min(self.ttl / 2)
     }
 
     fn blame(&self, cause: EtcdFault) -> ConfigurationError {
@@ -288,12 +387,17 @@ impl Core {
         lock(&self.seen).clone()
     }
 
-    fn learn(&self, new: &Seen) {
+    fn learn(&self, new: &Seen) -> Result<(), ConfigurationError> {
         let mut seen = lock(&self.seen);
         if new.revision > seen.revision {
+            let (found, known) = (new.membership.generation(), seen.membership.generation());
+            if found < known {
+                return Err(self.lose(Lost::Generations(found, known)));
+            }
             *seen = new.clone();
-            self.generation.store(new.membership.generation(), Ordering::Release);
+            self.generation.store(found, Ordering::Release);
         }
+        Ok(())
     }
 
     async fn ask<T, F: Future<Output = Result<T, Error>>>(
@@ -318,7 +422,7 @@ impl Core {
         let got = got.await?;
         let found = revision(got.header());
         // Its servers agree on every answer, so that none is older than what was known when it was asked for.
-        if found < known { Err(self.blame(EtcdFault::WentBack { found, known })) } else { Ok((got, found)) }
+        if found < known { Err(self.lose(Lost::Revisions(found, known))) } else { Ok((got, found)) }
     }
 
     /// What is there now, if `seen` is not it any more.
@@ -329,7 +433,7 @@ impl Core {
             return Ok(seen);
         }
         let new = self.found(got.kvs().first(), revision)?;
-        self.learn(&new);
+        self.learn(&new)?;
         Ok(new)
     }
 
@@ -356,10 +460,7 @@ impl Core {
         let answer = answer.await?;
         let found = revision(answer.header());
         let membership = Arc::new(membership);
-        let done = |revision| {
-            self.learn(&Seen { revision, modified: revision, membership });
-            Ok(None)
-        };
+        let done = |revision| self.learn(&Seen { revision, modified: revision, membership }).map(|()| None);
         if answer.succeeded() {
             return done(found);
         }
@@ -375,10 +476,10 @@ impl Core {
             return done(made);
         }
         if found < was.revision {
-            return Err(self.blame(EtcdFault::WentBack { found, known: was.revision }));
+            return Err(self.lose(Lost::Revisions(found, was.revision)));
         }
         let by = self.found(there.as_ref(), found)?;
-        self.learn(&by);
+        self.learn(&by)?;
         Ok(Some(by))
     }
 
@@ -412,22 +513,24 @@ impl Core {
         let seen = self.found(got.kvs().iter().find(|kv| kv.key() == self.key().as_bytes()), revision)?;
         let mut view = lock(&self.view);
         view.alive = got.kvs().iter().filter_map(|kv| self.process_of(kv)).collect();
-        let View { alive, known, .. } = &mut *view;
-        known.extend(&*alive);
-        self.show(&mut view, Some(seen));
+        self.show(&mut view, Some(seen))?;
         Ok(revision)
     }
 
     /// Has the view show what was seen with it, to who asks.
-    fn show(&self, view: &mut View, seen: Option<Seen>) {
+    fn show(&self, view: &mut View, seen: Option<Seen>) -> Result<(), ConfigurationError> {
         if let Some(seen) = seen {
-            self.learn(&seen);
+            self.learn(&seen)?;
             view.membership = seen.membership;
         }
-        let View { membership, alive, orphans, .. } = view;
+        let View { membership, alive, missing, .. } = view;
+        let before = std::mem::take(missing);
         let others = membership.processes().filter_map(|(client, process)| Some((client, process?)));
-        let ended = others.filter(|(_, process)| *process != self.process && !alive.contains(process));
-        *orphans = ended.map(|(client, _)| client).collect();
+        for (client, process) in others.filter(|(_, process)| *process != self.process && !alive.contains(process)) {
+            let since = || before.get(&process).map_or_else(Instant::now, |(since, _)| *since);
+            missing.entry(process).or_insert_with(|| (since(), Vec::new())).1.push(client);
+        }
+        Ok(())
     }
 
     /// The process whose sign of life this is.
@@ -462,9 +565,9 @@ impl Core {
     async fn keep_signed(self: Arc<Self>, mut lease: i64) {
         loop {
             sleep(self.ttl / 3).await;
-            let mut leases = self.client.lease_client();
+            let (mut leases, mut share) = (self.client.lease_client(), self.ttl / FIRST_SHARE);
             loop {
-                match timeout(self.patience, leases.keep_alive(lease)).await {
+                match timeout(share, leases.keep_alive(lease)).await {
                     Ok(Ok(_)) => break,
                     Ok(Err(Error::LeaseKeepAliveError(_))) => {
                         tracing::warn!(
@@ -476,7 +579,10 @@ impl Core {
                         }
                     }
                     Ok(Err(error)) => tracing::debug!(%error, "a sign of life did not get through"),
-                    Err(_) => tracing::debug!("a sign of life did not get through"),
+                    Err(_) => {
+                        share = self.patience.min(share.saturating_mul(2));
+                        tracing::debug!("a sign of life did not get through");
+                    }
                 }
                 sleep(self.ttl / 10).await;
             }
@@ -513,13 +619,12 @@ impl Core {
                 } else if let Some(process) = self.process_of(kv) {
                     if put {
                         view.alive.insert(process);
-                        view.known.insert(process);
                     } else {
                         view.alive.remove(&process);
                     }
                 }
             }
-            self.show(&mut view, last);
+            self.show(&mut view, last)?;
         }
         Ok(())
     }
@@ -527,11 +632,12 @@ impl Core {
     async fn until_it_answers(self: Arc<Self>) {
         loop {
             sleep(PAUSE).await;
-            let mut kv = self.client.kv_client();
-            let options = GetOptions::new().with_count_only();
-            let answer = timeout(self.patience, kv.get(self.key(), Some(options))).await;
+            let answer = ask(self.patience, Instant::now() + self.patience, || {
+                let (mut kv, key) = (self.client.kv_client(), self.key());
+                async move { kv.get(key, Some(GetOptions::new().with_count_only())).await }
+            });
             // Whatever it says.
-            if matches!(answer, Ok(Ok(_))) || matches!(answer, Ok(Err(error)) if !is_passing(&error)) {
+            if !matches!(answer.await, Err(EtcdFault::Away { .. })) {
                 tracing::warn!(endpoints = self.endpoints, "etcd answers again");
                 *lock(&self.away) = None;
                 return;
@@ -546,10 +652,9 @@ async fn ask<T, F: Future<Output = Result<T, Error>>>(
     deadline: Instant,
     mut question: impl FnMut() -> F,
 ) -> Result<T, EtcdFault> {
-    let mut why = None;
+    let (mut why, mut share) = (None, patience / FIRST_SHARE);
     loop {
-        // One server may be silent, and another one not.
-        let left = deadline.saturating_duration_since(Instant::now()).min(patience / 2);
+        let left = deadline.saturating_duration_since(Instant::now()).min(share);
         if left.is_zero() {
             let why = why.unwrap_or_else(|| SILENT.to_owned());
             return Err(EtcdFault::Away { patience, why });
@@ -559,7 +664,7 @@ async fn ask<T, F: Future<Output = Result<T, Error>>>(
             Ok(Err(error)) if is_passing(&error) => why = Some(told(&error)),
             Ok(Err(Error::GRpcStatus(status))) => return Err(EtcdFault::Refused(status.message().to_owned())),
             Ok(Err(error)) => return Err(EtcdFault::Unusable(told(&error))),
-            Err(_) => {}
+            Err(_) => share = share.saturating_mul(2),
         }
         sleep(ASK_AGAIN.min(deadline.saturating_duration_since(Instant::now()))).await;
     }

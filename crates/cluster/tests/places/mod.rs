@@ -76,7 +76,7 @@ pub fn what_one_has_changed_all_others_see_at_once<P: Place>() {
         let (here, there) = if client % 2 == 0 { (&one, &other) } else { (&other, &one) };
         here.change(|membership| membership.join(client, 1, 1, None)).unwrap().unwrap();
         let seen = match client % 3 {
-            0 => there.look(|membership| membership.standing(client)),
+            0 => there.refresh().and_then(|()| there.look(|membership| membership.standing(client))),
             // Also by a change that only looks.
             _ => there.change(|membership| membership.standing(client)),
         };
