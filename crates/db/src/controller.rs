@@ -49,8 +49,14 @@ impl Controller {
         self.client
     }
 
+    /// Whether it was taken for dead, as one is that cannot renew its lease. Another one can be made in its place.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.keeper.is_over()
+    }
+
     /// Begins its work, for whoever drives it turn by turn: a simulator. It ends when `over` says so, which it asks a few
-    /// times in a lease.
+    /// times in a lease, or when it was taken for dead.
     pub fn start<'c, O: Fn() -> bool + 'c>(
         &'c mut self,
         over: O,
@@ -62,7 +68,7 @@ impl Controller {
             let mut all = std::pin::pin!(keeper.attend(lane));
             let mut watch = std::pin::pin!(watch(cluster, keeper, lane, client));
             let mut end = std::pin::pin!(async {
-                while !over() {
+                while !over() && !keeper.is_over() {
                     keeper.pause(lane).await;
                 }
             });
@@ -78,7 +84,7 @@ impl Controller {
         worker.start([(lane.id(), work)])
     }
 
-    /// Works until `over` says that it is to end.
+    /// Works until `over` says that it is to end, or until it was taken for dead: see [`Controller::is_fenced`].
     pub fn run(&mut self, over: impl Fn() -> bool) {
         self.start(over).to_end();
     }

@@ -186,6 +186,11 @@ impl Keeper {
         }
     }
 
+    /// Whether this client was taken for dead.
+    pub(crate) fn is_over(&self) -> bool {
+        self.held.is_over()
+    }
+
     /// Whether the epoch of this incarnation ends, or has ended, and another one may come.
     pub(crate) fn outlived(&self) -> bool {
         self.held.is_over() && self.may_outlive()

@@ -6,8 +6,9 @@ mod server;
 #[path = "../../cluster/tests/etcd_support/wire.rs"]
 mod wire;
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,10 +47,10 @@ fn cluster() -> (Arc<Loopback>, Cluster, Table<u64, Account>) {
 
 /// The cluster as another process has it, as far as etcd knows.
 fn as_another_process(cluster: &Cluster, server: &Server, lease: Duration) -> Cluster {
-    over(cluster, server.address(), lease)
+    over_etcd(cluster, server.address(), lease)
 }
 
-fn over(cluster: &Cluster, etcd: String, lease: Duration) -> Cluster {
+fn over_etcd(cluster: &Cluster, etcd: String, lease: Duration) -> Cluster {
     let etcd = Place::Etcd(EtcdOptions::of(vec![etcd])).open(7).unwrap();
     cluster.with_configuration(etcd).with_lease(Some(lease))
 }
@@ -179,7 +180,7 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     let server = Server::start();
     let (_servers, cluster, accounts) = cluster();
     let wire = Wire::to(server.address());
-    let client = over(&cluster, wire.address(), LEASE);
+    let client = over_etcd(&cluster, wire.address(), LEASE);
     let others = as_another_process(&cluster, &server, LEASE);
     let others = others.configuration().unwrap();
     let controller = 1_000;
@@ -208,28 +209,46 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     assert!(ran.iter().any(|one| one.outcome == What::Late && one.began > may_go_on));
 }
 
-/// Two controllers of different processes; one of them conducts, and both know.
+/// Two controllers of different processes, of which one is cut off from etcd when the memory node dies: the other one conducts.
+/// The first decides nothing meanwhile, and comes back as another when it hears that it was taken for dead.
 #[test]
 fn a_memory_node_dies_and_controllers_agree_by_etcd() {
     const LEASE: Duration = Duration::from_secs(1);
     const WITHIN: Duration = Duration::from_secs(60);
     let server = Server::start();
     let (servers, cluster, accounts) = cluster();
-    let own = as_another_process(&cluster, &server, LEASE);
+    let (own, wire) = (as_another_process(&cluster, &server, LEASE), Wire::to(server.address()));
+    let made = [const { AtomicU32::new(0) }; 2];
     let configuration = own.configuration().unwrap().clone();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        for _ in 0..2 {
-            let (cluster, over) = (as_another_process(&cluster, &server, LEASE), &over);
-            scope.spawn(move || cluster.controller().unwrap().run(|| over.load(Ordering::Relaxed)));
+        for (address, made) in [wire.address(), server.address()].into_iter().zip(&made) {
+            let (cluster, over) = (over_etcd(&cluster, address, LEASE), &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    // Not while the epoch changes, nor without etcd.
+                    let Ok(mut controller) = cluster.controller() else {
+                        thread::sleep(LEASE / 16);
+                        continue;
+                    };
+                    made.store(controller.incarnation(), Ordering::Relaxed);
+                    controller.run(|| over.load(Ordering::Relaxed));
+                    assert!(over.load(Ordering::Relaxed) || controller.is_fenced());
+                }
+            });
         }
         let began = Instant::now();
-        while !configuration.look(|all| all.has_controller()).unwrap() {
-            assert!(began.elapsed() < WITHIN);
-            thread::sleep(Duration::from_millis(10));
-        }
+        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                assert!(began.elapsed() < WITHIN, "{what}");
+                thread::sleep(Duration::from_millis(10));
+            }
+        };
+        until("two controllers", &|| made.iter().all(|made| made.load(Ordering::Relaxed) > 0));
+        let first = made[0].load(Ordering::Relaxed);
+        wire.cut();
         let lost = NodeId(NODES - 1);
-        let mut worker = worker(&own);
+        let (mut worker, stopped) = (worker(&own), Cell::new(false));
         let sums = worker.run(async |number, session: &mut Session| {
             let mut after = 0;
             while after < 20 {
@@ -240,7 +259,7 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
                     Err(Error::Unknown(_)) => {}
                     Err(error) => panic!("coroutine {number}, epoch {epoch}: {error}"),
                 }
-                if began.elapsed() > LEASE / 2 && number == 0 && after == 0 {
+                if number == 0 && !stopped.replace(true) {
                     servers.stop(lost);
                 }
                 assert!(began.elapsed() < WITHIN, "the next epoch does not begin");
@@ -254,11 +273,17 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
             }
         });
         drop(worker);
+        until("that it is taken for dead", &|| {
+            configuration.look(|all| all.standing(first)).unwrap() != Some(Standing::Alive)
+        });
+        assert_eq!(made[0].load(Ordering::Relaxed), first, "it has not heard of it");
+        wire.mend();
+        until("the first controller again", &|| made[0].load(Ordering::Relaxed) != first);
         over.store(true, Ordering::Relaxed);
         assert_eq!(sums, [MONEY * ROWS as i64; 2]);
         let agreed = configuration.look(|all| (all.epoch(), all.lost().has(lost), all.lost().count())).unwrap();
         assert_eq!(agreed, (2, true, 1));
     });
     let left = configuration.refresh().and_then(|()| configuration.look(|all| all.has_controller()));
-    assert!(!left.unwrap(), "who leaves says so");
+    assert!(!left.unwrap(), "who leaves says so, and who was taken for dead is none");
 }

@@ -252,6 +252,10 @@ impl Configuration for Store {
     }
 
     fn orphans(&self) -> Vec<u32> {
+        // Nobody could suspect them, and everybody would try all the time.
+        if lock(&self.core.away).is_some() {
+            return Vec::new();
+        }
         // One thread is enough.
         let Ok(mut view) = self.core.view.try_lock() else { return Vec::new() };
         if view.missing.is_empty() || view.asked.elapsed() < ORPHANS_EVERY {
