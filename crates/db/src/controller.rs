@@ -15,7 +15,8 @@ use crate::cluster::{Cluster, join};
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
-/// See the [module](self). Not `Send`: it runs on the thread that made it.
+/// Who looks after the memory nodes: finds those that are lost, and leads the cluster into the next epoch without them. Not
+/// `Send`: it runs on the thread that made it.
 pub struct Controller {
     cluster: Cluster,
     worker: remora_fabric::Worker,

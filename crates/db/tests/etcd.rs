@@ -209,6 +209,27 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     assert!(ran.iter().any(|one| one.outcome == What::Late && one.began > may_go_on));
 }
 
+/// An epoch does not wait for the lease of a client that rests, or has never run: so it has none, whatever it renewed before.
+#[test]
+fn who_begins_to_run_without_etcd_reads_nothing() {
+    let server = Server::start();
+    let (_servers, cluster, accounts) = cluster();
+    let wire = Wire::to(server.address());
+    let client = over_etcd(&cluster, wire.address(), Duration::from_secs(1_000));
+    let (mut rested, mut new) = (worker(&client), worker(&client));
+    let read = |worker: &mut Worker| worker.block_on(async |session: &mut Session| total(session, &accounts).await);
+    assert_eq!(read(&mut rested).unwrap(), MONEY * ROWS as i64);
+    wire.cut();
+    for worker in [&mut rested, &mut new] {
+        assert!(matches!(read(worker), Err(Error::Aborted(Abort::Late))));
+    }
+    wire.mend();
+    let began = Instant::now();
+    while read(&mut rested).is_err() || read(&mut new).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+}
+
 /// Two controllers of different processes, of which one is cut off from etcd when the memory node dies: the other one conducts.
 /// The first decides nothing meanwhile, and comes back as another when it hears that it was taken for dead.
 #[test]
