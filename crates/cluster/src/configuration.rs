@@ -90,7 +90,8 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether a process that clients have joined from has ended, as far as can be told.
+    /// Whether a process that clients have joined from has ended, as far as can be told: [`Configuration::orphans`] is surer, and
+    /// may be later.
     fn has_ended(&self, process: u64) -> bool {
         let _ = process;
         false

@@ -248,7 +248,8 @@ impl Configuration for Store {
     }
 
     fn has_ended(&self, process: u64) -> bool {
-        lock(&self.core.view).missing.get(&process).is_some_and(|(since, _)| self.core.is_long(*since))
+        // Who has just begun to look has not seen since when, and need not know: it is for orphans to be sure.
+        lock(&self.core.view).missing.contains_key(&process)
     }
 
     fn orphans(&self) -> Vec<u32> {
