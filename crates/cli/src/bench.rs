@@ -11,13 +11,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use remora::floors::memory::MemoryError;
 use remora::floors::memory::limits::{CLIENTS_MAX, REPLICAS_MAX};
 use remora::floors::{fabric, index};
-use remora::{Cluster, ClusterOptions, Nodes, Observer, OpenError, Protocol};
+use remora::{Cluster, ClusterOptions, Nodes, Observer, OpenError, Place, Protocol};
 use remora_check::HistoryFile;
 use remora_workload::driver::{Length, Progress, RunOptions};
 use remora_workload::{Report, Setting, Workload, available_bytes};
 use serde::Serialize;
 
 use crate::connected::Opened;
+use crate::etcd::EtcdArgs;
 use crate::output::{OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
 use crate::{Failure, Verdict, output, value};
@@ -44,9 +45,14 @@ pub(crate) struct RunArgs {
     /// The key that these memory nodes ask for.
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(crate) key_file: Option<PathBuf>,
-    /// File that says which clients are alive: one for all client processes of a cluster, on one host. Beside the first file of memory nodes if they are files
-    #[arg(long, value_name = "FILE", requires = "connect")]
-    pub(crate) configuration: Option<PathBuf>,
+    /// What says which clients are alive, the same for all client processes of a cluster: a file, if they are on one host, or
+    /// etcd://host:port,host:port,.../PATH. Beside the first file of memory nodes if they are files
+    #[arg(long, value_name = "FILE|etcd://...", requires = "connect")]
+    #[serde(serialize_with = "value::serialize_place")]
+    pub(crate) configuration: Option<Place>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) etcd: EtcdArgs,
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(crate) tls_ca: Option<PathBuf>,
@@ -195,7 +201,10 @@ impl RunArgs {
     pub(crate) fn leased(&self, cluster: Cluster) -> Result<Cluster, Failure> {
         let Some(lease) = self.lease_ms else { return Ok(cluster) };
         if cluster.lease().is_none() {
-            return Err(Failure::new("--lease-ms", "nobody keeps leases here: name a file with --configuration"));
+            return Err(Failure::new(
+                "--lease-ms",
+                "nobody keeps leases here: name a file, or etcd, with --configuration",
+            ));
         }
         Ok(cluster.with_lease(Some(Duration::from_millis(lease))))
     }

@@ -121,7 +121,7 @@ impl Bench {
             }
             (path, _) => path.as_deref().map(read_client_tls).transpose()?,
         };
-        let (replicas, configuration) = (self.run.replicas, self.run.configuration.clone());
+        let (replicas, configuration) = (self.run.replicas, self.run.etcd.complete(self.run.configuration.clone())?);
         let rdma = self.run.rdma.open(self.run.is_rdma())?;
         let options = ConnectOptions { protocol, replicas, key, tls, rdma, configuration, ..ConnectOptions::default() };
         let mut attempts = 0;

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use remora::{Cluster, ConnectError, ConnectOptions, Nodes};
+use remora::{Cluster, ConnectError, ConnectOptions, Nodes, Place};
 
 use crate::connected::stop_on_signals;
+use crate::etcd::EtcdArgs;
 use crate::memnode::{read_client_tls, read_key};
 use crate::{Failure, Verdict, output};
 
@@ -24,8 +26,10 @@ pub(crate) struct ControllerOptions {
     #[arg(long, value_name = "ADDR,...", required = true)]
     connect: Nodes,
     /// What the clients name with the same option. Beside the first file of memory nodes if they are files.
-    #[arg(long, value_name = "FILE")]
-    configuration: Option<PathBuf>,
+    #[arg(long, value_name = "FILE|etcd://...")]
+    configuration: Option<Place>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// The key that the memory nodes ask for.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -48,7 +52,7 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     let connect = ConnectOptions {
         key: options.key_file.as_deref().map(read_key).transpose()?,
         tls: options.tls_ca.as_deref().map(read_client_tls).transpose()?,
-        configuration: options.configuration.clone(),
+        configuration: options.etcd.complete(options.configuration.clone())?,
         patience: Some(Duration::from_millis(options.patience_ms)),
         ..ConnectOptions::default()
     };
@@ -59,6 +63,21 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));
     let mut controller = cluster.controller().map_err(|error| Failure::new("--connect", error))?;
     output::show(&format!("remora controller ready: client {}\n", controller.incarnation()));
-    controller.run(|| stop.load(Ordering::Relaxed));
+    let over = || stop.load(Ordering::Relaxed);
+    controller.run(over);
+    // One that was taken for dead, because it was kept from running, takes its place again.
+    while controller.is_fenced() && !over() {
+        match cluster.controller() {
+            Ok(another) => {
+                output::complain(&format!("taken for dead: begins anew as client {}", another.incarnation()));
+                controller = another;
+                controller.run(over);
+            }
+            Err(error) => {
+                output::complain(&format!("taken for dead, and cannot begin anew yet: {error}"));
+                thread::sleep(Duration::from_millis(options.lease_ms));
+            }
+        }
+    }
     Ok(Verdict::Sound)
 }

@@ -10,6 +10,7 @@ mod check;
 mod connected;
 mod controller;
 mod drill;
+mod etcd;
 mod hardware;
 mod keygen;
 mod litmus;

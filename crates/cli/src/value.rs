@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remora::{Ford, Nodes, Protocol};
+use remora::{Ford, Nodes, Place, Protocol};
 use serde::{Serialize, Serializer};
 
 /// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
@@ -88,6 +88,11 @@ pub(crate) fn fabric(text: &str) -> Result<String, String> {
             .to_owned()),
         _ => Err("no such fabric; there are shm, verbs and sim".to_owned()),
     }
+}
+
+/// A place of the configuration, as it is written on the command line.
+pub(crate) fn serialize_place<S: Serializer>(place: &Option<Place>, serializer: S) -> Result<S::Ok, S::Error> {
+    place.as_ref().map(Place::to_string).serialize(serializer)
 }
 
 /// Memory nodes, as they are written on the command line.

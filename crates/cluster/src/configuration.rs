@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use remora_txn::recovery::Departed;
 
+use crate::etcd::EtcdFault;
+use crate::helper::Helper;
 use crate::membership::{Fenced, Membership, Standing};
 
 /// Why the configuration could not be read or changed.
@@ -26,24 +28,35 @@ pub enum ConfigurationError {
         /// Why.
         cause: io::Error,
     },
-    /// The file is something else.
-    #[error("{0} holds no configuration of Remora's: name another file, or remove it")]
-    Foreign(PathBuf),
+    /// etcd cannot be used.
+    #[error("the configuration in etcd at {endpoints}: {cause}")]
+    Etcd {
+        /// Host and port of each server that was asked.
+        endpoints: String,
+        /// Why.
+        cause: EtcdFault,
+    },
+    /// What is there is something else.
+    #[error("{0} holds no configuration of Remora's: name another place, or remove it")]
+    Foreign(String),
     /// It was written by another version.
     #[error(
-        "{path} has configuration format {found}; this program knows format {known}: use a program of that version"
+        "{place} has configuration format {found}; this program knows format {known}: use a program of that version"
     )]
     Format {
-        /// The file.
-        path: PathBuf,
+        /// The file, or the key in etcd.
+        place: String,
         /// The version found.
         found: u32,
         /// The version known here.
         known: u32,
     },
+    /// Nobody has made the change, since the configuration is being closed.
+    #[error("the configuration is closed")]
+    Closed,
     /// It is another cluster's.
-    #[error("{0} is the configuration of another cluster: name one file for each cluster")]
-    OtherCluster(PathBuf),
+    #[error("{0} is the configuration of another cluster: name one place for each cluster")]
+    OtherCluster(String),
 }
 
 /// A place that keeps the [`Membership`] and puts its changes into one order.
@@ -56,9 +69,20 @@ pub trait Configuration: Send + Sync + fmt::Debug {
     /// function of the membership alone.
     fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError>;
 
-    /// Looks, at the membership as it was at some instant of the call.
+    /// Looks at the membership as it was last seen here: with everything that has been changed or seen here before, and, a
+    /// moment later, with what others have changed. Waits for nobody.
     fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
         self.update(&mut |membership| look(membership))
+    }
+
+    /// Has looks that are begun after it see what anybody has changed before it. Waits where they do not anyway.
+    fn refresh(&self) -> Result<(), ConfigurationError> {
+        Ok(())
+    }
+
+    /// Who makes changes in another thread, where changes wait for other machines: transactions must not.
+    fn helper(&self) -> Option<&Helper> {
+        None
     }
 
     /// This process, as its clients join: by it others can tell when it has ended. `None` where all clients end with it.
@@ -66,7 +90,8 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether a process that clients have joined from has ended, as far as can be told.
+    /// Whether a process that clients have joined from has ended, as far as can be told: [`Configuration::orphans`] is surer, and
+    /// may be later.
     fn has_ended(&self, process: u64) -> bool {
         let _ = process;
         false

@@ -21,13 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use crate::configuration::{Configuration, ConfigurationError};
 use crate::membership::Membership;
+use crate::stored;
 
-const KIND: &str = "remora configuration";
-const FORMAT: u32 = 2;
 /// A process looks for others that have ended, and for changes of theirs, at most so often.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -53,21 +50,6 @@ struct Seen {
     version: Option<(u64, i64, i64, u64)>,
     /// Clients of other processes that were taken for alive, by process.
     others: Vec<(u64, u32)>,
-}
-
-/// What every version of the file says of itself.
-#[derive(Deserialize)]
-struct Head {
-    kind: String,
-    format: u32,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Content {
-    kind: String,
-    format: u32,
-    cluster: u64,
-    membership: Membership,
 }
 
 impl LockedFile {
@@ -112,25 +94,14 @@ impl LockedFile {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
             Err(cause) => return Err(self.unusable(cause)),
         };
-        let foreign = || ConfigurationError::Foreign(self.path.clone());
-        let head: Head = serde_json::from_slice(&text).map_err(|_| foreign())?;
-        if head.kind != KIND {
-            return Err(foreign());
-        }
-        if head.format != FORMAT {
-            return Err(ConfigurationError::Format { path: self.path.clone(), found: head.format, known: FORMAT });
-        }
-        let content: Content = serde_json::from_slice(&text).map_err(|_| foreign())?;
-        if content.cluster != self.cluster {
-            return Err(ConfigurationError::OtherCluster(self.path.clone()));
-        }
-        Ok(Some(content.membership))
+        let (membership, _) = stored::decode(&text, self.cluster, || self.path.display().to_string())?;
+        Ok(Some(membership))
     }
 
     fn write(&self, membership: Membership) -> Result<(), ConfigurationError> {
-        let content = Content { kind: KIND.to_owned(), format: FORMAT, cluster: self.cluster, membership };
         let new = beside(&self.path, "new");
-        let text = serde_json::to_vec(&content).map_err(|error| self.unusable(io::Error::other(error)))?;
+        let text = stored::encode(self.cluster, None, membership);
+        let text = text.map_err(|error| self.unusable(io::Error::other(error)))?;
         fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path)).map_err(|cause| self.unusable(cause))
     }
 
@@ -290,28 +261,6 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_several_openings_are_in_one_order() {
-        let place = Place::new("order");
-        let path = place.file();
-        std::thread::scope(|scope| {
-            for client in 1..5u32 {
-                let path = path.clone();
-                scope.spawn(move || {
-                    let file = open(path, 7).unwrap();
-                    file.change(|membership| membership.join(client, 1, 1, None)).unwrap().unwrap();
-                    for _ in 0..50 {
-                        file.change(|membership| membership.renew(client)).unwrap().unwrap();
-                    }
-                });
-            }
-        });
-        let file = open(path, 7).unwrap();
-        let leases = file.change(|membership| membership.leases().collect::<Vec<_>>()).unwrap();
-        assert_eq!(leases, (1..5).map(|client| (client, 50, 1)).collect::<Vec<_>>());
-        assert_eq!(file.generation(), 4);
-    }
-
-    #[test]
     fn files_that_are_something_else_are_refused_untouched() {
         let place = Place::new("foreign");
         let path = place.file();
@@ -327,7 +276,7 @@ mod tests {
             assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
         }
         let newer = refused("{\"kind\":\"remora configuration\",\"format\":9,\"what\":[]}");
-        assert!(matches!(newer, ConfigurationError::Format { found: 9, known: FORMAT, .. }), "{newer}");
+        assert!(matches!(newer, ConfigurationError::Format { found: 9, known: stored::FORMAT, .. }), "{newer}");
         fs::remove_file(&path).unwrap();
         open(path.clone(), 8).unwrap();
         assert!(matches!(open(path.clone(), 7), Err(ConfigurationError::OtherCluster(_))));

@@ -20,6 +20,10 @@
 //! may show anything as long as they run about as fast. And nothing depends even on that but promptness: a client that is
 //! suspected wrongly loses its access to every memory node before anything of it is touched, and is told so.
 //!
+//! A judge may look at a membership that is a moment old ([`Configuration::inspect`]), but suspects in the newest one
+//! ([`Membership::suspect_silent`]): whoever has renewed its lease meanwhile is not suspected. And a judge that cannot renew
+//! its own lease judges nobody, because the others may be kept from it by the same cause.
+//!
 //! A process that has ended needs no such judgement: where the configuration can tell ([`Configuration::orphans`]), its
 //! clients are suspected at once, also those at rest, whose leases do not run.
 //!
@@ -31,11 +35,17 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+pub mod etcd;
 mod file;
+mod helper;
 mod membership;
+mod place;
+mod stored;
 mod watch;
 
 pub use configuration::{Configuration, ConfigurationError, InMemory, RecoveredClients};
 pub use file::LockedFile;
+pub use helper::{Helper, Job};
 pub use membership::{Conducting, EpochChanging, Fenced, Membership, Standing};
+pub use place::{NotPlace, Place};
 pub use watch::LeaseWatch;

@@ -333,6 +333,15 @@ impl Membership {
         Ok(())
     }
 
+    /// The same for a client that has not renewed its lease since it had renewed it so often; does nothing with one that has,
+    /// or that rests: whoever judged it had not seen that yet.
+    pub fn suspect_silent(&mut self, client: u32, renewals: u64, by: u32) -> Result<(), Fenced> {
+        if self.leases().any(|(silent, counted, _)| (silent, counted) == (client, renewals)) {
+            return self.suspect(client, by);
+        }
+        self.alive(by).map(|_| ())
+    }
+
     /// `by` takes up what recoverers that have left did not finish.
     pub fn adopt(&mut self, by: u32) {
         if self.standing(by) != Some(Standing::Alive) {
@@ -414,6 +423,21 @@ mod tests {
         assert_eq!(all.recovered(1, 2, Verdicts::default()), Ok(()));
         assert_eq!(all.forget(1, 2), Ok(()));
         assert_eq!(all.standing(1), Some(Standing::Forgotten));
+    }
+
+    #[test]
+    fn who_renews_while_it_is_judged_is_not_suspected() {
+        let mut all = alive(&[1, 2]);
+        all.renew(1).unwrap();
+        all.suspect_silent(1, 1, 2).unwrap();
+        assert_eq!(all.standing(1), Some(Standing::Alive), "it was seen before it renewed");
+        all.rest(1).unwrap();
+        all.suspect_silent(1, 2, 2).unwrap();
+        assert_eq!(all.standing(1), Some(Standing::Alive), "no lease of it runs");
+        all.renew(1).unwrap();
+        all.suspect_silent(1, 3, 2).unwrap();
+        assert_eq!(all.standing(1), Some(Standing::Suspected { by: 2 }));
+        assert_eq!(all.suspect_silent(2, 1, 1), Err(Fenced(1)), "the dead judge nobody");
     }
 
     #[test]

@@ -36,8 +36,14 @@ impl LeaseWatch {
         LeaseWatch { seen: room(), seeing: room(), every, looked: 0 }
     }
 
-    /// Looks at the membership; the clients whose leases have run out. `now` is of a clock that does not jump.
-    pub fn expired(&mut self, membership: &Membership, now: Nanos) -> Vec<u32> {
+    /// Forgets what it has seen: every lease begins to run now.
+    pub fn begin_anew(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Looks at the membership; the clients whose leases have run out, and how often they had renewed them:
+    /// [`Membership::suspect_silent`]. `now` is of a clock that does not jump.
+    pub fn expired(&mut self, membership: &Membership, now: Nanos) -> Vec<(u32, u64)> {
         // Who was kept from looking was perhaps stopped together with those that it watches: it begins anew.
         if now.saturating_sub(self.looked) > self.every.saturating_mul(2) {
             self.seen.clear();
@@ -50,7 +56,7 @@ impl LeaseWatch {
             let before = self.seen.binary_search_by_key(&client, |seen| seen.client).ok().map(|at| self.seen[at]);
             let since = before.filter(|before| before.renewals == renewals).map_or(now, |before| before.since);
             if now.saturating_sub(since) > lease.saturating_add(lease / MARGIN) {
-                expired.push(client);
+                expired.push((client, renewals));
             }
             self.seeing.push(Seen { client, renewals, since });
         }
@@ -76,12 +82,15 @@ mod tests {
         assert!(watch.expired(&all, 10_000).is_empty(), "at rest before, so that the lease begins now");
         all.renew(2).unwrap();
         assert!(watch.expired(&all, 10_890).is_empty(), "within the margin");
-        assert_eq!(watch.expired(&all, 10_891), [1]);
+        assert_eq!(watch.expired(&all, 10_891), [(1, 1)]);
         all.renew(1).unwrap();
         assert!(watch.expired(&all, 11_000).is_empty());
         all.rest(2).unwrap();
-        assert_eq!(watch.expired(&all, 12_000), [1]);
+        assert_eq!(watch.expired(&all, 12_000), [(1, 2)]);
         assert!(watch.expired(&all, 99_000).is_empty(), "the judge itself stood still");
-        assert_eq!(watch.expired(&all, 99_901), [1]);
+        assert_eq!(watch.expired(&all, 99_901), [(1, 2)]);
+        watch.begin_anew();
+        assert!(watch.expired(&all, 99_902).is_empty() && watch.expired(&all, 100_802).is_empty());
+        assert_eq!(watch.expired(&all, 100_803), [(1, 2)]);
     }
 }

@@ -317,7 +317,7 @@ impl Cluster {
     }
 
     /// Learns of the last epoch, where nobody runs.
-    fn follow_epoch(&self) -> Result<(), OpenError> {
+    pub(crate) fn follow_epoch(&self) -> Result<(), OpenError> {
         self.abandon_lost()?;
         let enter = async |lane: &Lane| self.enter_epoch(lane).await;
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?

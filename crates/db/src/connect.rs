@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership};
+use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
 use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
@@ -128,10 +128,10 @@ pub struct ConnectOptions {
     pub tls: Option<ClientTls>,
     /// The RDMA device to reach nodes over TCP with: they must have one too.
     pub rdma: Option<Device>,
-    /// The file that says who of the clients is alive: one for all client processes of the cluster, which are on one host
-    /// then. If `None`, nodes in files have it beside the file of node 0; with nodes over TCP nobody recovers the clients of
-    /// other processes, nor any of this one.
-    pub configuration: Option<PathBuf>,
+    /// What says who of the clients is alive, the same for all client processes of the cluster: a file, if they are on one
+    /// host, or etcd. If `None`, nodes in files have a file beside that of node 0; with nodes over TCP nobody recovers the
+    /// clients of other processes, nor any of this one.
+    pub configuration: Option<Place>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
 }
@@ -221,7 +221,7 @@ impl Cluster {
             nodes = nodes.sorted(&found.numbers);
             remote = Remote::new(&nodes, options)?;
         }
-        let configuration = configuration(&nodes, options.configuration.as_deref(), found.cluster)?;
+        let configuration = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
         let of_epoch = |membership: &Membership| (membership.epoch(), membership.lost());
         let (epoch, lost) =
             configuration.as_ref().map_or(Ok((1, NodeSet::default())), |configuration| configuration.look(of_epoch))?;
@@ -314,11 +314,11 @@ fn is_silence(fault: Fault) -> bool {
 /// The configuration of a cluster's clients, by option or where it is by default.
 fn configuration(
     nodes: &Nodes,
-    given: Option<&Path>,
+    given: Option<&Place>,
     cluster: u64,
 ) -> Result<Option<Arc<dyn Configuration>>, ConfigurationError> {
     let file: LockedFile = match (given, nodes) {
-        (Some(path), _) => LockedFile::open(path, cluster)?,
+        (Some(place), _) => return Ok(Some(place.open(cluster)?)),
         (None, Nodes::Shm(paths)) => {
             let Some(first) = paths.first() else { return Ok(None) };
             let mut path = first.clone().into_os_string();

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use remora_cluster::Membership;
 use remora_fabric::{ClientId, Lane, Nanos, NodeSet, WORD_BYTES};
 use remora_memory::{MemoryError, metadata, next_incarnation, node};
 use remora_txn::recovery::{self, Loss};
@@ -14,7 +15,8 @@ use crate::cluster::{Cluster, join};
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
-/// See the [module](self). Not `Send`: it runs on the thread that made it.
+/// Who looks after the memory nodes: finds those that are lost, and leads the cluster into the next epoch without them. Not
+/// `Send`: it runs on the thread that made it.
 pub struct Controller {
     cluster: Cluster,
     worker: remora_fabric::Worker,
@@ -26,6 +28,7 @@ pub struct Controller {
 impl Controller {
     pub(crate) fn new(cluster: &Cluster) -> Result<Controller, OpenError> {
         let none = || MemoryError::Configuration("there is no configuration, or no lease".to_owned());
+        cluster.follow_epoch()?;
         let configuration = cluster.configuration().ok_or_else(none)?;
         let lease = cluster.lease_ns().ok_or_else(none)?;
         let leader = cluster.live_nodes().leader();
@@ -48,8 +51,14 @@ impl Controller {
         self.client
     }
 
+    /// Whether it was taken for dead, as one is that cannot renew its lease. Another one can be made in its place.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.keeper.is_over()
+    }
+
     /// Begins its work, for whoever drives it turn by turn: a simulator. It ends when `over` says so, which it asks a few
-    /// times in a lease.
+    /// times in a lease, or when it was taken for dead.
     pub fn start<'c, O: Fn() -> bool + 'c>(
         &'c mut self,
         over: O,
@@ -61,7 +70,7 @@ impl Controller {
             let mut all = std::pin::pin!(keeper.attend(lane));
             let mut watch = std::pin::pin!(watch(cluster, keeper, lane, client));
             let mut end = std::pin::pin!(async {
-                while !over() {
+                while !over() && !keeper.is_over() {
                     keeper.pause(lane).await;
                 }
             });
@@ -77,7 +86,7 @@ impl Controller {
         worker.start([(lane.id(), work)])
     }
 
-    /// Works until `over` says that it is to end.
+    /// Works until `over` says that it is to end, or until it was taken for dead: see [`Controller::is_fenced`].
     pub fn run(&mut self, over: impl Fn() -> bool) {
         self.start(over).to_end();
     }
@@ -95,6 +104,13 @@ async fn watch(cluster: &Cluster, keeper: &Keeper, lane: &Lane, me: u32) {
     loop {
         keeper.pause(lane).await;
         let lost = match configuration.look(|membership| (membership.lost(), membership.is_changing())) {
+            // Another controller may have conducted it; or this one, and the answer was lost.
+            Ok((_, false)) if epoch_has_begun(cluster) => {
+                if let Err(error) = cluster.enter_epoch(lane).await {
+                    tracing::warn!(%error, "a controller cannot enter the epoch that has begun");
+                }
+                continue;
+            }
             Ok((lost, false)) => lost,
             Ok((_, true)) => {
                 if let Err(error) = conduct(cluster, lane, me).await {
@@ -115,6 +131,12 @@ async fn watch(cluster: &Cluster, keeper: &Keeper, lane: &Lane, me: u32) {
             tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
         }
     }
+}
+
+/// Whether it is another one than the cluster's, as far as is known here.
+fn epoch_has_begun(cluster: &Cluster) -> bool {
+    let epoch = cluster.configuration().and_then(|configuration| configuration.look(Membership::epoch).ok());
+    epoch.is_some_and(|epoch| epoch != cluster.epoch())
 }
 
 /// Those of some nodes that do not answer.

@@ -4,6 +4,9 @@
 //! All of it is one coroutine on a lane of the client's own, which runs as long as the worker does. A worker that runs
 //! nothing holds no lock, so its lease does not run then: its last coroutine waits until what was posted in the background
 //! has arrived, and until no repair is under way, and lets the client rest.
+//!
+//! A change of the configuration may wait for other machines. A [helper](remora_cluster::Helper) makes it then, so that the
+//! client's transactions go on; only who begins to run waits for its first renewal, and runs nothing without.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -14,7 +17,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use remora_cluster::{Configuration, ConfigurationError, Fenced, LeaseWatch, Membership, RecoveredClients, Standing};
+use async_channel::Receiver;
+use remora_cluster::{
+    Configuration, ConfigurationError, Fenced, Helper, LeaseWatch, Membership, RecoveredClients, Standing,
+};
 use remora_fabric::{Lane, Nanos};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
@@ -104,6 +110,8 @@ pub(crate) struct Keeper {
     watch: RefCell<LeaseWatch>,
     /// Dead clients whose last locks have been freed, and whose rings have yet to be applied.
     swept: RefCell<BTreeSet<u32>>,
+    /// When a renewal of this client's own was last acknowledged.
+    renewed: Cell<Nanos>,
     /// There is somebody to sweep.
     repaired: Cell<bool>,
 }
@@ -131,20 +139,26 @@ impl Keeper {
         client: u32,
         sequence: Rc<Cell<u64>>,
     ) -> Keeper {
-        let lease = cluster.lease_ns();
+        let (lease, partitions) = (cluster.lease_ns(), cluster.capabilities().partitions);
+        let held = Rc::<Lease>::default();
+        if lease.is_some() && partitions {
+            // It does not run before it has been renewed.
+            held.extend(0);
+        }
         Keeper {
             cluster: cluster.clone(),
             configuration,
             client,
             epoch: cluster.epoch(),
             lease,
-            held: Rc::default(),
-            partitions: cluster.capabilities().partitions,
+            held,
+            partitions,
             busy: Cell::new(0),
             resting: Cell::new(true),
             sequence,
             watch: RefCell::new(LeaseWatch::every(lease.unwrap_or(0) / LOOKS)),
             swept: RefCell::default(),
+            renewed: Cell::default(),
             repaired: Cell::default(),
         }
     }
@@ -172,6 +186,11 @@ impl Keeper {
         }
     }
 
+    /// Whether this client was taken for dead.
+    pub(crate) fn is_over(&self) -> bool {
+        self.held.is_over()
+    }
+
     /// Whether the epoch of this incarnation ends, or has ended, and another one may come.
     pub(crate) fn outlived(&self) -> bool {
         self.held.is_over() && self.may_outlive()
@@ -194,8 +213,8 @@ impl Keeper {
 
     /// Says that nothing runs here any more, and waits until the next epoch has begun.
     pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
-        let stopped = self.configuration.change(|membership| membership.stopped(self.client));
-        if let Err(error) = stopped {
+        let client = self.client;
+        if let Err(error) = self.change(move |membership| membership.stopped(client)).await {
             tracing::warn!(%error, "the configuration could not be told that a client has stopped");
         }
         while !self.configuration.look(|membership| membership.epoch() > self.epoch).unwrap_or(false) {
@@ -214,7 +233,12 @@ impl Keeper {
             lane.sleep(REST_PAUSE_NS).await;
         }
         if !self.resting.replace(true) {
-            self.note(self.configuration.change(|membership| membership.rest(self.client)));
+            if self.partitions {
+                // An epoch does not wait for the lease of who rests.
+                self.held.extend(0);
+            }
+            let client = self.client;
+            self.note(self.change(move |membership| membership.rest(client)).await);
         }
     }
 
@@ -227,16 +251,56 @@ impl Keeper {
 
     /// The client has given its slot back.
     pub(crate) fn leave(&self) {
-        self.note(self.configuration.change(|membership| membership.leave(self.client)));
+        let client = self.client;
+        self.note(self.change_blocking(move |membership| membership.leave(client)));
     }
 
     fn renew(&self, lane: &Lane) {
-        let now = lane.now();
-        let renewed = self.configuration.change(|membership| membership.renew(self.client));
-        if let (Ok(Ok(())), Some(lease), true) = (&renewed, self.lease, self.partitions) {
-            self.held.extend(now.saturating_add(lease));
+        let (asked, client) = (lane.now(), self.client);
+        let renewed = self.change_blocking(move |membership| membership.renew(client));
+        self.note_renewal(lane, asked, renewed);
+    }
+
+    /// A lease runs from when its renewal was asked for: nobody can have begun to count it earlier.
+    fn note_renewal(&self, lane: &Lane, asked: Nanos, outcome: Result<Result<(), Fenced>, ConfigurationError>) {
+        if let Ok(Ok(())) = outcome {
+            self.renewed.set(lane.now());
+            if let (Some(lease), true, false) = (self.lease, self.partitions, self.resting.get()) {
+                self.held.extend(asked.saturating_add(lease));
+            }
         }
-        self.note(renewed);
+        self.note(outcome);
+    }
+
+    /// Makes a change while the client's transactions go on. Changes of one client are made in the order in which they are
+    /// begun, also if nobody waits for them any more.
+    async fn change<T: Send + 'static>(
+        &self,
+        mut change: impl FnMut(&mut Membership) -> T + Send + 'static,
+    ) -> Result<T, ConfigurationError> {
+        match self.configuration.helper() {
+            Some(helper) => changed_by(helper, change).recv().await.unwrap_or(Err(ConfigurationError::Closed)),
+            None => self.configuration.change(&mut change),
+        }
+    }
+
+    /// The same for a client that has nothing else to do.
+    fn change_blocking<T: Send + 'static>(
+        &self,
+        mut change: impl FnMut(&mut Membership) -> T + Send + 'static,
+    ) -> Result<T, ConfigurationError> {
+        match self.configuration.helper() {
+            Some(helper) => changed_by(helper, change).recv_blocking().unwrap_or(Err(ConfigurationError::Closed)),
+            None => self.configuration.change(&mut change),
+        }
+    }
+
+    /// Waits until what is looked at is no older than this call.
+    pub(crate) async fn refresh(&self) -> Result<(), ConfigurationError> {
+        let Some(helper) = self.configuration.helper() else { return self.configuration.refresh() };
+        let (tell, told) = async_channel::bounded(1);
+        helper.hand_over(Box::new(move |configuration| drop(tell.try_send(configuration.refresh()))));
+        told.recv().await.unwrap_or(Err(ConfigurationError::Closed))
     }
 
     fn note(&self, outcome: Result<Result<(), Fenced>, ConfigurationError>) {
@@ -284,7 +348,9 @@ impl Keeper {
         loop {
             lane.sleep(lease / LOOKS).await;
             self.unless_it_is_over().await;
-            self.renew(lane);
+            let (asked, client) = (lane.now(), self.client);
+            let renewed = self.change(move |membership| membership.renew(client)).await;
+            self.note_renewal(lane, asked, renewed);
         }
     }
 
@@ -297,21 +363,34 @@ impl Keeper {
             let now = lane.now();
             let expired = if now >= look_at {
                 look_at = now + lease / LOOKS;
-                let expired = self.configuration.look(|membership| self.watch.borrow_mut().expired(membership, now));
-                expired.unwrap_or_default()
+                self.expired(now, lease)
             } else {
                 Vec::new()
             };
-            let found = expired.into_iter().map(|client| (client, "the lease of a client has run out"));
-            let ended = orphans.into_iter().map(|client| (client, "the process of a client has ended"));
-            for (client, what) in found.chain(ended).filter(|(client, _)| *client != self.client) {
-                tracing::warn!(client, by = self.client, "{what}");
-                self.note(self.configuration.change(|membership| membership.suspect(client, self.client)));
+            let me = self.client;
+            for (client, renewals) in expired.into_iter().filter(|(client, _)| *client != me) {
+                tracing::warn!(client, by = me, "the lease of a client has run out");
+                self.note(self.change(move |membership| membership.suspect_silent(client, renewals, me)).await);
+            }
+            for client in orphans.into_iter().filter(|client| *client != me) {
+                tracing::warn!(client, by = me, "the process of a client has ended");
+                self.note(self.change(move |membership| membership.suspect(client, me)).await);
             }
             if patience.is_over(lane.now()) {
                 patience.note(lane.now(), self.repair(lane).await, "recovery failed, and is tried again");
             }
         }
+    }
+
+    /// Clients whose leases have run out, and how often they had renewed them.
+    fn expired(&self, now: Nanos, lease: Nanos) -> Vec<(u32, u64)> {
+        let mut watch = self.watch.borrow_mut();
+        // What keeps this client from renewing its lease may keep the others.
+        if now.saturating_sub(self.renewed.get()) > 2 * (lease / LOOKS) {
+            watch.begin_anew();
+            return Vec::new();
+        }
+        self.configuration.look(|membership| watch.expired(membership, now)).unwrap_or_default()
     }
 
     async fn keep_sweeping(&self, lane: &Lane, lease: Nanos) {
@@ -353,31 +432,39 @@ impl Keeper {
     /// Decides and repairs what this client's charges had logged.
     async fn repair(&self, lane: &Lane) -> Result<(), RecoveryError> {
         let is_nobodys = |(_, standing)| standing == Standing::Suspected { by: 0 };
+        let me = self.client;
         if self.configuration.look(|membership| membership.clients().any(is_nobodys))? {
-            self.configuration.change(|membership| membership.adopt(self.client))?;
+            self.change(move |membership| membership.adopt(me)).await?;
         }
         let dead = self.charges(|standing| matches!(standing, Standing::Suspected { .. }))?;
         if dead.is_empty() {
             return Ok(());
         }
         self.step(true);
-        let repaired = recovery::repair(self.cluster.fabric(), lane, self.cluster.live_nodes(), &dead, &|told| {
+        let repaired = self.repair_all(lane, &dead).await;
+        self.step(false);
+        self.repaired.set(repaired.is_ok());
+        repaired
+    }
+
+    async fn repair_all(&self, lane: &Lane, dead: &[u32]) -> Result<(), RecoveryError> {
+        let me = self.client;
+        let repaired = recovery::repair(self.cluster.fabric(), lane, self.cluster.live_nodes(), dead, &|told| {
             self.cluster.tell(told)
         })
-        .await;
-        self.step(false);
-        for (client, verdicts) in repaired? {
-            self.configuration.change(|membership| membership.recovered(client, self.client, verdicts.clone()))??;
+        .await?;
+        for (client, verdicts) in repaired {
+            self.change(move |membership| membership.recovered(client, me, verdicts.clone())).await??;
         }
-        self.repaired.set(true);
         Ok(())
     }
 
     /// Frees the last locks of this client's charges, and gives back their slots.
     async fn sweep(&self, lane: &Lane, pause: Nanos) -> Result<(), RecoveryError> {
+        let me = self.client;
         let recovered = |standing| matches!(standing, Standing::Recovered { .. });
         if self.configuration.look(|membership| membership.clients().any(|(_, standing)| recovered(standing)))? {
-            self.configuration.change(|membership| membership.adopt(self.client))?;
+            self.change(move |membership| membership.adopt(me)).await?;
         }
         let dead = self.charges(recovered)?;
         let unswept: Vec<u32> = dead.iter().copied().filter(|client| !self.swept.borrow().contains(client)).collect();
@@ -395,7 +482,7 @@ impl Keeper {
                 given_back = recovery::give_back(lane, nodes, client).await?;
             }
             if given_back {
-                self.configuration.change(|membership| membership.forget(client, self.client))??;
+                self.change(move |membership| membership.forget(client, me)).await??;
                 self.swept.borrow_mut().remove(&client);
                 tracing::info!(client, "nothing is left of a dead client");
             }
@@ -416,7 +503,8 @@ impl Keeper {
 
     /// Takes a client for dead and recovers it, and whatever else this client has to.
     pub(crate) async fn recover(&self, lane: &Lane, client: u32) -> Result<(), RecoveryError> {
-        self.configuration.change(|membership| membership.suspect(client, self.client))??;
+        let me = self.client;
+        self.change(move |membership| membership.suspect(client, me)).await??;
         self.repair(lane).await?;
         self.sweep(lane, 0).await
     }
@@ -428,6 +516,17 @@ impl Keeper {
             _ => membership.verdicts(id.owner()).map(|verdicts| verdicts.of(id)),
         })
     }
+}
+
+/// Has a helper make a change, and say what came of it.
+fn changed_by<T: Send + 'static>(
+    helper: &Helper,
+    change: impl FnMut(&mut Membership) -> T + Send + 'static,
+) -> Receiver<Result<T, ConfigurationError>> {
+    let (tell, told) = async_channel::bounded(1);
+    // Whoever waited may have gone.
+    helper.hand_over(Box::new(move |configuration| drop(tell.try_send(configuration.change(change)))));
+    told
 }
 
 impl fmt::Debug for Keeper {

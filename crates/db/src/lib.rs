@@ -155,7 +155,8 @@ pub use table::{Key, OrderedKey, Record, Table};
 pub use transaction::{Begun, Slot, Transaction};
 pub use worker::{Session, TransactionOptions, Worker, WorkerOptions};
 
-pub use remora_cluster::{Configuration, ConfigurationError, Standing};
+pub use remora_cluster::etcd::{EtcdFault, EtcdOptions, EtcdTls, EtcdUser};
+pub use remora_cluster::{Configuration, ConfigurationError, NotPlace, Place, Standing};
 pub use remora_fabric::shm::file::Found;
 pub use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 pub use remora_fabric::tcp::{Key as NodeKey, KeyError, NodeStatus, ServerOptions};

@@ -443,7 +443,7 @@ impl Session {
                     found => found?,
                 };
                 // A client that was recovered meanwhile has no rings any more.
-                verdict = if found == Verdict::Forgotten { self.recorded(id) } else { None }.or(Some(found));
+                verdict = if found == Verdict::Forgotten { self.recorded_now(id).await } else { None }.or(Some(found));
             }
             match verdict {
                 Some(verdict) if verdict != Verdict::Undecided => return Ok(verdict),
@@ -455,6 +455,14 @@ impl Session {
 
     pub(crate) fn leader(&self) -> NodeId {
         self.client.leader()
+    }
+
+    /// The same, by what anybody has said before.
+    async fn recorded_now(&self, id: TransactionId) -> Option<Verdict> {
+        if let Err(error) = self.life.keeper.as_ref()?.refresh().await {
+            tracing::warn!(%error, "the configuration may know more of a transaction");
+        }
+        self.recorded(id)
     }
 
     /// What the configuration says of a transaction.

@@ -18,7 +18,7 @@ pub enum Abort {
     Torn,
     /// What it read may have changed since without being seen: its client was kept from renewing its lease for too long, and
     /// the cluster may have gone on without a memory node that still answers it.
-    #[error("the client's lease ran out while it read")]
+    #[error("the client's lease had run out when it had read: it was kept from running, or could not be renewed")]
     Late,
     /// Its program gave it up, or dropped it, before it was decided.
     #[error("the transaction was given up before it was decided")]

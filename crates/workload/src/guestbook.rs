@@ -382,6 +382,7 @@ impl GuestBook {
 /// Whether clients of other processes are alive, as far as is known, and whether something is left of dead ones.
 fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, bool), ConfigurationError> {
     let own = configuration.process();
+    configuration.refresh()?;
     configuration.look(|membership| {
         let left = |standing| matches!(standing, Standing::Suspected { .. } | Standing::Recovered { .. });
         let has_ended = |process: Option<u64>| process.is_some_and(|process| configuration.has_ended(process));

@@ -1,0 +1,55 @@
+//! Options of a configuration in etcd: TLS, and who to be.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use remora::{EtcdTls, EtcdUser, Place};
+use serde::Serialize;
+
+use crate::Failure;
+
+/// What `--configuration etcd://...` does not say.
+#[derive(Clone, Debug, Args, Serialize)]
+pub(crate) struct EtcdArgs {
+    /// Talk TLS to etcd, and trust these certificates: PEM, of an authority or its servers' own.
+    #[arg(long, value_name = "FILE", requires = "configuration")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_ca: Option<PathBuf>,
+    /// Show etcd this certificate: PEM.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_cert: Option<PathBuf>,
+    /// The private key to that certificate: PEM, for nobody else to read.
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_key: Option<PathBuf>,
+    /// The user to be in etcd.
+    #[arg(long, value_name = "NAME", requires_all = ["configuration", "etcd_password_file"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_user: Option<String>,
+    /// That user's password, for nobody else to read.
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etcd_password_file: Option<PathBuf>,
+}
+
+impl EtcdArgs {
+    /// A place with what these options say of it.
+    pub(crate) fn complete(&self, mut place: Option<Place>) -> Result<Option<Place>, Failure> {
+        let Some(Place::Etcd(options)) = &mut place else {
+            let given = [("--etcd-ca", self.etcd_ca.is_some()), ("--etcd-user", self.etcd_user.is_some())];
+            let why = "is for a configuration in etcd: --configuration etcd://host:port";
+            return given
+                .iter()
+                .find(|(_, given)| *given)
+                .map_or(Ok(place), |(option, _)| Err(Failure::new(option, why)));
+        };
+        options.tls =
+            self.etcd_ca.clone().map(|ca| EtcdTls { ca, identity: self.etcd_cert.clone().zip(self.etcd_key.clone()) });
+        if let Some((name, password)) = self.etcd_user.as_ref().zip(self.etcd_password_file.as_ref()) {
+            let user = EtcdUser::read(name, password);
+            options.user = Some(user.map_err(|error| Failure::new("--etcd-password-file", error))?);
+        }
+        Ok(place)
+    }
+}

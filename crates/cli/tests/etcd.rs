@@ -1,0 +1,92 @@
+//! Clients whose configuration is in etcd; and, in a program without it, that it says what is missing.
+
+mod support;
+
+#[test]
+#[cfg(not(feature = "etcd"))]
+fn without_etcd_its_places_name_the_feature() {
+    let line = "bench smallbank --connect 127.0.0.1:1 --configuration etcd://127.0.0.1:2";
+    let ended = support::remora("etcd-absent", &support::words(line));
+    assert_eq!((ended.code, ended.errors.lines().count()), (Some(2), 1), "{}", ended.errors);
+    assert!(["--configuration", "--features etcd"].iter().all(|name| ended.errors.contains(name)), "{}", ended.errors);
+}
+
+#[cfg(feature = "etcd")]
+#[path = "../../cluster/tests/etcd_support/server.rs"]
+mod server;
+
+#[cfg(feature = "etcd")]
+mod present {
+    use std::fs;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use serde_json::Value;
+
+    use super::server::Server;
+    use super::support::{Ended, PATIENCE, Process, listen, remora, scratch, words};
+
+    const BANK: &str = "bench smallbank --threads 1 --coroutines 4 --report -";
+
+    fn report(ended: &Ended) -> Value {
+        serde_json::from_str(&ended.output).unwrap_or_else(|_| panic!("no report: {} {}", ended.output, ended.errors))
+    }
+
+    fn is_sound(report: &Value) -> bool {
+        let invariants = report["invariants"].as_array().unwrap();
+        invariants.len() == 4 && invariants.iter().all(|one| one["holds"] == true)
+    }
+
+    fn length(history: &Path) -> u64 {
+        fs::metadata(history).map_or(0, |file| file.len())
+    }
+
+    #[test]
+    fn a_client_that_is_killed_is_recovered_by_others() {
+        let (server, (_nodes, connect)) = (Server::start(), listen("etcd-kill", 3));
+        let bank = format!("{BANK} --connect {connect} --configuration etcd://{}", server.address());
+        let run = |who: &str, options: &str| report(&remora(who, &words(&format!("{bank} {options}"))));
+        assert!(is_sound(&run("etcd-load", "--accounts 100 --transactions 100 --ledger")));
+        let history = scratch("etcd-kill.jsonl");
+        let _ = fs::remove_file(&history);
+        let options = format!("{bank} --seconds 600 --history {}", history.display());
+        let mut victim = Process::start("etcd-victim", &words(&options));
+        victim.wait_until("a history", |_| length(&history) > 0);
+        let beside = run("etcd-beside", "--transactions 100");
+        assert!(beside["invariants"][0]["detail"].as_str().unwrap().contains("at work"), "{beside:#}");
+        victim.kill();
+        // etcd has to find out first that the process does not live any more.
+        let began = Instant::now();
+        loop {
+            let checked = run("etcd-check", "--check");
+            if is_sound(&checked) {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "{checked:#}");
+        }
+        let status = report(&remora("etcd-status", &["status", "--connect", &connect, "--report", "-"]));
+        assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["clients"] == 0), "{status:#}");
+    }
+
+    #[test]
+    fn transactions_go_on_while_etcd_is_away() {
+        let (server, (_nodes, connect)) = (Server::start(), listen("etcd-away", 3));
+        let bank = format!("{BANK} --accounts 100 --connect {connect} --configuration etcd://{}", server.address());
+        let history = scratch("etcd-away.jsonl");
+        let _ = fs::remove_file(&history);
+        let options = format!("{bank} --ledger --seconds 600 --history {}", history.display());
+        let mut client = Process::start("etcd-away", &words(&options));
+        client.wait_until("a history", |_| length(&history) > 0);
+        server.signal("-STOP");
+        let stopped = Instant::now();
+        // Longer than the lease, and than it takes to find out that nobody answers.
+        client.wait_until("a pause", |_| stopped.elapsed() > Duration::from_secs(5));
+        let before = length(&history);
+        client.wait_until("more history", |_| length(&history) > before + (256 << 10));
+        server.signal("-CONT");
+        client.wait_until("a pause", |_| stopped.elapsed() > Duration::from_secs(8));
+        client.signal(rustix::process::Signal::INT);
+        let ended = report(&client.wait());
+        assert!(is_sound(&ended) && ended["fenced"] == 0, "{ended:#}");
+    }
+}

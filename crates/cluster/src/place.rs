@@ -1,0 +1,89 @@
+//! Places for a configuration, by name.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::configuration::{Configuration, ConfigurationError};
+use crate::etcd::{BUILT, Etcd, EtcdFault, EtcdOptions};
+use crate::file::LockedFile;
+
+/// Where the clients of a cluster keep their configuration: all of them at the same place.
+///
+/// Written as a path, or as `etcd://host:port,host:port,...`, perhaps with a path behind it: see [`EtcdOptions::prefix`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In a file, for the client processes of one host: [`LockedFile`].
+    File(PathBuf),
+    /// In etcd, for those of any number of hosts: [`Etcd`].
+    Etcd(EtcdOptions),
+}
+
+impl Place {
+    /// The configuration there, of a cluster with this id; made if there is none.
+    pub fn open(&self, cluster: u64) -> Result<Arc<dyn Configuration>, ConfigurationError> {
+        Ok(match self {
+            Place::File(path) => Arc::new(LockedFile::open(path, cluster)?),
+            Place::Etcd(options) => Arc::new(Etcd::open(options, cluster)?),
+        })
+    }
+}
+
+/// A configuration cannot be kept there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPlace {
+    /// It names no servers.
+    #[error("{0:?} names no servers of etcd: write etcd://host:port,host:port,..., and /path behind it if you like")]
+    Endpoints(String),
+    /// The program cannot talk to etcd at all.
+    #[error(transparent)]
+    Etcd(EtcdFault),
+}
+
+impl FromStr for Place {
+    type Err = NotPlace;
+
+    fn from_str(text: &str) -> Result<Place, NotPlace> {
+        let Some(rest) = text.strip_prefix(SCHEME) else { return Ok(Place::File(text.into())) };
+        if !BUILT {
+            return Err(NotPlace::Etcd(EtcdFault::NotBuilt));
+        }
+        let (endpoints, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let endpoints: Vec<String> = endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect();
+        let whole = endpoints.iter().all(|endpoint| {
+            let named = endpoint.rsplit_once(':');
+            // Nobody should write passwords where everybody can read them.
+            named.is_some_and(|(host, port)| {
+                !host.is_empty() && !host.contains(['@', '/']) && port.parse::<u16>().is_ok()
+            })
+        });
+        if !whole {
+            return Err(NotPlace::Endpoints(text.to_owned()));
+        }
+        let mut options = EtcdOptions::of(endpoints);
+        let prefix = prefix.trim_matches('/');
+        if !prefix.is_empty() {
+            options.prefix = format!("/{prefix}");
+        }
+        Ok(Place::Etcd(options))
+    }
+}
+
+const SCHEME: &str = "etcd://";
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File(path) => path.display().fmt(f),
+            Place::Etcd(options) => write!(f, "{SCHEME}{}{}", options.endpoints.join(","), options.prefix),
+        }
+    }
+}
+
+impl From<PathBuf> for Place {
+    fn from(path: PathBuf) -> Place {
+        Place::File(path)
+    }
+}

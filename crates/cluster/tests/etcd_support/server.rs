@@ -1,0 +1,142 @@
+//! An etcd of a test's own.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs of it")]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A loaded machine takes its time.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// A server of etcd, with data of its own; both are gone with it.
+pub struct Server {
+    folder: PathBuf,
+    name: String,
+    port: u16,
+    peers: u16,
+    /// All members of its cluster.
+    cluster: String,
+    scheme: &'static str,
+    arguments: Vec<String>,
+    process: Child,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::start_with(&[])
+    }
+
+    /// With more arguments; with TLS, if they name a certificate.
+    pub fn start_with(arguments: &[String]) -> Server {
+        Server::start_cluster(1, arguments).pop().unwrap()
+    }
+
+    /// Several that agree.
+    pub fn start_cluster(members: usize, arguments: &[String]) -> Vec<Server> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let scheme = if arguments.iter().any(|argument| argument.contains("--cert-file")) { "https" } else { "http" };
+        // Somebody else may take a port that was free.
+        for _ in 0..5 {
+            let peers: Vec<u16> = (0..members).map(|_| free_port()).collect();
+            let names = peers.iter().map(|peers| format!("on-{peers}=http://127.0.0.1:{peers}"));
+            let cluster = names.collect::<Vec<_>>().join(",");
+            let servers = peers.into_iter().map(|peers| {
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+                let folder = std::env::temp_dir().join(format!("remora-etcd-{}-{number}", std::process::id()));
+                fs::create_dir(&folder).unwrap();
+                let (name, port, cluster) = (format!("on-{peers}"), free_port(), cluster.clone());
+                let process = run(&folder, &name, port, peers, &cluster, scheme, arguments);
+                let arguments = arguments.to_vec();
+                Server { folder, name, port, peers, cluster, scheme, arguments, process }
+            });
+            let mut servers: Vec<Server> = servers.collect();
+            if servers.iter_mut().all(Server::is_ready) {
+                return servers;
+            }
+            servers.iter().for_each(|server| eprintln!("{}", server.log()));
+        }
+        panic!("etcd does not start");
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// With the data that it had.
+    pub fn start_again(&mut self) {
+        let Server { folder, name, port, peers, cluster, scheme, arguments, .. } = self;
+        self.process = run(folder, name, *port, *peers, cluster, scheme, arguments);
+        assert!(self.is_ready(), "etcd does not start again");
+    }
+
+    /// As when a backup was put back: it will start with the data of another one, in place of its own.
+    pub fn take_the_data_of(&mut self, mut other: Server) {
+        other.kill();
+        fs::remove_dir_all(self.folder.join("data")).unwrap();
+        fs::rename(other.folder.join("data"), self.folder.join("data")).unwrap();
+    }
+
+    /// Has it stand still, or go on.
+    pub fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    fn is_ready(&mut self) -> bool {
+        let began = Instant::now();
+        while self.process.try_wait().unwrap().is_none() {
+            // Somebody else may listen there: it says itself that it serves.
+            if self.log().contains("ready to serve client requests") {
+                return true;
+            }
+            assert!(began.elapsed() < STARTS_WITHIN, "etcd does not start");
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn run(folder: &Path, name: &str, client: u16, peers: u16, cluster: &str, scheme: &str, arguments: &[String]) -> Child {
+    let (client, peers) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peers}"));
+    let log = fs::File::create(folder.join("log")).unwrap();
+    let process = Command::new("etcd")
+        .arg("--data-dir")
+        .arg(folder.join("data"))
+        .args(["--name", name, "--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+        .args(["--initial-cluster", cluster])
+        .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn();
+    process.unwrap_or_else(|error| match error.kind() {
+        ErrorKind::NotFound => panic!("these tests need the program `etcd` (Debian: etcd-server)"),
+        _ => panic!("etcd: {error}"),
+    })
+}
