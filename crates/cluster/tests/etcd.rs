@@ -140,7 +140,7 @@ fn a_change_whose_answer_is_lost_is_made_once() {
         wire.cut();
         let left = thread::scope(|scope| {
             let leaving = scope.spawn(|| here.change(|membership| membership.leave(1)).unwrap());
-            until("the change", PATIENCE, || there.look(|all| all.standing(1)).unwrap().is_none());
+            until("the change", PATIENCE, || newest(&there, |all| all.standing(1)).is_none());
             for _ in 0..others {
                 // And what it would be taken for, if it was looked for by its effect.
                 there.change(|membership| membership.join(1, 1, 1, None)).unwrap().unwrap();
@@ -165,7 +165,7 @@ fn an_answer_that_is_lost_for_good_is_not_made_up() {
     wire.cut();
     let left = thread::scope(|scope| {
         let leaving = scope.spawn(|| here.change(|membership| membership.leave(1)));
-        until("the change", PATIENCE, || there.look(|all| all.standing(1)).unwrap().is_none());
+        until("the change", PATIENCE, || newest(&there, |all| all.standing(1)).is_none());
         join(&there, 2);
         join(&there, 3);
         compact(&server);
