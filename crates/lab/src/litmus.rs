@@ -155,14 +155,14 @@ pub const ALL: &[Litmus] = &[
         source: "L14: Motor 94d9051 framework.cc Commit: true without replica ACKs",
         mutant: Mutant::CommitBeforeLog,
         protocol: Protocol::DrtmR,
-        program: programs::commit_before_log,
+        program: programs::logged,
     },
     Litmus {
         name: "log-at-backups-only",
         source: "DrTM+R, DrTM+H: f places log; a client may die with all of them before it installs",
         mutant: Mutant::LogAtBackupsOnly,
         protocol: Protocol::DrtmR,
-        program: programs::log_at_backups_only,
+        program: programs::logged,
     },
     Litmus {
         name: "ring-overwrite",

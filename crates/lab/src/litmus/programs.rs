@@ -161,7 +161,7 @@ pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// A client crashes anywhere while it writes a record: if its commit was reported, every replica has it in its log.
-fn logged(protocol: Protocol, runs_max: u64) -> Found {
+pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 3;
     let mut stage = Stage::new(NODES, &[protocol]);
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -185,14 +185,6 @@ fn logged(protocol: Protocol, runs_max: u64) -> Found {
             })
         },
     )
-}
-
-pub(super) fn commit_before_log(protocol: Protocol, runs_max: u64) -> Found {
-    logged(protocol, runs_max)
-}
-
-pub(super) fn log_at_backups_only(protocol: Protocol, runs_max: u64) -> Found {
-    logged(protocol, runs_max)
 }
 
 /// A ring is full of entries that its node has not applied; one more is written while the node begins to apply them.
