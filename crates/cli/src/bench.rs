@@ -72,6 +72,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
     memory_nodes: Option<u16>,
+    /// So many of the memory nodes, the last ones, get nothing of new tables: they are there for what others lose.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
+    pub(crate) spares: u16,
     /// Copies of each record [default: 3].
     #[arg(long, value_name = "R",
           value_parser = clap::value_parser!(u8).range(1..=REPLICAS_MAX as i64))]
@@ -312,6 +315,7 @@ impl Bench {
             replicas: run.replicas(),
             node_bytes: self.node_bytes()?,
             protocol: run.protocol(),
+            spares: self.run.spares,
         };
         let cluster = match run.rdma.open(run.is_rdma())? {
             None => Cluster::embedded(options),

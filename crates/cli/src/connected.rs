@@ -123,7 +123,16 @@ impl Bench {
         };
         let (replicas, configuration) = (self.run.replicas, self.run.etcd.complete(self.run.configuration.clone())?);
         let rdma = self.run.rdma.open(self.run.is_rdma())?;
-        let options = ConnectOptions { protocol, replicas, key, tls, rdma, configuration, ..ConnectOptions::default() };
+        let options = ConnectOptions {
+            protocol,
+            replicas,
+            spares: self.run.spares,
+            key,
+            tls,
+            rdma,
+            configuration,
+            ..ConnectOptions::default()
+        };
         let mut attempts = 0;
         loop {
             attempts += 1;

@@ -9,11 +9,13 @@ mod campaign;
 mod check;
 mod connected;
 mod controller;
+mod drain;
 mod drill;
 mod etcd;
 mod hardware;
 mod keygen;
 mod litmus;
+mod meet;
 mod memnode;
 mod micro;
 mod output;
@@ -53,6 +55,8 @@ enum Command {
     Memnode(memnode::MemnodeOptions),
     /// Looks after memory nodes, until it is stopped: when one dies, the cluster goes on without it.
     Controller(controller::ControllerOptions),
+    /// Has what a memory node holds go elsewhere, so that it can be stopped.
+    Drain(drain::DrainOptions),
     /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing left.
     Drill(drill::DrillOptions),
     /// Makes the key that memory nodes and clients prove to each other.
@@ -140,6 +144,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
         Command::Controller(options) => controller::controller(&options),
+        Command::Drain(options) => drain::drain(&options),
         Command::Drill(options) => drill::drill(&options),
         Command::Keygen(options) => keygen::keygen(&options),
         Command::Status(options) => status::status(&options),

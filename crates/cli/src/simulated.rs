@@ -163,6 +163,7 @@ impl Bench {
             replicas: run.replicas(),
             node_bytes: self.node_bytes()?,
             protocol: run.protocol(),
+            ..ClusterOptions::default()
         };
         Cluster::simulated(cluster, &options).map_err(|error| match error {
             SimulatedError::Sim(error) => Failure::new("--fabric sim", error),

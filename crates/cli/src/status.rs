@@ -9,7 +9,7 @@ use clap::Args;
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, block_on};
-use remora::floors::memory::{MemoryError, Metadata, connected, identity, metadata, node};
+use remora::floors::memory::{MemoryError, Metadata, TableId, connected, identity, metadata, node};
 use remora::{NodeId, NodeStatus, Nodes};
 use serde::Serialize;
 
@@ -83,6 +83,10 @@ struct Table {
     rows: u64,
     shards: u16,
     replicas: u8,
+    /// Fewest copies that some shard has: fewer than there should be where memory nodes have been lost.
+    copies: usize,
+    /// Replicas that are just being given what the others have.
+    joining: usize,
     discipline: String,
     /// Of all copies.
     bytes: u64,
@@ -108,14 +112,18 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         }
     });
     let nodes = nodes.collect();
-    let tables = catalog.into_iter().flat_map(|catalog| catalog.tables).map(|table| {
-        let spec = table.spec;
+    let catalog = catalog.unwrap_or_default();
+    let tables = (0..).map(TableId).zip(&catalog.tables).map(|(id, table)| {
+        let spec = table.spec.clone();
+        let shards_of = || catalog.shards.iter().filter(|shard| shard.table == id);
         let (shards, replicas) = (u64::from(spec.shards), u64::from(spec.replicas));
         Table {
             rows: spec.slots * shards,
             bytes: spec.shard_bytes * shards * replicas,
             shards: spec.shards,
             replicas: spec.replicas,
+            copies: shards_of().map(|shard| shard.copies().count()).min().unwrap_or(0),
+            joining: shards_of().flat_map(|shard| &shard.replicas).filter(|replica| replica.joining).count(),
             discipline: spec.discipline.to_string(),
             name: spec.name,
         }
@@ -208,8 +216,15 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(text, "discipline")?;
     for table in &status.tables {
         let (rows, bytes) = (output::grouped(table.rows), value::show_bytes(table.bytes));
-        let Table { name, shards, replicas, discipline, .. } = table;
-        writeln!(text, "{name:<width$}{rows:>14}{shards:>8}{replicas:>10}{bytes:>12}  {discipline}")?;
+        let Table { name, shards, replicas, copies, joining, discipline, .. } = table;
+        let copies =
+            if copies == &usize::from(*replicas) { copies.to_string() } else { format!("{copies} of {replicas}") };
+        write!(text, "{name:<width$}{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline}")?;
+        writeln!(
+            text,
+            "{}",
+            if *joining > 0 { format!("; {joining} copies of shards are being made") } else { String::new() }
+        )?;
     }
     Ok(())
 }

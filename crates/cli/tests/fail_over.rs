@@ -93,3 +93,73 @@ fn drtm_r_goes_on_without_memory_nodes() {
 fn ford_goes_on_without_memory_nodes() {
     goes_on("ford");
 }
+
+/// Copies that each table has at least, as `remora status` says; `None` while some are being made, or it cannot be asked.
+fn copies(name: &str, connect: &str) -> Option<Vec<u64>> {
+    let status = remora(name, &["status", "--connect", connect, "--report", "-"]);
+    let status: Value = serde_json::from_str(&status.output).ok()?;
+    let tables = status["tables"].as_array()?;
+    let settled = tables.iter().all(|table| table["joining"] == 0);
+    settled.then(|| tables.iter().filter_map(|table| table["copies"].as_u64()).collect())
+}
+
+/// Four memory nodes, one of them empty; the leader is killed, comes back with nothing, and another one is drained.
+fn copies_are_restored(protocol: &str) {
+    let name = |what: &str| format!("copied-{protocol}-{what}");
+    let (mut nodes, connect) = listen(&name("node"), 4);
+    let meet = format!("--connect {connect} --configuration {}", fresh(&name("configuration")).display());
+    let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
+    let mut controller = Process::start(&name("controller"), &words(&controller));
+    controller.wait_until("ready", |process| process.output().ends_with('\n'));
+    let history = fresh(&name("client.jsonl"));
+    let bank = format!(
+        "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger \
+         --spares 1 --replicas 3 --report - --history-durable --accounts 200 --seconds 600 --history {}",
+        history.display()
+    );
+    let mut client = Process::start(&name("client"), &words(&bank));
+    client.wait_until("commits", |_| committed_so_far(&history) > 500);
+    assert!(copies(&name("status"), &connect).is_some_and(|all| all.iter().all(|copies| *copies == 3)));
+    let leader = nodes[0].address().to_owned();
+    nodes[0].process.kill();
+    let wait = |client: &mut Process, what: &str, holds: &dyn Fn() -> bool| {
+        let before = committed_so_far(&history);
+        client.wait_until(what, |_| holds() && committed_so_far(&history) > before + 200);
+    };
+    let restored =
+        || copies(&name("status"), &connect).is_some_and(|all| all.len() > 1 && all.iter().all(|copies| *copies == 3));
+    let holds = |at: usize| {
+        let status = remora(&name("status"), &["status", "--connect", &connect, "--report", "-"]);
+        let status: Value = serde_json::from_str(&status.output).unwrap_or_default();
+        status["nodes"][at]["number"].as_u64().is_some()
+    };
+    // The lost node's copies are still counted until the epoch has changed.
+    wait(&mut client, "another epoch", &|| !holds(0));
+    wait(&mut client, "three copies again, one of them at the spare node", &restored);
+    nodes[0] = Node::start(&name("back"), &format!("--listen {leader} --size 64MiB"));
+    wait(&mut client, "taken in again", &|| holds(0));
+    let drained = remora(&name("drain"), &words(&format!("drain {meet} {}", nodes[1].address())));
+    assert_eq!(drained.code, Some(0), "{}", drained.errors);
+    wait(&mut client, "three copies, one of them at the node that has come back", &restored);
+    nodes[1].process.signal(Signal::TERM);
+    wait(&mut client, "nobody misses it", &|| true);
+    client.signal(Signal::TERM);
+    let ended = client.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.errors);
+    let report: Value = serde_json::from_str(&ended.output).expect("a report");
+    for invariant in report["invariants"].as_array().expect("invariants") {
+        assert_eq!(invariant["holds"], true, "{invariant}");
+    }
+    let checked = remora(&name("check"), &["check", "--crashed", history.to_str().unwrap()]);
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+}
+
+#[test]
+fn drtm_r_gets_its_copies_back() {
+    copies_are_restored("drtm-r");
+}
+
+#[test]
+fn ford_gets_its_copies_back() {
+    copies_are_restored("ford");
+}

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use remora_fabric::{Nanos, NodeSet};
+use remora_fabric::{Nanos, NodeId, NodeSet};
+use remora_memory::ShardId;
 use remora_txn::recovery::Verdicts;
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,8 @@ struct Change {
     conductor: u32,
     /// Nodes that the next epoch is without, beside those that this one is without.
     losing: u64,
+    /// Nodes that this epoch is without, and the next one is not.
+    admitting: u64,
 }
 
 /// A client cannot join while the epoch changes: it is to try again soon.
@@ -76,6 +79,12 @@ pub struct Conducting {
     pub epoch: u64,
     /// Nodes that it is without.
     pub lost: NodeSet,
+    /// Nodes that it has, and the one before it had not. They have nothing yet.
+    pub admitted: NodeSet,
+    /// Nodes that are to have nothing any more.
+    pub leaving: NodeSet,
+    /// Joining replicas that have everything.
+    pub copied: Vec<(ShardId, NodeId)>,
     /// Every client that may have had anything under way.
     pub clients: Vec<u32>,
     /// For so long, from when the change began, some of them may not know of it.
@@ -88,13 +97,25 @@ pub struct Membership {
     generation: u64,
     epoch: u64,
     lost: u64,
+    /// Nodes whose shards are to go elsewhere.
+    leaving: u64,
+    /// Shards and nodes of joining replicas that have everything.
+    copied: Vec<(u16, u16)>,
     change: Option<Change>,
     members: BTreeMap<u32, Member>,
 }
 
 impl Default for Membership {
     fn default() -> Membership {
-        Membership { generation: 0, epoch: 1, lost: 0, change: None, members: BTreeMap::new() }
+        Membership {
+            generation: 0,
+            epoch: 1,
+            lost: 0,
+            leaving: 0,
+            copied: Vec::new(),
+            change: None,
+            members: BTreeMap::new(),
+        }
     }
 }
 
@@ -211,18 +232,75 @@ impl Membership {
     /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but the controllers; `by`
     /// conducts that, if nobody does already. Fails if `by` is no controller, or not alive any more.
     pub fn lose(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
+        let admitting = self.change.map_or(0, |change| change.admitting);
+        let new = nodes.to_bits() & (!self.lost | admitting);
+        if self.change.map_or(0, |change| change.losing) | new == self.change.map_or(0, |change| change.losing) {
+            return Ok(());
+        }
+        self.begin_change(by, |change| {
+            change.losing |= new;
+            change.admitting &= !new;
+        })
+    }
+
+    /// `by` has found that nodes which this epoch is without answer and have nothing: the next one has them.
+    pub fn admit(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
+        let new = nodes.to_bits() & self.lost;
+        if self.is_changing() || new == 0 {
+            return Ok(());
+        }
+        self.begin_change(by, |change| change.admitting |= new)
+    }
+
+    /// `by` has found that shards are to be elsewhere than they are: they are in the next epoch.
+    pub fn rearrange(&mut self, by: u32) -> Result<(), Fenced> {
+        if self.is_changing() {
+            return Ok(());
+        }
+        self.begin_change(by, |_| {})
+    }
+
+    /// Shards of these nodes are to go elsewhere, and the cluster is to go on without the nodes when they have none.
+    pub fn drain(&mut self, nodes: NodeSet) {
+        self.leaving |= nodes.without(self.lost()).to_bits();
+    }
+
+    /// Nodes whose shards are to go elsewhere.
+    #[must_use]
+    pub fn leaving(&self) -> NodeSet {
+        NodeSet::from_bits(self.leaving)
+    }
+
+    /// `by` has given a joining replica everything. Fails if that client is not alive: then its work is not known to have
+    /// been done in this epoch.
+    pub fn has_copied(&mut self, shard: ShardId, node: NodeId, by: u32) -> Result<(), Fenced> {
+        self.alive(by)?;
+        if !self.copied.contains(&(shard.0, node.0)) {
+            self.copied.push((shard.0, node.0));
+        }
+        Ok(())
+    }
+
+    /// Joining replicas that have everything.
+    #[must_use]
+    pub fn copied(&self) -> Vec<(ShardId, NodeId)> {
+        self.copied.iter().map(|(shard, node)| (ShardId(*shard), NodeId(*node))).collect()
+    }
+
+    /// Whether this is the one of those who look after the memory nodes that sees to what has time.
+    #[must_use]
+    pub fn leads(&self, client: u32) -> bool {
+        let mut controllers =
+            self.members.iter().filter(|(_, member)| member.is_controller && member.standing == Standing::Alive);
+        controllers.next().is_some_and(|(first, _)| *first == client)
+    }
+
+    fn begin_change(&mut self, by: u32, what: impl FnOnce(&mut Change)) -> Result<(), Fenced> {
         if !self.alive(by)?.is_controller {
             return Err(Fenced(by));
         }
-        let new = nodes.without(self.lost()).to_bits();
-        let change = self.change.get_or_insert(Change { conductor: by, losing: 0 });
-        if change.losing | new == change.losing {
-            if change.losing == 0 {
-                self.change = None;
-            }
-            return Ok(());
-        }
-        change.losing |= new;
+        let change = self.change.get_or_insert(Change { conductor: by, losing: 0, admitting: 0 });
+        what(change);
         let conductor = change.conductor;
         for member in self.members.values_mut() {
             member.standing = match member.standing {
@@ -252,30 +330,37 @@ impl Membership {
         });
         Some(Conducting {
             epoch: self.epoch + 1,
-            lost: NodeSet::from_bits(self.lost | change.losing),
+            lost: NodeSet::from_bits((self.lost & !change.admitting) | change.losing),
+            admitted: NodeSet::from_bits(change.admitting),
+            leaving: self.leaving(),
+            copied: self.copied(),
             clients: self.charges(by).filter(|client| self.standing(*client) != Some(Standing::Forgotten)).collect(),
             wait: unaware.map(|member| member.lease_ns.saturating_add(member.lease_ns / MARGIN)).max().unwrap_or(0),
         })
     }
 
-    /// The next epoch begins: `by` has done what it had to conduct, which was this. False if there is more to do by now.
+    /// The next epoch begins: `by` has done what it had to conduct, which was this; nodes that were leaving are `emptied`. False if there is more to do by now.
     /// Fails if it conducts it no more.
     pub fn begin_epoch(
         &mut self,
         by: u32,
         conducted: &Conducting,
         verdicts: &[(u32, Verdicts)],
+        emptied: NodeSet,
     ) -> Result<bool, Fenced> {
         self.alive(by)?;
         let Some(now) = self.conducting(by) else { return Err(Fenced(by)) };
-        if (now.epoch, now.lost, &now.clients) != (conducted.epoch, conducted.lost, &conducted.clients) {
+        if (Conducting { wait: conducted.wait, ..now }) != *conducted {
             return Ok(false);
         }
         for (client, verdicts) in verdicts {
             self.recovered(*client, by, verdicts.clone())?;
         }
         self.hand_back(by);
-        (self.epoch, self.lost, self.change) = (conducted.epoch, conducted.lost.to_bits(), None);
+        (self.epoch, self.change) = (conducted.epoch, None);
+        self.lost = conducted.lost.to_bits() | emptied.to_bits();
+        self.leaving &= !self.lost;
+        self.copied.clear();
         self.generation += 1;
         Ok(true)
     }
@@ -485,12 +570,12 @@ mod tests {
         assert_eq!(all.conducting(3).unwrap().wait, 0);
         // The conductor dies: whoever finds that out goes on with it.
         all.suspect(3, 4).unwrap();
-        assert_eq!(all.begin_epoch(3, &conducting, &[]), Err(Fenced(3)));
+        assert_eq!(all.begin_epoch(3, &conducting, &[], NodeSet::default()), Err(Fenced(3)));
         let taken_over = all.conducting(4).unwrap();
         assert_eq!(taken_over.clients, [1, 2, 3]);
-        assert_eq!(all.begin_epoch(4, &conducting, &[]), Ok(false), "there is one more to recover");
+        assert_eq!(all.begin_epoch(4, &conducting, &[], NodeSet::default()), Ok(false), "there is one more to recover");
         let verdicts: Vec<_> = taken_over.clients.iter().map(|client| (*client, Verdicts::default())).collect();
-        assert_eq!(all.begin_epoch(4, &taken_over, &verdicts), Ok(true));
+        assert_eq!(all.begin_epoch(4, &taken_over, &verdicts, NodeSet::default()), Ok(true));
         assert_eq!((all.epoch(), all.lost(), all.is_changing()), (2, node(0).with(NodeId(1)), false));
         assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "of the former epoch");
         assert_eq!(all.join(6, 2, LEASE, None), Ok(()));

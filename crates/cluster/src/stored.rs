@@ -6,7 +6,7 @@ use crate::configuration::ConfigurationError;
 use crate::membership::Membership;
 
 const KIND: &str = "remora configuration";
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 /// What every version says of itself.
 #[derive(Deserialize)]

@@ -438,7 +438,10 @@ fn with_a_minority_nothing_is_changed() {
     there.change(|all| all.lose(node, 2)).unwrap().unwrap();
     agreed.push(whole());
     let conducting = there.look(|all| all.conducting(2)).unwrap().unwrap();
-    assert_eq!(there.change(|all| all.begin_epoch(2, &conducting, &[(1, Verdicts::default())])).unwrap(), Ok(true));
+    assert_eq!(
+        there.change(|all| all.begin_epoch(2, &conducting, &[(1, Verdicts::default())], NodeSet::default())).unwrap(),
+        Ok(true)
+    );
     agreed.push(whole());
     majority.iter().for_each(|server| servers[*server].signal("-STOP"));
     servers[alone].signal("-CONT");
@@ -495,7 +498,8 @@ fn controllers_race_and_each_epoch_begins_once() {
                     let Some(conducting) = here.look(|all| all.conducting(controller)).unwrap() else { continue };
                     let verdicts: Vec<_> =
                         conducting.clients.iter().map(|client| (*client, Verdicts::default())).collect();
-                    let begins = here.change(|all| all.begin_epoch(controller, &conducting, &verdicts));
+                    let begins =
+                        here.change(|all| all.begin_epoch(controller, &conducting, &verdicts, NodeSet::default()));
                     if begins.unwrap() == Ok(true) {
                         begun.lock().unwrap().push(conducting.epoch);
                     }

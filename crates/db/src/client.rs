@@ -13,6 +13,7 @@ use std::task::Poll;
 
 use remora_fabric::{ClientId, Endpoint, Lane, NodeId};
 use remora_memory::{MemoryError, Registration};
+use remora_sync::TransactionId;
 use remora_txn::SessionConfig;
 
 use crate::cluster::Cluster;
@@ -56,6 +57,25 @@ impl Client {
         let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), register)??;
         let life = RefCell::new(Rc::new(begin(cluster, worker, registration, yields, lane)?));
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
+    }
+
+    /// The same for who has a lane already, and runs: a client of one coroutine.
+    pub(crate) async fn come(
+        cluster: &Cluster,
+        worker: &remora_fabric::Worker,
+        lane: &Lane,
+    ) -> Result<Client, OpenError> {
+        let guest = lane.on(&worker.connect(cluster.fabric(), ClientId(0))?);
+        let registration = cluster.register(&guest, 1).await?;
+        drop(guest);
+        let life = begin(cluster, worker, registration, false, &mut |endpoint| lane.on(endpoint))?;
+        Ok(Client {
+            cluster: cluster.clone(),
+            worker: worker.clone(),
+            coroutines: 1,
+            yields: false,
+            life: RefCell::new(Rc::new(life)),
+        })
     }
 
     /// Its incarnation now.
@@ -116,7 +136,7 @@ impl Client {
     }
 
     async fn reincarnate(&self, former: &Life) -> Result<(), OpenError> {
-        self.cluster.abandon_lost()?;
+        self.cluster.follow_nodes()?;
         let guest = self.worker.connect(self.cluster.fabric(), ClientId(0))?;
         let guest = former.admin.on(&guest);
         self.cluster.enter_epoch(&guest).await?;
@@ -154,6 +174,13 @@ fn begin(
 }
 
 impl Life {
+    /// An id of its own, of no transaction.
+    pub(crate) fn next_id(&self) -> Option<TransactionId> {
+        let sequence = self.config.sequence.get();
+        self.config.sequence.set(sequence + 1);
+        TransactionId::new(self.registration.incarnation, sequence)
+    }
+
     fn guard(&self, session: &mut remora_txn::Session) {
         if let Some(keeper) = &self.keeper {
             keeper.guard(session);

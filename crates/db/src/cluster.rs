@@ -18,7 +18,7 @@ use remora_fabric::{
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Fingerprint, MemoryError, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
+    Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata, node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
@@ -39,6 +39,8 @@ pub struct ClusterOptions {
     pub memory_nodes: u16,
     /// Copies of each record, unless a table says otherwise: the primary and its backups.
     pub replicas: u8,
+    /// So many of them, the last ones, get nothing of new tables: they are there to have copies of what others had that die.
+    pub spares: u16,
     /// Bytes of each memory node.
     pub node_bytes: usize,
     /// How transactions are run.
@@ -47,7 +49,7 @@ pub struct ClusterOptions {
 
 impl Default for ClusterOptions {
     fn default() -> ClusterOptions {
-        ClusterOptions { memory_nodes: 3, replicas: 3, node_bytes: 256 << 20, protocol: Protocol::default() }
+        ClusterOptions { memory_nodes: 3, replicas: 3, spares: 0, node_bytes: 256 << 20, protocol: Protocol::default() }
     }
 }
 
@@ -261,6 +263,15 @@ impl Cluster {
         NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost))
     }
 
+    /// Memory nodes for new tables: neither spare nor about to leave, or, if that leaves too few, all.
+    fn places(&self) -> NodeSet {
+        let live = self.live_nodes();
+        let regular = NodeSet::first(self.memory_nodes() - self.inner.options.spares.min(self.memory_nodes()));
+        let leaving = self.configuration.as_ref().and_then(|all| all.look(|membership| membership.leaving()).ok());
+        let places = NodeSet::from_bits(live.to_bits() & regular.to_bits()).without(leaving.unwrap_or_default());
+        if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
+    }
+
     /// Registers a client, whom the configuration knows before it takes anything.
     pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<Registration, MemoryError> {
         let announce = |incarnation| {
@@ -289,7 +300,7 @@ impl Cluster {
         if epoch == self.epoch() {
             return Ok(());
         }
-        self.abandon_lost()?;
+        self.follow_nodes()?;
         let live = NodeSet::first(self.memory_nodes()).without(lost);
         let metadata = metadata::read(lane, live.leader()).await?;
         // What changes the catalog of processes of their own had its access taken away, too.
@@ -301,24 +312,28 @@ impl Cluster {
         }
         for table in lock(&self.inner.tables).values_mut() {
             *table = Arc::new(table.moved(&metadata)?);
+            self.announce_lines(table, |replica| replica.joining);
         }
         *lock(&self.inner.lost) = lost;
         *lock(&self.inner.metadata) = metadata;
         Ok(())
     }
 
-    /// Goes near no memory node again that the cluster goes on without.
-    pub(crate) fn abandon_lost(&self) -> Result<(), OpenError> {
+    /// Who connects from now on does so to the memory nodes of the last epoch: goes near none that the cluster goes on
+    /// without.
+    pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
         let Some(configuration) = &self.configuration else { return Ok(()) };
         let lost = configuration.look(|membership| membership.lost());
         let lost = lost.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        lost.without(*lock(&self.inner.lost)).iter().for_each(|node| self.inner.fabric.abandon(node));
+        let known = *lock(&self.inner.lost);
+        lost.without(known).iter().for_each(|node| self.inner.fabric.abandon(node));
+        known.without(lost).iter().for_each(|node| self.inner.fabric.readmit(node));
         Ok(())
     }
 
     /// Learns of the last epoch, where nobody runs.
     pub(crate) fn follow_epoch(&self) -> Result<(), OpenError> {
-        self.abandon_lost()?;
+        self.follow_nodes()?;
         let enter = async |lane: &Lane| self.enter_epoch(lane).await;
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
@@ -396,7 +411,6 @@ impl Cluster {
         fingerprint: Fingerprint,
         options: TableOptions,
     ) -> Result<Table<K, V>, OpenError> {
-        let fabric = &self.inner.fabric;
         let atomic_line = self.capabilities().atomic_line;
         let single_line = remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::SingleLine);
         let layout = match options.read_scheme {
@@ -415,7 +429,7 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
-        let shards = options.shards.unwrap_or(self.inner.options.memory_nodes);
+        let shards = options.shards.unwrap_or(self.inner.options.memory_nodes - self.inner.options.spares);
         let index = self.protocol.index();
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
         let spec = TableSpec {
@@ -432,20 +446,26 @@ impl Cluster {
             shard_bytes: sizes.shard_bytes,
         };
         let client = lock(&self.inner.admin).incarnation.into();
-        let (nodes, first) = (self.live_nodes(), NodeId(options.first_node));
-        let create = async |lane: &Lane| metadata::create_table(lane, nodes, client, spec, first).await;
+        let (nodes, places, first) = (self.live_nodes(), self.places(), NodeId(options.first_node));
+        let create = async |lane: &Lane| metadata::create_table(lane, nodes, places, client, spec, first).await;
         let (_, metadata) = self.administer(create)?;
         // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
         // be of one instant.
         if atomic_line {
             let table = remora_index::Table::open(&metadata, name)?;
-            for replica in (0..table.shards()).flat_map(|shard| table.shard_replicas(shard)) {
-                let lines = table.index().lines_of_records();
-                fabric.lines_of_records(replica.address(lines.start), lines.end - lines.start);
-            }
+            self.announce_lines(&table, |_| true);
         }
         *lock(&self.inner.metadata) = metadata;
         self.open_table_as(name, fingerprint)
+    }
+
+    /// Says where a table's records are.
+    fn announce_lines(&self, table: &remora_index::Table, new: impl Fn(&Replica) -> bool) {
+        let lines = table.index().lines_of_records();
+        for replica in (0..table.shards()).flat_map(|shard| table.shard_replicas(shard)).filter(|replica| new(replica))
+        {
+            self.inner.fabric.lines_of_records(replica.address(lines.start), lines.end - lines.start);
+        }
     }
 
     /// Opens a table that exists.
@@ -704,6 +724,13 @@ fn check(options: &ClusterOptions) -> Result<(), MemoryError> {
     let max = remora_fabric::limits::NODES_MAX;
     if nodes > max {
         return Err(MemoryError::Limit { what: "memory nodes", value: nodes as u64, max: max as u64 });
+    }
+    if usize::from(options.spares) >= nodes {
+        return Err(MemoryError::Limit {
+            what: "spare memory nodes",
+            value: options.spares.into(),
+            max: nodes as u64 - 1,
+        });
     }
     if replicas > nodes || replicas > REPLICAS_MAX {
         return Err(MemoryError::TooManyReplicas { replicas, nodes });

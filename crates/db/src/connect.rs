@@ -122,6 +122,9 @@ pub struct ConnectOptions {
     pub protocol: Protocol,
     /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if `None`.
     pub replicas: Option<u8>,
+    /// So many nodes, the last ones in the order of their numbers, get nothing of tables that are created: see
+    /// [`ClusterOptions::spares`].
+    pub spares: u16,
     /// The key that nodes over TCP ask for.
     pub key: Option<Key>,
     /// Whose certificates to trust: nodes over TCP must have TLS then.
@@ -209,7 +212,7 @@ impl Cluster {
     /// name the nodes in any order, but all of them.
     pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
         let count = nodes.count() as u16;
-        let replicas = options.replicas.unwrap_or((count as u8).min(3));
+        let replicas = options.replicas.unwrap_or((count.saturating_sub(options.spares) as u8).clamp(1, 3));
         if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
             let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
             return Err(OpenError::from(too_many).into());
@@ -241,8 +244,13 @@ impl Cluster {
         });
         let connected = connected.map_err(MemoryError::from).and_then(|connected| connected);
         let (admin, metadata) = connected.map_err(|error| blame(&nodes, error))?;
-        let options =
-            ClusterOptions { memory_nodes: count, replicas, protocol: options.protocol, ..ClusterOptions::default() };
+        let options = ClusterOptions {
+            memory_nodes: count,
+            replicas,
+            spares: options.spares,
+            protocol: options.protocol,
+            ..ClusterOptions::default()
+        };
         Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration, (metadata, lost)))
     }
 }

@@ -1,16 +1,25 @@
-//! Who looks after the memory nodes: finds those that are lost, and leads the cluster into the next epoch without them.
+//! Who looks after the memory nodes: finds those that are lost, leads the cluster into the next epoch without them, and has
+//! copies made of what they had.
 //!
 //! A cluster has one or more; one conducts, and when it dies another takes that over. A controller runs no transactions, so
-//! that epochs do not end it.
+//! that epochs do not end it. What copies for it is a client like any other (`remora_txn::recovery::copy`).
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
 
-use remora_cluster::Membership;
-use remora_fabric::{ClientId, Lane, Nanos, NodeSet, WORD_BYTES};
-use remora_memory::{MemoryError, metadata, next_incarnation, node};
-use remora_txn::recovery::{self, Loss};
+use remora_cluster::{Configuration, RecoveredClients};
+use remora_fabric::{ClientId, Lane, Nanos, NodeId, NodeSet, WORD_BYTES};
+use remora_memory::metadata::{self, Wanted};
+use remora_memory::{MemoryError, Metadata, ShardId, next_incarnation, node};
+use remora_txn::recovery::{self, Copier, Loss};
 
+use crate::client::Client;
 use crate::cluster::{Cluster, join};
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
@@ -23,6 +32,7 @@ pub struct Controller {
     client: u32,
     lane: Lane,
     keeper: Rc<Keeper>,
+    copy_rate: Option<u64>,
 }
 
 impl Controller {
@@ -42,7 +52,14 @@ impl Controller {
         let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
         let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
         let keeper = Rc::new(Keeper::new(cluster, configuration.clone(), client, Rc::default()));
-        Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper })
+        Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
+    }
+
+    /// Copies at most so many bytes in a second, where copies are made of what was lost.
+    #[must_use]
+    pub fn with_copy_rate(mut self, copy_rate: Option<u64>) -> Controller {
+        self.copy_rate = copy_rate;
+        self
     }
 
     /// Its incarnation.
@@ -63,27 +80,33 @@ impl Controller {
         &'c mut self,
         over: O,
     ) -> remora_fabric::Run<'c, impl Future<Output = ()> + use<'c, O>> {
-        let Controller { cluster, worker, lane, keeper, client } = self;
+        let Controller { cluster, worker, lane, keeper, client, copy_rate } = self;
         keeper.wake(lane);
-        let (client, lane) = (*client, &*lane);
+        let watcher = Watcher {
+            cluster,
+            worker: worker.clone(),
+            keeper,
+            me: *client,
+            copy_rate: *copy_rate,
+            reached: Cell::new(cluster.live_nodes()),
+            shut: Cell::default(),
+        };
+        let (id, keeper) = (lane.id(), watcher.keeper);
         let work = async move {
-            let mut all = std::pin::pin!(keeper.attend(lane));
-            let mut watch = std::pin::pin!(watch(cluster, keeper, lane, client));
-            let mut end = std::pin::pin!(async {
-                while !over() && !keeper.is_over() {
-                    keeper.pause(lane).await;
+            while !watcher.shut.get() {
+                watcher.watch_on(lane, &over).await;
+                if watcher.shut.get() {
+                    break;
                 }
-            });
-            // One lane for all, whoever of them is ready: each looks for itself.
-            std::future::poll_fn(|context| {
-                let _ = all.as_mut().poll(context);
-                let _ = watch.as_mut().poll(context);
-                end.as_mut().poll(context)
-            })
-            .await;
+                // Connected once more: memory nodes have come that this connection does not reach.
+                match watcher.worker.connect(watcher.cluster.fabric(), ClientId(watcher.me)) {
+                    Ok(endpoint) => *lane = lane.on(&endpoint),
+                    Err(error) => tracing::warn!(%error, "a controller cannot connect again yet"),
+                }
+            }
             keeper.rest(lane).await;
         };
-        worker.start([(lane.id(), work)])
+        worker.start([(id, work)])
     }
 
     /// Works until `over` says that it is to end, or until it was taken for dead: see [`Controller::is_fenced`].
@@ -98,45 +121,277 @@ impl Drop for Controller {
     }
 }
 
-/// Looks at the memory nodes, and conducts what there is to conduct.
-async fn watch(cluster: &Cluster, keeper: &Keeper, lane: &Lane, me: u32) {
-    let Some(configuration) = cluster.configuration() else { return };
-    loop {
-        keeper.pause(lane).await;
-        let lost = match configuration.look(|membership| (membership.lost(), membership.is_changing())) {
-            // Another controller may have conducted it; or this one, and the answer was lost.
-            Ok((_, false)) if epoch_has_begun(cluster) => {
-                if let Err(error) = cluster.enter_epoch(lane).await {
-                    tracing::warn!(%error, "a controller cannot enter the epoch that has begun");
+struct Watcher<'c> {
+    cluster: &'c Cluster,
+    worker: remora_fabric::Worker,
+    keeper: &'c Keeper,
+    me: u32,
+    copy_rate: Option<u64>,
+    /// Nodes that its connection reaches, as long as they live.
+    reached: Cell<NodeSet>,
+    /// It is to end.
+    shut: Cell<bool>,
+}
+
+/// Pauses of a keeper between two looks for lost nodes that have come back.
+const PAUSES_OF_ABSENCE: u32 = 8;
+
+impl Watcher<'_> {
+    fn configuration(&self) -> Result<&Arc<dyn Configuration>, RecoveryError> {
+        let none = || MemoryError::Configuration("there is none".to_owned());
+        Ok(self.cluster.configuration().ok_or_else(none)?)
+    }
+
+    /// Works with one connection, until there are memory nodes that it does not reach, or it is to end.
+    async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) {
+        let mut all = pin!(self.keeper.attend(lane));
+        let mut watch = pin!(self.watch(lane));
+        let mut copy = pin!(self.keep_copying(lane));
+        let mut end = pin!(async {
+            while !over() && !self.keeper.is_over() {
+                self.keeper.pause(lane).await;
+            }
+            self.shut.set(true);
+        });
+        let mut ends = false;
+        // One lane for all, whoever of them is ready: each looks for itself.
+        poll_fn(|context| {
+            let _ = all.as_mut().poll(context);
+            if !ends {
+                let _ = copy.as_mut().poll(context);
+                ends = end.as_mut().poll(context).is_ready() || watch.as_mut().poll(context).is_ready();
+            }
+            if ends && self.keeper.is_idle() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when there are new ones.
+    async fn watch(&self, lane: &Lane) {
+        let mut absence = 0;
+        loop {
+            self.keeper.pause(lane).await;
+            let looked = self.configuration().and_then(|configuration| {
+                let now = |membership: &remora_cluster::Membership| {
+                    (membership.lost(), membership.is_changing(), membership.leads(self.me))
+                };
+                Ok(configuration.look(now)?)
+            });
+            let (lost, leads) = match looked {
+                Ok((lost, false, leads)) => (lost, leads),
+                Ok((_, true, _)) => {
+                    if let Err(error) = self.conduct(lane).await {
+                        tracing::warn!(%error, "the next epoch cannot begin yet");
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "nobody knows which memory nodes there are");
+                    continue;
+                }
+            };
+            let live = NodeSet::first(self.cluster.memory_nodes()).without(lost);
+            self.reached.set(self.reached.get().without(lost));
+            if !live.without(self.reached.get()).is_empty() {
+                match self.cluster.follow_nodes() {
+                    Ok(()) => return self.reached.set(live),
+                    Err(error) => tracing::warn!(%error, "a controller cannot go near new memory nodes yet"),
                 }
                 continue;
             }
-            Ok((lost, false)) => lost,
-            Ok((_, true)) => {
-                if let Err(error) = conduct(cluster, lane, me).await {
-                    tracing::warn!(%error, "the next epoch cannot begin yet");
+            if let Err(error) = self.cluster.enter_epoch(lane).await {
+                tracing::warn!(%error, "a controller cannot follow the others into the next epoch yet");
+                continue;
+            }
+            let silent = silent(lane, live).await;
+            if !silent.is_empty() {
+                if let Err(error) = self.lose(lane, live, silent).await {
+                    tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
                 }
                 continue;
             }
-            Err(error) => {
-                tracing::warn!(%error, "nobody knows which memory nodes there are");
+            if !leads {
                 continue;
             }
-        };
-        let live = NodeSet::first(cluster.memory_nodes()).without(lost);
-        let silent = silent(lane, live).await;
-        if !silent.is_empty()
-            && let Err(error) = lose(cluster, lane, me, live, silent).await
-        {
-            tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
+            absence += 1;
+            let back = if absence % PAUSES_OF_ABSENCE == 0 { self.back(lane, lost).await } else { None };
+            let asked = match back {
+                Some(node) => self.admit(node),
+                None => self.rearrange(lane, live).await,
+            };
+            match asked {
+                Ok(()) => {
+                    if let Some(node) = back {
+                        return self.reached.set(self.reached.get().with(node));
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "copies cannot be made yet"),
+            }
         }
+    }
+
+    /// A node that was lost, and answers, and has nothing.
+    async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
+        let fabric = self.cluster.fabric();
+        let answers = lost.iter().find(|node| fabric.answers(*node))?;
+        fabric.readmit(answers);
+        let looked = async {
+            let guest = self.worker.connect(fabric, ClientId(0)).ok()?;
+            metadata::read(&lane.on(&guest), answers).await.ok().filter(|metadata| metadata.generation == 0)
+        };
+        let is_new = looked.await.is_some();
+        if !is_new {
+            fabric.abandon(answers);
+        }
+        is_new.then_some(answers)
+    }
+
+    fn admit(&self, node: NodeId) -> Result<(), RecoveryError> {
+        tracing::info!(%node, "a memory node comes back with nothing: the cluster takes it in");
+        self.configuration()?.change(|membership| membership.admit(NodeSet::default().with(node), self.me))??;
+        Ok(())
+    }
+
+    /// Has the epoch end, if shards are to be elsewhere than they are.
+    async fn rearrange(&self, lane: &Lane, live: NodeSet) -> Result<(), RecoveryError> {
+        let configuration = self.configuration()?;
+        let (leaving, copied) = configuration.look(|membership| (membership.leaving(), membership.copied()))?;
+        let before = metadata::read(lane, live.leader()).await?;
+        let all_copied = joining(&before).all(|one| copied.contains(&one));
+        let wanted = Wanted { nodes: live.without(leaving), copied: if all_copied { &copied } else { &[] } };
+        let mut room = BTreeMap::new();
+        for node in live.iter() {
+            room.insert(node, node::superblock(lane, node).await?.free());
+        }
+        let empty = leaving.iter().any(|node| !has_replicas(&before, node));
+        if metadata::arrangement(&before, &wanted, &room) != before || empty {
+            configuration.change(|membership| membership.rearrange(self.me))??;
+        }
+        Ok(())
+    }
+
+    /// Has the epoch end, if the others have a replica of everything.
+    async fn lose(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> Result<(), RecoveryError> {
+        let rest = live.without(silent);
+        metadata::without(&metadata::newest(lane, rest).await?, silent, 0)?;
+        tracing::warn!(nodes = ?silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
+        self.configuration()?.change(|membership| membership.lose(silent, self.me))??;
+        Ok(())
+    }
+
+    /// Leads the cluster into the next epoch, if that is for this client to do.
+    async fn conduct(&self, lane: &Lane) -> Result<(), RecoveryError> {
+        let (cluster, configuration, me) = (self.cluster, self.configuration()?, self.me);
+        let all = NodeSet::first(cluster.memory_nodes());
+        let began = lane.now();
+        while let Some(conducting) = configuration.look(|membership| membership.conducting(me))? {
+            if lane.now() < began.saturating_add(conducting.wait) {
+                lane.sleep(LOOK_PAUSE_NS).await;
+                continue;
+            }
+            let reached = all.without(conducting.lost);
+            let survivors = reached.without(conducting.admitted);
+            let loss = Loss {
+                survivors,
+                lost: conducting.lost,
+                epoch: conducting.epoch,
+                admitted: conducting.admitted,
+                leaving: conducting.leaving,
+                copied: &conducting.copied,
+                clients: &conducting.clients,
+            };
+            let ready = recovery::fail_over(cluster.fabric(), lane, &loss, &|told| cluster.tell(told)).await;
+            let (verdicts, after) = match ready {
+                Ok(ready) => ready,
+                Err(error) => {
+                    let silent = silent(lane, reached).await;
+                    if !silent.is_empty() {
+                        self.lose(lane, reached, silent).await?;
+                    }
+                    return Err(error.into());
+                }
+            };
+            let empty = |node: &NodeId| !has_replicas(&after, *node);
+            let emptied = conducting.leaving.iter().filter(empty).fold(NodeSet::default(), NodeSet::with);
+            if configuration.change(|membership| membership.begin_epoch(me, &conducting, &verdicts, emptied))?? {
+                tracing::info!(epoch = conducting.epoch, lost = ?conducting.lost, "the next epoch begins");
+                let entered = cluster.enter_epoch(lane).await;
+                return Ok(entered.map_err(|error| MemoryError::Configuration(error.to_string()))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives joining replicas what they lack, if that is for this controller to see to.
+    async fn keep_copying(&self, lane: &Lane) {
+        loop {
+            self.keeper.pause(lane).await;
+            match self.copy_all(lane).await {
+                Ok(()) => {}
+                Err(error) => tracing::info!(%error, "copies are begun again"),
+            }
+        }
+    }
+
+    async fn copy_all(&self, lane: &Lane) -> Result<(), RecoveryError> {
+        let configuration = self.configuration()?;
+        let (leads, changing, copied) = configuration
+            .look(|membership| (membership.leads(self.me), membership.is_changing(), membership.copied()))?;
+        let metadata = self.cluster.catalog();
+        let left: Vec<_> = joining(&metadata).filter(|one| !copied.contains(one)).collect();
+        if !leads
+            || changing
+            || left.is_empty()
+            || metadata.epoch != configuration.look(|membership| membership.epoch())?
+        {
+            return Ok(());
+        }
+        let failed = |error: OpenError| MemoryError::Configuration(error.to_string());
+        let client = Client::come(self.cluster, &self.worker, lane).await.map_err(failed)?;
+        let life = client.life();
+        let Some(keeper) = life.keeper.clone() else { return Ok(()) };
+        keeper.wake(&life.admin);
+        tracing::info!(shards = left.len(), client = life.registration.incarnation, "copies are made of what was lost");
+        let mut attending = pin!(keeper.attend(&life.admin));
+        let departed = RecoveredClients::new(configuration.clone());
+        let ids = || life.next_id();
+        let mut work = pin!(async {
+            let mut rings = BTreeMap::new();
+            for (shard, node) in left {
+                let ring = rings.entry(node).or_insert_with(|| life.registration.ring(node, 0));
+                let copier = Copier { lane: &life.admin, ring, ids: &ids, departed: &departed, rate: self.copy_rate };
+                recovery::copy(copier, &metadata, shard, node).await?;
+                let by = life.registration.incarnation;
+                configuration.change(|membership| membership.has_copied(shard, node, by))??;
+            }
+            Ok::<(), RecoveryError>(())
+        });
+        let copied = poll_fn(|context| {
+            let _ = attending.as_mut().poll(context);
+            work.as_mut().poll(context)
+        })
+        .await;
+        match copied {
+            Ok(()) => {
+                life.registration.clone().disconnect(&life.admin).await?;
+                keeper.leave();
+            }
+            // What it has left is found when its lease has run out.
+            Err(_) => keeper.abandon(&life.admin),
+        }
+        copied
     }
 }
 
-/// Whether it is another one than the cluster's, as far as is known here.
-fn epoch_has_begun(cluster: &Cluster) -> bool {
-    let epoch = cluster.configuration().and_then(|configuration| configuration.look(Membership::epoch).ok());
-    epoch.is_some_and(|epoch| epoch != cluster.epoch())
+/// Shards and nodes of all joining replicas.
+fn joining(metadata: &Metadata) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
+    (0..).map(ShardId).zip(&metadata.shards).flat_map(|(id, shard)| {
+        shard.replicas.iter().filter(|replica| replica.joining).map(move |replica| (id, replica.node))
+    })
+}
+
+fn has_replicas(metadata: &Metadata, node: NodeId) -> bool {
+    metadata.shards.iter().any(|shard| shard.replicas.iter().any(|replica| replica.node == node))
 }
 
 /// Those of some nodes that do not answer.
@@ -150,50 +405,6 @@ async fn silent(lane: &Lane, nodes: NodeSet) -> NodeSet {
         }
     }
     silent
-}
-
-/// Has the epoch end, if the others have a replica of everything.
-async fn lose(cluster: &Cluster, lane: &Lane, me: u32, live: NodeSet, silent: NodeSet) -> Result<(), RecoveryError> {
-    let rest = live.without(silent);
-    metadata::without(&metadata::newest(lane, rest).await?, silent, 0)?;
-    let Some(configuration) = cluster.configuration() else { return Ok(()) };
-    tracing::warn!(nodes = ?silent, by = me, "memory nodes do not answer: the cluster goes on without them");
-    configuration.change(|membership| membership.lose(silent, me))??;
-    Ok(())
-}
-
-/// Leads the cluster into the next epoch, if that is for this client to do.
-async fn conduct(cluster: &Cluster, lane: &Lane, me: u32) -> Result<(), RecoveryError> {
-    let Some(configuration) = cluster.configuration() else { return Ok(()) };
-    let all = NodeSet::first(cluster.memory_nodes());
-    let began = lane.now();
-    while let Some(conducting) = configuration.look(|membership| membership.conducting(me))? {
-        if lane.now() < began.saturating_add(conducting.wait) {
-            lane.sleep(LOOK_PAUSE_NS).await;
-            continue;
-        }
-        let survivors = all.without(conducting.lost);
-        let loss = Loss { survivors, lost: conducting.lost, epoch: conducting.epoch, clients: &conducting.clients };
-        let ready = recovery::fail_over(cluster.fabric(), lane, &loss, &|told| cluster.tell(told)).await;
-        let verdicts = match ready {
-            Ok(verdicts) => verdicts,
-            Err(error) => {
-                let silent = silent(lane, survivors).await;
-                if !silent.is_empty() {
-                    lose(cluster, lane, me, survivors, silent).await?;
-                }
-                return Err(error.into());
-            }
-        };
-        if configuration.change(|membership| membership.begin_epoch(me, &conducting, &verdicts))?? {
-            tracing::info!(epoch = conducting.epoch, lost = ?conducting.lost, "the next epoch begins");
-            return Ok(cluster
-                .enter_epoch(lane)
-                .await
-                .map_err(|error| MemoryError::Configuration(error.to_string()))?);
-        }
-    }
-    Ok(())
 }
 
 /// Between two looks whether everybody has stopped.

@@ -490,6 +490,11 @@ impl Keeper {
         Ok(())
     }
 
+    /// Nothing is under way that must not be given up half-way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy.get() == 0
+    }
+
     /// A step begins, or ends, that must not be given up half-way.
     fn step(&self, begins: bool) {
         self.busy.set(if begins { self.busy.get() + 1 } else { self.busy.get() - 1 });

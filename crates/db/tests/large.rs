@@ -516,7 +516,8 @@ fn who_comes_while_it_is_collected_is_alive(protocol: Protocol) {
 
 /// It is read in one transaction.
 fn the_longest_value_comes_back(protocol: Protocol) {
-    let options = ClusterOptions { memory_nodes: 1, replicas: 1, node_bytes: 160 << 20, protocol };
+    let options =
+        ClusterOptions { memory_nodes: 1, replicas: 1, node_bytes: 160 << 20, protocol, ..ClusterOptions::default() };
     let cluster = Cluster::embedded(options).unwrap();
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, LARGE_BYTES_MAX as u64)).unwrap();
     let mut worker = worker(&cluster, 1, 1);

@@ -314,7 +314,9 @@ fn tables_of_others_are_not_opened() {
     // A table of protocols that keep their locks and replicas in another way.
     let other = Discipline { lock: 9, ..Discipline::OCC_ONE_SIDED };
     let spec = TableSpec { name: "other".to_owned(), discipline: other, ..rows.untyped().entry().spec.clone() };
-    let create = async |lane: &Lane| metadata::create_table(lane, NodeSet::first(NODES), 1, spec, NodeId(0)).await;
+    let create = async |lane: &Lane| {
+        metadata::create_table(lane, NodeSet::first(NODES), NodeSet::first(NODES), 1, spec, NodeId(0)).await
+    };
     block_on(cluster.fabric(), ClientId(1), create).unwrap().unwrap();
     let error = memory(cluster.open_table::<u64, Words<1>>("other").unwrap_err());
     assert!(matches!(error, MemoryError::Discipline { .. }), "{error}");

@@ -625,7 +625,8 @@ fn limits_are_errors(protocol: Protocol) {
     }
     // More nodes than a transaction may log to.
     let nodes = LOG_NODES_MAX as u16 + 1;
-    let options = ClusterOptions { memory_nodes: nodes, replicas: 1, node_bytes: 1 << 20, protocol };
+    let options =
+        ClusterOptions { memory_nodes: nodes, replicas: 1, node_bytes: 1 << 20, protocol, ..ClusterOptions::default() };
     let (cluster, _) = Cluster::seeded(options, 1).unwrap();
     let rows = table(&cluster, "rows", TableOptions::for_rows(400), Words([0]));
     worker(&cluster, 1, 1).block_on(async |session| {

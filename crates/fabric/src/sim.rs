@@ -432,6 +432,14 @@ impl Fabric for Sim {
         self.world().abandoned |= 1 << node.0;
     }
 
+    fn readmit(&self, node: NodeId) {
+        self.world().abandoned &= !(1 << node.0);
+    }
+
+    fn answers(&self, node: NodeId) -> bool {
+        self.world().nodes.get(usize::from(node.0)).is_some_and(|node| !node.down)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }

@@ -257,6 +257,14 @@ impl Fabric for Tcp {
         }
     }
 
+    fn readmit(&self, node: NodeId) {
+        self.cluster.down.fetch_and(!bit(node), Ordering::Relaxed);
+    }
+
+    fn answers(&self, node: NodeId) -> bool {
+        self.status(node).is_ok()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.cluster.capabilities()
     }

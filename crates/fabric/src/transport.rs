@@ -138,6 +138,18 @@ pub trait Fabric: Send + Sync {
         self.fail(node);
     }
 
+    /// The cluster has taken a node in again that it had gone on without, or another one in its place: who connects from now
+    /// on does so to it too.
+    fn readmit(&self, node: NodeId) {
+        let _ = node;
+    }
+
+    /// Whether a node that was abandoned would answer who connects to it, without doing so.
+    fn answers(&self, node: NodeId) -> bool {
+        let _ = node;
+        false
+    }
+
     /// What this backend promises.
     fn capabilities(&self) -> Capabilities;
 

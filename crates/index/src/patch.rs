@@ -87,7 +87,10 @@ pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
 /// Whether an entry is later than what a pair has, as serial numbers compare; or the same, which an applier that was
 /// killed may have left without its key word.
 fn is_due(entry: u64, current: u64) -> bool {
-    incarnation(entry).wrapping_sub(incarnation(current)) & INCARNATION_MASK < 1 << (INCARNATION_MASK.count_ones() - 1)
+    // Half of the range is ahead of what was there; nothing was, where a replica has just begun to join.
+    current == 0
+        || incarnation(entry).wrapping_sub(incarnation(current)) & INCARNATION_MASK
+            < 1 << (INCARNATION_MASK.count_ones() - 1)
 }
 
 #[cfg(test)]

@@ -480,7 +480,13 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let fails = case.has("fail");
     let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
     let node_bytes = node_bytes(case, replicas);
-    let cluster = ClusterOptions { memory_nodes: NODES, replicas, node_bytes, protocol: case.protocol };
+    let cluster = ClusterOptions {
+        memory_nodes: NODES,
+        replicas,
+        node_bytes,
+        protocol: case.protocol,
+        ..ClusterOptions::default()
+    };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
     // Of a tree's nodes everybody needs some: what a client has locked that nobody recovers stops all.

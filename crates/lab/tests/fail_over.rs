@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use remora::floors::memory::node;
 use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Table, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, Profile, Sim, SimOptions};
 use remora_fabric::{ClientId, Fabric, NodeId};
@@ -22,10 +23,23 @@ const MONEY: i64 = 1_000;
 const LEASE: Duration = Duration::from_millis(1);
 /// Of a run, in nanoseconds.
 const LOSS_AT: u64 = 300_000;
-const END_AT: u64 = 12_000_000;
+const BACK_AT: u64 = 6_000_000;
+const END_AT: u64 = 24_000_000;
 
-fn cluster(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Sim, Table<u64, Account>) {
-    let options = ClusterOptions { memory_nodes: 3, replicas, node_bytes: 16 << 20, protocol };
+/// Memory nodes, and what happens to them.
+#[derive(Clone, Copy)]
+struct Shape {
+    nodes: u16,
+    spares: u16,
+    replicas: u8,
+    lost: NodeId,
+    /// After the loss, the node works again, empty.
+    comes_back: bool,
+}
+
+fn cluster(protocol: Protocol, shape: Shape, seed: u64) -> (Cluster, Sim, Table<u64, Account>) {
+    let Shape { nodes: memory_nodes, spares, replicas, .. } = shape;
+    let options = ClusterOptions { memory_nodes, spares, replicas, node_bytes: 16 << 20, protocol };
     let profile = Profile::named("connectx4").expect("a profile");
     let (cluster, sim) = Cluster::simulated(options, &SimOptions::new(profile, seed)).expect("a cluster");
     let cluster = cluster.with_lease(Some(LEASE));
@@ -55,9 +69,10 @@ async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<
 }
 
 /// Two clients that transfer, one that adds up, and two controllers; a node fails in the middle. Commits before and after.
-fn lose(protocol: Protocol, replicas: u8, lost: NodeId, seed: u64) -> (u64, u64) {
-    let (cluster, sim, accounts) = cluster(protocol, replicas, seed);
-    let (before, after, sums) = (Cell::new(0), Cell::new(0), Cell::new(0));
+fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
+    let lost = shape.lost;
+    let (cluster, sim, accounts) = cluster(protocol, shape, seed);
+    let (before, after, sums, back) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(false));
     let errors = RefCell::new(Vec::new());
     let mut workers: Vec<_> = (0..3)
         .map(|client| {
@@ -78,14 +93,20 @@ fn lose(protocol: Protocol, replicas: u8, lost: NodeId, seed: u64) -> (u64, u64)
     let bodies: Vec<_> = (0..3u64)
         .map(|client| {
             let (sim, accounts, before, after, sums, errors) = (&sim, &accounts, &before, &after, &sums, &errors);
+            let back = &back;
             async move |coroutine: usize, session: &mut Session| {
                 for step in 0.. {
                     let now = sim.now() - began;
                     if now > END_AT {
                         return;
                     }
-                    if now > LOSS_AT && (client, coroutine) == (0, 0) {
+                    if now > LOSS_AT && (client, coroutine) == (0, 0) && !back.get() {
                         sim.fail(lost);
+                    }
+                    if shape.comes_back && now > BACK_AT && (client, coroutine) == (0, 0) && !back.replace(true) {
+                        sim.restart(lost);
+                        let memory = sim.region(lost, node::REGION).expect("a node's memory");
+                        node::format(&memory, node::Place::default()).expect("room");
                     }
                     let count = if now > END_AT / 2 { after } else { before };
                     let (from, to) = (session.lane().random() % ROWS, session.lane().random() % ROWS);
@@ -131,18 +152,39 @@ fn lose(protocol: Protocol, replicas: u8, lost: NodeId, seed: u64) -> (u64, u64)
     sim.settle_services();
     let sum = janitor.block_on(async |session| total(session, &accounts).await).expect("all rows");
     assert_eq!(sum, ROWS as i64 * MONEY);
-    assert!(!cluster.live_nodes().has(lost));
+    assert_eq!(cluster.live_nodes().has(lost), shape.comes_back);
+    let live = shape.nodes - u16::from(!shape.comes_back);
+    for shard in &cluster.catalog().shards {
+        let copies = shard.copies().count();
+        assert_eq!((copies, shard.replicas.len()), (usize::from(shape.replicas).min(live.into()), copies), "{shard:?}");
+    }
     let inspection = cluster.inspect(&accounts, |_| ()).expect("what is left");
     assert_eq!((inspection.records, inspection.torn, inspection.differing_lines), (ROWS, 0, 0), "{inspection:?}");
     (before.get(), after.get())
 }
 
-fn goes_on_without(lost: u16) {
+fn goes_on(shape: Shape) {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
         for replicas in [3, 2] {
-            let (before, after) = lose(protocol, replicas, NodeId(lost), 7);
+            let (before, after) = lose(protocol, Shape { replicas, ..shape }, 7);
             assert!(before > 100 && after > 100, "{protocol:?}, {replicas} replicas: {before} and {after} transfers");
         }
+    }
+}
+
+fn goes_on_without(lost: u16) {
+    goes_on(Shape { nodes: 3, spares: 0, replicas: 0, lost: NodeId(lost), comes_back: false });
+}
+
+#[test]
+fn a_spare_gets_copies_of_what_was_lost() {
+    goes_on(Shape { nodes: 4, spares: 1, replicas: 0, lost: NodeId(1), comes_back: false });
+}
+
+#[test]
+fn a_node_that_comes_back_with_nothing_gets_copies() {
+    for lost in [1, 0] {
+        goes_on(Shape { nodes: 3, spares: 0, replicas: 0, lost: NodeId(lost), comes_back: true });
     }
 }
 

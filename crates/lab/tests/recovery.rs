@@ -43,7 +43,8 @@ fn kill(protocol: Protocol, seed: u64, probe: &'static str) -> Vec<Option<Nanos>
     let profile = Profile::named("connectx5").unwrap();
     let sim = Sim::new(&vec![vec![BYTES]; NODES.into()], &SimOptions::new(profile, seed)).unwrap();
     sim.instant(true);
-    let options = ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol };
+    let options =
+        ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol, ..ClusterOptions::default() };
     let cluster = Cluster::on(Arc::new(sim.clone()), options).unwrap().with_lease(Some(Duration::from_millis(5)));
     // Few customers, so that survivors do meet what the dead one has locked.
     let bank = SmallBank::load(&cluster, Customers::new(2_000, 0.01, 0.9)).unwrap();

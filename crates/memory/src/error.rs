@@ -73,6 +73,14 @@ pub enum MemoryError {
     /// Memory nodes have been lost, and with them every copy of something.
     #[error("every replica of a part of table {0:?} is lost")]
     NoReplica(String),
+    /// A replica that was copied is not what it is a copy of.
+    #[error("the new copy of shard {} at {node} differs from the others: it is made again", shard.0)]
+    Differs {
+        /// Of which shard.
+        shard: crate::ShardId,
+        /// Where it is.
+        node: NodeId,
+    },
     /// No table has this name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),

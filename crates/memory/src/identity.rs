@@ -129,6 +129,16 @@ async fn read(lane: &Lane, nodes: u16) -> Result<Vec<Option<Identity>>, MemoryEr
     Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
 }
 
+/// Takes a node that has nothing, in the place of one that was lost, into the cluster of another one. False if it is not new.
+pub async fn rejoin(lane: &Lane, node: NodeId, cluster: NodeId) -> Result<bool, MemoryError> {
+    node::superblock(lane, node).await?;
+    let Some(one) = of(lane, cluster).await? else { return Ok(false) };
+    let identity = Identity { number: node, ..one };
+    give(lane, node, identity).await?;
+    let fresh = metadata::read(lane, node).await?.generation == 0;
+    Ok(of(lane, node).await? == Some(identity) && fresh)
+}
+
 /// Gives a node its identity, unless it has one.
 async fn give(lane: &Lane, at: NodeId, identity: Identity) -> Result<(), MemoryError> {
     let mut round = lane.round();

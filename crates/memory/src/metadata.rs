@@ -21,9 +21,10 @@
 //! +2   replicas    u16                                 +114  replicas      u8
 //! +8   bytes       u64                                 +115  index         u8    1 = cluster hash, 2 = FStore
 //! +16  replica     7 times: node u16, region u16,      +116  read_scheme   u8
-//!                  reserved u32, base u64              +120  discipline    4 times u8
+//!                  joining u32, base u64               +120  discipline    4 times u8
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
@@ -243,6 +244,8 @@ pub struct Replica {
     pub region: RegionId,
     /// Where the shard begins.
     pub base: u64,
+    /// It gets every write, and has not got all of the rest yet: nobody reads it, and it does not count as a copy.
+    pub joining: bool,
 }
 
 impl Replica {
@@ -254,7 +257,7 @@ impl Replica {
     }
 }
 
-/// Where a shard is: the primary first, then the backups.
+/// Where a shard is: the primary first, then the backups, then those that are joining.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardPlacement {
     /// Its table.
@@ -263,6 +266,13 @@ pub struct ShardPlacement {
     pub bytes: u64,
     /// Its replicas.
     pub replicas: Vec<Replica>,
+}
+
+impl ShardPlacement {
+    /// The replicas that have everything.
+    pub fn copies(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(|replica| !replica.joining)
+    }
 }
 
 /// The catalog and the configuration.
@@ -326,7 +336,7 @@ struct RawTable {
 struct RawReplica {
     node: u16,
     region: u16,
-    reserved: u32,
+    joining: u32,
     base: u64,
 }
 
@@ -408,7 +418,8 @@ impl Metadata {
                 ..RawShard::new_zeroed()
             };
             for (raw, replica) in raw.replica.iter_mut().zip(&shard.replicas) {
-                *raw = RawReplica { node: replica.node.0, region: replica.region.0, reserved: 0, base: replica.base };
+                let (node, region, joining) = (replica.node.0, replica.region.0, replica.joining.into());
+                *raw = RawReplica { node, region, joining, base: replica.base };
             }
             bytes.extend_from_slice(raw.as_bytes());
         }
@@ -495,8 +506,12 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
 fn decode_shard(raw: &[u8], tables: u32) -> Option<ShardPlacement> {
     let raw = RawShard::read_from_bytes(raw).ok()?;
     let replicas = raw.replica.get(..raw.replicas as usize).filter(|replicas| !replicas.is_empty())?;
-    let replica = |raw: &RawReplica| Replica { node: NodeId(raw.node), region: RegionId(raw.region), base: raw.base };
-    (u32::from(raw.table) < tables).then(|| ShardPlacement {
+    let replica = |raw: &RawReplica| {
+        let (node, region) = (NodeId(raw.node), RegionId(raw.region));
+        Replica { node, region, base: raw.base, joining: raw.joining != 0 }
+    };
+    let has_primary = replicas.first().is_some_and(|primary| primary.joining == 0);
+    (has_primary && u32::from(raw.table) < tables).then(|| ShardPlacement {
         table: TableId(raw.table),
         bytes: raw.bytes,
         replicas: replicas.iter().map(replica).collect(),
@@ -590,23 +605,24 @@ pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), M
 }
 
 /// Creates a table: takes space for every replica of every shard and publishes it. The space is zero: an index crate
-/// gives it meaning. `client` is the incarnation that does it. The primary of the first shard is at `first`, and those of
-/// the others at the nodes behind it.
+/// gives it meaning. `client` is the incarnation that does it. Of the cluster's `nodes` it lies at the `places`: the primary
+/// of the first shard is at `first`, and those of the others at the places behind it.
 pub async fn create_table(
     lane: &Lane,
     nodes: NodeSet,
+    places: NodeSet,
     client: u64,
     spec: TableSpec,
     first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
-    check_spec(nodes.count(), &spec)?;
-    let Some(first) = nodes.iter().position(|node| node == first) else {
-        let highest = nodes.iter().next_back().unwrap_or_default();
+    check_spec(places.count(), &spec)?;
+    let Some(first) = places.iter().position(|node| node == first) else {
+        let highest = places.iter().next_back().unwrap_or_default();
         let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
         return Err(MemoryError::Limit { what, value, max });
     };
     lock_catalog(lane, nodes.leader(), client).await?;
-    let result = create_locked(lane, nodes, spec, first).await;
+    let result = create_locked(lane, nodes, places, spec, first).await;
     let mut round = lane.round();
     round.compare_swap(node::at(nodes.leader(), AT_LOCK), client, 0);
     lane.execute(round).await?;
@@ -619,7 +635,7 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
     let mut after = before.clone();
     for shard in &mut after.shards {
         shard.replicas.retain(|replica| !lost.has(replica.node));
-        if shard.replicas.is_empty() {
+        if shard.copies().next().is_none() {
             let table = before.tables.get(usize::from(shard.table.0)).map(|table| table.spec.name.clone());
             return Err(MemoryError::NoReplica(table.unwrap_or_default()));
         }
@@ -628,6 +644,74 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
     if after != *before {
         // Far above what somebody may be about to write whose access has just been taken.
         after.generation += CHANGES_UNDER_WAY;
+    }
+    Ok(after)
+}
+
+/// What is to become of memory nodes and shards.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'w> {
+    /// Nodes that are to have shards.
+    pub nodes: NodeSet,
+    /// Joining replicas that have everything by now.
+    pub copied: &'w [(ShardId, NodeId)],
+}
+
+/// Of a replica that has no place yet.
+const UNPLACED: u64 = u64::MAX;
+
+/// Goes on from a configuration to what is wanted, as far as can be done at once: makes copies of what has been copied,
+/// leaves nodes that are to have nothing where the others have enough, and has replicas join where copies are missing, at
+/// the nodes with most `room`, in bytes. Those have no place yet.
+#[must_use]
+pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeId, u64>) -> Metadata {
+    let mut after = before.clone();
+    let mut room: Vec<(u64, NodeId)> =
+        wanted.nodes.iter().map(|node| (room.get(&node).copied().unwrap_or(0), node)).collect();
+    for (number, shard) in (0..).zip(&mut after.shards) {
+        let Some(table) = before.tables.get(usize::from(shard.table.0)) else { continue };
+        let copies = usize::from(table.spec.replicas);
+        for replica in &mut shard.replicas {
+            replica.joining &= !wanted.copied.contains(&(ShardId(number), replica.node));
+        }
+        let here = |replica: &Replica| wanted.nodes.has(replica.node);
+        // Those that stay come first; the primary stays the primary if it does.
+        shard.replicas.sort_by_key(|replica| (replica.joining, !here(replica)));
+        let staying = shard.copies().filter(|replica| here(replica)).count();
+        if staying >= copies.min(wanted.nodes.count().into()) && staying > 0 {
+            shard.replicas.retain(|replica| here(replica));
+        }
+        let needed = node::extent(shard.bytes);
+        let missing = copies.saturating_sub(shard.replicas.iter().filter(|replica| here(replica)).count());
+        for _ in 0..missing.min(REPLICAS_MAX.saturating_sub(shard.replicas.len())) {
+            let fits = room
+                .iter_mut()
+                .filter(|(room, node)| *room >= needed && !shard.replicas.iter().any(|replica| replica.node == *node));
+            // Of those with as much room, the first.
+            let Some((room, node)) = fits.max_by_key(|(room, node)| (*room, std::cmp::Reverse(*node))) else { break };
+            *room -= needed;
+            shard.replicas.push(Replica { node: *node, region: node::REGION, base: UNPLACED, joining: true });
+        }
+    }
+    if after != *before {
+        after.generation += CHANGES_UNDER_WAY;
+    }
+    after
+}
+
+/// The same, and gives new replicas their places, whose memory is zero. Whoever does this has the whole cluster standing
+/// still. If it is not published, the memory is lost.
+pub async fn rearrange(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Result<Metadata, MemoryError> {
+    let mut room = BTreeMap::new();
+    for node in wanted.nodes.iter() {
+        room.insert(node, node::superblock(lane, node).await?.free());
+    }
+    let mut after = arrangement(before, wanted, &room);
+    for shard in &mut after.shards {
+        let bytes = shard.bytes;
+        for replica in shard.replicas.iter_mut().filter(|replica| replica.base == UNPLACED) {
+            replica.base = node::allocate(lane, replica.node, bytes).await?;
+        }
     }
     Ok(after)
 }
@@ -717,6 +801,7 @@ async fn lock_catalog(lane: &Lane, leader: NodeId, client: u64) -> Result<(), Me
 async fn create_locked(
     lane: &Lane,
     nodes: NodeSet,
+    places: NodeSet,
     spec: TableSpec,
     first: usize,
 ) -> Result<(TableId, Metadata), MemoryError> {
@@ -731,13 +816,13 @@ async fn create_locked(
     room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
     let table = TableId(metadata.tables.len() as u16);
     let shard_first = ShardId(metadata.shards.len() as u16);
-    let places: Vec<NodeId> = nodes.iter().collect();
+    let places: Vec<NodeId> = places.iter().collect();
     for shard in 0..spec.shards {
         let mut replicas = Vec::with_capacity(spec.replicas.into());
         for copy in 0..u16::from(spec.replicas) {
             let node = places[(first + usize::from(shard + copy)) % places.len()];
             let base = node::allocate(lane, node, spec.shard_bytes).await?;
-            replicas.push(Replica { node, region: node::REGION, base });
+            replicas.push(Replica { node, region: node::REGION, base, joining: false });
         }
         metadata.shards.push(ShardPlacement { table, bytes: spec.shard_bytes, replicas });
     }

@@ -39,7 +39,9 @@ use crate::limits::CLIENTS_MAX;
 /// 3. 1024 client slots instead of 256.
 /// 4. FStore tables and undo entries.
 /// 5. Undo entries lie in a window, tell how they ended, and have checksums of what is installed.
-pub const FORMAT: u32 = 6;
+/// 6. The reserved space of FStore tables is in parts.
+/// 7. Replicas may be joining.
+pub const FORMAT: u32 = 7;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.
@@ -68,6 +70,11 @@ pub const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
 pub const BYTES_MIN: u64 = AT_SPACE + 4096;
 /// Allocations start at multiples of this.
 const ALIGNMENT: u64 = 4096;
+
+/// What an allocation of so many bytes takes; as good as everything if that is absurd.
+pub(crate) fn extent(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
+}
 
 /// Address of a byte of a node's region 0.
 #[must_use]
@@ -124,6 +131,12 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// Bytes that nobody has taken.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.bytes.saturating_sub(self.allocated)
+    }
+
     /// Checks the first line of a node's memory.
     pub fn parse(node: NodeId, line: &[u64; 8]) -> Result<Superblock, MemoryError> {
         if line[0] != MAGIC {

@@ -242,6 +242,12 @@ impl RingWriter {
         })
     }
 
+    /// How far the node is, as far as is known here.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
     /// Position up to which this client has written.
     #[must_use]
     pub fn written(&self) -> u64 {

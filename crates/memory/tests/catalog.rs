@@ -50,8 +50,10 @@ fn spec(name: &str, replicas: u8) -> TableSpec {
 
 fn create(fabric: &dyn Fabric, spec: TableSpec) -> Result<(TableId, Metadata), MemoryError> {
     let nodes = NodeSet::first(fabric.nodes());
-    block_on(fabric, ClientId(1), async |lane: &Lane| metadata::create_table(lane, nodes, 1, spec, NodeId(0)).await)
-        .unwrap()
+    block_on(fabric, ClientId(1), async |lane: &Lane| {
+        metadata::create_table(lane, nodes, nodes, 1, spec, NodeId(0)).await
+    })
+    .unwrap()
 }
 
 fn read(fabric: &dyn Fabric, at: NodeId) -> Result<Metadata, MemoryError> {
@@ -299,14 +301,21 @@ fn tables_created_at_the_same_time() {
                 let own = metadata::create_table(
                     lane,
                     NodeSet::first(2),
+                    NodeSet::first(2),
                     client as u64 + 1,
                     spec(&format!("own {client}"), 2),
                     NodeId(0),
                 )
                 .await;
-                let shared =
-                    metadata::create_table(lane, NodeSet::first(2), client as u64 + 1, spec("shared", 2), NodeId(0))
-                        .await;
+                let shared = metadata::create_table(
+                    lane,
+                    NodeSet::first(2),
+                    NodeSet::first(2),
+                    client as u64 + 1,
+                    spec("shared", 2),
+                    NodeId(0),
+                )
+                .await;
                 (own.is_ok(), shared.is_ok())
             };
             (lane.id(), create)

@@ -81,12 +81,25 @@ fn backups(region: &Region) -> Option<Vec<Option<Backup>>> {
 fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>) {
     let shard = record.pointer.shard();
     let Some(Some(Backup { base, bytes, geometry })) = backups.get(usize::from(shard.0)) else { return };
+    if !record.image.is_empty() {
+        apply_image(region, *base, *bytes, record);
+    }
+    // In an order of their own: a pair of the index may have passed to another record since.
+    for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
+        if !apply_patch(region.words(), *base, geometry, &patch) {
+            tracing::error!(?shard, ?patch, "a log entry changes an index where it has nothing");
+        }
+    }
+}
+
+fn apply_image(region: &Region, base: u64, bytes: u64, record: &LoggedRecord<'_>) {
+    let shard = record.pointer.shard();
     let offset = record.pointer.offset();
     let end = offset + ((record.image.len() + 1) * WORD_BYTES) as u64;
     let version_at = (base + offset) as usize / WORD_BYTES + 1;
     let words = region.words();
     let inside =
-        offset.is_multiple_of(WORD_BYTES as u64) && end <= *bytes && version_at + record.image.len() <= words.len();
+        offset.is_multiple_of(WORD_BYTES as u64) && end <= bytes && version_at + record.image.len() <= words.len();
     let (true, Some(version)) = (inside, record.image.first()) else {
         tracing::error!(?shard, offset, "a log entry names memory outside of its shard");
         return;
@@ -94,16 +107,10 @@ fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>)
     if let &[version, meta, ..] = record.image
         && let Some(Life::Deleted { .. }) = Life::of(&[0, version, meta])
     {
-        apply_deletion(words, *base, Version::from_bits(version).0);
+        apply_deletion(words, base, Version::from_bits(version).0);
     }
     if *version >= words[version_at].load(Ordering::Acquire) || mutant!(ApplyOlderVersions) {
         copy::write(words, version_at, record.image);
-    }
-    // In an order of their own: a pair of the index may have passed to another record since.
-    for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
-        if !apply_patch(words, *base, geometry, &patch) {
-            tracing::error!(?shard, ?patch, "a log entry changes an index where it has nothing");
-        }
     }
 }
 

@@ -67,11 +67,17 @@ pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRe
             };
             let (done, of_primary) = read(&replicas[0]).await?;
             let primary = done.words(of_primary);
-            for backup in &replicas[1..] {
+            for backup in replicas[1..].iter().filter(|replica| !replica.joining) {
                 let (done, of_backup) = read(backup).await?;
                 let lines = primary.chunks(8).zip(done.words(of_backup).chunks(8));
                 for (at, (ours, theirs)) in (offset..).step_by(LINE_BYTES).zip(lines) {
                     if ours != theirs && !only_an_unused_link(lane, table, shard, at, (ours, theirs)).await? {
+                        if std::env::var("DBG").is_ok() {
+                            eprintln!(
+                                "DIFF shard {shard} table {} at {at} {ours:x?} {theirs:x?} replica {backup:?}",
+                                table.name()
+                            );
+                        }
                         found.differing_lines += 1;
                     }
                 }
@@ -171,11 +177,11 @@ async fn only_an_unused_link(
     (ours, theirs): (&[u64], &[u64]),
 ) -> Result<bool, Stop> {
     let link = LINK_WORD % 8;
-    let second_half = (at - HEADER_BYTES) % BUCKET_BYTES as u64 == (BUCKET_BYTES - LINE_BYTES) as u64;
     let others = |line: &[u64]| {
         line.iter().enumerate().filter(|(word, _)| *word != link).map(|(_, word)| *word).collect::<Vec<_>>()
     };
     let Some(geometry) = table.cluster_hash() else { return Ok(false) };
+    let second_half = (at - HEADER_BYTES) % BUCKET_BYTES as u64 == (BUCKET_BYTES - LINE_BYTES) as u64;
     let in_index = at < geometry.slot_at(0) && second_half;
     if !in_index || theirs.get(link) != Some(&0) || others(ours) != others(theirs) {
         return Ok(false);

@@ -33,6 +33,7 @@
 //!    frees it ([`Departed`]).
 //! 6. *The rings stay until everything is done*, since they are what a successor goes by.
 
+mod copy;
 mod fail_over;
 mod in_place;
 
@@ -48,6 +49,7 @@ use remora_memory::{
 };
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
 
+pub use copy::{Copier, copy};
 pub use fail_over::{Loss, fail_over};
 
 pub use crate::event::Rollback;

@@ -22,7 +22,7 @@ const NAMES: [&str; 6] = [
 ];
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 16 << 20, protocol }
+    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 16 << 20, protocol, ..ClusterOptions::default() }
 }
 
 fn by_user(statistics: &Statistics) -> u64 {

@@ -48,7 +48,7 @@ fn setting(replicas: u8) -> Setting {
 
 fn options(protocol: Protocol, replicas: u8, room: Room) -> ClusterOptions {
     let node_bytes = Tpcc::node_bytes(&scale(), room, &setting(replicas), protocol) as usize;
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes, protocol }
+    ClusterOptions { memory_nodes: 3, replicas, node_bytes, protocol, ..ClusterOptions::default() }
 }
 
 /// Transactions of the mix that have ended. A Delivery is one for each of three districts.
@@ -208,7 +208,14 @@ fn nodes_are_sized_for_the_population() {
             let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
             let room = Room::for_transactions(400);
             let node_bytes = Tpcc::node_bytes(&scale, room, &setting, protocol) as usize;
-            let cluster = Cluster::embedded(ClusterOptions { memory_nodes, replicas, node_bytes, protocol }).unwrap();
+            let cluster = Cluster::embedded(ClusterOptions {
+                memory_nodes,
+                replicas,
+                node_bytes,
+                protocol,
+                ..ClusterOptions::default()
+            })
+            .unwrap();
             let mut loaded = 0;
             let tpcc = Tpcc::load(&cluster, scale, room, 1, |rows| loaded += rows).unwrap();
             let expected = scale.rows() as f64;

@@ -25,7 +25,7 @@ const NAMES: [&str; 7] = [
 type Value = Row<16>;
 
 fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 24 << 20, protocol }
+    ClusterOptions { memory_nodes: 3, replicas, node_bytes: 24 << 20, protocol, ..ClusterOptions::default() }
 }
 
 fn size(records: u64, inserts: u64) -> Size {
@@ -324,8 +324,14 @@ fn nodes_are_sized_for_the_records() {
                     Size { records, inserts: 1_000, value_bytes, ordered },
                 );
                 let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;
-                let cluster =
-                    Cluster::embedded(ClusterOptions { memory_nodes, replicas, node_bytes, protocol }).unwrap();
+                let cluster = Cluster::embedded(ClusterOptions {
+                    memory_nodes,
+                    replicas,
+                    node_bytes,
+                    protocol,
+                    ..ClusterOptions::default()
+                })
+                .unwrap();
                 let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
                 let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
                 let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();

@@ -75,7 +75,7 @@ pub fn seeds(all: Range<u64>) -> Range<u64> {
 }
 
 pub fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
-    ClusterOptions { memory_nodes: NODES, replicas, node_bytes: 4 << 20, protocol }
+    ClusterOptions { memory_nodes: NODES, replicas, node_bytes: 4 << 20, protocol, ..ClusterOptions::default() }
 }
 
 pub fn seeded(protocol: Protocol, replicas: u8, seed: u64) -> (Cluster, Seeded) {

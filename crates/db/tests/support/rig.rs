@@ -112,8 +112,9 @@ impl<F: Host> Rig<F> {
             shard_bytes: sizes.shard_bytes,
         };
         let client = self.admin.incarnation.into();
-        let create =
-            async |lane: &Lane| metadata::create_table(lane, NodeSet::first(nodes), client, spec, NodeId(0)).await;
+        let create = async |lane: &Lane| {
+            metadata::create_table(lane, NodeSet::first(nodes), NodeSet::first(nodes), client, spec, NodeId(0)).await
+        };
         *self.metadata.borrow_mut() = self.administer(create)?.1;
         let table = self.open(name, usize::MAX);
         self.load(&table, rows.iter().enumerate().map(|(number, value)| (key(number as u64), value.clone())))?;

@@ -42,7 +42,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         slots,
         shard_bytes: geometry.bytes(),
     };
-    let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE };
+    let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE, joining: false };
     Metadata {
         tables: vec![TableEntry { spec, shard_first: ShardId(0) }],
         shards: vec![ShardPlacement {

@@ -161,8 +161,9 @@ impl Stage {
             shard_bytes: sizes.shard_bytes,
         };
         let (nodes, admin) = (self.nodes, self.admin.incarnation.into());
-        let create =
-            async |lane: &Lane| metadata::create_table(lane, NodeSet::first(nodes), admin, spec, NodeId(0)).await;
+        let create = async |lane: &Lane| {
+            metadata::create_table(lane, NodeSet::first(nodes), NodeSet::first(nodes), admin, spec, NodeId(0)).await
+        };
         self.metadata = self.administer(create).expect("room for a table").1;
         let table = Table::open(&self.metadata, &name).expect("the table that was created");
         let in_shard = |number: &u64| table.home(KeyHash::of(key(*number).words())).shard == primary;

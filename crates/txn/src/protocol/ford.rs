@@ -281,7 +281,8 @@ fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
 /// The replica that this client has sent least to. Which that is follows the load, because what it sends is counted.
 fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
     let of = |replica: &Replica| load.get(usize::from(replica.node.0)).copied().unwrap_or(0);
-    (0..replicas.len()).min_by_key(|replica| of(&replicas[*replica])).unwrap_or(0)
+    let copies = (0..replicas.len()).filter(|replica| !replicas[*replica].joining);
+    copies.min_by_key(|replica| of(&replicas[*replica])).unwrap_or(0)
 }
 
 /// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and releases its own.

@@ -24,10 +24,12 @@
 //! 5. *Publish after apply*: an applier touches no primary, and it knows what is one from the published configuration. A
 //!    successor of a dead conductor finds every entry where it belongs already, if any node has that configuration.
 
-use remora_fabric::{Fabric, Lane, Nanos, NodeSet, probes};
+use remora_fabric::{Fabric, Lane, Nanos, NodeId, NodeSet, probes};
+use remora_memory::metadata::{self, Wanted};
 use remora_memory::ring::RingCopy;
-use remora_memory::{MemoryError, Remains, follow_leader, metadata};
+use remora_memory::{MemoryError, Metadata, Remains, ShardId, follow_leader, identity};
 
+use super::copy::copy_header;
 use super::{Verdicts, decide, revoke};
 use crate::event::Rollback;
 
@@ -43,19 +45,25 @@ pub struct Loss<'d> {
     pub lost: NodeSet,
     /// The epoch that begins.
     pub epoch: u64,
+    /// Nodes that it takes in, which have nothing.
+    pub admitted: NodeSet,
+    /// Nodes that are to have nothing any more.
+    pub leaving: NodeSet,
+    /// Joining replicas that have everything.
+    pub copied: &'d [(ShardId, NodeId)],
     /// Every client that may have had anything under way: the conductor's own, too, but not the conductor.
     pub clients: &'d [u32],
 }
 
 /// Makes the survivors ready for the next epoch. What became of the clients' transactions, for each. Done again, by
-/// whomever, it does nothing more. `told` of each record that is put back, before it is.
+/// whomever, it does nothing more. `told` of each record that is put back, before it is. And the configuration to come.
 pub async fn fail_over(
     fabric: &dyn Fabric,
     lane: &Lane,
     loss: &Loss<'_>,
     told: &dyn Fn(&Rollback<'_>),
-) -> Result<Vec<(u32, Verdicts)>, MemoryError> {
-    let Loss { survivors, lost, epoch, clients } = *loss;
+) -> Result<(Vec<(u32, Verdicts)>, Metadata), MemoryError> {
+    let Loss { survivors, lost, epoch, admitted, leaving, copied, clients } = *loss;
     lost.iter().for_each(|node| fabric.abandon(node));
     revoke(fabric, clients)?;
     lane.probe(probes::REPAIRS);
@@ -70,8 +78,18 @@ pub async fn fail_over(
             }
         }
     }
-    follow_leader(lane, survivors, clients.iter().copied().max().unwrap_or(0)).await?;
-    metadata::unlock_catalog(lane, survivors.leader()).await?;
-    metadata::publish(lane, survivors, &after).await?;
-    Ok(verdicts)
+    let all = NodeSet::from_bits(survivors.to_bits() | admitted.to_bits());
+    for node in admitted.iter() {
+        if !identity::rejoin(lane, node, survivors.leader()).await? {
+            return Err(MemoryError::OtherCluster(node));
+        }
+    }
+    for (shard, node) in copied {
+        copy_header(lane, &after, *shard, *node).await?;
+    }
+    let after = metadata::rearrange(lane, &after, &Wanted { nodes: all.without(leaving), copied }).await?;
+    follow_leader(lane, all, clients.iter().copied().max().unwrap_or(0)).await?;
+    metadata::unlock_catalog(lane, all.leader()).await?;
+    metadata::publish(lane, all, &after).await?;
+    Ok((verdicts, after))
 }

@@ -1,0 +1,49 @@
+//! Options of commands that look after a cluster: where it is, and what its clients go by.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use remora::{Cluster, ConnectError, ConnectOptions, Nodes, Place};
+
+use crate::Failure;
+use crate::etcd::EtcdArgs;
+use crate::memnode::{read_client_tls, read_key};
+
+#[derive(Debug, Args)]
+pub(crate) struct MeetArgs {
+    /// The memory nodes: host:port of each.
+    #[arg(long, value_name = "ADDR,...", required = true)]
+    connect: Nodes,
+    /// What the clients name with the same option. Beside the first file of memory nodes if they are files.
+    #[arg(long, value_name = "FILE|etcd://...")]
+    configuration: Option<Place>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+    /// The key that the memory nodes ask for.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl MeetArgs {
+    /// Connects, and takes a memory node for dead that does not answer for so long.
+    pub(crate) fn connect(&self, patience: Option<Duration>) -> Result<Cluster, Failure> {
+        if self.configuration.is_none() && matches!(self.connect, Nodes::Tcp(_)) {
+            return Err(Failure::new("--configuration", "is needed: controllers and clients meet there"));
+        }
+        let connect = ConnectOptions {
+            key: self.key_file.as_deref().map(read_key).transpose()?,
+            tls: self.tls_ca.as_deref().map(read_client_tls).transpose()?,
+            configuration: self.etcd.complete(self.configuration.clone())?,
+            patience,
+            ..ConnectOptions::default()
+        };
+        Cluster::connect(&self.connect, &connect).map_err(|error| match error {
+            ConnectError::Configuration(error) => Failure::new("--configuration", error),
+            error => Failure::new("--connect", error),
+        })
+    }
+}

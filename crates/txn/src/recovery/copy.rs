@@ -1,0 +1,399 @@
+//! Re-replication: a joining replica of a shard gets what was there before it, while transactions go on.
+//!
+//! It has been getting every write since the epoch began in which it joined: entries of redo logs, or, where replicas are
+//! written in place, the writes themselves. What it lacks is what nobody has written since. Who copies that is a client like
+//! any other, which the next epoch ends, and whose death others find out; then all is done again.
+//!
+//! ```text
+//! redo logs   READ records, buckets, at a copy  -> WRITE entries of them to the copier's own ring at the joining node
+//! in place    CAS lock; READ, at the primary    -> WRITE to the joining replica  -> CAS unlock
+//! compare     READ at both, until they agree
+//! ```
+//!
+//! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the only writer of the replica:
+//!    what is copied comes as an entry, and an entry of a transaction may come before it or behind it.
+//! 2. *Nothing that is not committed.* A slot that is prepared, and what links it, is looked at again until it is not. A
+//!    bucket counts if it is the same before and after the slots that it links have been looked at.
+//! 3. *Under the lock*, where clients write in place: no commit of the record is between its first replica and its last.
+
+use std::collections::VecDeque;
+
+use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
+use remora_fabric::{LINE_BYTES, Lane, Nanos, NodeId, WORD_BYTES};
+use remora_index::cluster_hash::{
+    BUCKET_BYTES, BUCKET_SLOTS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD, is_entry, offset,
+};
+use remora_memory::limits::FRAME_BYTES_MAX;
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
+use remora_memory::{Discipline, MemoryError, Metadata, Pointer, Replica, ShardId};
+use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, Version};
+
+use super::{Catalog, Departed, HEADER_WORDS as RECORD_HEADER_WORDS, Shard};
+use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
+
+/// Between two looks at what was not ready.
+const AGAIN_PAUSE: Nanos = 20_000;
+/// How often the copy of something is compared until it is given up: for two seconds, at least.
+const COMPARISONS: usize = 100_000;
+
+/// Who copies.
+pub struct Copier<'c> {
+    /// Its lane: of a client that is registered at all nodes.
+    pub lane: &'c Lane,
+    /// Its ring at the joining node: of all shards that it copies there.
+    pub ring: &'c mut RingWriter,
+    /// Ids of its own.
+    pub ids: &'c dyn Fn() -> Option<TransactionId>,
+    /// Whose locks it may free.
+    pub departed: &'c dyn Departed,
+    /// Bytes that it may copy in a second; without bounds if `None`.
+    pub rate: Option<u64>,
+}
+
+/// Gives the joining replica of a shard at a node all that it lacks, and compares it with a copy.
+pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
+    let catalog = Catalog { metadata: metadata.clone() };
+    let Some(shard) = catalog.shard(id) else { return Ok(()) };
+    let Some(joining) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
+    if shard.discipline.replication == Discipline::IN_PLACE.replication {
+        let places = shard.lockable(copier.lane).await?;
+        copier.copy_in_place(&shard, &places, joining).await?;
+        return copier.compare(&shard, id, shard.primary(), joining, &places).await;
+    }
+    // The last copy, to spare the primary.
+    let from = shard.placement.copies().last().unwrap_or(shard.primary());
+    let used = copier.words(shard.primary(), 0, LINE_BYTES).await?;
+    let slots = used[HEADER_SLOTS_WORD].min(shard.geometry.slots);
+    let places: Vec<u64> = (0..slots).map(|number| shard.geometry.slot_at(number)).collect();
+    copier.copy_records(&shard, id, from, &places).await?;
+    let buckets = shard.geometry.buckets + used[HEADER_INDIRECT_WORD].min(shard.geometry.indirect);
+    copier.copy_buckets(&shard, id, from, buckets).await?;
+    copier.until_applied().await?;
+    copier.compare(&shard, id, from, joining, &places).await
+}
+
+/// Gives a replica that has everything the part of its primary's header that no transaction writes, by which it will allocate
+/// should it become one: when nobody runs.
+pub(super) async fn copy_header(lane: &Lane, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
+    let catalog = Catalog { metadata: metadata.clone() };
+    let Some(shard) = catalog.shard(id) else { return Ok(()) };
+    let Some(joined) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
+    // In FStore, what was loaded; the rest are records.
+    let part = if shard.fstore.is_some() { LINE_BYTES as u64 } else { 0 };
+    let mut round = lane.round();
+    let read = round.read(shard.at_primary(part), LINE_BYTES);
+    let header = lane.execute(round).await?.words(read).to_vec();
+    let mut round = lane.round();
+    round.write_words(joined.address(part), &header);
+    lane.execute(round).await?;
+    Ok(())
+}
+
+impl Shard<'_> {
+    fn primary(&self) -> &Replica {
+        &self.placement.replicas[0]
+    }
+
+    /// Of what is at an offset: a record, or what the index is made of.
+    fn shape_at(&self, offset: u64) -> RecordShape {
+        let is_structural = self.fstore.as_ref().is_some_and(|fstore| fstore.is_structural(offset));
+        if is_structural { remora_sync::structural(self.scheme) } else { self.shape }
+    }
+}
+
+impl Copier<'_> {
+    async fn words(&self, replica: &Replica, offset: u64, bytes: usize) -> Result<Vec<u64>, MemoryError> {
+        let mut round = self.lane.round();
+        let read = round.read(replica.address(offset), bytes);
+        Ok(self.lane.execute(round).await?.words(read).to_vec())
+    }
+
+    /// Records that lie together in a round, with their words.
+    async fn records(
+        &self,
+        shard: &Shard<'_>,
+        from: &Replica,
+        places: &[u64],
+    ) -> Result<Vec<(u64, Vec<u64>)>, MemoryError> {
+        let mut round = self.lane.round();
+        let reads: Vec<_> =
+            places.iter().map(|at| round.read(from.address(*at), shard.shape_at(*at).record_bytes())).collect();
+        let done = self.lane.execute(round).await?;
+        Ok(places.iter().zip(reads).map(|(at, read)| (*at, done.words(read).to_vec())).collect())
+    }
+
+    /// Keeps to the rate.
+    async fn pace(&self, bytes: usize) {
+        match self.rate {
+            Some(rate) => self.lane.sleep(bytes as u64 * 1_000_000_000 / rate.max(1)).await,
+            None => self.lane.yield_now().await,
+        }
+    }
+
+    async fn copy_records(
+        &mut self,
+        shard: &Shard<'_>,
+        id: ShardId,
+        from: &Replica,
+        places: &[u64],
+    ) -> Result<(), MemoryError> {
+        let bytes = shard.shape.record_bytes();
+        let entry_of = RECORD_WORDS + shard.shape.image_words();
+        let fit =
+            (FRAME_BYTES_MAX / 2 / WORD_BYTES / entry_of).min(ROUND_BYTES_MAX / 2 / bytes).clamp(1, ROUND_VERBS_MAX);
+        let mut left: VecDeque<u64> = places.iter().copied().collect();
+        while !left.is_empty() {
+            let batch: Vec<u64> = left.drain(..fit.min(left.len())).collect();
+            let found = self.records(shard, from, &batch).await?;
+            let (mut ready, mut not_yet) = (Vec::new(), 0);
+            for (at, words) in &found {
+                if words[1..].iter().all(|word| *word == 0) {
+                    continue;
+                }
+                let prepared = matches!(words.first_chunk().and_then(Life::of), Some(Life::Prepared { .. }));
+                if prepared || FetchedRecord::new(words, &shard.shape).check().is_err() {
+                    left.push_back(*at);
+                    not_yet += 1;
+                    continue;
+                }
+                let (pointer, image) = (Pointer::new(id, *at), &words[1..][..shard.shape.image_words()]);
+                ready.push(LoggedRecord { pointer, old_version: image[0], image, patches: &[] });
+            }
+            self.log(&ready).await?;
+            if not_yet > 0 && not_yet == batch.len() {
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+            self.pace(batch.len() * bytes).await;
+        }
+        Ok(())
+    }
+
+    async fn copy_buckets(
+        &mut self,
+        shard: &Shard<'_>,
+        id: ShardId,
+        from: &Replica,
+        buckets: u64,
+    ) -> Result<(), MemoryError> {
+        /// With seven pairs each, all of whose slots are looked at in one round.
+        const BATCH: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
+        let geometry = &shard.geometry;
+        let mut left: VecDeque<u64> = (0..buckets).collect();
+        while !left.is_empty() {
+            let batch: Vec<u64> = left.drain(..BATCH.min(left.len())).collect();
+            let before = self.buckets(shard, from, &batch).await?;
+            let prepared = self.prepared(shard, from, &before).await?;
+            let after = self.buckets(shard, from, &batch).await?;
+            let (mut patches, mut not_yet) = (Vec::new(), 0);
+            for (number, (before, after)) in batch.iter().zip(before.iter().zip(&after)) {
+                if before != after || before.chunks(2).take(BUCKET_SLOTS).any(|pair| prepared.contains(&pair[0])) {
+                    left.push_back(*number);
+                    not_yet += 1;
+                    continue;
+                }
+                let pairs = before.chunks(2).take(BUCKET_SLOTS).enumerate().filter(|(_, pair)| pair[0] != 0);
+                for (slot, pair) in pairs {
+                    patches.extend([geometry.pair_at(*number, slot), pair[0], pair[1]]);
+                }
+                if before[LINK_WORD] != 0 {
+                    patches.extend([geometry.link_at(*number), before[LINK_WORD], 0]);
+                }
+            }
+            if !patches.is_empty() {
+                let pointer = Pointer::new(id, geometry.slot_at(0));
+                self.log(&[LoggedRecord { pointer, old_version: 0, image: &[], patches: &patches }]).await?;
+            }
+            if not_yet > 0 && not_yet == batch.len() {
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+            self.pace(batch.len() * BUCKET_BYTES).await;
+        }
+        Ok(())
+    }
+
+    async fn buckets(&self, shard: &Shard<'_>, from: &Replica, numbers: &[u64]) -> Result<Vec<Vec<u64>>, MemoryError> {
+        let mut round = self.lane.round();
+        let address = |number: &u64| from.address(shard.geometry.bucket_at(*number));
+        let reads: Vec<_> = numbers.iter().map(|number| round.read(address(number), BUCKET_BYTES)).collect();
+        let done = self.lane.execute(round).await?;
+        Ok(reads.into_iter().map(|read| done.words(read).to_vec()).collect())
+    }
+
+    /// Entries of buckets whose slots are prepared.
+    async fn prepared(&self, shard: &Shard<'_>, from: &Replica, buckets: &[Vec<u64>]) -> Result<Vec<u64>, MemoryError> {
+        let pairs = buckets.iter().flat_map(|bucket| bucket.chunks(2).take(BUCKET_SLOTS));
+        let entries: Vec<u64> = pairs.map(|pair| pair[0]).filter(|entry| is_entry(*entry)).collect();
+        let mut round = self.lane.round();
+        let reads: Vec<_> = entries
+            .iter()
+            .map(|entry| round.read(from.address(offset(*entry)), RECORD_HEADER_WORDS * WORD_BYTES))
+            .collect();
+        let done = self.lane.execute(round).await?;
+        let is_prepared = |words: &[u64]| matches!(words.first_chunk().and_then(Life::of), Some(Life::Prepared { .. }));
+        let found = entries.iter().zip(reads).filter(|(_, read)| is_prepared(done.words(*read)));
+        debug_assert!(shard.fstore.is_none());
+        Ok(found.map(|(entry, _)| *entry).collect())
+    }
+
+    /// Sends an entry of records to the joining node.
+    async fn log(&mut self, records: &[LoggedRecord<'_>]) -> Result<(), MemoryError> {
+        let Some(id) = (self.ids)().filter(|_| !records.is_empty()) else { return Ok(()) };
+        let id = id.to_bits();
+        let of_records: usize = records.iter().map(|one| RECORD_WORDS + one.image.len() + one.patches.len()).sum();
+        debug_assert!(records.iter().all(|one| one.patches.len().is_multiple_of(PATCH_WORDS)));
+        let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + of_records;
+        self.ring.settle();
+        let reservation = loop {
+            if let Some(reservation) = self.ring.reserve(words) {
+                break reservation;
+            }
+            if !self.learn().await? {
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+        };
+        let mut round = self.lane.round();
+        let staged = round.stage_words(words);
+        let frame = round.staged_mut(staged);
+        let at = 1 << self.ring.node().0;
+        log::encode(&mut frame[2..words - 1], 0, at, records.iter().copied());
+        ring::seal(frame, id);
+        self.ring.append(&mut round, staged, reservation, id);
+        self.lane.execute(round).await?;
+        Ok(())
+    }
+
+    /// Asks how far the joining node has come. Whether it has applied anything since.
+    async fn learn(&mut self) -> Result<bool, MemoryError> {
+        let mut round = self.lane.round();
+        let read = round.read(self.ring.applied_at(), WORD_BYTES);
+        let applied = self.lane.execute(round).await?.words(read)[0];
+        let before = self.ring.applied();
+        self.ring.learn(applied);
+        Ok(self.ring.applied() > before)
+    }
+
+    async fn until_applied(&mut self) -> Result<(), MemoryError> {
+        while !self.ring.drained() {
+            if !self.learn().await? {
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn copy_in_place(&mut self, shard: &Shard<'_>, places: &[u64], joining: &Replica) -> Result<(), MemoryError> {
+        let bytes = shard.shape.record_bytes().max(LINE_BYTES);
+        let fit = (ROUND_BYTES_MAX / 4 / bytes).clamp(1, ROUND_VERBS_MAX / 2);
+        let mut left: VecDeque<u64> = places.iter().copied().collect();
+        while !left.is_empty() {
+            let batch: Vec<u64> = left.drain(..fit.min(left.len())).collect();
+            let found = self.records(shard, shard.primary(), &batch).await?;
+            // Whoever writes the first time to what is empty now writes to the joining replica too.
+            let there: Vec<u64> =
+                found.iter().filter(|(_, words)| words[1..].iter().any(|word| *word != 0)).map(|(at, _)| *at).collect();
+            let locked = self.copy_locked(shard, &there, joining).await?;
+            if !locked.is_empty() {
+                left.extend(&locked);
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+            self.pace(batch.len() * bytes).await;
+        }
+        Ok(())
+    }
+
+    /// Copies records, each under its lock. Those that others have locked.
+    async fn copy_locked(
+        &mut self,
+        shard: &Shard<'_>,
+        places: &[u64],
+        joining: &Replica,
+    ) -> Result<Vec<u64>, MemoryError> {
+        let Some(me) = (self.ids)().filter(|_| !places.is_empty()) else { return Ok(Vec::new()) };
+        let me = me.lock().to_bits();
+        let free = LockWord::FREE.to_bits();
+        let mut round = self.lane.round();
+        let asked: Vec<_> = places
+            .iter()
+            .map(|at| {
+                let address = shard.at_primary(*at);
+                (round.compare_swap(address, free, me), round.read(address, shard.shape_at(*at).record_bytes()))
+            })
+            .collect();
+        let done = self.lane.execute(round).await?;
+        let (mut others, mut ours) = (Vec::new(), Vec::new());
+        for (at, (swap, read)) in places.iter().zip(asked) {
+            if done.swapped(swap) {
+                ours.push((*at, done.words(read)[1..].to_vec()));
+            } else {
+                others.push((*at, done.previous(swap)));
+            }
+        }
+        drop(done);
+        let mut round = self.lane.round();
+        for (at, image) in &ours {
+            round.write_words(joining.address(at + IMAGE_AT), image);
+        }
+        for (at, lock) in &others {
+            let holder = LockWord::from_bits(*lock).holder();
+            if holder.is_some_and(|holder| self.departed.is_recovered(holder.owner())) {
+                round.compare_swap(shard.at_primary(*at), *lock, free);
+            }
+        }
+        self.lane.execute(round).await?;
+        let mut round = self.lane.round();
+        for (at, _) in &ours {
+            round.compare_swap(shard.at_primary(*at), me, free);
+        }
+        self.lane.execute(round).await?;
+        Ok(others.into_iter().map(|(at, _)| at).collect())
+    }
+
+    /// Looks at every record of both until they agree: the same, or, where it is being written to, one that is whole and not
+    /// older than what the copy had before.
+    async fn compare(
+        &mut self,
+        shard: &Shard<'_>,
+        id: ShardId,
+        from: &Replica,
+        joining: &Replica,
+        places: &[u64],
+    ) -> Result<(), MemoryError> {
+        let bytes = shard.shape.record_bytes().max(LINE_BYTES);
+        let fit = (ROUND_BYTES_MAX / 4 / bytes).clamp(1, ROUND_VERBS_MAX / 2);
+        for batch in places.chunks(fit) {
+            let first: Vec<u64> = self
+                .records(shard, from, batch)
+                .await?
+                .iter()
+                .map(|(_, words)| Version::from_bits(words[1]).0.to_bits())
+                .collect();
+            let mut left: Vec<(u64, u64)> = batch.iter().copied().zip(first).collect();
+            for _ in 0..COMPARISONS {
+                let places: Vec<u64> = left.iter().map(|(at, _)| *at).collect();
+                let ours = self.records(shard, joining, &places).await?;
+                let theirs = self.records(shard, from, &places).await?;
+                let mut again = Vec::new();
+                for (((at, version), (_, ours)), (_, theirs)) in left.iter().zip(ours).zip(theirs) {
+                    let newer = Version::from_bits(ours[1]).0.to_bits() >= *version
+                        && *version > 0
+                        && ours != theirs
+                        && FetchedRecord::new(&ours, &shard.shape_at(*at)).check().is_ok();
+                    if ours[1..] != theirs[1..] && !newer {
+                        again.push((*at, *version));
+                    }
+                }
+                left = again;
+                if left.is_empty() {
+                    break;
+                }
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+            if let Some((at, _)) = left.first() {
+                tracing::error!(?id, node = %joining.node, at, "a joining replica is not what it is a copy of");
+                return Err(MemoryError::Differs { shard: id, node: joining.node });
+            }
+            self.pace(2 * batch.len() * bytes).await;
+        }
+        Ok(())
+    }
+}
