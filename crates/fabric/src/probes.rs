@@ -15,3 +15,5 @@ pub const RELEASED: &str = "released";
 pub const RING_FULL: &str = "ring-full";
 /// What a dead client has left is about to be repaired: its access has been revoked.
 pub const REPAIRS: &str = "repairs";
+/// A joining replica is about to get what was there before it.
+pub const COPIES: &str = "copies";

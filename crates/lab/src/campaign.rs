@@ -7,7 +7,9 @@
 //! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can hide what another one
 //! shows.
 //!
-//! A run in which a memory node fails has controllers, who find that out: every client lives on in the next epoch.
+//! A run in which memory nodes fail, as many as there are copies to spare, has controllers, who find that out: every client
+//! lives on in the next epoch. There may be a spare node, and one that failed may come back with nothing; the run does not
+//! end before there are as many copies of everything again as there can be.
 //!
 //! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
 //! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
@@ -32,16 +34,16 @@ use std::time::Duration;
 
 use ranges::Ranges;
 use registers::Registers;
-use remora::floors::memory::Discipline;
+use remora::floors::memory::{Discipline, ShardPlacement, node};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{
-    Cluster, ClusterOptions, Configuration, Controller, Error, Inspection, Observer, Outcome, Protocol, Session,
+    Cluster, ClusterOptions, Controller, Error, Inspection, Observer, Outcome, Protocol, Session,
     Standing,
 };
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
 use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
-use remora_fabric::{ClientId, Fabric, Nanos, probes};
+use remora_fabric::{ClientId, Fabric, Nanos, NodeId, NodeSet, probes};
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::tatp::{self, Subscribers, Tatp};
 use remora_workload::tpcc::{self, Room, Scale, Tpcc};
@@ -88,10 +90,14 @@ impl Load {
 pub const FAULTS: [&str; 9] =
     ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate", "fail"];
 
-/// How often a fault of this name is planned in a run that has it. A crash, a failed node and a stall leave too little
-/// behind, and take too long, to have several.
-fn times(name: &str, random: &mut Prng) -> u64 {
-    if matches!(name, "crash" | "stall" | "fail") { 1 } else { 1 + random.below(4) }
+/// How often a fault of this name is planned in a run that has it. A crash and a stall leave too little behind, and take
+/// too long, to have several.
+fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
+    match name {
+        "crash" | "stall" => 1,
+        "fail" => nodes.failures,
+        _ => 1 + random.below(4),
+    }
 }
 
 /// How long after its probe a fault happens: at once, before the packets have left, after some round trip.
@@ -440,8 +446,10 @@ const SPARE_LOOKS: Nanos = 20_000;
 const NODE_BYTES: usize = 12 << 20;
 /// Who looks after the memory nodes, where one fails.
 const CONTROLLERS: usize = 2;
-/// Memory nodes of every cluster.
+/// Memory nodes of every cluster, but for spares.
 const NODES: u16 = 3;
+/// How long a node that failed is away until it comes back, at most: before the others have noticed, or long after.
+const ABSENCE: Nanos = 4_000_000;
 /// Virtual time in which every coroutine must commit again when the faults are over.
 const LIVENESS: Nanos = 50_000_000;
 /// Virtual time after which a run is given up.
@@ -479,13 +487,14 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     };
     let fails = case.has("fail");
     let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
+    let nodes = Nodes::of(case, replicas);
     let node_bytes = node_bytes(case, replicas);
     let cluster = ClusterOptions {
-        memory_nodes: NODES,
+        memory_nodes: nodes.count,
+        spares: nodes.count - NODES,
         replicas,
         node_bytes,
         protocol: case.protocol,
-        ..ClusterOptions::default()
     };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
@@ -527,10 +536,11 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         sim.place(clients.len() + number);
         controllers.push(cluster.controller().map_err(|e| fail(&e))?);
     }
-    plan(case, &sim, lease.is_some(), &mut random)?;
+    plan(case, &nodes, &sim, lease.is_some(), &mut random)?;
     sim.instant(false);
     let began = sim.now();
-    let played = play(case, &sim, &cluster, &tables, &mut clients, &mut controllers, &counts);
+    let memory = Memory { sim: &sim, cluster: &cluster, nodes, failed: RefCell::default() };
+    let played = play(case, &memory, &tables, &mut clients, &mut controllers, &counts);
     let virtual_ns = sim.now() - began;
     sim.instant(true);
     let played = played?;
@@ -569,6 +579,9 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     }
     if let Some(lost) = lost {
         return Err(lost);
+    }
+    if !memory.is_whole() {
+        return Err(format!("copies were not made again: {:?}", cluster.catalog().shards));
     }
     let recovered = gone.len() as u64;
     // And those of a former epoch, who live on as others, and those who could not leave.
@@ -635,29 +648,106 @@ fn supplier(case: &Case) -> (Scale, Room) {
 }
 
 fn node_bytes(case: &Case, replicas: u8) -> usize {
+    // Where nodes fail, others have what was theirs.
+    let times = if case.has("fail") { 2 } else { 1 };
     if case.load != Load::Tpcc {
-        return NODE_BYTES;
+        return times * NODE_BYTES;
     }
     // Those that take the places of others, too; and the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
     let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines };
     let (scale, room) = supplier(case);
-    Tpcc::node_bytes(&scale, room, &setting, case.protocol) as usize
+    times * Tpcc::node_bytes(&scale, room, &setting, case.protocol) as usize
+}
+
+/// The memory nodes of a run.
+#[derive(Clone, Copy)]
+struct Nodes {
+    /// All of them, spares as well.
+    count: u16,
+    replicas: u8,
+    /// How many of them fail.
+    failures: u64,
+    /// How long each of them is away; for ever if `None`.
+    absence: Option<Nanos>,
+}
+
+impl Nodes {
+    fn of(case: &Case, replicas: u8) -> Nodes {
+        if !case.has("fail") {
+            return Nodes { count: NODES, replicas, failures: 0, absence: None };
+        }
+        let mut random = Prng::derive(case.seed, 0xfa11);
+        Nodes {
+            count: NODES + random.below(2) as u16,
+            replicas,
+            failures: 1 + random.below(replicas.saturating_sub(1).into()),
+            absence: (random.below(2) == 0).then(|| random.below(ABSENCE)),
+        }
+    }
+
+    /// Whether there is somewhere to make copies of what a failed node had.
+    fn copies_again(&self) -> bool {
+        self.failures > 0 && (self.absence.is_some() || self.count > self.replicas.into())
+    }
+}
+
+/// The memory nodes of a run, while it runs.
+struct Memory<'c> {
+    sim: &'c Sim,
+    cluster: &'c Cluster,
+    nodes: Nodes,
+    /// Since when those have been down that are not back.
+    failed: RefCell<BTreeMap<NodeId, Nanos>>,
+}
+
+impl Memory<'_> {
+    /// Those that have been away long enough work again, and have nothing.
+    fn tend(&self, now: Nanos) {
+        let Nodes { count, absence: Some(absence), .. } = self.nodes else { return };
+        let mut failed = self.failed.borrow_mut();
+        for node in (0..count).map(NodeId).filter(|node| !self.sim.answers(*node)) {
+            let since = *failed.entry(node).or_insert(now);
+            if now - since >= absence {
+                failed.remove(&node);
+                self.sim.restart(node);
+                if let Some(memory) = self.sim.region(node, node::REGION) {
+                    let formatted = node::format(&memory, node::Place::default());
+                    debug_assert!(formatted.is_ok(), "a node's own size is enough");
+                }
+            }
+        }
+    }
+
+    /// Whether the cluster goes on without those that have failed, with those that are back, and has as many copies as it
+    /// can have.
+    fn is_whole(&self) -> bool {
+        let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.failures > 0) else { return true };
+        let looked = configuration.look(|membership| (membership.is_changing(), membership.lost()));
+        let Ok((false, lost)) = looked else { return false };
+        let all = NodeSet::first(self.nodes.count);
+        let settled = |node: NodeId| lost.has(node) != self.sim.answers(node);
+        let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
+        let shards = self.cluster.catalog().shards;
+        let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;
+        all.iter().all(settled) && shards.iter().all(enough)
+    }
 }
 
 /// Plans the faults of a run. One that has leases may lose a second client: the one that recovers the first.
-fn plan(case: &Case, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), String> {
+fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), String> {
     for name in &case.faults {
-        for _ in 0..times(name, random) {
+        for _ in 0..times(name, nodes, random) {
             let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
             let nth = 10 + random.below(case.transactions / 4 + 1);
             let kind = fault(name, random).ok_or_else(|| format!("there is no fault {name}"))?;
             sim.plan(Planned { probe, nth, after: after(random), kind, holding: true });
         }
     }
-    if leases && case.faults.iter().any(|name| name == "crash") && random.below(2) == 0 {
+    if leases && case.has("crash") && random.below(2) == 0 {
         let (after, kind) = (random.below(40_000), FaultKind::Crash);
-        sim.plan(Planned { probe: probes::REPAIRS, nth: 1, after, kind, holding: false });
+        let probe = if nodes.copies_again() && random.below(2) == 0 { probes::COPIES } else { probes::REPAIRS };
+        sim.plan(Planned { probe, nth: 1, after, kind, holding: false });
     }
     Ok(())
 }
@@ -671,15 +761,6 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// Whether a memory node has failed that the cluster does not go on without yet.
-fn epoch_is_due(sim: &Sim, cluster: &Cluster) -> bool {
-    let failed = sim.injected().iter().filter(|fault| fault.kind == FaultKind::Fail).count();
-    let lost = |configuration: &Arc<dyn Configuration>| {
-        configuration.look(|membership| if membership.is_changing() { 0 } else { membership.lost().count() })
-    };
-    cluster.configuration().is_some_and(|configuration| lost(configuration).is_ok_and(|lost| lost < failed as u16))
-}
-
 /// How the workload went.
 struct Played {
     ledgers: Vec<Ledgers>,
@@ -691,26 +772,26 @@ struct Played {
 /// Runs the workload until enough has committed and the faults are over, and everybody who is left has committed since.
 fn play(
     case: &Case,
-    sim: &Sim,
-    cluster: &Cluster,
+    memory: &Memory<'_>,
     tables: &Tables,
     clients: &mut [Client],
     controllers: &mut [Controller],
     counts: &RefCell<Ran>,
 ) -> Result<Played, String> {
+    let sim = memory.sim;
     let began = sim.now();
     let stuck = Cell::new(None);
     // When the last fault was seen to have happened.
     let calm_from = Cell::new(None);
     let is_over = |now: Nanos| {
+        memory.tend(now);
         if sim.waiting() == 0 && calm_from.get().is_none() {
             let stalled = case.faults.iter().any(|fault| fault == "stall");
             calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
         }
-        let calm =
-            calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty()) && !epoch_is_due(sim, cluster);
+        let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
         let enough = counts.borrow().committed >= case.transactions;
-        (calm && enough) || now - began > RUN
+        (calm && enough && memory.is_whole()) || now - began > RUN
     };
     let mut workers = Vec::new();
     let mut others = Vec::new();
@@ -904,6 +985,9 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
     }
     if runs >= MANY && case.faults.iter().any(|fault| fault == "pause") && total.fenced == 0 {
         untested.push("no client that was alive was taken for dead".to_owned());
+    }
+    if runs >= MANY && case.has("fail") && !total.probes.contains_key(probes::COPIES) {
+        untested.push("no copy was made again of what a failed node had".to_owned());
     }
     if total.unknown * 100 > total.attempts() {
         untested.push(format!("{} of {} attempts ended unknown: more than 1 %", total.unknown, total.attempts()));

@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
-use remora_fabric::{LINE_BYTES, Lane, Nanos, NodeId, WORD_BYTES};
+use remora_fabric::{LINE_BYTES, Lane, Nanos, NodeId, WORD_BYTES, probes};
 use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD, is_entry, offset,
 };
@@ -55,6 +55,7 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
     let catalog = Catalog { metadata: metadata.clone() };
     let Some(shard) = catalog.shard(id) else { return Ok(()) };
     let Some(joining) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
+    copier.lane.probe(probes::COPIES);
     if shard.discipline.replication == Discipline::IN_PLACE.replication {
         let places = shard.lockable(copier.lane).await?;
         copier.copy_in_place(&shard, &places, joining).await?;
