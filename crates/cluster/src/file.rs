@@ -271,7 +271,7 @@ mod tests {
             error
         };
         for text in
-            ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":2}"]
+            ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":3}"]
         {
             assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
         }

@@ -138,25 +138,29 @@ impl Membership {
         if self.change.is_some() || epoch != self.epoch {
             return Err(EpochChanging);
         }
+        self.enter(client, lease_ns, process, false);
+        Ok(())
+    }
+
+    /// The same for who looks after the memory nodes: epochs do not end it, and it may come while the epoch changes, for
+    /// those who were changing it may be gone.
+    pub fn join_controller(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
+        self.enter(client, lease_ns, process, true);
+    }
+
+    fn enter(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>, is_controller: bool) {
         let member = Member {
             standing: Standing::Alive,
             renewals: 0,
             lease_ns,
             resting: true,
             process,
-            is_controller: false,
+            is_controller,
             has_stopped: false,
             verdicts: Verdicts::default(),
         };
         self.members.entry(client).or_insert(member);
         self.generation += 1;
-        Ok(())
-    }
-
-    /// A client that has just joined looks after the memory nodes from now on: epochs do not end it.
-    pub fn control(&mut self, client: u32) -> Result<(), Fenced> {
-        self.alive(client)?.is_controller = true;
-        Ok(())
     }
 
     /// A sign of life.
@@ -185,6 +189,9 @@ impl Membership {
         for member in self.members.values_mut().filter(|member| member.standing == (Standing::Suspected { by: client }))
         {
             member.standing = Standing::Suspected { by: 0 };
+        }
+        if let Some(change) = self.change.as_mut().filter(|change| change.conductor == client) {
+            change.conductor = 0;
         }
         self.members.remove(&client);
         self.generation += 1;
@@ -221,6 +228,12 @@ impl Membership {
     #[must_use]
     pub fn is_changing(&self) -> bool {
         self.change.is_some()
+    }
+
+    /// Whether the epoch is about to end, and nobody sees to that: see [`Membership::adopt`].
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.change.is_some_and(|change| change.conductor == 0)
     }
 
     /// Whether somebody who is alive, as far as anybody knows, looks after the memory nodes.
@@ -427,10 +440,13 @@ impl Membership {
         self.alive(by).map(|_| ())
     }
 
-    /// `by` takes up what recoverers that have left did not finish.
+    /// `by` takes up what recoverers that have left did not finish, and conductors, if it is a controller.
     pub fn adopt(&mut self, by: u32) {
-        if self.standing(by) != Some(Standing::Alive) {
-            return;
+        let Ok(adopter) = self.alive(by) else { return };
+        let is_controller = adopter.is_controller;
+        if let Some(change) = self.change.as_mut().filter(|change| change.conductor == 0 && is_controller) {
+            change.conductor = by;
+            self.generation += 1;
         }
         for member in self.members.values_mut() {
             member.standing = match member.standing {
@@ -551,9 +567,11 @@ mod tests {
     #[test]
     fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
         let node = |number| NodeSet::default().with(NodeId(number));
-        let mut all = alive(&[1, 2, 3, 4]);
-        all.control(3).unwrap();
-        all.control(4).unwrap();
+        let mut all = alive(&[1, 2]);
+        for controller in [3, 4] {
+            all.join_controller(controller, LEASE, None);
+            all.renew(controller).unwrap();
+        }
         assert_eq!(all.lose(node(0), 1), Err(Fenced(1)), "no controller");
         all.lose(node(0), 3).unwrap();
         all.lose(node(1), 4).unwrap();
@@ -580,6 +598,22 @@ mod tests {
         assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "of the former epoch");
         assert_eq!(all.join(6, 2, LEASE, None), Ok(()));
         assert_eq!(all.standing(2), Some(Standing::Recovered { by: 0 }));
+    }
+
+    #[test]
+    fn a_change_that_nobody_conducts_is_taken_up() {
+        let lost = NodeSet::default().with(NodeId(2));
+        let mut all = alive(&[1, 2]);
+        all.join_controller(3, LEASE, None);
+        all.lose(lost, 3).unwrap();
+        all.leave(3).unwrap();
+        all.join_controller(4, LEASE, None);
+        all.renew(4).unwrap();
+        assert!(all.is_abandoned() && all.conducting(4).is_none());
+        all.adopt(4);
+        let conducting = all.conducting(4).unwrap();
+        assert_eq!((conducting.lost, &*conducting.clients), (lost, &[1, 2][..]));
+        assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "no client comes meanwhile");
     }
 
     #[test]

@@ -427,9 +427,8 @@ fn with_a_minority_nothing_is_changed() {
     let here = open(&at(&minority, Duration::from_secs(1))).unwrap();
     let there = open(&at(&majority, PATIENCE)).unwrap();
     join(&here, 1);
-    join(&there, 2);
+    there.change(|all| all.join_controller(2, 1, there.process())).unwrap();
     let node = NodeSet::default().with(NodeId(1));
-    there.change(|all| all.control(2)).unwrap().unwrap();
     until("the generation", PATIENCE, || here.generation() == 2);
 
     let whole = || there.look(Membership::clone).unwrap();
@@ -479,13 +478,7 @@ fn controllers_race_and_each_epoch_begins_once() {
                     if here.look(|all| all.standing(controller)).unwrap() != Some(Standing::Alive) {
                         // As a new incarnation, as soon as it may.
                         controller += CONTROLLERS;
-                        let came = here.change(|all| {
-                            all.join(controller, all.epoch(), 1, here.process()).is_ok()
-                                && all.control(controller).is_ok()
-                        });
-                        if !came.unwrap() {
-                            controller -= CONTROLLERS;
-                        }
+                        here.change(|all| all.join_controller(controller, 1, here.process())).unwrap();
                         continue;
                     }
                     let node = NodeId(u16::try_from(here.look(Membership::epoch).unwrap()).unwrap());

@@ -16,7 +16,7 @@ use remora_memory::{MemoryError, Registration};
 use remora_sync::TransactionId;
 use remora_txn::SessionConfig;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, in_one_epoch};
 use crate::error::OpenError;
 use crate::keeper::Keeper;
 
@@ -53,9 +53,13 @@ impl Client {
         yields: bool,
         lane: &mut Lanes<'_>,
     ) -> Result<Client, OpenError> {
-        let register = async |guest: &Lane| cluster.register(guest, coroutines).await;
-        let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), register)??;
-        let life = RefCell::new(Rc::new(begin(cluster, worker, registration, yields, lane)?));
+        let life = in_one_epoch(cluster.configuration(), || {
+            cluster.follow_epoch()?;
+            let register = async |guest: &Lane| cluster.register(guest, coroutines).await;
+            let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), register)??;
+            Ok::<_, OpenError>(begin(cluster, worker, registration, yields, lane)?)
+        })?;
+        let life = RefCell::new(Rc::new(life));
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
     }
 

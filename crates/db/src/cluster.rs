@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora_cluster::{Configuration, InMemory};
 use remora_fabric::seeded::Seeded;
@@ -700,6 +700,28 @@ struct Entering<'c>(&'c AtomicBool);
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Does what fails if an epoch ends meanwhile, and does it again in the next one, which begins within milliseconds if there
+/// is somebody who looks after the memory nodes.
+pub(crate) fn in_one_epoch<T, E>(
+    configuration: Option<&Arc<dyn Configuration>>,
+    mut what: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    const PAUSE: Duration = Duration::from_millis(5);
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let epoch = || configuration.and_then(|one| one.look(|now| (now.epoch(), now.is_changing())).ok());
+    let began = Instant::now();
+    loop {
+        let before = epoch();
+        let done = what();
+        let now = epoch();
+        let has_changed = now != before || now.is_some_and(|(_, is_changing)| is_changing);
+        if done.is_ok() || !has_changed || began.elapsed() > PATIENCE {
+            return done;
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

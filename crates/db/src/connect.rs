@@ -18,7 +18,7 @@ use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Registration, metadata};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterOptions, join};
+use crate::cluster::{Cluster, ClusterOptions, in_one_epoch, join};
 use crate::error::OpenError;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
@@ -226,24 +226,28 @@ impl Cluster {
         }
         let configuration = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
         let of_epoch = |membership: &Membership| (membership.epoch(), membership.lost());
-        let (epoch, lost) =
-            configuration.as_ref().map_or(Ok((1, NodeSet::default())), |configuration| configuration.look(of_epoch))?;
-        if let Some((_, error)) = found.missing.into_iter().find(|(number, _)| !lost.has(*number)) {
-            return Err(blame(named, error));
-        }
         let fabric = remote.fabric();
-        lost.iter().for_each(|node| fabric.abandon(node));
-        let live = NodeSet::first(count).without(lost);
-        let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-            let announce = |incarnation| match &configuration {
-                Some(configuration) => join(configuration, incarnation, epoch, u64::MAX / 2),
-                None => Ok(()),
+        let (admin, metadata, lost) = in_one_epoch(configuration.as_ref(), || {
+            let (epoch, lost) = match &configuration {
+                Some(configuration) => configuration.look(of_epoch)?,
+                None => (1, NodeSet::default()),
             };
-            let admin = Registration::connect_announced(lane, live, 0, announce).await?;
-            Ok((admin, metadata::read(lane, live.leader()).await?))
-        });
-        let connected = connected.map_err(MemoryError::from).and_then(|connected| connected);
-        let (admin, metadata) = connected.map_err(|error| blame(&nodes, error))?;
+            if let Some((_, error)) = found.missing.iter().find(|(number, _)| !lost.has(*number)) {
+                return Err(blame(named, error.clone()));
+            }
+            let live = NodeSet::first(count).without(lost);
+            live.iter().for_each(|node| fabric.readmit(node));
+            lost.iter().for_each(|node| fabric.abandon(node));
+            let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+                let announce = |incarnation| match &configuration {
+                    Some(configuration) => join(configuration, incarnation, epoch, u64::MAX / 2),
+                    None => Ok(()),
+                };
+                let admin = Registration::connect_announced(lane, live, 0, announce).await?;
+                Ok((admin, metadata::read(lane, live.leader()).await?, lost))
+            });
+            connected.map_err(MemoryError::from).and_then(|connected| connected).map_err(|error| blame(&nodes, error))
+        })?;
         let options = ClusterOptions {
             memory_nodes: count,
             replicas,

@@ -20,7 +20,7 @@ use remora_memory::{MemoryError, Metadata, ShardId, next_incarnation, node};
 use remora_txn::recovery::{self, Copier, Loss};
 
 use crate::client::Client;
-use crate::cluster::{Cluster, join};
+use crate::cluster::Cluster;
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
@@ -45,9 +45,9 @@ impl Controller {
         let client = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
             next_incarnation(lane, leader).await
         })??;
-        join(configuration, client, cluster.epoch(), lease)?;
-        let controls = configuration.change(|membership| membership.control(client));
-        controls.map_err(|error| MemoryError::Configuration(error.to_string()))?.map_err(|_| none())?;
+        let process = configuration.process();
+        let joined = configuration.change(|membership| membership.join_controller(client, lease, process));
+        joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
         let worker = remora_fabric::Worker::new();
         let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
         let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
@@ -283,6 +283,9 @@ impl Watcher<'_> {
     async fn conduct(&self, lane: &Lane) -> Result<(), RecoveryError> {
         let (cluster, configuration, me) = (self.cluster, self.configuration()?, self.me);
         let all = NodeSet::first(cluster.memory_nodes());
+        if configuration.look(|membership| membership.is_abandoned())? {
+            configuration.change(|membership| membership.adopt(me))?;
+        }
         let began = lane.now();
         while let Some(conducting) = configuration.look(|membership| membership.conducting(me))? {
             if lane.now() < began.saturating_add(conducting.wait) {

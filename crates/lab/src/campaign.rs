@@ -703,7 +703,8 @@ struct Memory<'c> {
 
 impl Memory<'_> {
     /// Those that have been away long enough work again, and have nothing.
-    fn tend(&self, now: Nanos) {
+    fn tend(&self) {
+        let now = self.sim.now();
         let Nodes { count, absence: Some(absence), .. } = self.nodes else { return };
         let mut failed = self.failed.borrow_mut();
         for node in (0..count).map(NodeId).filter(|node| !self.sim.answers(*node)) {
@@ -784,7 +785,7 @@ fn play(
     // When the last fault was seen to have happened.
     let calm_from = Cell::new(None);
     let is_over = |now: Nanos| {
-        memory.tend(now);
+        memory.tend();
         if sim.waiting() == 0 && calm_from.get().is_none() {
             let stalled = case.faults.iter().any(|fault| fault == "stall");
             calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
