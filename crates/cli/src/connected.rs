@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Failure;
 use crate::bench::Bench;
-use crate::memnode::{read_client_tls, read_key};
+use crate::memnode::{read_client_tls, read_keys};
 
 /// A workload whose tables are there.
 #[derive(Debug)]
@@ -109,11 +109,11 @@ impl Bench {
     }
 
     fn connect(&self, nodes: &Nodes, protocol: Protocol) -> Result<Cluster, Failure> {
-        let key = match (&self.run.key_file, nodes) {
+        let keys = match (&self.run.key_file, nodes) {
             (Some(_), Nodes::Shm(_)) => {
                 return Err(Failure::new("--key-file", "memory nodes in files (--connect shm:...) have no key"));
             }
-            (path, _) => path.as_deref().map(read_key).transpose()?,
+            (path, _) => path.as_deref().map(read_keys).transpose()?,
         };
         let tls = match (&self.run.tls_ca, nodes) {
             (Some(_), Nodes::Shm(_)) => {
@@ -127,7 +127,7 @@ impl Bench {
             protocol,
             replicas,
             spares: self.run.spares,
-            key,
+            keys,
             tls,
             rdma,
             configuration,

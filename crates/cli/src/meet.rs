@@ -8,7 +8,7 @@ use remora::{Cluster, ConnectError, ConnectOptions, Nodes, Place};
 
 use crate::Failure;
 use crate::etcd::EtcdArgs;
-use crate::memnode::{read_client_tls, read_key};
+use crate::memnode::{read_client_tls, read_keys};
 
 #[derive(Debug, Args)]
 pub(crate) struct MeetArgs {
@@ -35,7 +35,7 @@ impl MeetArgs {
             return Err(Failure::new("--configuration", "is needed: controllers and clients meet there"));
         }
         let connect = ConnectOptions {
-            key: self.key_file.as_deref().map(read_key).transpose()?,
+            keys: self.key_file.as_deref().map(read_keys).transpose()?,
             tls: self.tls_ca.as_deref().map(read_client_tls).transpose()?,
             configuration: self.etcd.complete(self.configuration.clone())?,
             patience,

@@ -8,7 +8,7 @@ use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{LINE_BYTES, RegionError};
 use remora::floors::memory::MemoryError;
-use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKey, ServerOptions, ServerTls, TlsError};
+use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKeys, ServerOptions, ServerTls, TlsError};
 use remora_workload::available_bytes;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -88,7 +88,7 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
     }
     let defaults = ServerOptions::default();
     let server = ServerOptions {
-        key: options.key_file.as_deref().map(read_key).transpose()?,
+        keys: options.key_file.as_deref().map(read_keys).transpose()?,
         tls: options.tls_cert.as_deref().zip(options.tls_key.as_deref()).map(read_server_tls).transpose()?,
         insecure: options.insecure,
         rdma: options.rdma.open(options.fabric.as_deref() == Some("verbs"))?,
@@ -135,9 +135,9 @@ fn free_bytes(path: &Path) -> Option<u64> {
     system.f_bavail.checked_mul(system.f_frsize)
 }
 
-/// The key in the file that `--key-file` names.
-pub(crate) fn read_key(path: &Path) -> Result<NodeKey, Failure> {
-    NodeKey::read(path).map_err(|error| Failure::new(format!("--key-file {}", path.display()), error))
+/// The keys in the file that `--key-file` names.
+pub(crate) fn read_keys(path: &Path) -> Result<NodeKeys, Failure> {
+    NodeKeys::read(path).map_err(|error| Failure::new(format!("--key-file {}", path.display()), error))
 }
 
 /// What `--tls-cert` and `--tls-key` name.

@@ -13,7 +13,7 @@ use remora::floors::memory::{MemoryError, Metadata, TableId, connected, identity
 use remora::{NodeId, NodeStatus, Nodes};
 use serde::Serialize;
 
-use crate::memnode::{read_client_tls, read_key};
+use crate::memnode::{read_client_tls, read_keys};
 use crate::output::{self, ReportTo};
 use crate::{Failure, Verdict, value};
 
@@ -93,9 +93,9 @@ struct Table {
 }
 
 pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
-    let key = options.key_file.as_deref().map(read_key).transpose()?;
+    let keys = options.key_file.as_deref().map(read_keys).transpose()?;
     let tls = options.tls_ca.as_deref().map(read_client_tls).transpose()?;
-    let tcp = TcpOptions { key, tls, ..TcpOptions::default() };
+    let tcp = TcpOptions { keys, tls, ..TcpOptions::default() };
     let report_to = ReportTo::open(options.report.as_deref())?;
     let mut catalog: Option<Metadata> = None;
     let nodes = (0..options.connect.count() as u16).map(|at| {

@@ -216,6 +216,103 @@ fn a_key_is_asked_for() {
     assert_eq!(status.code, Some(0), "{}", status.errors);
 }
 
+/// The key goes from machine to machine, step by step, while everything runs.
+#[test]
+fn a_key_is_changed_while_clients_come_and_go() {
+    let [made, nodes_have, clients_have, old] =
+        ["made", "nodes", "clients", "old"].map(|name| scratch(&format!("change-{name}.key")));
+    let _ = fs::remove_file(&made);
+    let keygen = |step: &str| {
+        let ended = remora("change-keygen", &[&["keygen", made.to_str().unwrap()], &words(step)[..]].concat());
+        assert_eq!((ended.code, ended.errors.as_str()), (Some(0), ""), "{step}");
+        ended.output
+    };
+    let hand_out = |to: &PathBuf| {
+        let beside = to.with_extension("beside");
+        fs::copy(&made, &beside).unwrap();
+        fs::rename(beside, to).unwrap();
+    };
+    keygen("");
+    [&nodes_have, &clients_have, &old].into_iter().for_each(&hand_out);
+    let serve = |name| Node::listen(name, &format!("--key-file {}", nodes_have.display()));
+    let nodes = ["change-node0", "change-node1"].map(serve);
+    let connect = nodes.each_ref().map(Node::address).join(",");
+    let client = |name: &str, key: &PathBuf| {
+        remora(name, &bank(&connect, &format!("--transactions 20 --key-file {}", key.display())))
+    };
+
+    let history = scratch("change.jsonl");
+    let _ = fs::remove_file(&history);
+    let (key, history) = (clients_have.display(), history.display());
+    let options = format!("--accounts 1000 --seconds 600 --rate 500 --key-file {key} --history {history}");
+    let mut stays = Process::start("change-stays", &bank(&connect, &options));
+    wait_for_history(&mut stays, &scratch("change.jsonl"));
+    for (step, says, order) in [
+        ("--add", "--swap", [&nodes_have, &clients_have]),
+        ("--swap", "--drop", [&clients_have, &nodes_have]),
+        ("--drop", "open stay open", [&nodes_have, &clients_have]),
+    ] {
+        let said = keygen(step);
+        assert!(said.contains("copy it to every machine") && said.contains(says), "{said}");
+        for to in order {
+            hand_out(to);
+            let ran = report(&client("change-comes", &clients_have));
+            assert!(ran["committed"].as_u64().unwrap() > 0, "{step}, {}: {ran:#}", to.display());
+        }
+    }
+    assert_refused(&client("change-old", &old), &["another key"]);
+    let recorded = || fs::metadata(scratch("change.jsonl")).unwrap().len();
+    let before = recorded();
+    stays.wait_until("transactions behind the change", |_| recorded() > before);
+
+    // Nodes tell once that a file is of no use, and go on without it.
+    fs::write(&nodes_have, "rubbish").unwrap();
+    for _ in 0..2 {
+        assert_eq!(client("change-broken", &clients_have).code, Some(0));
+    }
+    stays.signal(Signal::INT);
+    // It connects once more for that: its key has been read again.
+    let stayed = report(&stays.wait());
+    assert_eq!(holds(&stayed), [Some(true); 4], "{stayed:#}");
+    for mut node in nodes {
+        node.process.signal(Signal::TERM);
+        let ended = node.process.wait();
+        assert_eq!(
+            (ended.code, ended.errors.matches("key file cannot be used").count()),
+            (Some(0), 1),
+            "{}",
+            ended.errors
+        );
+    }
+}
+
+#[test]
+fn steps_to_another_key_that_do_not_fit_are_refused() {
+    let path = scratch("steps.key");
+    let _ = fs::remove_file(&path);
+    let name = path.to_str().unwrap();
+    let keygen = |options: &str| remora("steps", &[&["keygen", name], &words(options)[..]].concat());
+    assert_refused(&keygen("--add"), &[name, "not found"]);
+    assert_eq!(keygen("").code, Some(0));
+    assert_refused(&keygen("--swap"), &[name, "one key only", "--add"]);
+    assert_refused(&keygen("--drop"), &[name, "one key only"]);
+    assert_refused(&keygen("--add --swap"), &["--add", "--swap"]);
+    assert_eq!(keygen("--add").code, Some(0));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let two = fs::read_to_string(&path).unwrap();
+    assert_refused(&keygen("--add"), &[name, "two keys already"]);
+    fs::write(format!("{name}.new"), "").unwrap();
+    assert_refused(&keygen("--swap"), &["steps.key.new", "another keygen"]);
+    fs::remove_file(format!("{name}.new")).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), two, "what is refused changes nothing");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_refused(&keygen("--swap"), &[name, "chmod 600"]);
+    fs::write(&path, two.repeat(2)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let serves = remora("steps-node", &["memnode", "--listen", "127.0.0.1:0", "--size", "1MiB", "--key-file", name]);
+    assert_refused(&serves, &["--key-file", "one line or two"]);
+}
+
 #[test]
 fn a_memory_node_that_cannot_serve_says_why() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

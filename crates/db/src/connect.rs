@@ -10,7 +10,7 @@ use std::time::Duration;
 use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
-use remora_fabric::tcp::{Key, NodeStatus, Tcp, TcpOptions};
+use remora_fabric::tcp::{Keys, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::identity::{self, Identity};
@@ -125,8 +125,8 @@ pub struct ConnectOptions {
     /// So many nodes, the last ones in the order of their numbers, get nothing of tables that are created: see
     /// [`ClusterOptions::spares`].
     pub spares: u16,
-    /// The key that nodes over TCP ask for.
-    pub key: Option<Key>,
+    /// The keys that nodes over TCP may ask for.
+    pub keys: Option<Keys>,
     /// Whose certificates to trust: nodes over TCP must have TLS then.
     pub tls: Option<ClientTls>,
     /// The RDMA device to reach nodes over TCP with: they must have one too.
@@ -175,8 +175,8 @@ impl Remote {
             Nodes::Tcp(addresses) => {
                 let defaults = TcpOptions::default();
                 let patience = options.patience.unwrap_or(defaults.patience);
-                let (key, tls, rdma) = (options.key.clone(), options.tls.clone(), options.rdma.clone());
-                let tcp = TcpOptions { key, tls, rdma, patience, ..defaults };
+                let (keys, tls, rdma) = (options.keys.clone(), options.tls.clone(), options.rdma.clone());
+                let tcp = TcpOptions { keys, tls, rdma, patience, ..defaults };
                 Remote::Tcp(Tcp::new(addresses.clone(), tcp))
             }
             Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),

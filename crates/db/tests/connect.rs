@@ -90,10 +90,12 @@ fn exactly_the_nodes_of_one_cluster_must_be_named() {
 #[test]
 fn a_node_asks_for_its_key() {
     let (right, wrong) = (NodeKey::generate().unwrap(), NodeKey::generate().unwrap());
-    let options = ServerOptions { key: Some(right.clone()), ..ServerOptions::default() };
+    let options = ServerOptions { keys: Some(right.into()), ..ServerOptions::default() };
     let node = MemoryNode::listen("127.0.0.1:0", BYTES, options).unwrap();
     let nodes = Nodes::Tcp(vec![address(&node)]);
-    let connect = |key| Cluster::connect(&nodes, &ConnectOptions { key, ..ConnectOptions::default() });
+    let connect = |key: Option<NodeKey>| {
+        Cluster::connect(&nodes, &ConnectOptions { keys: key.map(NodeKey::into), ..ConnectOptions::default() })
+    };
     assert!(connect(Some(right)).is_ok());
     for (key, word) in [(None, "--key-file"), (Some(wrong), "another key")] {
         let error = connect(key).unwrap_err().to_string();

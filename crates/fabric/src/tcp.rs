@@ -13,7 +13,8 @@
 //!
 //! # Who may come in
 //!
-//! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). Without a key a server binds
+//! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). While the cluster changes its key
+//! an end may have two ([`Keys`]); connections that are open then stay open. Without a key a server binds
 //! the local host only, unless it is told that everybody is welcome. After the handshake plain TCP is neither encrypted nor
 //! signed: who can read or change the packets between the machines can read and change memory.
 //!
@@ -60,7 +61,7 @@ mod stream;
 pub mod tls;
 mod transport;
 
-pub use key::{Key, KeyError};
+pub use key::{Key, KeyError, KeyStep, Keys};
 pub use loopback::{Loopback, LoopbackError};
 pub use node::NodeStatus;
 pub use server::{Server, ServerError, ServerHandle, ServerOptions};
@@ -79,8 +80,8 @@ const _: () = assert!(cfg!(target_endian = "little"), "the tcp backend is for li
 /// How clients connect.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// The servers must have it too.
-    pub key: Option<Key>,
+    /// The first key of each server must be among them.
+    pub keys: Option<Keys>,
     /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that stands in the address.
     pub tls: Option<tls::ClientTls>,
     /// The device to reach the nodes' memory with: what makes it [`verbs`](crate::verbs). They must have one too.
@@ -94,7 +95,7 @@ pub struct TcpOptions {
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
         TcpOptions {
-            key: None,
+            keys: None,
             tls: None,
             rdma: None,
             patience: Duration::from_nanos(PATIENCE_NS),
@@ -150,7 +151,7 @@ impl Cluster {
                     let stream = Stream::client(socket, self.options.tls.as_ref(), host);
                     let mut stream = stream.map_err(|reason| Fault::Refused(Refusal::Tls(reason)))?;
                     let deadline = Instant::now() + Duration::from_nanos(HANDSHAKE_NS);
-                    let hello = handshake::greet(&mut stream, self.options.key.as_ref(), purpose, deadline)?;
+                    let hello = handshake::greet(&mut stream, self.options.keys.as_ref(), purpose, deadline)?;
                     return Ok((stream, hello));
                 }
                 Err(error) => last = error,

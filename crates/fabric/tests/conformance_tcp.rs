@@ -12,9 +12,9 @@ impl Bed for TcpBed {
 
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
         // With and without a key.
-        let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
+        let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
         // A busy machine is not a dead node.
-        let options = TcpOptions { key, patience: Duration::from_secs(30), ..TcpOptions::default() };
+        let options = TcpOptions { keys, patience: Duration::from_secs(30), ..TcpOptions::default() };
         Loopback::new(nodes, options).expect("a test's servers")
     }
 

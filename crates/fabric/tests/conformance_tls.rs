@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use certificates::Issued;
 use remora_fabric::conformance::{Bed, Clients};
-use remora_fabric::tcp::{Key, Loopback, ServerOptions, TcpOptions};
+use remora_fabric::tcp::{Key, Keys, Loopback, ServerOptions, TcpOptions};
 
 struct TlsBed;
 
@@ -16,10 +16,10 @@ impl Bed for TlsBed {
 
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
         let issued = Issued::self_signed("127.0.0.1");
-        let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
-        let servers = ServerOptions { key: key.clone(), tls: Some(issued.server()), ..ServerOptions::default() };
+        let keys = (seed % 2 == 1).then(|| Keys::from(Key::generate().expect("random bytes")));
+        let servers = ServerOptions { keys: keys.clone(), tls: Some(issued.server()), ..ServerOptions::default() };
         let options =
-            TcpOptions { key, tls: Some(issued.client()), patience: Duration::from_secs(30), ..TcpOptions::default() };
+            TcpOptions { keys, tls: Some(issued.client()), patience: Duration::from_secs(30), ..TcpOptions::default() };
         Loopback::with_servers(nodes, &servers, options).expect("a test's servers")
     }
 

@@ -38,10 +38,10 @@ impl Bed for VerbsBed {
 
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
         // With and without a key.
-        let key = (seed % 2 == 1).then(|| Key::generate().expect("random bytes"));
+        let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
         // A busy machine is not a dead node.
         let (rdma, patience) = (Some(Device::clone(self.device)), Duration::from_secs(30));
-        let options = TcpOptions { key, rdma, patience, ..TcpOptions::default() };
+        let options = TcpOptions { keys, rdma, patience, ..TcpOptions::default() };
         Loopback::new(nodes, options).expect("a test's servers")
     }
 

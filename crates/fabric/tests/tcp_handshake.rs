@@ -5,17 +5,24 @@ mod tcp_support;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use remora_fabric::shm::Memory;
-use remora_fabric::tcp::{Key, KeyError, Server, ServerError, ServerOptions, TcpOptions};
+use remora_fabric::tcp::{
+    Key, KeyError, KeyStep, Keys, Server, ServerError, ServerHandle, ServerOptions, Tcp, TcpOptions,
+};
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, NodeId, Refusal, block_on};
 use tcp_support::*;
 
 fn with_key(key: Option<&Key>) -> TcpOptions {
-    TcpOptions { key: key.cloned(), ..TcpOptions::default() }
+    TcpOptions { keys: key.map(|key| Keys::from(*key)), ..TcpOptions::default() }
+}
+
+fn locked_by(key: impl Into<Keys>) -> ServerOptions {
+    ServerOptions { keys: Some(key.into()), ..ServerOptions::default() }
 }
 
 fn refusal(address: &str, key: Option<&Key>) -> Option<Fault> {
@@ -28,7 +35,7 @@ fn refusal(address: &str, key: Option<&Key>) -> Option<Fault> {
 #[test]
 fn ends_talk_if_both_have_the_same_key_or_none() {
     let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
-    let (_, locked) = serve(ServerOptions { key: Some(key.clone()), ..ServerOptions::default() });
+    let (_, locked) = serve(locked_by(key));
     let (_, open) = serve(ServerOptions::default());
     assert_eq!(refusal(&locked, Some(&key)), None);
     assert_eq!(refusal(&open, None), None);
@@ -52,7 +59,7 @@ fn ends_talk_if_both_have_the_same_key_or_none() {
 #[test]
 fn a_replayed_proof_is_refused() {
     let key = Key::generate().unwrap();
-    let (_, address) = serve(ServerOptions { key: Some(key.clone()), ..ServerOptions::default() });
+    let (_, address) = serve(locked_by(key));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let relay = listener.local_addr().unwrap().to_string();
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -169,8 +176,7 @@ fn nobody_is_served_by_accident() {
     let everywhere = |options| Server::bind("0.0.0.0:0", options, memory.clone()).map(drop);
     assert!(matches!(everywhere(ServerOptions::default()), Err(ServerError::NoKey(_))));
     assert_eq!(everywhere(ServerOptions { insecure: true, ..ServerOptions::default() }), Ok(()));
-    let key = Some(Key::generate().unwrap());
-    assert_eq!(everywhere(ServerOptions { key, ..ServerOptions::default() }), Ok(()));
+    assert_eq!(everywhere(locked_by(Key::generate().unwrap())), Ok(()));
 }
 
 #[test]
@@ -179,12 +185,13 @@ fn a_key_file_is_its_owners() {
     let _ = std::fs::remove_file(&path);
     let key = Key::generate().unwrap();
     key.write_new(&path).unwrap();
-    assert_eq!(Key::read(&path), Ok(key.clone()));
+    let read = || Keys::read(&path).map(drop);
+    assert_eq!(read(), Ok(()));
     assert_eq!(key.write_new(&path), Err(KeyError::File(std::io::ErrorKind::AlreadyExists)));
     assert_eq!(format!("{key:?}"), "Key(..)");
     let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
     mode(0o640);
-    assert_eq!(Key::read(&path), Err(KeyError::Exposed { mode: 0o640 }));
+    assert_eq!(read(), Err(KeyError::Exposed { mode: 0o640 }));
     mode(0o600);
     let good = std::fs::read_to_string(&path).unwrap();
     assert!(good.len() == 78 && good.starts_with("remora-key-1 "), "{good}");
@@ -196,8 +203,176 @@ fn a_key_file_is_its_owners() {
         &good.replacen(|c: char| c.is_ascii_digit(), "x", 9),
     ] {
         std::fs::write(&path, bad).unwrap();
-        assert_eq!(Key::read(&path), Err(KeyError::Format), "{bad}");
+        assert_eq!(read(), Err(KeyError::Format), "{bad}");
     }
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(Key::read(&path), Err(KeyError::File(std::io::ErrorKind::NotFound)));
+    assert_eq!(read(), Err(KeyError::File(std::io::ErrorKind::NotFound)));
+}
+
+/// The files of a change of keys, `old` and `new` by turns, and those that a server and its clients are told to read.
+struct Change {
+    folder: PathBuf,
+}
+
+/// How far a change has come.
+const STEPS: [&str; 4] = ["old", "old, new", "new, old", "new"];
+
+impl Change {
+    fn new(test: &str) -> Change {
+        let folder = std::env::temp_dir().join(format!("remora-{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let change = Change { folder };
+        let made = change.folder.join("made");
+        Key::generate().unwrap().write_new(&made).unwrap();
+        for (step, name) in STEPS.iter().enumerate() {
+            if let Some(step) = step.checked_sub(1) {
+                Keys::step(&made, [KeyStep::Add, KeyStep::Swap, KeyStep::Drop][step]).unwrap();
+            }
+            std::fs::copy(&made, change.folder.join(name)).unwrap();
+        }
+        change.put("server", 0);
+        change.put("client", 0);
+        change
+    }
+
+    fn path(&self, end: &str) -> PathBuf {
+        self.folder.join(end)
+    }
+
+    /// Gives an end the file of a step.
+    fn put(&self, end: &str, step: usize) {
+        let beside = self.folder.join("beside");
+        std::fs::copy(self.folder.join(STEPS[step]), &beside).unwrap();
+        std::fs::rename(beside, self.path(end)).unwrap();
+    }
+
+    /// A client that has this end's file.
+    fn client(&self, end: &str, address: &str) -> Tcp {
+        let keys = Some(Keys::read(&self.path(end)).unwrap());
+        tcp(&[address], TcpOptions { keys, ..TcpOptions::default() })
+    }
+
+    fn server(&self) -> (ServerHandle, String) {
+        serve(locked_by(Keys::read(&self.path("server")).unwrap()))
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn fault(tcp: &Tcp) -> Option<Fault> {
+    tcp.connect(ClientId(1)).err().map(|error| error.fault)
+}
+
+/// One server and one client process, which are never started again: only their files change.
+#[test]
+fn ends_that_are_a_step_apart_on_the_way_to_another_key_talk() {
+    let change = Change::new("key-change");
+    let (_, address) = change.server();
+    let client = change.client("client", &address);
+    for (server_step, server) in STEPS.iter().enumerate() {
+        for (client_step, name) in STEPS.iter().enumerate() {
+            change.put("server", server_step);
+            change.put("client", client_step);
+            // Further apart, they talk if the client has what the server has first.
+            let first = server.split(',').next().unwrap();
+            let welcome = server_step.abs_diff(client_step) <= 1 || name.contains(first);
+            let expected = (!welcome).then_some(Fault::Refused(Refusal::WrongKey));
+            assert_eq!(fault(&client), expected, "server {server}; client {name}");
+            // Orders and questions too.
+            assert_eq!(client.status(NodeId(0)).is_ok(), welcome, "server {server}; client {name}");
+        }
+    }
+    change.put("client", 0);
+    assert_eq!(fault(&client), Some(Fault::Refused(Refusal::WrongKey)), "the old key opens nothing any more");
+}
+
+#[test]
+fn an_open_connection_outlives_its_key() {
+    let change = Change::new("key-open");
+    let (server, address) = change.server();
+    let client = change.client("client", &address);
+    let added = block_on(&client, ClientId(5), async |lane| {
+        touch(lane, &[0]).await.unwrap();
+        for step in 1..STEPS.len() {
+            change.put("server", step);
+            change.put("client", step);
+            // The server learns it from whoever comes.
+            assert!(is_healthy(&client));
+            touch(lane, &[0]).await.unwrap();
+        }
+        assert_eq!(fault(&change.client("old", &address)), Some(Fault::Refused(Refusal::WrongKey)));
+        // Until it is taken: by somebody with the new key.
+        client.revoke(ClientId(5)).unwrap();
+        touch(lane, &[0]).await
+    });
+    assert_eq!(added.unwrap().unwrap_err(), FabricError { node: NodeId(0), fault: Fault::Revoked });
+    assert_eq!(server.status().revoked, 1);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_leaves_both_ends_their_keys() {
+    let change = Change::new("key-broken");
+    let (_, address) = change.server();
+    let client = change.client("client", &address);
+    type Break = fn(&Path);
+    let breaks: [(&str, Break); 4] = [
+        ("gone", |path| std::fs::remove_file(path).unwrap()),
+        ("empty", |path| std::fs::write(path, "").unwrap()),
+        ("rubbish", |path| std::fs::write(path, "x".repeat(200)).unwrap()),
+        ("exposed", |path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap()),
+    ];
+    for (how, break_it) in breaks {
+        for end in ["server", "client"] {
+            change.put(end, 3); // another key, if it could be used
+            break_it(&change.path(end));
+            assert_eq!(fault(&client), None, "{end}: {how}");
+        }
+        assert!(is_healthy(&client), "{how}");
+    }
+    // Both mended, one after the other.
+    change.put("server", 3);
+    assert_eq!(fault(&client), Some(Fault::Refused(Refusal::WrongKey)));
+    change.put("client", 3);
+    assert_eq!(fault(&client), None);
+}
+
+/// What a server asks for is what it has proved, though it has other keys by the time the answer comes.
+#[test]
+fn keys_that_change_during_a_handshake_refuse_nobody() {
+    let change = Change::new("key-during");
+    let (_, address) = change.server();
+    change.put("client", 1);
+    let (heard_proof, proof_is_here) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = change.client("client", &listener.local_addr().unwrap().to_string());
+    let behind = address.clone();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(behind).unwrap();
+        let relay = |from: &mut TcpStream, to: &mut TcpStream, count: usize| {
+            let mut bytes = vec![0; count];
+            from.read_exact(&mut bytes).unwrap();
+            to.write_all(&bytes).unwrap();
+        };
+        relay(&mut client, &mut server, 56);
+        relay(&mut server, &mut client, 152);
+        let mut proof = [0; 32];
+        client.read_exact(&mut proof).unwrap();
+        heard_proof.send(()).unwrap();
+        may_go_on.recv().unwrap();
+        server.write_all(&proof).unwrap();
+        relay(&mut server, &mut client, 8);
+    });
+    let connecting = thread::spawn(move || fault(&slow));
+    proof_is_here.recv().unwrap();
+    change.put("server", 3);
+    assert_eq!(fault(&change.client("server", &address)), None, "the server has the new key");
+    go_on.send(()).unwrap();
+    assert_eq!(connecting.join().unwrap(), None);
 }

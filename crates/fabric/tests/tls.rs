@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use certificates::{Issued, write_private};
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
-use remora_fabric::tcp::{Key, Loopback, Server, ServerOptions, TcpOptions};
+use remora_fabric::tcp::{Key, Keys, Loopback, Server, ServerOptions, TcpOptions};
 use remora_fabric::{ClientId, Fabric, Fault, Lane, NodeId, Refusal, TlsReason, Worker, block_on};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -86,12 +86,12 @@ fn with_tls_and_without_refuse_each_other_at_once() {
     assert_eq!(refusal(&secret_address, TcpOptions::default()), tls(TlsReason::Needed));
     assert_eq!(refusal(&plain_address, trusting(&issued)), tls(TlsReason::NotOffered));
     // Whether they have a key does not matter.
-    let key = Some(Key::generate().unwrap());
+    let keys = Some(Keys::from(Key::generate().unwrap()));
     assert_eq!(
-        refusal(&secret_address, TcpOptions { key: key.clone(), ..TcpOptions::default() }),
+        refusal(&secret_address, TcpOptions { keys: keys.clone(), ..TcpOptions::default() }),
         tls(TlsReason::Needed)
     );
-    assert_eq!(refusal(&plain_address, TcpOptions { key, ..trusting(&issued) }), tls(TlsReason::NotOffered));
+    assert_eq!(refusal(&plain_address, TcpOptions { keys, ..trusting(&issued) }), tls(TlsReason::NotOffered));
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     // One that does not care about the answer gets nowhere.
     let mut stream = TcpStream::connect(&secret_address).unwrap();
@@ -107,8 +107,8 @@ fn with_tls_and_without_refuse_each_other_at_once() {
 fn the_key_is_proved_inside() {
     let issued = Issued::signed(HOST);
     let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
-    let (_, address) = serve(ServerOptions { key: Some(key.clone()), ..served_by(&issued) });
-    let found = |key| refusal(&address, TcpOptions { key, ..trusting(&issued) });
+    let (_, address) = serve(ServerOptions { keys: Some(key.into()), ..served_by(&issued) });
+    let found = |key: Option<Key>| refusal(&address, TcpOptions { keys: key.map(Keys::from), ..trusting(&issued) });
     assert_eq!(found(Some(key)), None);
     assert_eq!(found(Some(other)), Some(Fault::Refused(Refusal::WrongKey)));
     assert_eq!(found(None), Some(Fault::Refused(Refusal::KeyNeeded)));

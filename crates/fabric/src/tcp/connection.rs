@@ -10,6 +10,7 @@ use crate::limits::{LAZY_BYTES, UNSENT_BYTES_MAX};
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{self, ClientHello, Greeting, Purpose, ServerHello, Verdict};
+use crate::tcp::key::Key;
 use crate::tcp::node::Node;
 use crate::tcp::poller::Interest;
 use crate::tcp::stream::Stream;
@@ -19,11 +20,12 @@ use crate::verbs::Queue;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each connection, and those are boxed")]
 enum Phase {
     /// The client's hello is to come.
     Hello,
-    /// The client's proof is to come.
-    Proof { client: ClientHello, server: ServerHello },
+    /// The client's proof is to come: of the key that we have proved, whichever are ours by then.
+    Proof { client: ClientHello, server: ServerHello, key: Option<Key> },
     /// Frames are served.
     Open(Purpose),
     /// The last words are on their way; what still comes is not read any more.
@@ -201,11 +203,11 @@ impl Connection {
                     0 => return Ok(used),
                     words => words,
                 },
-                Phase::Proof { client, server } => {
+                Phase::Proof { client, server, key } => {
                     let Some((proof, _)) = rest.as_bytes().split_at_checked(handshake::PROOF_BYTES) else {
                         return Ok(used);
                     };
-                    self.proof(node, &client, &server, proof);
+                    self.proof(node, &client, &server, key, proof);
                     handshake::PROOF_BYTES / 8
                 }
                 Phase::Open(purpose) => {
@@ -235,22 +237,19 @@ impl Connection {
                 Ok(0)
             }
             Greeting::Hello(client) => {
-                let server = node.hello().ok_or(Malformed::Hello)?;
+                let (server, key) = (node.hello().ok_or(Malformed::Hello)?, node.key());
                 self.out.extend_bytes(server.as_bytes());
-                self.out.extend_bytes(&handshake::server_proof(node.key(), &client, &server));
-                self.phase = Phase::Proof { client, server };
+                self.out.extend_bytes(&handshake::server_proof(key, &client, &server));
+                self.phase = Phase::Proof { client, server, key };
                 Ok(handshake::CLIENT_HELLO_BYTES / 8)
             }
         }
     }
 
-    fn proof(&mut self, node: &mut Node, client: &ClientHello, server: &ServerHello, proof: &[u8]) {
+    fn proof(&mut self, node: &mut Node, client: &ClientHello, server: &ServerHello, key: Option<Key>, proof: &[u8]) {
         let purpose = client.purpose();
-        let verdict = if handshake::check_client(node.key(), client, server, proof) {
-            node.admit(purpose)
-        } else {
-            Verdict::WrongKey
-        };
+        let verdict =
+            if handshake::check_client(key, client, server, proof) { node.admit(purpose) } else { Verdict::WrongKey };
         if verdict != Verdict::Welcome {
             tracing::warn!(peer = ?self.socket().peer_addr().ok(), ?purpose, ?verdict, "a connection is refused");
         }

@@ -13,6 +13,10 @@
 //! end has a key is in its hello, and so is covered as well; an end that has one talks to nobody who has none. Without
 //! keys the proofs are zeros and nobody looks at them.
 //!
+//! An end may have two keys, while the cluster changes its key. The server proves its first one. The client accepts any of
+//! its own, and answers with the one that fits; that key, and no other, is what the server then asks for. So they never
+//! have to say which one they mean. Each end looks up its keys once: those of a handshake do not change under way.
+//!
 //! The first sixteen bytes of both hellos are the same in all versions: ends of different versions can name the
 //! difference.
 //!
@@ -37,7 +41,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Fault, Refusal};
 use crate::limits::REGIONS_PER_NODE_MAX;
-use crate::tcp::key::{self, Key};
+use crate::tcp::key::{self, Key, Keys, Pair};
 use crate::tcp::stream::{Stream, Timed};
 use crate::tcp::tls::{self, TlsReason};
 use crate::transport::ClientId;
@@ -207,33 +211,38 @@ fn mac(key: &Key, role: &[u8], client: &ClientHello, server: &ServerHello) -> hm
 }
 
 /// The server's proof; zeros without a key.
-pub(crate) fn server_proof(key: Option<&Key>, client: &ClientHello, server: &ServerHello) -> Proof {
-    key.map_or([0; 32], |key| mac(key, b"server", client, server).finalize().into_bytes().into())
+pub(crate) fn server_proof(key: Option<Key>, client: &ClientHello, server: &ServerHello) -> Proof {
+    key.map_or([0; 32], |key| mac(&key, b"server", client, server).finalize().into_bytes().into())
 }
 
 /// The client's proof; zeros without a key.
-pub(crate) fn client_proof(key: Option<&Key>, client: &ClientHello, server: &ServerHello) -> Proof {
-    key.map_or([0; 32], |key| mac(key, b"client", client, server).finalize().into_bytes().into())
+pub(crate) fn client_proof(key: Option<Key>, client: &ClientHello, server: &ServerHello) -> Proof {
+    key.map_or([0; 32], |key| mac(&key, b"client", client, server).finalize().into_bytes().into())
 }
 
 /// Whether a client may come in. Compares in constant time.
-pub(crate) fn check_client(key: Option<&Key>, client: &ClientHello, server: &ServerHello, proof: &[u8]) -> bool {
+pub(crate) fn check_client(key: Option<Key>, client: &ClientHello, server: &ServerHello, proof: &[u8]) -> bool {
     match key {
-        Some(key) => mac(key, b"client", client, server).verify_slice(proof).is_ok(),
+        Some(key) => mac(&key, b"client", client, server).verify_slice(proof).is_ok(),
         None => client.flags.get() & HAS_KEY == 0,
     }
 }
 
-/// Whether the server is the right one. Compares in constant time.
-fn check_server(key: Option<&Key>, client: &ClientHello, server: &ServerHello, proof: &Proof) -> Result<(), Refusal> {
-    match (key, server.flags.get() & HAS_KEY != 0) {
-        (None, false) => Ok(()),
+/// The key by which the server is the right one, if there are keys. Compares in constant time.
+fn check_server(
+    keys: Option<Pair>,
+    client: &ClientHello,
+    server: &ServerHello,
+    proof: &Proof,
+) -> Result<Option<Key>, Refusal> {
+    match (keys, server.flags.get() & HAS_KEY != 0) {
+        (None, false) => Ok(None),
         (None, true) => Err(Refusal::KeyNeeded),
         (Some(_), false) => Err(Refusal::NoKey),
-        (Some(key), true) => match mac(key, b"server", client, server).verify_slice(proof) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(Refusal::WrongKey),
-        },
+        (Some(keys), true) => {
+            let fits = |key: &Key| mac(key, b"server", client, server).verify_slice(proof).is_ok();
+            keys.find(fits).map(Some).ok_or(Refusal::WrongKey)
+        }
     }
 }
 
@@ -241,7 +250,7 @@ fn check_server(key: Option<&Key>, client: &ClientHello, server: &ServerHello, p
 /// deadline, however slowly the other end speaks.
 pub(crate) fn greet(
     stream: &mut Stream,
-    key: Option<&Key>,
+    keys: Option<&Keys>,
     purpose: Purpose,
     deadline: Instant,
 ) -> Result<ServerHello, Fault> {
@@ -249,7 +258,8 @@ pub(crate) fn greet(
     let mut socket = Timed { stream, deadline };
     socket.secure().map_err(lost)?;
     let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Unreachable(ErrorKind::Other)))?;
-    let ours = ClientHello::new(purpose, key.is_some(), nonce);
+    let keys = keys.map(Keys::now);
+    let ours = ClientHello::new(purpose, keys.is_some(), nonce);
     socket.write_all(ours.as_bytes()).map_err(lost)?;
 
     let mut bytes = [0; SERVER_HELLO_BYTES];
@@ -269,7 +279,7 @@ pub(crate) fn greet(
     let theirs = ServerHello::read_from_bytes(&bytes).expect("a hello has the length of a hello");
     let mut proof = [0; PROOF_BYTES];
     socket.read_exact(&mut proof).map_err(lost)?;
-    check_server(key, &ours, &theirs, &proof).map_err(Fault::Refused)?;
+    let key = check_server(keys, &ours, &theirs, &proof).map_err(Fault::Refused)?;
 
     socket.write_all(&client_proof(key, &ours, &theirs)).map_err(lost)?;
     let mut verdict = [0; 8];

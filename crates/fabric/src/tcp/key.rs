@@ -1,24 +1,78 @@
 //! The shared secret of a cluster: who has it may open memory, and knows the memory nodes from impostors.
+//!
+//! A cluster that changes its key has two for a while. A server proves itself with the first of its keys and asks the client
+//! for the same; a client takes any of its own. So if the new key is added as the second, then put first, then left alone,
+//! each step on every machine before the next begins, no two machines ever refuse each other ([`KeyStep`]): at most one
+//! step apart, the client has the key that the server has first. Both ends look at the file when they greet, so that
+//! neither has to be started again. What has been greeted stays: a connection ends when its client does, not its key.
 
+use std::ffi::OsString;
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 const KEY_BYTES: usize = 32;
-/// What a key file begins with; then 64 hexadecimal digits and the end of the line.
-const FILE_TAG: &str = "remora-key-1 ";
-const FILE_BYTES: usize = FILE_TAG.len() + 2 * KEY_BYTES + 1;
+/// What a line of a key file begins with; then 64 hexadecimal digits and the end of the line.
+const LINE_TAG: &str = "remora-key-1 ";
+const LINE_BYTES: usize = LINE_TAG.len() + 2 * KEY_BYTES + 1;
+const LINES_MAX: usize = 2;
 /// Permission bits of others than the owner.
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// A key that clients and memory nodes of a cluster share.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; KEY_BYTES]);
+
+/// The keys that an end has: one, or two while the cluster changes its key. Clones share them.
+///
+/// Those of a file are read again when a connection is made and the file is another than before. One that cannot be used
+/// then changes nothing: the last good keys stay, and a warning in the log says why.
+#[derive(Clone)]
+pub struct Keys(Arc<Mutex<State>>);
+
+struct State {
+    pair: Pair,
+    /// `None` if there is nothing to read again.
+    file: Option<Watched>,
+}
+
+/// The file that keys are from.
+struct Watched {
+    path: PathBuf,
+    /// Of the file that has been read.
+    stamp: Stamp,
+    /// What the log has been told since.
+    complaint: Option<KeyError>,
+}
+
+/// Tells one state of a file from another: where it is, how long, changed when. A new mode changes only the last.
+type Stamp = ([u64; 3], [i64; 4]);
+
+/// The keys of one handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pair {
+    /// What a server proves itself with.
+    pub(crate) first: Key,
+    /// What a client takes as well.
+    pub(crate) second: Option<Key>,
+}
+
+/// A step to another key. Every machine takes one before any takes the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyStep {
+    /// A new key becomes the second.
+    Add,
+    /// The second becomes the first.
+    Swap,
+    /// Only the first stays.
+    Drop,
+}
 
 /// A key could not be made, written or read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,7 +84,7 @@ pub enum KeyError {
     #[error("the key file: {0}")]
     File(ErrorKind),
     /// The file is no key file.
-    #[error("not a key file: it must hold one line, `{FILE_TAG}` and 64 hexadecimal digits")]
+    #[error("not a key file: it must hold one line or two, each `{LINE_TAG}` and 64 hexadecimal digits")]
     Format,
     /// Others than its owner may read the file.
     #[error("others may read the key file (mode {mode:03o}): chmod 600 it")]
@@ -38,6 +92,16 @@ pub enum KeyError {
         /// Its permission bits.
         mode: u32,
     },
+    /// There is no second key to put first, or none but the first.
+    #[error("holds one key only: add another first (--add)")]
+    One,
+    /// There is a second key already.
+    #[error("holds two keys already: end that change first (--swap, --drop)")]
+    Two,
+}
+
+fn failed(error: io::Error) -> KeyError {
+    KeyError::File(error.kind())
 }
 
 impl Key {
@@ -48,29 +112,7 @@ impl Key {
 
     /// Writes the key to a new file that only its owner may read. Never overwrites one.
     pub fn write_new(&self, path: &Path) -> Result<(), KeyError> {
-        let mut line = String::with_capacity(FILE_BYTES);
-        line.push_str(FILE_TAG);
-        for byte in self.0 {
-            let _ = write!(line, "{byte:02x}"); // a string takes everything
-        }
-        line.push('\n');
-        let file = |error: std::io::Error| KeyError::File(error.kind());
-        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(file)?;
-        new.write_all(line.as_bytes()).map_err(file)?;
-        new.sync_all().map_err(file)
-    }
-
-    /// Reads a key file. One that others may read is refused: a key that is known to others protects nothing.
-    pub fn read(path: &Path) -> Result<Key, KeyError> {
-        let file = |error: std::io::Error| KeyError::File(error.kind());
-        let opened = File::open(path).map_err(file)?;
-        let mode = opened.metadata().map_err(file)?.mode() & 0o777;
-        if mode & OTHERS != 0 {
-            return Err(KeyError::Exposed { mode });
-        }
-        let mut bytes = Vec::with_capacity(FILE_BYTES + 1);
-        opened.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(file)?;
-        parse(&bytes).ok_or(KeyError::Format)
+        Pair::from(*self).write(create(path)?)
     }
 
     /// A keyed hash of all parts, one after the other.
@@ -81,10 +123,162 @@ impl Key {
     }
 }
 
-fn parse(file: &[u8]) -> Option<Key> {
-    let digits = file.strip_prefix(FILE_TAG.as_bytes())?;
-    let digits = digits.strip_suffix(b"\n").unwrap_or(digits);
-    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+impl Keys {
+    /// Reads a key file. One that others may read is refused: a key that is known to others protects nothing. What is not
+    /// a file (a pipe) is read once.
+    pub fn read(path: &Path) -> Result<Keys, KeyError> {
+        let (pair, metadata) = read(path)?;
+        let file = Watched { path: path.to_owned(), stamp: stamp(&metadata), complaint: None };
+        Ok(Keys::new(pair, metadata.is_file().then_some(file)))
+    }
+
+    /// Has a key file take a step. The new file takes the place of the old one at once and as a whole, whatever happens;
+    /// until then it lies beside it, as `FILE.new`, and keeps out others who try the same ([`ErrorKind::AlreadyExists`]).
+    pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
+        let path = fs::canonicalize(path).map_err(failed)?;
+        let mut beside = OsString::from(&path);
+        beside.push(".new");
+        let new = create(Path::new(&beside))?;
+        let stepped = replace(&path, step, new, Path::new(&beside));
+        if stepped.is_err() {
+            let _ = fs::remove_file(&beside); // it may have become the file
+        }
+        stepped
+    }
+
+    fn new(pair: Pair, file: Option<Watched>) -> Keys {
+        Keys(Arc::new(Mutex::new(State { pair, file })))
+    }
+
+    /// The keys as they are now, for one handshake from its beginning to its end.
+    pub(crate) fn now(&self) -> Pair {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { pair, file: Some(file) } = &mut *state else { return state.pair };
+        match file.read_again() {
+            Ok(changed) => {
+                file.complaint = None;
+                if let Some(changed) = changed {
+                    let keys = 1 + usize::from(changed.second.is_some());
+                    tracing::info!(file = %file.path.display(), keys, "the key file has been read again");
+                    *pair = changed;
+                }
+            }
+            // It is tried again each time: what failed may have been the system.
+            Err(error) => {
+                if file.complaint.replace(error) != Some(error) {
+                    let file = file.path.display();
+                    tracing::warn!(%file, %error, "the key file cannot be used: the keys that it had stay in use");
+                }
+            }
+        }
+        *pair
+    }
+}
+
+/// For keys that do not come from a file: they never change.
+impl From<Key> for Keys {
+    fn from(key: Key) -> Keys {
+        Keys::new(key.into(), None)
+    }
+}
+
+impl Watched {
+    /// What the file holds, if that may be something else than before.
+    fn read_again(&mut self) -> Result<Option<Pair>, KeyError> {
+        let now = fs::metadata(&self.path).map_err(failed)?;
+        if stamp(&now) == self.stamp {
+            return Ok(None);
+        }
+        if !now.is_file() {
+            return Err(KeyError::Format); // and whoever opens a pipe may wait for ever
+        }
+        let (pair, metadata) = read(&self.path)?;
+        self.stamp = stamp(&metadata);
+        Ok(Some(pair))
+    }
+}
+
+impl Pair {
+    /// The key that is looked for, if it is among them.
+    pub(crate) fn find(&self, is_it: impl Fn(&Key) -> bool) -> Option<Key> {
+        [Some(self.first), self.second].into_iter().flatten().find(is_it)
+    }
+
+    fn stepped(self, step: KeyStep) -> Result<Pair, KeyError> {
+        match (step, self.second) {
+            (KeyStep::Add, None) => Ok(Pair { second: Some(Key::generate()?), ..self }),
+            (KeyStep::Add, Some(_)) => Err(KeyError::Two),
+            (KeyStep::Swap, Some(second)) => Ok(Pair { first: second, second: Some(self.first) }),
+            (KeyStep::Drop, Some(_)) => Ok(Pair { second: None, ..self }),
+            (KeyStep::Swap | KeyStep::Drop, None) => Err(KeyError::One),
+        }
+    }
+
+    fn write(self, mut file: File) -> Result<(), KeyError> {
+        let mut lines = String::with_capacity(LINES_MAX * LINE_BYTES);
+        for key in [Some(self.first), self.second].into_iter().flatten() {
+            lines.push_str(LINE_TAG);
+            for byte in key.0 {
+                let _ = write!(lines, "{byte:02x}"); // a string takes everything
+            }
+            lines.push('\n');
+        }
+        file.write_all(lines.as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)
+    }
+}
+
+impl From<Key> for Pair {
+    fn from(first: Key) -> Pair {
+        Pair { first, second: None }
+    }
+}
+
+/// A new file that only its owner may read.
+fn create(path: &Path) -> Result<File, KeyError> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)
+}
+
+fn read(path: &Path) -> Result<(Pair, Metadata), KeyError> {
+    let opened = File::open(path).map_err(failed)?;
+    // Before the contents: what is written meanwhile is seen as a change the next time.
+    let metadata = opened.metadata().map_err(failed)?;
+    let mode = metadata.mode() & 0o777;
+    if mode & OTHERS != 0 {
+        return Err(KeyError::Exposed { mode });
+    }
+    let mut bytes = Vec::with_capacity(LINES_MAX * LINE_BYTES + 1);
+    opened.take((LINES_MAX * LINE_BYTES) as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    Ok((parse(&bytes).ok_or(KeyError::Format)?, metadata))
+}
+
+/// Writes what a file holds after a step into a new one, and puts that in its place.
+fn replace(path: &Path, step: KeyStep, new: File, beside: &Path) -> Result<(), KeyError> {
+    let (pair, old) = read(path)?;
+    if new.metadata().map_err(failed)?.uid() != old.uid() {
+        fchown(&new, Some(old.uid()), None).map_err(failed)?; // who could read it still can
+    }
+    pair.stepped(step)?.write(new)?;
+    fs::rename(beside, path).map_err(failed)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+fn stamp(file: &Metadata) -> Stamp {
+    ([file.dev(), file.ino(), file.len()], [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()])
+}
+
+fn parse(file: &[u8]) -> Option<Pair> {
+    let mut lines = file.strip_suffix(b"\n").unwrap_or(file).split(|byte| *byte == b'\n').map(parse_line);
+    match (lines.next()?, lines.next(), lines.next()) {
+        (Some(first), None, None) => Some(first.into()),
+        (Some(first), Some(Some(second)), None) => Some(Pair { first, second: Some(second) }),
+        _ => None,
+    }
+}
+
+fn parse_line(line: &[u8]) -> Option<Key> {
+    let (pairs, []) = line.strip_prefix(LINE_TAG.as_bytes())?.as_chunks::<2>() else { return None };
     let mut key = [0; KEY_BYTES];
     if pairs.len() != KEY_BYTES {
         return None;
@@ -109,3 +303,13 @@ impl fmt::Debug for Key {
         f.write_str("Key(..)")
     }
 }
+
+/// Nor are several.
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -39,10 +39,10 @@ struct LocalNode {
 }
 
 impl Loopback {
-    /// Starts a server for each node, with regions of the given sizes in bytes; all with the clients' key and RDMA device.
+    /// Starts a server for each node, with regions of the given sizes in bytes; all with the clients' keys and RDMA device.
     pub fn new(nodes: &[Vec<usize>], options: TcpOptions) -> Result<Loopback, LoopbackError> {
-        let (key, rdma) = (options.key.clone(), options.rdma.clone());
-        let servers = ServerOptions { key, rdma, ..ServerOptions::default() };
+        let (keys, rdma) = (options.keys.clone(), options.rdma.clone());
+        let servers = ServerOptions { keys, rdma, ..ServerOptions::default() };
         Loopback::with_servers(nodes, &servers, options)
     }
 

@@ -16,7 +16,7 @@ use crate::shm::{Memory, execute_verb, monotonic_ns};
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
-use crate::tcp::key::{self, Key};
+use crate::tcp::key::{self, Key, Keys};
 use crate::transport::{ClientId, Nanos};
 use crate::verbs::{Exports, Queue};
 
@@ -87,7 +87,7 @@ impl Counters {
 #[derive(Debug)]
 pub(crate) struct Node {
     memory: Arc<Memory>,
-    key: Option<Key>,
+    keys: Option<Keys>,
     connections_max: u64,
     counters: Arc<Counters>,
     since: Nanos,
@@ -109,7 +109,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(
         memory: Arc<Memory>,
-        key: Option<Key>,
+        keys: Option<Keys>,
         connections_max: usize,
         counters: Arc<Counters>,
         exports: Option<Exports>,
@@ -119,7 +119,7 @@ impl Node {
             exports,
             queues: 0,
             memory,
-            key,
+            keys,
             connections_max: connections_max as u64,
             counters,
             since: monotonic_ns(),
@@ -135,8 +135,9 @@ impl Node {
         self.connections_max as usize
     }
 
-    pub(crate) fn key(&self) -> Option<&Key> {
-        self.key.as_ref()
+    /// The key to prove to a client that has come now.
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.keys.as_ref().map(|keys| keys.now().first)
     }
 
     /// Our hello to a new connection. `None` if the system gives no nonce.
@@ -145,7 +146,7 @@ impl Node {
         let regions =
             (0..REGIONS_PER_NODE_MAX as u16).map_while(|region| self.memory.region(NodeId(0), RegionId(region)));
         let bytes: Vec<u64> = regions.map(|region| region.bytes()).collect();
-        Some(ServerHello::new(&bytes, self.key.is_some(), nonce))
+        Some(ServerHello::new(&bytes, self.keys.is_some(), nonce))
     }
 
     /// Whether one that has proved himself may come in.

@@ -22,7 +22,7 @@ use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_n
 use crate::shm::{Memory, monotonic_ns};
 use crate::tcp::buffer::{Outbox, Receiver};
 use crate::tcp::connection::{Connection, Turn};
-use crate::tcp::key::Key;
+use crate::tcp::key::Keys;
 use crate::tcp::node::{Counters, Node, NodeStatus, count};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stream::Stream;
@@ -48,8 +48,8 @@ const ACCEPT_PAUSE_NS: Nanos = 100_000_000;
 /// How a server is to be.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Clients must have it too.
-    pub key: Option<Key>,
+    /// Clients must have the first of them too.
+    pub keys: Option<Keys>,
     /// What it proves by who it is: with it, it talks TLS only.
     pub tls: Option<ServerTls>,
     /// Serve everybody who reaches the address, though there is no key.
@@ -62,7 +62,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { key: None, tls: None, insecure: false, rdma: None, connections_max: CONNECTIONS_MAX }
+        ServerOptions { keys: None, tls: None, insecure: false, rdma: None, connections_max: CONNECTIONS_MAX }
     }
 }
 
@@ -162,7 +162,7 @@ impl Server {
     ) -> Result<Server, ServerError> {
         let listener = TcpListener::bind(address).map_err(cannot("bind the address"))?;
         let bound = listener.local_addr().map_err(cannot("bind the address"))?;
-        if options.key.is_none() && !options.insecure && !bound.ip().is_loopback() {
+        if options.keys.is_none() && !options.insecure && !bound.ip().is_loopback() {
             return Err(ServerError::NoKey(bound));
         }
         listener.set_nonblocking(true).map_err(cannot("listen"))?;
@@ -184,7 +184,7 @@ impl Server {
             listener,
             poller,
             tls: options.tls,
-            node: Node::new(memory, options.key, options.connections_max, counters, exports),
+            node: Node::new(memory, options.keys, options.connections_max, counters, exports),
             receiver: Receiver::new(),
             spare: Outbox::default(),
             connections: Vec::new(),

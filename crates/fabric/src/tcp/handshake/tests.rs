@@ -9,28 +9,32 @@ fn hellos(client_nonce: u8, server_nonce: u8) -> (ClientHello, ServerHello) {
 fn a_proof_holds_for_its_role_its_nonces_and_its_key_only() {
     let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
     let (client, server) = hellos(1, 2);
-    let proof = client_proof(Some(&key), &client, &server);
-    assert!(check_client(Some(&key), &client, &server, &proof));
-    assert!(!check_client(Some(&other), &client, &server, &proof));
-    assert!(!check_client(Some(&key), &client, &server, &server_proof(Some(&key), &client, &server)), "a reflection");
+    let proof = client_proof(Some(key), &client, &server);
+    assert!(check_client(Some(key), &client, &server, &proof));
+    assert!(!check_client(Some(other), &client, &server, &proof));
+    assert!(!check_client(Some(key), &client, &server, &server_proof(Some(key), &client, &server)), "a reflection");
     for (client_nonce, server_nonce) in [(1, 3), (3, 2)] {
         let (client, server) = hellos(client_nonce, server_nonce);
-        assert!(!check_client(Some(&key), &client, &server, &proof), "a replay");
+        assert!(!check_client(Some(key), &client, &server, &proof), "a replay");
     }
     let impostor = ClientHello::new(Purpose::Verbs(ClientId(6)), true, [1; 32]);
-    assert!(!check_client(Some(&key), &impostor, &server, &proof), "another client's proof");
+    assert!(!check_client(Some(key), &impostor, &server, &proof), "another client's proof");
     for byte in 0..32 {
         let mut bent = proof;
         bent[byte] ^= 1;
-        assert!(!check_client(Some(&key), &client, &server, &bent));
+        assert!(!check_client(Some(key), &client, &server, &bent));
     }
 
-    let proof = server_proof(Some(&key), &client, &server);
-    assert_eq!(check_server(Some(&key), &client, &server, &proof), Ok(()));
-    assert_eq!(check_server(Some(&other), &client, &server, &proof), Err(Refusal::WrongKey));
+    let proof = server_proof(Some(key), &client, &server);
+    assert_eq!(check_server(Some(key.into()), &client, &server, &proof), Ok(Some(key)));
+    for (first, second) in [(key, other), (other, key)] {
+        let two = Some(Pair { first, second: Some(second) });
+        assert_eq!(check_server(two, &client, &server, &proof), Ok(Some(key)), "the one that fits");
+    }
+    assert_eq!(check_server(Some(other.into()), &client, &server, &proof), Err(Refusal::WrongKey));
     assert_eq!(check_server(None, &client, &server, &proof), Err(Refusal::KeyNeeded));
     let keyless = ServerHello::new(&[4096, 64], false, [2; 32]);
-    assert_eq!(check_server(Some(&key), &client, &keyless, &proof), Err(Refusal::NoKey));
+    assert_eq!(check_server(Some(key.into()), &client, &keyless, &proof), Err(Refusal::NoKey));
 }
 
 #[test]
