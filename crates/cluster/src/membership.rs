@@ -69,7 +69,7 @@ struct Change {
 
 /// A client cannot join while the epoch changes: it is to try again soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("memory nodes have been lost, and the epoch is changing: try again")]
+#[error("memory nodes have been lost or taken in, and the epoch is changing: try again")]
 pub struct EpochChanging;
 
 /// What a conductor has to do, see `remora_txn::recovery::fail_over`.

@@ -133,7 +133,10 @@ impl Client {
             }
             keeper.until_next_epoch(&life.admin).await;
             while let Err(error) = self.reincarnate(&life).await {
-                tracing::warn!(%error, "a client cannot come back yet");
+                match error {
+                    OpenError::Memory(MemoryError::EpochChanging) => {}
+                    error => tracing::warn!(%error, "a client cannot come back yet"),
+                }
                 keeper.pause(&life.admin).await;
             }
         }

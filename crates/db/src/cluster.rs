@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use remora_cluster::{Configuration, InMemory};
+use remora_cluster::{Configuration, EpochChanging, InMemory};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
@@ -303,6 +303,10 @@ impl Cluster {
         self.follow_nodes()?;
         let live = NodeSet::first(self.memory_nodes()).without(lost);
         let metadata = metadata::read(lane, live.leader()).await?;
+        if metadata.epoch != epoch {
+            // That of the next one, which is about to begin, and may have other nodes.
+            return Err(MemoryError::EpochChanging.into());
+        }
         // What changes the catalog of processes of their own had its access taken away, too.
         if self.inner.remote.is_some() {
             let lease = u64::MAX / 2;
@@ -734,8 +738,8 @@ pub(crate) fn join(
 ) -> Result<(), MemoryError> {
     let process = configuration.process();
     let joined = configuration.change(|membership| membership.join(incarnation, epoch, lease, process));
-    let refused = |error: &dyn fmt::Display| MemoryError::Configuration(error.to_string());
-    joined.map_err(|error| refused(&error))?.map_err(|error| refused(&error))
+    let joined = joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+    joined.map_err(|EpochChanging| MemoryError::EpochChanging)
 }
 
 fn check(options: &ClusterOptions) -> Result<(), MemoryError> {

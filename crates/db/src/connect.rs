@@ -244,7 +244,11 @@ impl Cluster {
                     None => Ok(()),
                 };
                 let admin = Registration::connect_announced(lane, live, 0, announce).await?;
-                Ok((admin, metadata::read(lane, live.leader()).await?, lost))
+                let metadata = metadata::read(lane, live.leader()).await?;
+                if configuration.is_some() && metadata.epoch != epoch {
+                    return Err(MemoryError::EpochChanging);
+                }
+                Ok((admin, metadata, lost))
             });
             connected.map_err(MemoryError::from).and_then(|connected| connected).map_err(|error| blame(&nodes, error))
         })?;

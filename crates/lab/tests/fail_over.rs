@@ -217,6 +217,18 @@ fn survives(load: Load) {
     }
 }
 
+/// Seed 59: a client came into an epoch while the next one was already published, with the nodes of the one and the places of
+/// the other.
+#[test]
+fn who_enters_an_epoch_has_its_nodes() {
+    let faults = ["fail", "crash", "delay"].map(String::from);
+    let farm = Protocol::named("farm").expect("a preset");
+    let case = Case { transactions: 300, ..Case::new(59, Load::SmallBank, farm, &faults) };
+    if let Err(what) = run(&case) {
+        panic!("{what}\n{}", case.command());
+    }
+}
+
 #[test]
 fn money_survives() {
     survives(Load::SmallBank);

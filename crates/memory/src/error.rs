@@ -35,6 +35,9 @@ pub enum MemoryError {
         /// The unknown feature bits.
         unknown: u64,
     },
+    /// The next epoch is about to begin: what is done in this one comes too late.
+    #[error("memory nodes have been lost or taken in, and the epoch is changing: try again")]
+    EpochChanging,
     /// The configuration, which says who is alive, cannot be used.
     #[error("{0}")]
     Configuration(String),
