@@ -164,7 +164,7 @@ impl Client {
 fn begin(
     cluster: &Cluster,
     worker: &remora_fabric::Worker,
-    registration: Registration,
+    (registration, epoch): (Registration, u64),
     yields: bool,
     lane: &mut Lanes<'_>,
 ) -> Result<Life, MemoryError> {
@@ -176,7 +176,7 @@ fn begin(
     let keeper = cluster.configuration().cloned();
     let keeper =
         keeper.map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
-    let config = SessionConfig { protocol: cluster.protocol(), epoch: cluster.epoch(), sequence };
+    let config = SessionConfig { protocol: cluster.protocol(), epoch, sequence };
     Ok(Life { registration, endpoint, admin, keeper, config })
 }
 

@@ -272,14 +272,16 @@ impl Cluster {
         if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
     }
 
-    /// Registers a client, whom the configuration knows before it takes anything.
-    pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<Registration, MemoryError> {
+    /// Registers a client, whom the configuration knows before it takes anything; and the epoch that it is of.
+    pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<(Registration, u64), MemoryError> {
+        // The epoch first: if another one is entered meanwhile, this one is refused, whichever nodes go with it.
+        let epoch = self.epoch();
+        let nodes = self.live_nodes();
         let announce = |incarnation| {
             let Some(configuration) = &self.configuration else { return Ok(()) };
-            let (epoch, lease) = (self.epoch(), self.lease_ns().unwrap_or(u64::MAX / 2));
-            join(configuration, incarnation, epoch, lease)
+            join(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2))
         };
-        Registration::connect_announced(lane, self.live_nodes(), lanes, announce).await
+        Ok((Registration::connect_announced(lane, nodes, lanes, announce).await?, epoch))
     }
 
     /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are now. Who comes while

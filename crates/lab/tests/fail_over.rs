@@ -217,8 +217,7 @@ fn survives(load: Load) {
     }
 }
 
-/// Seed 59: a client came into an epoch while the next one was already published, with the nodes of the one and the places of
-/// the other.
+/// Seed 59: a client came with the nodes of one epoch, and was told to be one of the next, which another had entered meanwhile.
 #[test]
 fn who_enters_an_epoch_has_its_nodes() {
     let faults = ["fail", "crash", "delay"].map(String::from);
