@@ -37,15 +37,15 @@ fn goes_on(protocol: &str) {
         "bench smallbank {meet} --protocol {protocol} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger \
          --report - --history-durable"
     );
-    let client = |which: &str, seconds: u32| {
+    let client = |which: &str| {
         let history = fresh(&name(&format!("{which}.jsonl")));
-        let options = format!("{bank} --accounts 200 --seconds {seconds} --history {}", history.display());
+        let options = format!("{bank} --accounts 200 --seconds 600 --history {}", history.display());
         (Process::start(&name(which), &words(&options)), history)
     };
-    let mut clients = vec![client("one", 12)];
+    let mut clients = vec![client("one")];
     let (first, history) = &mut clients[0];
     first.wait_until("commits", |_| committed_so_far(history) > 100);
-    clients.push(client("other", 12));
+    clients.push(client("other"));
 
     let goes_on = |clients: &mut [(Process, PathBuf)]| {
         for (client, history) in clients {
@@ -58,15 +58,16 @@ fn goes_on(protocol: &str) {
     nodes[0].process.kill();
     goes_on(&mut clients);
     controllers[0].kill();
-    // It has lost its memory, and nobody asks it for any.
+    // It has lost its memory, and is given copies of what the others have.
     nodes[0] = Node::start(&name("back"), &format!("--listen {leader} --size 64MiB"));
-    clients.push(client("late", 8));
+    clients.push(client("late"));
     goes_on(&mut clients);
     nodes[1].process.kill();
     goes_on(&mut clients);
 
     let mut checking = vec!["check".to_owned(), "--crashed".to_owned()];
     for (client, history) in &mut clients {
+        client.signal(Signal::TERM);
         let ended = client.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.errors);
         checking.push(history.display().to_string());

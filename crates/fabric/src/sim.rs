@@ -343,6 +343,12 @@ impl Sim {
         self.world().faults.waiting()
     }
 
+    /// Those of them that wait for somebody to reach a probe.
+    #[must_use]
+    pub fn waiting_for(&self, probe: &str) -> usize {
+        self.world().faults.waiting_for(probe)
+    }
+
     /// How often each probe was reached.
     #[must_use]
     pub fn reached(&self) -> BTreeMap<&'static str, u64> {

@@ -382,6 +382,15 @@ pub fn incarnation(word: u64) -> u16 {
     (word >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
 }
 
+/// Whether a pair's first word was there before this other one, as serial numbers compare: half of the range is ahead of
+/// each. The 0 of a pair that has had nothing, as where a replica has just begun to join, was there before all.
+#[inline]
+#[must_use]
+pub fn is_earlier(word: u64, than: u64) -> bool {
+    let ahead = incarnation(word).wrapping_sub(incarnation(than)) & INCARNATION_MASK;
+    than != 0 && (word == 0 || ahead >= 1 << (INCARNATION_MASK.count_ones() - 1))
+}
+
 #[inline]
 fn pack(code: u64, incarnation: u16, offset: u64) -> u64 {
     code << TYPE_SHIFT | u64::from(incarnation & INCARNATION_MASK) << INCARNATION_SHIFT | offset & OFFSET_MASK

@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::WORD_BYTES;
-use remora_sync::{INCARNATION_MASK, Version};
+use remora_sync::Version;
 
 use crate::cluster_hash::{
-    Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, incarnation, is_empty, is_entry,
+    Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, is_earlier, is_empty, is_entry,
     linked_bucket, offset,
 };
 
@@ -59,7 +59,8 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     };
     match *patch {
         Patch::Entry { entry, key, .. } => {
-            if is_due(entry, first.load(Ordering::Acquire)) {
+            // The same once more: an applier that was killed may have left it without its key word.
+            if !is_earlier(entry, first.load(Ordering::Acquire)) {
                 second.store(key, Ordering::Release);
                 first.store(entry, Ordering::Release);
             }
@@ -84,17 +85,10 @@ pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
     }
 }
 
-/// Whether an entry is later than what a pair has, as serial numbers compare; or the same, which an applier that was
-/// killed may have left without its key word.
-fn is_due(entry: u64, current: u64) -> bool {
-    // Half of the range is ahead of what was there; nothing was, where a replica has just begun to join.
-    current == 0
-        || incarnation(entry).wrapping_sub(incarnation(current)) & INCARNATION_MASK
-            < 1 << (INCARNATION_MASK.count_ones() - 1)
-}
-
 #[cfg(test)]
 mod tests {
+    use remora_sync::INCARNATION_MASK;
+
     use super::*;
     use crate::cluster_hash::{link_word, linked_over, unlinked};
     use proptest::prelude::*;

@@ -34,12 +34,9 @@ use std::time::Duration;
 
 use ranges::Ranges;
 use registers::Registers;
-use remora::floors::memory::{Discipline, ShardPlacement, node};
+use remora::floors::memory::{Discipline, ShardPlacement, metadata, node};
 use remora::floors::txn::mutant::{self, Mutant};
-use remora::{
-    Cluster, ClusterOptions, Controller, Error, Inspection, Observer, Outcome, Protocol, Session,
-    Standing,
-};
+use remora::{Cluster, ClusterOptions, Controller, Error, Inspection, Observer, Outcome, Protocol, Session, Standing};
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
 use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
@@ -697,7 +694,7 @@ struct Memory<'c> {
     sim: &'c Sim,
     cluster: &'c Cluster,
     nodes: Nodes,
-    /// Since when those have been down that are not back.
+    /// Since when those have been down that are to come back.
     failed: RefCell<BTreeMap<NodeId, Nanos>>,
 }
 
@@ -724,10 +721,17 @@ impl Memory<'_> {
     /// can have.
     fn is_whole(&self) -> bool {
         let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.failures > 0) else { return true };
+        if !self.failed.borrow().is_empty() {
+            return false;
+        }
         let looked = configuration.look(|membership| (membership.is_changing(), membership.lost()));
         let Ok((false, lost)) = looked else { return false };
         let all = NodeSet::first(self.nodes.count);
-        let settled = |node: NodeId| lost.has(node) != self.sim.answers(node);
+        // One that has come back has nothing until it is taken in, be it that nobody had missed it yet.
+        let has_catalog = |node| {
+            self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
+        };
+        let settled = |node: NodeId| lost.has(node) != (self.sim.answers(node) && has_catalog(node));
         let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
         let shards = self.cluster.catalog().shards;
         let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;
@@ -786,7 +790,8 @@ fn play(
     let calm_from = Cell::new(None);
     let is_over = |now: Nanos| {
         memory.tend();
-        if sim.waiting() == 0 && calm_from.get().is_none() {
+        // A node that had nothing is lost without a copy being made.
+        if sim.waiting() == sim.waiting_for(probes::COPIES) && calm_from.get().is_none() {
             let stalled = case.faults.iter().any(|fault| fault == "stall");
             calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
         }

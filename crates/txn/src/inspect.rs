@@ -72,6 +72,7 @@ pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRe
                 let lines = primary.chunks(8).zip(done.words(of_backup).chunks(8));
                 for (at, (ours, theirs)) in (offset..).step_by(LINE_BYTES).zip(lines) {
                     if ours != theirs && !only_an_unused_link(lane, table, shard, at, (ours, theirs)).await? {
+                        tracing::debug!(shard, at, primary = ?ours, ?backup, holds = ?theirs, "a line differs");
                         found.differing_lines += 1;
                     }
                 }

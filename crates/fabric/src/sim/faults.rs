@@ -120,6 +120,10 @@ impl Faults {
         self.planned.len() + self.due.iter().flatten().count()
     }
 
+    pub(super) fn waiting_for(&self, probe: &str) -> usize {
+        self.planned.iter().filter(|planned| planned.probe == probe).count()
+    }
+
     pub(super) fn due(&mut self, index: usize) -> Option<Happening> {
         self.due.get_mut(index)?.take()
     }

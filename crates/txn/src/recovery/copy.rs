@@ -12,8 +12,8 @@
 //!
 //! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the only writer of the replica:
 //!    what is copied comes as an entry, and an entry of a transaction may come before it or behind it.
-//! 2. *Nothing that is not committed.* A slot that is prepared, and what links it, is looked at again until it is not. A
-//!    bucket counts if it is the same before and after the slots that it links have been looked at.
+//! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not; an entry of the index
+//!    counts if the slot that it links is there, in that incarnation, after it.
 //! 3. *Under the lock*, where clients write in place: no commit of the record is between its first replica and its last.
 
 use std::collections::VecDeque;
@@ -21,7 +21,8 @@ use std::collections::VecDeque;
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::{LINE_BYTES, Lane, Nanos, NodeId, WORD_BYTES, probes};
 use remora_index::cluster_hash::{
-    BUCKET_BYTES, BUCKET_SLOTS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD, is_entry, offset,
+    BUCKET_BYTES, BUCKET_SLOTS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD, incarnation as index_incarnation,
+    is_earlier, is_entry, offset,
 };
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
@@ -35,6 +36,13 @@ use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
 const AGAIN_PAUSE: Nanos = 20_000;
 /// How often the copy of something is compared until it is given up: for two seconds, at least.
 const COMPARISONS: usize = 100_000;
+
+/// Buckets in a round: with seven pairs each, all of whose slots are looked at in one.
+const BUCKETS: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
+
+fn pairs(bucket: &[u64]) -> impl Iterator<Item = &[u64]> {
+    bucket.chunks(2).take(BUCKET_SLOTS)
+}
 
 /// Who copies.
 pub struct Copier<'c> {
@@ -70,7 +78,8 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
     let buckets = shard.geometry.buckets + used[HEADER_INDIRECT_WORD].min(shard.geometry.indirect);
     copier.copy_buckets(&shard, id, from, buckets).await?;
     copier.until_applied().await?;
-    copier.compare(&shard, id, from, joining, &places).await
+    copier.compare(&shard, id, from, joining, &places).await?;
+    copier.compare_buckets(&shard, id, from, joining, buckets).await
 }
 
 /// Gives a replica that has everything the part of its primary's header that no transaction writes, by which it will allocate
@@ -176,28 +185,24 @@ impl Copier<'_> {
         from: &Replica,
         buckets: u64,
     ) -> Result<(), MemoryError> {
-        /// With seven pairs each, all of whose slots are looked at in one round.
-        const BATCH: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
         let geometry = &shard.geometry;
         let mut left: VecDeque<u64> = (0..buckets).collect();
         while !left.is_empty() {
-            let batch: Vec<u64> = left.drain(..BATCH.min(left.len())).collect();
-            let before = self.buckets(shard, from, &batch).await?;
-            let prepared = self.prepared(shard, from, &before).await?;
-            let after = self.buckets(shard, from, &batch).await?;
-            let (mut patches, mut not_yet) = (Vec::new(), 0);
-            for (number, (before, after)) in batch.iter().zip(before.iter().zip(&after)) {
-                if before != after || before.chunks(2).take(BUCKET_SLOTS).any(|pair| prepared.contains(&pair[0])) {
+            let batch: Vec<u64> = left.drain(..BUCKETS.min(left.len())).collect();
+            let found = self.committed(shard, from, &batch).await?;
+            let mut patches = Vec::new();
+            let mut not_yet = 0;
+            for (number, bucket) in batch.iter().zip(found) {
+                let Some(bucket) = bucket else {
                     left.push_back(*number);
                     not_yet += 1;
                     continue;
-                }
-                let pairs = before.chunks(2).take(BUCKET_SLOTS).enumerate().filter(|(_, pair)| pair[0] != 0);
-                for (slot, pair) in pairs {
+                };
+                for (slot, pair) in pairs(&bucket).enumerate().filter(|(_, pair)| pair[0] != 0) {
                     patches.extend([geometry.pair_at(*number, slot), pair[0], pair[1]]);
                 }
-                if before[LINK_WORD] != 0 {
-                    patches.extend([geometry.link_at(*number), before[LINK_WORD], 0]);
+                if bucket[LINK_WORD] != 0 {
+                    patches.extend([geometry.link_at(*number), bucket[LINK_WORD], 0]);
                 }
             }
             if !patches.is_empty() {
@@ -212,6 +217,45 @@ impl Copier<'_> {
         Ok(())
     }
 
+    /// Looks at every bucket of both: what is committed in the copy must be at the joining replica, or something later.
+    async fn compare_buckets(
+        &mut self,
+        shard: &Shard<'_>,
+        id: ShardId,
+        from: &Replica,
+        joining: &Replica,
+        buckets: u64,
+    ) -> Result<(), MemoryError> {
+        let mut left: VecDeque<u64> = (0..buckets).collect();
+        let mut again = 0;
+        while !left.is_empty() {
+            let batch: Vec<u64> = left.drain(..BUCKETS.min(left.len())).collect();
+            let wanted = self.committed(shard, from, &batch).await?;
+            let joined = self.buckets(shard, joining, &batch).await?;
+            let mut agree = 0;
+            for (number, (wanted, joined)) in batch.iter().zip(wanted.iter().zip(&joined)) {
+                let is_there = |wanted: &Vec<u64>| {
+                    pairs(wanted).zip(pairs(joined)).all(|(wanted, joined)| !is_earlier(joined[0], wanted[0]))
+                };
+                if wanted.as_ref().is_some_and(is_there) {
+                    agree += 1;
+                } else {
+                    left.push_back(*number);
+                }
+            }
+            if agree == 0 {
+                again += 1;
+                if again > COMPARISONS {
+                    tracing::error!(?id, node = %joining.node, ?batch, "a joining replica's index is not what it is a copy of");
+                    return Err(MemoryError::Differs { shard: id, node: joining.node });
+                }
+                self.lane.sleep(AGAIN_PAUSE).await;
+            }
+            self.pace(2 * batch.len() * BUCKET_BYTES).await;
+        }
+        Ok(())
+    }
+
     async fn buckets(&self, shard: &Shard<'_>, from: &Replica, numbers: &[u64]) -> Result<Vec<Vec<u64>>, MemoryError> {
         let mut round = self.lane.round();
         let address = |number: &u64| from.address(shard.geometry.bucket_at(*number));
@@ -220,20 +264,28 @@ impl Copier<'_> {
         Ok(reads.into_iter().map(|read| done.words(read).to_vec()).collect())
     }
 
-    /// Entries of buckets whose slots are prepared.
-    async fn prepared(&self, shard: &Shard<'_>, from: &Replica, buckets: &[Vec<u64>]) -> Result<Vec<u64>, MemoryError> {
-        let pairs = buckets.iter().flat_map(|bucket| bucket.chunks(2).take(BUCKET_SLOTS));
-        let entries: Vec<u64> = pairs.map(|pair| pair[0]).filter(|entry| is_entry(*entry)).collect();
-        let mut round = self.lane.round();
-        let reads: Vec<_> = entries
-            .iter()
-            .map(|entry| round.read(from.address(offset(*entry)), RECORD_HEADER_WORDS * WORD_BYTES))
-            .collect();
-        let done = self.lane.execute(round).await?;
-        let is_prepared = |words: &[u64]| matches!(words.first_chunk().and_then(Life::of), Some(Life::Prepared { .. }));
-        let found = entries.iter().zip(reads).filter(|(_, read)| is_prepared(done.words(*read)));
+    /// Buckets as committed transactions have left them; `None` of one that has an entry of an insert or a delete under way.
+    async fn committed(
+        &self,
+        shard: &Shard<'_>,
+        from: &Replica,
+        numbers: &[u64],
+    ) -> Result<Vec<Option<Vec<u64>>>, MemoryError> {
         debug_assert!(shard.fstore.is_none());
-        Ok(found.map(|(entry, _)| *entry).collect())
+        let buckets = self.buckets(shard, from, numbers).await?;
+        let mut round = self.lane.round();
+        let mut header = |entry: u64| round.read(from.address(offset(entry)), RECORD_HEADER_WORDS * WORD_BYTES);
+        let entries = |bucket| pairs(bucket).map(|pair| pair[0]).filter(|entry| is_entry(*entry));
+        let reads: Vec<Vec<_>> =
+            buckets.iter().map(|bucket| entries(bucket).map(|entry| (entry, header(entry))).collect()).collect();
+        let done = self.lane.execute(round).await?;
+        let is_there = |(entry, read): &(u64, _)| {
+            let life = done.words(*read).first_chunk().and_then(Life::of);
+            // One that was taken back, and linked once more, has the same incarnation as before.
+            matches!(life, Some(Life::Present { incarnation }) if incarnation == index_incarnation(*entry))
+        };
+        let settled: Vec<bool> = reads.iter().map(|reads| reads.iter().all(is_there)).collect();
+        Ok(buckets.into_iter().zip(settled).map(|(bucket, settled)| settled.then_some(bucket)).collect())
     }
 
     /// Sends an entry of records to the joining node.
