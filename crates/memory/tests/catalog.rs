@@ -108,10 +108,15 @@ fn golden_metadata() {
     let space = 388 << 10;
     assert_eq!(shards[..6], [2 << 16, 8192, 0, space, 1, space]);
     assert_eq!(shards[16..22], [2 << 16, 8192, 1, space + 8192, 0, space + 8192]);
-    assert_eq!(Metadata::decode(NODE, &metadata.encode()), Ok(Some(metadata)));
+    assert_eq!(Metadata::decode(NODE, &metadata.encode()).as_ref(), Ok(&Some(metadata.clone())));
+    let mut joining = metadata;
+    joining.shards[0].replicas[1].joining = true;
+    let words = joining.encode();
+    assert_eq!(words[64 + 128..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 1654547911;
+const GOLDEN_CHECKSUM: u32 = 1654533490;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -133,7 +138,7 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2", "format 6"],
+            ["format 2", "format 7"],
         ),
         (
             16,
