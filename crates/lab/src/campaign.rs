@@ -731,7 +731,7 @@ impl Memory<'_> {
         let has_catalog = |node| {
             self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
         };
-        let settled = |node: NodeId| lost.has(node) != (self.sim.answers(node) && has_catalog(node));
+        let settled = |node| if self.sim.answers(node) { has_catalog(node) } else { lost.has(node) };
         let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
         let shards = self.cluster.catalog().shards;
         let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;
