@@ -1,7 +1,7 @@
 //! What all benchmarks of transactions have in common: their options, and one run of a workload. Each has a file of its
 //! own for its options and what it loads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -270,13 +270,28 @@ pub(crate) struct HistoryTo {
 }
 
 impl HistoryTo {
+    /// As it was until it is begun.
+    pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<HistoryTo>, Failure> {
+        let output = OutputFile::open("--history", path)?;
+        Ok(Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }))
+    }
+
+    /// Has it be told of what this process puts back that others had written.
+    pub(crate) fn told_of_rollbacks(self: Arc<HistoryTo>, cluster: &Cluster) -> Cluster {
+        cluster.with_rollbacks_told(Arc::new(move |rollback| {
+            if let Some(file) = self.file() {
+                file.rollback(rollback);
+            }
+        }))
+    }
+
     pub(crate) fn file(&self) -> Option<&Arc<HistoryFile>> {
         let begin = |file| if self.durable { HistoryFile::durable(file) } else { HistoryFile::new(file) };
         self.begun.get_or_init(|| self.output.begin().map(begin)).as_ref().ok()
     }
 
     /// What went wrong, if anything has.
-    fn finish(&self) -> Result<(), Failure> {
+    pub(crate) fn finish(&self) -> Result<(), Failure> {
         match self.begun.get() {
             Some(Ok(file)) => file.finish().map_err(|error| self.output.failure(&error)),
             Some(Err(Failure(why))) => Err(Failure(why.clone())),
@@ -326,10 +341,8 @@ impl Bench {
 
     /// The file of the history, if one is wanted; as it was until then.
     pub(crate) fn open_history(&mut self) -> Result<(), Failure> {
-        let path = self.run.history.as_deref();
-        let output = path.map(|path| OutputFile::open("--history", path)).transpose()?;
-        let durable = self.run.history_durable;
-        self.history = output.map(|output| Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }));
+        let run = &self.run;
+        self.history = run.history.as_deref().map(|path| HistoryTo::open(path, run.history_durable)).transpose()?;
         Ok(())
     }
 

@@ -146,14 +146,7 @@ impl Bench {
                 Ok(cluster) => {
                     let cluster = match &self.history {
                         None => cluster,
-                        Some(history) => {
-                            let history = history.clone();
-                            cluster.with_rollbacks_told(Arc::new(move |rollback| {
-                                if let Some(file) = history.file() {
-                                    file.rollback(rollback);
-                                }
-                            }))
-                        }
+                        Some(history) => history.clone().told_of_rollbacks(&cluster),
                     };
                     return self.run.leased(cluster);
                 }

@@ -1,11 +1,13 @@
 //! `remora controller`: looks after memory nodes until it is told to stop.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::bench::HistoryTo;
 use crate::connected::stop_on_signals;
 use crate::meet::MeetArgs;
 use crate::{Failure, Verdict, output};
@@ -15,7 +17,8 @@ use crate::{Failure, Verdict, output};
   remora controller --connect 10.0.0.7:7000,10.0.0.8:7000,10.0.0.9:7000 --configuration /var/lib/remora/bank
 
 A memory node that does not answer is lost: the cluster goes on without it, in a new epoch, with the copies that the others
-have, and makes new copies at nodes that have room. One that comes back with nothing is taken in again. Several controllers may run at once; one acts, and another takes its place when it dies.
+have, and makes new copies at nodes that have room. One that comes back with nothing is taken in again. Several controllers
+may run at once; one acts, and another takes its place when it dies.
 
 Prints one line when it is ready; SIGTERM and SIGINT stop it. Exit status: 0 stopped, 2 it cannot do its work.")]
 pub(crate) struct ControllerOptions {
@@ -30,11 +33,20 @@ pub(crate) struct ControllerOptions {
     /// Copy at most so many megabytes a second, where copies are made of what was lost.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     copy_mb: Option<u64>,
+    /// Write the writes of ended clients that this controller puts back, as JSON lines: for `remora check`, together with the
+    /// clients' histories.
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
 }
 
 pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
     let cluster = options.meet.connect(Some(Duration::from_millis(options.patience_ms)))?;
+    let history = options.history.as_deref().map(|path| HistoryTo::open(path, true)).transpose()?;
+    let cluster = match &history {
+        None => cluster,
+        Some(history) => history.clone().told_of_rollbacks(&cluster),
+    };
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));
     let rate = options.copy_mb.map(|megabytes| megabytes * 1_000_000);
     let begin = || cluster.controller().map(|controller| controller.with_copy_rate(rate));
@@ -56,5 +68,6 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
             }
         }
     }
+    history.map_or(Ok(()), |history| history.finish())?;
     Ok(Verdict::Sound)
 }

@@ -27,10 +27,13 @@ fn goes_on(protocol: &str) {
     let (mut nodes, connect) = listen(&name("node"), 3);
     let configuration = fresh(&name("configuration"));
     let meet = format!("--connect {connect} --configuration {}", configuration.display());
+    let mut put_back = Vec::new();
     let mut controllers = ["first", "second"].map(|which| {
-        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
+        let history = fresh(&name(&format!("{which}.jsonl")));
+        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500 --history {}", history.display());
         let mut controller = Process::start(&name(which), &words(&controller));
         controller.wait_until("ready", |process| process.output().ends_with('\n'));
+        put_back.push(history);
         controller
     });
     let bank = format!(
@@ -66,6 +69,7 @@ fn goes_on(protocol: &str) {
     goes_on(&mut clients);
 
     let mut checking = vec!["check".to_owned(), "--crashed".to_owned()];
+    checking.extend(put_back.iter().filter(|history| history.exists()).map(|history| history.display().to_string()));
     for (client, history) in &mut clients {
         client.signal(Signal::TERM);
         let ended = client.wait();
@@ -109,7 +113,8 @@ fn copies_are_restored(protocol: &str) {
     let name = |what: &str| format!("copied-{protocol}-{what}");
     let (mut nodes, connect) = listen(&name("node"), 4);
     let meet = format!("--connect {connect} --configuration {}", fresh(&name("configuration")).display());
-    let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
+    let put_back = fresh(&name("controller.jsonl"));
+    let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500 --history {}", put_back.display());
     let mut controller = Process::start(&name("controller"), &words(&controller));
     controller.wait_until("ready", |process| process.output().ends_with('\n'));
     let history = fresh(&name("client.jsonl"));
@@ -151,7 +156,9 @@ fn copies_are_restored(protocol: &str) {
     for invariant in report["invariants"].as_array().expect("invariants") {
         assert_eq!(invariant["holds"], true, "{invariant}");
     }
-    let checked = remora(&name("check"), &["check", "--crashed", history.to_str().unwrap()]);
+    let mut checking = vec!["check", "--crashed", history.to_str().unwrap()];
+    checking.extend(put_back.to_str().filter(|_| put_back.exists()));
+    let checked = remora(&name("check"), &checking);
     assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
 }
 

@@ -393,7 +393,9 @@ impl Session {
             });
             match outcome.await {
                 Err(stop @ (Stop::Fenced | Stop::Unavailable(_))) if !self.next_epoch(deadline).await => {
-                    return Err(stop.into());
+                    // Who was taken for dead is to come back, whatever else is out of reach.
+                    let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
+                    return Err(if is_over { Stop::Fenced } else { stop }.into());
                 }
                 Err(Stop::Fenced | Stop::Unavailable(_)) => {}
                 outcome => return outcome.unwrap_or_else(|stop| Err(stop.into())),
