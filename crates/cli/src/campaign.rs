@@ -60,11 +60,11 @@ struct CaseArgs {
     /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     protocol: String,
-    /// What goes wrong: crash, pause, delay, partition, stall, clock-step, lose, duplicate; or all, or none. A campaign draws
-    /// some of them for each seed, a replay has all of them.
+    /// What goes wrong: crash, pause, delay, partition, stall, clock-step, lose, duplicate, fail; or all, or none. A campaign
+    /// draws some of them for each seed, a replay has all of them.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = faults)]
     faults: Faults,
     /// Clients, each on a machine of its own.
