@@ -1,5 +1,5 @@
-//! `remora drill`: clients of a small cluster of real processes are killed, one after the other, while all of them run
-//! SmallBank; then it is checked that nothing was lost and nothing of the dead is left.
+//! `remora drill`: clients of a small cluster of real processes, or its memory nodes, are killed, one after the other, while
+//! all clients run SmallBank; then it is checked that nothing was lost and nothing of the dead is left.
 
 mod processes;
 mod timeline;
@@ -34,11 +34,13 @@ use timeline::{RecoveryMs, Timeline};
   remora drill --seconds 20
   remora drill --fabric shm --protocol ford --csv drill.csv --svg drill.svg --report drill.json
   remora drill --stall --lease-ms 300
+  remora drill --kill nodes --memory-nodes 4 --spares 1 --every 5
 
 Starts memory nodes and clients as processes of their own, and kills a client with SIGKILL every so often, drawn from the
-seed; another one takes its place. At the end, all of this must hold, and is said: money is conserved, by the ledger; no lock
+seed; another one takes its place. Or, with --kill nodes, a memory node, which is started again with nothing half way to the
+next kill; none is killed before there are as many copies of everything again as there were. At the end, all of this must hold, and is said: money is conserved, by the ledger; no lock
 is held; replicas are identical; every log entry is settled; all histories together are strictly serializable; no client slot
-is left. If not, the files of the run are kept.
+is left; every record has its copies. If not, the files of the run are kept.
 
 Exit status: 0 all of it holds, 1 something does not, 2 bad input, or a process could not be started.")]
 pub(crate) struct DrillOptions {
@@ -55,6 +57,16 @@ pub(crate) struct DrillOptions {
     /// Copies of each record.
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     replicas: u8,
+    /// Memory nodes among them that have nothing in the beginning, until another one is killed.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    spares: u16,
+    /// Who is killed: clients, or memory nodes.
+    #[arg(long, value_name = "WHO", default_value = "clients")]
+    kill: Victims,
+    /// Where clients and controllers meet: a file of the drill's own, if not said.
+    #[arg(long, value_name = "FILE|etcd://...")]
+    #[serde(skip)]
+    configuration: Option<String>,
     /// Client processes at a time, each with one thread. A drill of one has nobody who could recover it.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     clients: u16,
@@ -64,7 +76,7 @@ pub(crate) struct DrillOptions {
     /// Seconds between two kills.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = value::seconds)]
     every: f64,
-    /// Seconds in which clients are killed; then all run on for as long as between two kills.
+    /// Seconds in which somebody is killed every so often; then all run on for as long as between two kills.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = value::seconds)]
     seconds: f64,
     /// At most so many transactions a second, of all clients: all that they do is recorded, and checked in the end.
@@ -106,6 +118,13 @@ pub(crate) struct DrillOptions {
     report: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Victims {
+    Clients,
+    Nodes,
+}
+
 fn fabric(text: &str) -> Result<String, String> {
     match text {
         "tcp" | "verbs" | "shm" => Ok(text.to_owned()),
@@ -133,6 +152,8 @@ struct Report<'a> {
     /// ... and processes that others ended because they took them for dead: on shared memory there is no other way.
     ended_by_others: usize,
     recovery_ms: RecoveryMs,
+    /// Time from the end of each memory node until there were as many copies of everything again.
+    copies_ms: Vec<u64>,
     histories: Histories,
     invariants: Vec<Invariant>,
 }
@@ -168,6 +189,13 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         }
         return Err(Failure::new(what, "promises nothing that could be checked"));
     }
+    if options.kill == Victims::Nodes && options.fabric == "shm" {
+        return Err(Failure::new("--kill nodes", "needs --fabric tcp or verbs: memory in files outlives its process"));
+    }
+    if u16::from(options.replicas) > options.memory_nodes.saturating_sub(options.spares) {
+        let why = format!("leaves too few of {} memory nodes for {} copies", options.memory_nodes, options.replicas);
+        return Err(Failure::new(format!("--spares {}", options.spares), why));
+    }
     options.rdma.open(options.fabric == "verbs")?;
     let report_to = ReportTo::open(options.report.as_deref())?;
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| OutputFile::open(option, path)).transpose();
@@ -185,8 +213,11 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         None => Ok(()),
     };
     write(&csv_to, &|| Ok(timeline.csv()))?;
-    let title = format!("{} over {}: a client is killed every {} s", options.protocol, options.fabric, options.every);
-    write(&svg_to, &|| timeline.svg(&title).map_err(|error| Failure::new("--svg", error)))?;
+    let victim = if options.kill == Victims::Nodes { "a memory node" } else { "a client" };
+    let title = format!("{} over {}: {victim} is killed every {} s", options.protocol, options.fabric, options.every);
+    write(&svg_to, &|| {
+        timeline.svg(&title, &format!("{victim} is killed")).map_err(|error| Failure::new("--svg", error))
+    })?;
     let (committed, seconds) = (timeline.committed(), timeline.seconds());
     let report = Report {
         workload: "smallbank",
@@ -195,13 +226,14 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         config: options,
         seconds,
         clients: ran.clients.len(),
-        kills: ran.clients.iter().filter(|client| client.killed).count(),
+        kills: ran.clients.iter().filter(|client| client.killed).count() + ran.lost.len(),
         stalls: ran.stalls,
         committed,
         throughput_tps: committed as f64 / seconds,
         fenced: ran.fenced(),
         ended_by_others: ran.clients.iter().filter(|client| client.ended_by_others).count(),
         recovery_ms: timeline.recovery(),
+        copies_ms: ran.lost.iter().filter_map(Lost::took_ms).collect(),
         histories,
         invariants,
     };
@@ -225,7 +257,9 @@ fn node_bytes(options: &DrillOptions) -> u64 {
         workers: 8 * u64::from(options.clients) + 64,
         coroutines: options.coroutines,
     };
-    SmallBank::node_bytes_with_ledger(options.accounts, &setting).next_multiple_of(1 << 20)
+    // What a node had that is lost, another one has.
+    let times = if options.kill == Victims::Nodes { 2 } else { 1 };
+    (times * SmallBank::node_bytes_with_ledger(options.accounts, &setting)).next_multiple_of(1 << 20)
 }
 
 /// What has happened.
@@ -236,6 +270,24 @@ struct Ran {
     stalls: usize,
     /// All that have ever been, in the order of their numbers.
     clients: Vec<Client>,
+    lost: Vec<Lost>,
+}
+
+/// A memory node that was killed.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    node: usize,
+    at_ns: u64,
+    /// When it was started again, with nothing.
+    back_ns: Option<u64>,
+    /// When there were as many copies of everything again as before.
+    copied_ns: Option<u64>,
+}
+
+impl Lost {
+    fn took_ms(&self) -> Option<u64> {
+        self.copied_ns.map(|at| (at - self.at_ns) / 1_000_000)
+    }
 }
 
 impl Ran {
@@ -245,12 +297,19 @@ impl Ran {
 }
 
 const LOOK: Duration = Duration::from_millis(5);
+/// Between two questions how many copies there are.
+const ASK_NS: u64 = 200_000_000;
+/// For so long it is waited for copies in the end.
+const COPIES_NS: u64 = 60_000_000_000;
 /// For so many leases a client stands still that is to be taken for dead.
 const STALL_LEASES: u64 = 3;
 
 fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure> {
     let stop = stop_on_signals()?;
     processes.load()?;
+    if options.kill == Victims::Nodes {
+        processes.start_controllers()?;
+    }
     let count = usize::from(options.clients);
     let mut clients = Vec::new();
     for _ in 0..count {
@@ -261,13 +320,16 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
     }
     let (every, length) = (Duration::from_secs_f64(options.every), Duration::from_secs_f64(options.seconds));
     let kills = (length.as_nanos() / every.as_nanos().max(1)) as u64;
+    let every = every.as_nanos() as u64;
     let mut random = Prng::new(options.seed);
     let bar = ProgressBar::new(kills).with_message("kills");
     let began_ns = now_ns();
-    let at = |kill: u64| began_ns + every.as_nanos() as u64 * kill;
+    let mut next = began_ns + every;
     let mut kill = 1;
     let (mut stalls, mut stalled) = (0, None);
-    while (kill <= kills || now_ns() < at(kills + 1)) && !stop.load(Ordering::Relaxed) {
+    let mut lost: Vec<Lost> = Vec::new();
+    let mut asked = began_ns;
+    while (kill <= kills || now_ns() < next) && !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
         processes.look()?;
         let mut living: Vec<usize> = (0..clients.len()).filter(|index| clients[*index].ended_ns.is_none()).collect();
@@ -280,13 +342,25 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
         if living.is_empty() {
             continue;
         }
-        if kill <= kills && now_ns() >= at(kill) {
-            let victim = living[random.below(living.len() as u64) as usize];
-            clients[victim].kill()?;
-            clients.push(processes.client(clients.len())?);
+        if let Some(last) = lost.last_mut() {
+            attend(processes, options, last, every, &mut asked)?;
+        }
+        let is_whole = lost.last().is_none_or(|last| last.copied_ns.is_some());
+        if kill <= kills && now_ns() >= next && is_whole {
+            if options.kill == Victims::Nodes {
+                let node = random.below(options.memory_nodes.into()) as usize;
+                processes.kill_node(node)?;
+                lost.push(Lost { node, at_ns: now_ns(), back_ns: None, copied_ns: None });
+                next = now_ns() + every;
+            } else {
+                let victim = living[random.below(living.len() as u64) as usize];
+                clients[victim].kill()?;
+                clients.push(processes.client(clients.len())?);
+                next += every;
+            }
             kill += 1;
             bar.inc(1);
-        } else if options.stall && stalls < kill && now_ns() + every.as_nanos() as u64 / 2 >= at(kill) {
+        } else if options.stall && stalls < kill && now_ns() + every / 2 >= next {
             let still = living[random.below(living.len() as u64) as usize];
             clients[still].stand_still(true)?;
             stalled = Some((still, now_ns() + STALL_LEASES * 1_000_000 * options.lease_ms));
@@ -297,14 +371,44 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
         }
     }
     let ended_ns = now_ns();
+    if let Some(last) = lost.last_mut() {
+        while last.copied_ns.is_none() && now_ns() < ended_ns + COPIES_NS {
+            attend(processes, options, last, every, &mut asked)?;
+            thread::sleep(LOOK);
+        }
+    }
     if let Some((still, _)) = stalled {
         clients[still].stand_still(false)?;
     }
     for client in clients.iter_mut().filter(|client| client.ended_ns.is_none()) {
         client.stop()?;
     }
+    processes.stop_controllers()?;
     bar.finish_and_clear();
-    Ok(Ran { began_ns, ended_ns, stalls: stalls as usize, clients })
+    Ok(Ran { began_ns, ended_ns, stalls: stalls as usize, clients, lost })
+}
+
+/// Starts a memory node again that was killed, and finds out when it has left no trace.
+fn attend(
+    processes: &mut Processes,
+    options: &DrillOptions,
+    lost: &mut Lost,
+    every: u64,
+    asked: &mut u64,
+) -> Result<(), Failure> {
+    let now = now_ns();
+    if lost.back_ns.is_none() && now >= lost.at_ns + every / 2 {
+        processes.start_node(lost.node)?;
+        lost.back_ns = Some(now);
+    }
+    if lost.back_ns.is_some() && lost.copied_ns.is_none() && now >= *asked + ASK_NS {
+        *asked = now;
+        if copies(&processes.ask("copies", &["status", "--report", "-"], false)?, options.replicas).holds == Some(true)
+        {
+            lost.copied_ns = Some(now_ns());
+        }
+    }
+    Ok(())
 }
 
 /// Looks at what must hold, and at what was when.
@@ -319,9 +423,11 @@ fn conclude(
         serde_json::from_value(invariants).map_err(|error| Failure::new("the report of --check", error))?;
     let status = processes.ask("status", &["status", "--report", "-"], false)?;
     invariants.push(no_slot_is_left(&status));
+    invariants.push(copies(&status, options.replicas));
     processes.stop_nodes()?;
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
-    for path in std::iter::once(processes.loaded()).chain(ran.clients.iter().map(|client| client.history.as_path())) {
+    let of_clients = ran.clients.iter().map(|client| client.history.as_path());
+    for path in std::iter::once(processes.loaded()).chain(processes.put_back()).chain(of_clients) {
         if let Some(file) = existing(path)? {
             let name = path.display().to_string();
             reader.read(&name, BufReader::with_capacity(1 << 20, file)).map_err(|error| Failure(error.to_string()))?;
@@ -365,6 +471,17 @@ fn no_slot_is_left(status: &Value) -> Invariant {
     Invariant { name: "no client slot is left".to_owned(), holds: left.map(|left| left == 0), detail }
 }
 
+/// Whether all nodes are in the cluster, and all tables have their copies.
+fn copies(status: &Value, replicas: u8) -> Invariant {
+    let rows = |what: &str| status[what].as_array().map_or(&[][..], Vec::as_slice);
+    let are_in = rows("nodes").iter().all(|node| node["number"].is_u64());
+    let fewest = rows("tables").iter().map(|table| table["copies"].as_u64().unwrap_or(0)).min();
+    let joining: u64 = rows("tables").iter().filter_map(|table| table["joining"].as_u64()).sum();
+    let detail = format!("{} copies at least, {joining} under way; all nodes are in: {are_in}", fewest.unwrap_or(0));
+    let holds = are_in && joining == 0 && fewest == Some(replicas.into());
+    Invariant { name: "every record has its copies".to_owned(), holds: Some(holds), detail }
+}
+
 fn table(report: &Report<'_>) -> String {
     let mut text = String::new();
     let _ = write_table(&mut text, report); // a string takes everything
@@ -385,7 +502,13 @@ fn write_table(text: &mut String, report: &Report<'_>) -> std::fmt::Result {
         options.seed
     )?;
     let (committed, rate) = (output::grouped(report.committed), output::grouped(report.throughput_tps as u64));
-    writeln!(text, "killed         {} of {} clients in {:.1} s", report.kills, report.clients, report.seconds)?;
+    if options.kill == Victims::Nodes {
+        writeln!(text, "killed         {} memory nodes in {:.1} s", report.kills, report.seconds)?;
+        let copies = report.copies_ms.iter().max().map_or_else(|| "-".to_owned(), |most| format!("{most} ms"));
+        writeln!(text, "copies         back after {copies} at most, {} ms of them away", options.every * 500.0)?;
+    } else {
+        writeln!(text, "killed         {} of {} clients in {:.1} s", report.kills, report.clients, report.seconds)?;
+    }
     writeln!(text, "throughput     {rate} transactions/s ({committed} committed)")?;
     if options.stall {
         writeln!(text, "stood still    {} clients, for {} ms each", report.stalls, STALL_LEASES * options.lease_ms)?;

@@ -28,7 +28,7 @@ fn assert_sound(report: &Value, invariants: usize) {
 /// Few customers, so that the survivors do meet what the dead have locked.
 fn drill(name: &str, options: &str) -> Value {
     let report = json(&remora(name, &words(&format!("drill --accounts 200 --rate 4000 --report - {options}"))));
-    assert_sound(&report, 6);
+    assert_sound(&report, 7);
     assert_eq!(report["histories"]["anomalies"], 0);
     assert!(report["committed"].as_u64().unwrap() > 0);
     report
@@ -85,6 +85,30 @@ fn two_are_killed_shm_drtm_r() {
 #[test]
 fn two_are_killed_shm_ford() {
     two_are_killed("shm", "ford");
+}
+
+/// One of them is the spare one by then, or the leader: each comes back with nothing, and is given copies.
+fn nodes_are_killed(protocol: &str) {
+    let name = format!("drill-nodes-{protocol}");
+    let csv = scratch(&format!("{name}.csv"));
+    let options = format!(
+        "--protocol {protocol} --kill nodes --memory-nodes 4 --spares 1 --every 2 --seconds 4 --lease-ms 500 --csv {}",
+        csv.display()
+    );
+    let report = drill(&name, &options);
+    assert_eq!((&report["kills"], &report["clients"]), (&2.into(), &4.into()), "{report:#}");
+    assert_eq!(report["copies_ms"].as_array().unwrap().len(), 2, "{report:#}");
+    assert_eq!(fs::read_to_string(csv).unwrap().matches(",node-").count(), 2);
+}
+
+#[test]
+fn nodes_are_killed_drtm_r() {
+    nodes_are_killed("drtm-r");
+}
+
+#[test]
+fn nodes_are_killed_ford() {
+    nodes_are_killed("ford");
 }
 
 /// Many die while they connect, or while they recover another one; and no slot of theirs is lost.

@@ -68,6 +68,24 @@ mod present {
         assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["clients"] == 0), "{status:#}");
     }
 
+    /// Four memory nodes, one of them empty; four clients, two controllers. A memory node is killed, and comes back with nothing.
+    #[test]
+    fn memory_nodes_are_killed() {
+        let server = Server::start();
+        for protocol in ["drtm-r", "ford"] {
+            let drill = format!(
+                "drill --kill nodes --memory-nodes 4 --spares 1 --protocol {protocol} --every 3 --seconds 3 --lease-ms 500 \
+                 --accounts 200 --rate 4000 --report - --configuration etcd://{}",
+                server.address()
+            );
+            let ended = remora(&format!("etcd-drill-{protocol}"), &words(&drill));
+            assert_eq!(ended.code, Some(0), "{} {}", ended.output, ended.errors);
+            let report = report(&ended);
+            assert_eq!((&report["kills"], &report["histories"]["anomalies"]), (&1.into(), &0.into()), "{report:#}");
+            assert_eq!(report["copies_ms"].as_array().unwrap().len(), 1, "{report:#}");
+        }
+    }
+
     #[test]
     fn transactions_go_on_while_etcd_is_away() {
         let (server, (_nodes, connect)) = (Server::start(), listen("etcd-away", 3));

@@ -1,5 +1,5 @@
-//! How long a simulated cluster takes to get over the death of a client: from the crash until every survivor commits as
-//! much again as before.
+//! How long a simulated cluster takes to get over the death of a client, or of a memory node: from then until every survivor
+//! commits as much again as before.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,6 +15,8 @@ use remora_workload::{After, Prng, Workload};
 const MS: Nanos = 1_000_000;
 const NODES: u16 = 4;
 const CLIENTS: usize = 4;
+/// Who look after the memory nodes, where one of these dies.
+const CONTROLLERS: usize = 2;
 const COROUTINES: usize = 4;
 /// CPU time of a transaction beside its verbs: 40 transactions of each client in a bin are enough to see its rate.
 const THINKING: Nanos = 25_000;
@@ -22,7 +24,7 @@ const THINKING: Nanos = 25_000;
 const BEFORE: Nanos = 100 * MS;
 const AFTER: Nanos = 80 * MS;
 const BOUND: Nanos = 50 * MS;
-/// Clients that are killed, unless `REMORA_KILLS` says otherwise: `.ci/long` kills a hundred.
+/// Clients, or memory nodes, that are killed, unless `REMORA_KILLS` says otherwise: `.ci/long` kills a hundred.
 const KILLS: usize = 8;
 
 /// When transactions of a client have committed.
@@ -36,10 +38,10 @@ impl Observer for Commits {
     }
 }
 
-/// Kills a client when it reaches a place in the protocol with its locks held. Time until each survivor is back at 90 % of
-/// its rate; `None` of one that was not within the time looked at.
-fn kill(protocol: Protocol, seed: u64, probe: &'static str) -> Vec<Option<Nanos>> {
-    const BYTES: usize = 48 << 20;
+/// Kills a client, or a memory node, when a client reaches a place in the protocol with its locks held. Time until each
+/// surviving client is back at 90 % of its rate; `None` of one that was not within the time looked at.
+fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> Vec<Option<Nanos>> {
+    const BYTES: usize = 64 << 20;
     let profile = Profile::named("connectx5").unwrap();
     let sim = Sim::new(&vec![vec![BYTES]; NODES.into()], &SimOptions::new(profile, seed)).unwrap();
     sim.instant(true);
@@ -62,6 +64,13 @@ fn kill(protocol: Protocol, seed: u64, probe: &'static str) -> Vec<Option<Nanos>
             worker
         })
         .collect();
+    let controllers = if kind == FaultKind::Fail { CONTROLLERS } else { 0 };
+    let mut controllers: Vec<_> = (0..controllers)
+        .map(|number| {
+            sim.place(CLIENTS + number);
+            cluster.controller().unwrap()
+        })
+        .collect();
     sim.instant(false);
     let began = sim.now();
     let crash_at = began + BEFORE + 2 * MS;
@@ -77,7 +86,6 @@ fn kill(protocol: Protocol, seed: u64, probe: &'static str) -> Vec<Option<Nanos>
                     && sim.injected().is_empty()
                     && sim.waiting() == 0
                 {
-                    let kind = FaultKind::Crash;
                     sim.plan(Planned { probe, nth: 1, after: 0, kind, holding: true });
                 }
                 session.lane().endpoint().charge(THINKING);
@@ -93,17 +101,23 @@ fn kill(protocol: Protocol, seed: u64, probe: &'static str) -> Vec<Option<Nanos>
     let clients: Vec<Vec<ClientId>> =
         workers.iter().map(|worker| worker.incarnations().map(ClientId).collect()).collect();
     let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+    let over = || sim.now() > crash_at + AFTER;
+    let ids: Vec<_> = controllers.iter().map(|controller| vec![ClientId(controller.incarnation())]).collect();
+    let mut watching: Vec<_> = controllers.iter_mut().map(|controller| controller.start(over)).collect();
     let driven = runs.iter_mut().zip(&clients).map(|(run, clients)| Driven { clients: clients.clone(), run });
-    sim.run(&mut driven.collect::<Vec<_>>(), Some(crash_at + 2 * AFTER));
-    drop(runs);
+    let watched = watching.iter_mut().zip(ids).map(|(run, clients)| Driven { clients, run });
+    sim.run(&mut driven.chain(watched).collect::<Vec<_>>(), Some(crash_at + 2 * AFTER));
+    drop((runs, watching));
     let injected = sim.injected();
-    let crash = injected.iter().find(|fault| fault.kind == FaultKind::Crash).expect("a client died");
-    assert!(crash.holding, "it held locks");
-    let survivors = clients.iter().zip(&commits).filter(|(clients, _)| !clients.contains(&crash.client.unwrap()));
+    let crash = injected.iter().find(|fault| fault.kind == kind).expect("somebody died");
+    assert!(crash.holding, "locks were held");
+    let died = |clients: &Vec<ClientId>| crash.client.is_some_and(|client| clients.contains(&client));
+    let survivors = clients.iter().zip(&commits).filter(|(clients, _)| !died(clients));
     let times: Vec<Option<Nanos>> = survivors.map(|(_, commits)| back_after(&commits.borrow(), crash.at)).collect();
-    assert_eq!(times.len(), CLIENTS - 1);
+    assert_eq!(times.len(), CLIENTS - usize::from(kind == FaultKind::Crash));
     // And nothing is left of the dead one.
     sim.instant(true);
+    drop(controllers);
     for (mut worker, clients) in workers.into_iter().zip(clients) {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
         if clients.iter().any(|client| sim.is_dead(*client)) {
@@ -134,23 +148,40 @@ fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
 
 #[test]
 fn survivors_are_back_within_50_ms() {
-    survivors_are_back(Protocol::DrtmR);
+    survivors_are_back(Protocol::DrtmR, FaultKind::Crash);
 }
 
 #[test]
 fn survivors_are_back_within_50_ms_ford() {
-    survivors_are_back(Protocol::FORD);
+    survivors_are_back(Protocol::FORD, FaultKind::Crash);
 }
 
-fn survivors_are_back(protocol: Protocol) {
+#[test]
+fn clients_are_back_within_50_ms_of_a_lost_node() {
+    survivors_are_back(Protocol::DrtmR, FaultKind::Fail);
+}
+
+#[test]
+fn clients_are_back_within_50_ms_of_a_lost_node_ford() {
+    survivors_are_back(Protocol::FORD, FaultKind::Fail);
+}
+
+fn survivors_are_back(protocol: Protocol, kind: FaultKind) {
     let kills = std::env::var("REMORA_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number of kills"));
     let probes = [probes::LOCKS, probes::VALIDATED, probes::LOGGED].into_iter().cycle();
-    let times = probes.take(kills).enumerate().flat_map(|(number, probe)| kill(protocol, number as u64, probe));
+    let times = probes.take(kills).enumerate().flat_map(|(number, probe)| kill(protocol, number as u64, kind, probe));
     let mut times: Vec<Nanos> = times.map(|time| time.unwrap_or(Nanos::MAX)).collect();
     times.sort_unstable();
     let percentile = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
     let (median, p99, most) = (percentile(50), percentile(99), percentile(100));
     let ms = |time: Nanos| time / MS;
-    println!("{}: {kills} kills, median {} ms, p99 {} ms, most {} ms", protocol.name(), ms(median), ms(p99), ms(most));
+    println!(
+        "{}: {kills} kills ({}), median {} ms, p99 {} ms, most {} ms",
+        protocol.name(),
+        kind.name(),
+        ms(median),
+        ms(p99),
+        ms(most)
+    );
     assert!(p99 <= BOUND, "{times:?}");
 }

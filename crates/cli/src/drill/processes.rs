@@ -174,11 +174,17 @@ pub(super) struct Processes {
     /// Where nodes in files have them, if not there.
     memory: Option<PathBuf>,
     keep: bool,
-    nodes: Vec<Process>,
+    /// And what each of them was started with; `None` of one that was killed.
+    nodes: Vec<(Option<Process>, Vec<String>)>,
+    controllers: Vec<Process>,
+    /// What controllers have put back.
+    put_back: Vec<PathBuf>,
     /// What every client has on its command line.
     connect: Vec<String>,
     bank: Vec<String>,
     accounts: u64,
+    spares: u16,
+    lease_ms: u64,
     seed: u64,
     loaded: PathBuf,
 }
@@ -196,9 +202,13 @@ impl Processes {
             memory: None,
             keep: false,
             nodes: Vec::new(),
+            controllers: Vec::new(),
+            put_back: Vec::new(),
             connect: Vec::new(),
             bank: Vec::new(),
             accounts: options.accounts,
+            spares: options.spares,
+            lease_ms: options.lease_ms,
             seed: options.seed,
         };
         let shm = options.fabric == "shm";
@@ -216,14 +226,18 @@ impl Processes {
             let size = ["--size".to_owned(), node_bytes.to_string()];
             let arguments = [vec!["memnode".to_owned(), option, place.clone()], size.into(), rdma.clone()].concat();
             let node = Process::start(&processes.folder, &format!("node-{number}"), &arguments)?;
-            processes.nodes.push(node);
+            processes.nodes.push((Some(node), arguments));
             places.push(place);
         }
-        for (node, place) in processes.nodes.iter_mut().zip(&mut places) {
-            wait_for(node, "be ready", |node| node.said().ends_with('\n'))?;
+        for ((node, arguments), place) in processes.nodes.iter_mut().zip(&mut places) {
+            let Some(node) = node else { continue };
+            wait_for(node, READY, |node| node.said().ends_with('\n'))?;
             let said = node.said();
             if let Some((_, address)) = said.split_once("listening on ") {
-                *place = address.split(',').next().unwrap_or_default().to_owned();
+                let address = address.split(',').next().unwrap_or_default().to_owned();
+                // Where it is again if it is started again.
+                arguments.iter_mut().filter(|one| *one == place).for_each(|one| one.clone_from(&address));
+                *place = address;
             }
         }
         let prefix = if shm { "shm:" } else { "" };
@@ -233,7 +247,8 @@ impl Processes {
     }
 
     fn bank_options(&self, options: &DrillOptions) -> Vec<String> {
-        let configuration = self.folder.join("configuration").display().to_string();
+        let configuration = options.configuration.clone();
+        let configuration = configuration.unwrap_or_else(|| self.folder.join("configuration").display().to_string());
         let mut bank = vec!["--configuration".to_owned(), configuration, "--history-durable".to_owned()];
         let mut add = |option: &str, value: String| bank.extend([option.to_owned(), value]);
         add("--threads", "1".to_owned());
@@ -259,7 +274,8 @@ impl Processes {
     /// Loads the tables, by a client of their own.
     pub(super) fn load(&mut self) -> Result<(), Failure> {
         let (accounts, report) = (self.accounts.to_string(), self.folder.join("loaded.json"));
-        let more = ["--ledger", "--accounts", &accounts, "--transactions", "1"];
+        let spares = self.spares.to_string();
+        let more = ["--ledger", "--accounts", &accounts, "--transactions", "1", "--spares", &spares];
         let mut loader = self.start_bank("loader", &self.loaded, &report, &more)?;
         let status = loader.wait()?;
         if status.success() { Ok(()) } else { Err(loader.failure(status)) }
@@ -268,6 +284,49 @@ impl Processes {
     /// The history of who has loaded the tables.
     pub(super) fn loaded(&self) -> &Path {
         &self.loaded
+    }
+
+    /// Histories of what controllers have put back, as far as there are any.
+    pub(super) fn put_back(&self) -> impl Iterator<Item = &Path> {
+        self.put_back.iter().map(PathBuf::as_path)
+    }
+
+    /// Starts those who look after the memory nodes: two, because one may be wrong.
+    pub(super) fn start_controllers(&mut self) -> Result<(), Failure> {
+        for number in 0..2 {
+            let name = format!("controller-{number}");
+            let history = self.folder.join(format!("{name}.jsonl"));
+            let lease = self.lease_ms.to_string();
+            let options = ["--lease-ms", &lease, "--patience-ms", &lease, "--history", &history.display().to_string()];
+            let bank = self.bank.iter().position(|option| option == "--configuration");
+            let meet = bank.and_then(|at| self.bank.get(at..at + 2)).unwrap_or_default();
+            let arguments = [&["controller".to_owned()], &self.connect[..], meet, &options.map(str::to_owned)].concat();
+            let mut controller = Process::start(&self.folder, &name, &arguments)?;
+            wait_for(&mut controller, READY, |controller| controller.said().ends_with('\n'))?;
+            self.controllers.push(controller);
+            self.put_back.push(history);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop_controllers(&mut self) -> Result<(), Failure> {
+        self.controllers.drain(..).try_for_each(stop)
+    }
+
+    /// Kills a memory node: what it had is gone.
+    pub(super) fn kill_node(&mut self, node: usize) -> Result<(), Failure> {
+        let Some(mut process) = self.nodes[node].0.take() else { return Ok(()) };
+        process.child.kill().map_err(|error| Failure::new(&process.name, error))?;
+        process.wait().map(drop)
+    }
+
+    /// Starts it again where it was.
+    pub(super) fn start_node(&mut self, node: usize) -> Result<(), Failure> {
+        let (process, arguments) = &mut self.nodes[node];
+        let mut started = Process::start(&self.folder, &format!("node-{node}"), arguments)?;
+        wait_for(&mut started, READY, |node| node.said().ends_with('\n'))?;
+        *process = Some(started);
+        Ok(())
     }
 
     /// Starts a client with this number.
@@ -290,11 +349,11 @@ impl Processes {
         wait_for(&mut client.process, "commit a transaction", recorded)
     }
 
-    /// An error if a memory node has ended.
+    /// An error if a memory node has ended that was not killed, or a controller.
     pub(super) fn look(&mut self) -> Result<(), Failure> {
-        for node in &mut self.nodes {
-            if let Some(status) = node.ended()? {
-                return Err(node.failure(status));
+        for process in self.nodes.iter_mut().filter_map(|(node, _)| node.as_mut()).chain(&mut self.controllers) {
+            if let Some(status) = process.ended()? {
+                return Err(process.failure(status));
             }
         }
         Ok(())
@@ -314,16 +373,7 @@ impl Processes {
 
     /// Stops the memory nodes.
     pub(super) fn stop_nodes(&mut self) -> Result<(), Failure> {
-        for node in &mut self.nodes {
-            node.signal(Signal::TERM)?;
-        }
-        for mut node in self.nodes.drain(..) {
-            let status = node.wait()?;
-            if !status.success() {
-                return Err(node.failure(status));
-            }
-        }
-        Ok(())
+        self.nodes.drain(..).filter_map(|(node, _)| node).try_for_each(stop)
     }
 
     /// Leaves the files of the run where they are.
@@ -331,6 +381,16 @@ impl Processes {
         self.keep = true;
         &self.folder
     }
+}
+
+/// What whoever is started has to do within the drill's patience.
+const READY: &str = "be ready";
+
+/// Has a process end in good order.
+fn stop(mut process: Process) -> Result<(), Failure> {
+    process.signal(Signal::TERM)?;
+    let status = process.wait()?;
+    if status.success() { Ok(()) } else { Err(process.failure(status)) }
 }
 
 const TCP: [&str; 2] = ["--listen", "127.0.0.1:0"];

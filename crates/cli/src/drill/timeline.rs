@@ -36,6 +36,8 @@ pub(super) struct Timeline {
     /// Seconds between kills, in bins.
     every: usize,
     clients: Vec<Line>,
+    /// Memory nodes that were killed, and when.
+    nodes: Vec<(usize, Nanos)>,
 }
 
 /// Time from a kill until the survivors commit 90 % of what they did before, in milliseconds.
@@ -70,7 +72,8 @@ impl Timeline {
                 clients[*client].committed[bin(end)] += 1;
             }
         }
-        Timeline { bins, length, every: (every.as_nanos() as u64 / BIN) as usize, clients }
+        let nodes = ran.lost.iter().map(|lost| (lost.node, since(lost.at_ns))).collect();
+        Timeline { bins, length, every: (every.as_nanos() as u64 / BIN) as usize, clients, nodes }
     }
 
     pub(super) fn seconds(&self) -> f64 {
@@ -81,7 +84,7 @@ impl Timeline {
         self.clients.iter().flat_map(|client| &client.committed).map(|count| u64::from(*count)).sum()
     }
 
-    /// A row for each client and bin in which it lived.
+    /// A row for each client and bin in which it lived, and one for each memory node that was killed.
     pub(super) fn csv(&self) -> String {
         let mut text = "bin_ms,client,committed,killed\n".to_owned();
         for bin in 0..self.bins {
@@ -92,12 +95,15 @@ impl Timeline {
                     let _ = writeln!(text, "{from},{number},{},{killed}", client.committed[bin]);
                 }
             }
+            for (node, _) in self.nodes.iter().filter(|(_, at)| (at / BIN) as usize == bin) {
+                let _ = writeln!(text, "{},node-{node},0,1", bin as u64 * BIN / MS);
+            }
         }
         text
     }
 
     /// The sum of all clients.
-    pub(super) fn svg(&self, title: &str) -> Result<String, std::fmt::Error> {
+    pub(super) fn svg(&self, title: &str, marked: &str) -> Result<String, std::fmt::Error> {
         let seconds = |at: Nanos| at as f64 / 1e9;
         let rate = |bin: usize| {
             let committed: u64 = self.clients.iter().map(|client| u64::from(client.committed[bin])).sum();
@@ -106,16 +112,22 @@ impl Timeline {
         // The last bin is not a whole one.
         let points = (0..self.bins.saturating_sub(1)).map(|bin| (seconds(bin as u64 * BIN), rate(bin)));
         let line = Series { name: "committed, bins of 20 ms".to_owned(), points: points.collect() };
-        let kills: Vec<f64> = self.clients.iter().filter_map(|client| client.killed).map(seconds).collect();
+        let kills: Vec<f64> = self.kills().map(|(at, _)| seconds(at)).collect();
         let labels = Labels { title, x: "seconds", y: "transactions/s" };
-        plot::timeline(&labels, &line, ("a client is killed", &kills))
+        plot::timeline(&labels, &line, (marked, &kills))
+    }
+
+    /// When somebody was killed, and the victim if it was a client.
+    fn kills(&self) -> impl Iterator<Item = (Nanos, Option<&Line>)> {
+        let clients = self.clients.iter().filter_map(|client| Some((client.killed?, Some(client))));
+        clients.chain(self.nodes.iter().map(|(_, at)| (*at, None)))
     }
 
     pub(super) fn recovery(&self) -> RecoveryMs {
         let mut times = Vec::new();
         let mut not_before_the_next = 0;
-        for victim in self.clients.iter().filter(|client| client.killed.is_some()) {
-            match self.back_after(victim) {
+        for (at, victim) in self.kills() {
+            match self.back_after(at, victim) {
                 Some(bins) => times.push(bins as u64 * BIN / MS),
                 None => not_before_the_next += 1,
             }
@@ -126,14 +138,18 @@ impl Timeline {
     }
 
     /// Bins from a kill to the end of the first one from which on those who survived it commit as much as before.
-    fn back_after(&self, victim: &Line) -> Option<usize> {
-        let kill = (victim.killed? / BIN) as usize;
+    fn back_after(&self, at: Nanos, victim: Option<&Line>) -> Option<usize> {
+        let kill = (at / BIN) as usize;
         // What they did just after the kill before this one is no measure.
         let from = kill.saturating_sub((self.every / 2).clamp(1, 50));
         let survivors: Vec<&Line> = self
             .clients
             .iter()
-            .filter(|client| !std::ptr::eq(*client, victim) && client.alive.0 <= from && client.alive.1 > kill)
+            .filter(|client| {
+                !victim.is_some_and(|victim| std::ptr::eq(*client, victim))
+                    && client.alive.0 <= from
+                    && client.alive.1 > kill
+            })
             .collect();
         let mean = |from: usize, to: usize| {
             let sum: u64 =
@@ -162,7 +178,13 @@ mod tests {
         let mut committed = vec![10; 300];
         committed[100..].fill(0);
         let victim = Line { alive: (0, 101), killed: Some(100 * BIN + 5), committed };
-        Timeline { bins: 300, length: 300 * BIN, every: 100, clients: vec![survivor(), victim, survivor()] }
+        Timeline {
+            bins: 300,
+            length: 300 * BIN,
+            every: 100,
+            clients: vec![survivor(), victim, survivor()],
+            nodes: vec![],
+        }
     }
 
     #[test]
@@ -183,6 +205,6 @@ mod tests {
         assert_eq!(csv.lines().count(), 1 + 300 + 300 + 101);
         assert!(csv.contains("\n2000,1,0,1\n") && csv.matches(",1\n").count() == 1);
         assert_eq!(timeline(2).committed(), 298 * 20 + 1_000);
-        assert!(timeline(2).svg("drill").unwrap().contains("killed"));
+        assert!(timeline(2).svg("drill", "a client is killed").unwrap().contains("killed"));
     }
 }
