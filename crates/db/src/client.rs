@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use remora_fabric::{ClientId, Endpoint, Lane, NodeId};
-use remora_memory::{MemoryError, Registration};
+use remora_memory::{MemoryError, Registration, identity};
 use remora_sync::TransactionId;
 use remora_txn::SessionConfig;
 
@@ -57,7 +57,9 @@ impl Client {
             cluster.follow_epoch()?;
             let register = async |guest: &Lane| cluster.register(guest, coroutines).await;
             let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), register)??;
-            Ok::<_, OpenError>(begin(cluster, worker, registration, yields, lane)?)
+            let life = begin(cluster, worker, registration, yields, lane)?;
+            worker.run([(life.admin.id(), life.is_remembered())]).into_iter().collect::<Result<(), MemoryError>>()?;
+            Ok::<_, OpenError>(life)
         })?;
         let life = RefCell::new(Rc::new(life));
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
@@ -73,6 +75,7 @@ impl Client {
         let registration = cluster.register(&guest, 1).await?;
         drop(guest);
         let life = begin(cluster, worker, registration, false, &mut |endpoint| lane.on(endpoint))?;
+        life.is_remembered().await?;
         Ok(Client {
             cluster: cluster.clone(),
             worker: worker.clone(),
@@ -151,6 +154,7 @@ impl Client {
         drop(guest);
         let life =
             begin(&self.cluster, &self.worker, registration, self.yields, &mut |endpoint| former.admin.on(endpoint))?;
+        life.is_remembered().await?;
         if let Some(keeper) = &life.keeper {
             keeper.wake(&life.admin);
         }
@@ -181,6 +185,11 @@ fn begin(
 }
 
 impl Life {
+    /// Whether the memory nodes that its endpoint has reached are those that it registered at.
+    async fn is_remembered(&self) -> Result<(), MemoryError> {
+        identity::remembered(&self.admin, self.registration.nodes()).await
+    }
+
     /// An id of its own, of no transaction.
     pub(crate) fn next_id(&self) -> Option<TransactionId> {
         let sequence = self.config.sequence.get();

@@ -274,6 +274,7 @@ impl Cluster {
 
     /// Registers a client, whom the configuration knows before it takes anything; and the epoch that it is of.
     pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<(Registration, u64), MemoryError> {
+        identity::remembered(lane, self.live_nodes()).await?;
         // The epoch first: if another one is entered meanwhile, this one is refused, whichever nodes go with it.
         let epoch = self.epoch();
         let nodes = self.live_nodes();

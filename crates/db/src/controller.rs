@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use remora_cluster::{Configuration, RecoveredClients};
-use remora_fabric::{ClientId, Lane, Nanos, NodeId, NodeSet, WORD_BYTES};
+use remora_fabric::{ClientId, Lane, Nanos, NodeId, NodeSet};
 use remora_memory::metadata::{self, Wanted};
-use remora_memory::{MemoryError, Metadata, ShardId, next_incarnation, node};
+use remora_memory::{MemoryError, Metadata, ShardId, identity, next_incarnation, node};
 use remora_txn::recovery::{self, Copier, Loss};
 
 use crate::client::Client;
@@ -199,18 +199,19 @@ impl Watcher<'_> {
                 }
                 continue;
             }
-            if let Err(error) = self.cluster.enter_epoch(lane).await {
+            let entered = self.cluster.enter_epoch(lane).await;
+            if let Err(error) = &entered {
                 tracing::warn!(%error, "a controller cannot follow the others into the next epoch yet");
-                continue;
             }
-            let silent = silent(lane, live).await;
+            // Be it because one of its nodes has died meanwhile.
+            let silent = silent(lane, live, false).await;
             if !silent.is_empty() {
                 if let Err(error) = self.lose(lane, live, silent).await {
                     tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
                 }
                 continue;
             }
-            if !leads {
+            if !leads || entered.is_err() {
                 continue;
             }
             absence += 1;
@@ -307,7 +308,7 @@ impl Watcher<'_> {
             let (verdicts, after) = match ready {
                 Ok(ready) => ready,
                 Err(error) => {
-                    let silent = silent(lane, reached).await;
+                    let silent = silent(lane, reached, true).await;
                     if !silent.is_empty() {
                         self.lose(lane, reached, silent).await?;
                     }
@@ -397,13 +398,17 @@ fn has_replicas(metadata: &Metadata, node: NodeId) -> bool {
     metadata.shards.iter().any(|shard| shard.replicas.iter().any(|replica| replica.node == node))
 }
 
-/// Those of some nodes that do not answer.
-async fn silent(lane: &Lane, nodes: NodeSet) -> NodeSet {
+/// Those of some nodes that do not answer, or have nothing: they were started again before anybody missed them. Unless they
+/// `may_be_new`.
+async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
     let mut silent = NodeSet::default();
     for node in nodes.iter() {
-        let mut round = lane.round();
-        round.read(node::at(node, 0), WORD_BYTES);
-        if lane.execute(round).await.is_err_and(|error| error.fault.lost()) {
+        let is_silent = match identity::of(lane, node).await {
+            Ok(identity) => identity.is_none() && !may_be_new,
+            Err(MemoryError::Fabric(error)) => error.fault.lost(),
+            Err(_) => false,
+        };
+        if is_silent {
             silent = silent.with(node);
         }
     }

@@ -198,6 +198,19 @@ fn a_cluster_goes_on_without_its_leader() {
     goes_on_without(0);
 }
 
+/// It would find nothing there, and take that for the truth.
+#[test]
+fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
+    let shape = Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(1), comes_back: true };
+    let (cluster, sim, _) = cluster(Protocol::DrtmR, shape, 7);
+    sim.fail(shape.lost);
+    sim.restart(shape.lost);
+    let memory = sim.region(shape.lost, node::REGION).expect("a node's memory");
+    node::format(&memory, node::Place::default()).expect("room");
+    let refused = cluster.worker(WorkerOptions::default()).map(|_| ()).expect_err("it has nothing");
+    assert!(refused.to_string().contains("node 1"), "{refused}");
+}
+
 /// Everything that can go wrong together, and one node of three that fails while it does.
 fn survives(load: Load) {
     let faults = ["fail", "crash", "pause", "delay", "partition"].map(String::from);

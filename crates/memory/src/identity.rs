@@ -59,6 +59,18 @@ pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError
     Ok(Identity::from_bits(lane.execute(round).await?.words(read)[0]))
 }
 
+/// Fails if one of these nodes of a cluster has lost its memory since, and nobody has missed it yet: it would answer as if
+/// nothing had ever been there.
+pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    let reads: Vec<_> = nodes.iter().map(|node| (node, round.read(node::at(node, AT_IDENTITY), WORD_BYTES))).collect();
+    let done = lane.execute(round).await?;
+    match reads.into_iter().find(|(_, read)| Identity::from_bits(done.words(*read)[0]).is_none()) {
+        Some((node, _)) => Err(MemoryError::LostMemory(node)),
+        None => Ok(()),
+    }
+}
+
 /// The identity of each node, in the order in which this fabric names them; founds the cluster if nobody has. An error if
 /// they are not exactly the nodes of one cluster.
 pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError> {
