@@ -376,6 +376,7 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
             attend(processes, options, last, every, &mut asked)?;
             thread::sleep(LOOK);
         }
+        until_swept(processes)?;
     }
     if let Some((still, _)) = stalled {
         clients[still].stand_still(false)?;
@@ -386,6 +387,20 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
     processes.stop_controllers()?;
     bar.finish_and_clear();
     Ok(Ran { began_ns, ended_ns, stalls: stalls as usize, clients, lost })
+}
+
+/// Waits until the clients have stopped giving back the slots of those whom an epoch has ended: of many, that takes seconds.
+fn until_swept(processes: &Processes) -> Result<(), Failure> {
+    const QUIET_NS: u64 = 2_000_000_000;
+    let (mut fewest, mut since) = (u64::MAX, now_ns());
+    while now_ns() < since + QUIET_NS {
+        let left = slots(&processes.ask("slots", &["status", "--report", "-"], false)?).unwrap_or(u64::MAX);
+        if left < fewest {
+            (fewest, since) = (left, now_ns());
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 /// Starts a memory node again that was killed, and finds out when it has left no trace.
@@ -464,10 +479,15 @@ fn existing(path: &Path) -> Result<Option<File>, Failure> {
     }
 }
 
+/// Slots of clients at all nodes.
+fn slots(status: &Value) -> Option<u64> {
+    status["nodes"].as_array()?.iter().map(|node| node["clients"].as_u64()).sum()
+}
+
 fn no_slot_is_left(status: &Value) -> Invariant {
-    let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
-    let left: Option<u64> = nodes.iter().map(|node| node["clients"].as_u64()).sum();
-    let detail = left.map_or_else(|| status.to_string(), |left| format!("{left} slots of {} nodes", nodes.len()));
+    let nodes = status["nodes"].as_array().map_or(0, Vec::len);
+    let left = slots(status);
+    let detail = left.map_or_else(|| status.to_string(), |left| format!("{left} slots of {nodes} nodes"));
     Invariant { name: "no client slot is left".to_owned(), holds: left.map(|left| left == 0), detail }
 }
 
