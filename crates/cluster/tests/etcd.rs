@@ -91,7 +91,7 @@ fn what_is_something_else_is_refused_untouched() {
         error
     };
     for text in
-        ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":2}"]
+        ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":3}"]
     {
         assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
     }
