@@ -98,8 +98,8 @@ fn what_is_something_else_is_refused_untouched() {
     let newer = refused("{\"kind\":\"remora configuration\",\"format\":9,\"what\":[]}");
     assert!(matches!(newer, ConfigurationError::Format { found: 9, .. }), "{newer}");
     assert!(newer.to_string().contains(KEY), "{newer}");
-    let others = "{\"kind\":\"remora configuration\",\"format\":2,\"cluster\":8,\
-                  \"membership\":{\"generation\":0,\"epoch\":1,\"lost\":0,\"change\":null,\"members\":{}}}";
+    let others = "{\"kind\":\"remora configuration\",\"format\":3,\"cluster\":8,\
+                  \"membership\":{\"generation\":0,\"epoch\":1,\"lost\":0,\"leaving\":0,\"copied\":[],\"change\":null,\"members\":{}}}";
     assert!(matches!(refused(others), ConfigurationError::OtherCluster(_)));
     // The same where it comes later.
     put(&others.replace("8", "7"));
