@@ -169,7 +169,8 @@ fn begin(
     let keeper = cluster.configuration().cloned();
     let keeper =
         keeper.map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
-    let config = SessionConfig { protocol: cluster.protocol(), epoch: cluster.epoch(), sequence };
+    let (protocol, epoch, vcache) = (cluster.protocol(), cluster.epoch(), cluster.own_version_cache());
+    let config = SessionConfig { protocol, epoch, sequence, vcache };
     Ok(Life { registration, endpoint, admin, keeper, config })
 }
 

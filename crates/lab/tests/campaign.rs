@@ -36,7 +36,8 @@ fn each_seed_draws_some_of_the_faults() {
 
 #[test]
 fn protocols_survive_what_they_are_to_survive() {
-    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst, Protocol::FORD] {
+    let protocols = [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst];
+    for protocol in protocols.into_iter().chain([Protocol::FORD, Protocol::FORD_LOCAL]) {
         for load in Load::ALL {
             let case = Case::new(0, load, protocol, &faults(&["pause", "delay", "partition"]));
             let summary = campaign(&case, 0..4, 2, &|| {});
@@ -66,7 +67,7 @@ fn calls_are_served_once_though_they_are_lost_and_doubled() {
 /// Leaves are split and merged all the time, of all designs, by clients that die, pause and remember what is no more.
 #[test]
 fn ordered_tables_stay_ordered() {
-    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD, Protocol::FORD_LOCAL] {
         let case = Case::new(0, Load::Ranges, protocol, &faults(&["crash", "pause", "delay"]));
         let summary = campaign(&case, 0..3, 2, &|| {});
         assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
@@ -96,6 +97,21 @@ fn published_errors_are_found_within_few_seeds() {
         let unlogged = matches!(caught.mutant, Mutant::CommitBeforeLog | Mutant::LogAtBackupsOnly);
         assert!(!unlogged || caught.what.contains("has no log entry"), "{:?}: {}", caught.mutant, caught.what);
     }
+}
+
+/// Clients as threads of one process, which share a version cache, large or too small.
+#[test]
+fn errors_of_localized_validation_are_found_within_few_seeds() {
+    let mutants = [
+        Mutant::PublishBehindValidation,
+        Mutant::PublishBehindCommit,
+        Mutant::ForgetEvicted,
+        Mutant::RefuseOtherVersions,
+    ];
+    let case = Case::new(0, Load::Registers, Protocol::FORD_LOCAL, &faults(&FAULTS));
+    let score = mutation_score(&mutants, &case, 0..40, 2, &|_, _| {});
+    let survivors: Vec<Mutant> = score.iter().filter(|one| one.seed.is_none()).map(|one| one.mutant).collect();
+    assert!(survivors.is_empty(), "{survivors:?} survive");
 }
 
 #[test]

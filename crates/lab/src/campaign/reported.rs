@@ -23,7 +23,7 @@ impl Reported {
     /// A lane is told that its transaction has committed.
     pub(super) fn note(&mut self, lane: usize, event: &TransactionEvent<'_>) {
         for access in event.accesses().filter(|access| access.written.is_some()) {
-            if access.table.entry().spec.discipline == Discipline::IN_PLACE {
+            if access.table.entry().spec.discipline.is_in_place() {
                 continue; // nothing is logged any more: the history shows what was reported
             }
             let Some(key) = Key::new(access.key) else { continue };
