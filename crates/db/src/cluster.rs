@@ -127,6 +127,8 @@ struct Inner {
     entering: AtomicBool,
     /// A number that no other process has: that of its first client.
     number: u32,
+    /// Tables that are validated by this process's version cache.
+    claimed: Mutex<Vec<u16>>,
     vcache: OnceLock<Arc<VersionCache>>,
 }
 
@@ -212,6 +214,7 @@ impl Cluster {
             lost: Mutex::default(),
             entering: AtomicBool::new(false),
             number,
+            claimed: Mutex::default(),
             vcache: OnceLock::new(),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
@@ -247,6 +250,7 @@ impl Cluster {
             lost: Mutex::new(lost),
             entering: AtomicBool::new(false),
             number,
+            claimed: Mutex::default(),
             vcache: OnceLock::new(),
         };
         let lease = configuration.is_some().then_some(LEASE);
@@ -290,8 +294,7 @@ impl Cluster {
                 return if is_local { Err(unknown) } else { Ok(()) };
             };
             let (epoch, lease) = (self.epoch(), self.lease_ns().unwrap_or(u64::MAX / 2));
-            // What is opened meanwhile is claimed behind this.
-            let tables = || is_local.then(|| (self.inner.number, locals(&self.tables())));
+            let tables = || is_local.then(|| (self.inner.number, lock(&self.inner.claimed).clone()));
             join_by(configuration, incarnation, epoch, lease, tables)
         };
         Registration::connect_announced(lane, self.live_nodes(), lanes, announce).await
@@ -520,7 +523,9 @@ impl Cluster {
             let (found, wanted) = (spec.fingerprint.0, wanted.0);
             return Err(MemoryError::Fingerprint { table: name.to_owned(), found, wanted }.into());
         }
-        self.claim(&table)?;
+        if spec.discipline == Discipline::IN_PLACE_LOCAL {
+            self.claim(&table)?;
+        }
         Ok(Table::new(table))
     }
 
@@ -647,12 +652,22 @@ impl Cluster {
         is_local.then(|| self.version_cache(VersionCache::BYTES).clone())
     }
 
-    /// Has a table that is validated locally validated by this process's version cache alone.
-    fn claim(&self, table: &Arc<remora_index::Table>) -> Result<(), MemoryError> {
-        let tables = locals(std::slice::from_ref(table));
-        let Some(configuration) = self.configuration.as_ref().filter(|_| !tables.is_empty()) else { return Ok(()) };
-        let claimed = configuration.change(|membership| membership.claim(self.inner.number, &tables));
-        claimed.map_err(|error| MemoryError::Configuration(error.to_string()))?.map_err(other_cache)
+    /// Has a table validated by this process's version cache alone, as long as workers of it are there.
+    fn claim(&self, table: &remora_index::Table) -> Result<(), MemoryError> {
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        let claim = || {
+            let claimed = configuration.change(|membership| membership.claim(self.inner.number, &[table.id().0]));
+            claimed.map_err(|error| MemoryError::Configuration(error.to_string()))?.map_err(other_cache)
+        };
+        claim()?;
+        let mut claimed = lock(&self.inner.claimed);
+        if !claimed.contains(&table.id().0) {
+            claimed.push(table.id().0);
+            drop(claimed);
+            // A worker that came in between did not claim it.
+            claim()?;
+        }
+        Ok(())
     }
 
     /// Who of its clients is alive, and who recovers the others. `None` where nothing says so: clients of other processes
@@ -750,7 +765,7 @@ pub(crate) fn join(
     join_by(configuration, incarnation, epoch, lease, || None)
 }
 
-/// The same with the version cache by which it validates, and the tables that it has open.
+/// The same with the version cache by which it validates, and the tables that it may write.
 fn join_by(
     configuration: &Arc<dyn Configuration>,
     incarnation: u32,
@@ -776,12 +791,6 @@ fn join_by(
 
 fn other_cache(OtherCache(client): OtherCache) -> MemoryError {
     MemoryError::OtherVersionCache(client)
-}
-
-/// Tables that are validated by the version cache of one process.
-fn locals(tables: &[Arc<remora_index::Table>]) -> Vec<u16> {
-    let is_local = |table: &&Arc<remora_index::Table>| table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
-    tables.iter().filter(is_local).map(|table| table.id().0).collect()
 }
 
 fn check(options: &ClusterOptions) -> Result<(), MemoryError> {

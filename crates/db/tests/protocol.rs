@@ -152,6 +152,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
     const BUCKET: u64 = 128;
     const CALL: u64 = 24; // code, and two words that say what about
     const LOCKED: u64 = 16; // lock word before, version
+    const CALLED: u64 = 16; // what there is room for in the answer about pairs
     const NONE: Cost =
         Cost { round_trips: 0, reads: 0, writes: 0, atomics: 0, flushes: 0, rpcs: 0, bytes_out: 0, bytes_in: 0 };
     let round_trips = round_trips(protocol).write_what_it_reads;
@@ -170,14 +171,17 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         // Who shows what: WRITEs, which free the logs too; or atomics at the backups.
         let (shown, shown_by_swap) = if ford.lean { (2, copies - 2) } else { (copies + logs, 0) };
         let atomics = 2 + 2 + shown_by_swap;
+        // One call with the epoch and two pairs of record and version; back come bits.
+        let calls = u64::from(ford.validation == Validation::Global);
         return Cost {
             round_trips,
             reads: 2 + again,
             writes: logs + copies + shown,
             atomics,
             flushes: if ford.selective_flush { backups } else { copies },
-            bytes_out: logs * entry + copies * IMAGE + shown * 8 + atomics * SWAP,
-            bytes_in: 2 * RECORD + again * RECORD + atomics * 8,
+            rpcs: calls,
+            bytes_out: logs * entry + copies * IMAGE + shown * 8 + atomics * SWAP + calls * (16 + 2 * 16),
+            bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
             ..NONE
         };
     }

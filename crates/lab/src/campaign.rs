@@ -37,7 +37,7 @@ use registers::Registers;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{
     Cluster, ClusterOptions, Configuration, Controller, Error, Inspection, Observer, Outcome, Protocol, Session,
-    Standing,
+    Standing, Validation,
 };
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};

@@ -188,6 +188,22 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_follows_another_vouches_for_nothing_until_the_next_epoch() {
+        let mut host = HostedCache::new(Some(3), None);
+        let mut ask = |epoch, publishes, versions: &[u64]| {
+            let pairs = versions.iter().flat_map(|version| [64, *version]);
+            let (request, mut reply): (Vec<u64>, _) = (std::iter::once(epoch).chain(pairs).collect(), Vec::new());
+            host.consult(publishes, &request, &mut reply).map(|()| reply)
+        };
+        assert_eq!(ask(3, 0, &[2]), Some(vec![0]), "somebody may have published");
+        assert_eq!(ask(3, 1, &[4, 4]), Some(vec![0]));
+        assert_eq!(ask(4, 0, &[2]), Some(vec![1]), "they have all ended");
+        assert_eq!(ask(4, 1, &[4, 2, 4]), Some(vec![0b100]), "published, and then looked up");
+        assert_eq!(ask(3, 0, &[4]), Some(vec![1]));
+        assert_eq!((ask(4, 2, &[4]), ask(4, 0, &[2; PAIRS_MAX + 1])), (None, None));
+    }
+
+    #[test]
     fn a_bucket_that_is_full_keeps_what_is_written_often() {
         let cache = VersionCache::new(0);
         assert_eq!(cache.bytes(), 64);

@@ -125,7 +125,7 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
                 }
             }
             let before = found & VERSION_MASK;
-            if before >= version {
+            if before >= version && !(own && mutant!(InsertWhatWasRead)) {
                 // Its own entry says as much already; or those of all others say more.
                 if !own && !mutant!(ForgetEvicted) {
                     floor.raise(version);
