@@ -18,7 +18,8 @@ use remora_fabric::{
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata, node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata,
+    node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};

@@ -327,7 +327,8 @@ fn tables_are_parted_between_compute_nodes() {
             let both = async |tx: &mut Transaction<'_, '_>| {
                 let intents = [Intent::Update, Intent::Read, Intent::Read];
                 let tables = [&own, &shared].into_iter().flat_map(|rows| intents.map(|intent| (rows, intent)));
-                let slots: Vec<_> = tables.zip(0..).map(|((rows, intent), n)| tx.want_for(rows, n % 3, intent)).collect();
+                let slots: Vec<_> =
+                    tables.zip(0..).map(|((rows, intent), n)| tx.want_for(rows, n % 3, intent)).collect();
                 tx.fetch().await?;
                 for slot in [slots[0], slots[3]] {
                     tx.get_mut(slot)?.0[0] += 1;

@@ -207,8 +207,8 @@ impl Mutant {
             Mutant::PublishBehindValidation
             | Mutant::PublishBehindCommit
             | Mutant::ForgetEvicted
-            | Mutant::InsertWhatWasRead
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
+            Mutant::InsertWhatWasRead => protocol.validation() == Validation::Local,
             _ if self as usize >= LeavePrepared as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))

@@ -129,7 +129,8 @@ impl RpcHandler {
         let (host, shards, descent) = Default::default();
         let words = region.words();
         // Whoever had the cache before did not live as long as the memory.
-        let before = identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
+        let before =
+            identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
         let vcache = HostedCache::new(before, None);
         RpcHandler { region, host, shards, generation: 0, in_vain: false, descent, vcache }
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{Discipline, clients, node};
+use remora::floors::memory::{clients, node};
 use remora::floors::sync::Key;
 use remora::{Cluster, Standing, TransactionEvent, TransactionId};
 use remora_fabric::sim::Sim;

@@ -640,3 +640,47 @@ pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Found {
         },
     )
 }
+
+/// One writes x and y; another reads x, of which something was published that nobody has written, and something else; a third
+/// reads x, and then y: they change together.
+pub(super) fn read_beside_a_miss(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 3]);
+    let rows = stage.table(SingleLine, 1, &[0, 0, 0]);
+    let (x, y, z) = (rows(0), rows(1), rows(2));
+    stage.publish(x);
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[x, y, z]).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| match client {
+                    0 => {
+                        let slots = [want_to_change(tx, x)?, want_to_change(tx, y)?];
+                        tx.fetch().await?;
+                        put(tx, x, slots[0], 1)?;
+                        put(tx, y, slots[1], 1)?;
+                        Ok(Vec::new())
+                    }
+                    1 => {
+                        let slots = [want(tx, x)?, want(tx, z)?];
+                        tx.fetch().await?;
+                        Ok(vec![get(tx, slots[0])?])
+                    }
+                    _ => {
+                        let first = want(tx, x)?;
+                        tx.fetch().await?;
+                        let second = want(tx, y)?;
+                        tx.fetch().await?;
+                        Ok(vec![get(tx, first)?, get(tx, second)?])
+                    }
+                })
+                .await
+        },
+        |scene| {
+            let seen = scene.said[2].as_deref();
+            check(seen.is_none_or(|seen| seen[0] == seen[1]), || {
+                format!("{seen:?} were seen of two that change together")
+            })
+        },
+    )
+}

@@ -27,8 +27,8 @@ use remora::floors::memory::{
 use remora::floors::sync::{Key, KeyHash, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, Validation, VersionCache,
-    inspect,
+    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, Validation,
+    VersionCache, inspect,
 };
 use zerocopy::IntoBytes;
 

@@ -141,6 +141,7 @@ impl Kind {
 }
 
 const PROFILE: &str = "connectx5";
+const IN_SWITCH: &str = "connectx5-switch";
 const MEDIUM: &str = "optane";
 const COPIES: u8 = 2;
 
@@ -158,9 +159,7 @@ const WITHOUT_CACHE: Protocol = Protocol::Ford(Ford { address_cache: false, ..Fo
 const ALONE: Load = load(1, 1);
 
 /// What the text has and this does not.
-const LEFT_OUT: [&str; 4] = [
-    "version caches that several machines share, in one of them or in a switch: here one machine runs all transactions, as in \
-     the text's measurements",
+const LEFT_OUT: [&str; 3] = [
     "the key-value experiments: lock duration, interference, and the figures of a key-value load for what SmallBank shows here",
     "the balance of load between two memory nodes: tables are spread over both here, and have no sides to be balanced",
     "a lock table of the machine that runs transactions, and the sizes of caches",
@@ -172,11 +171,13 @@ struct Point {
     kind: Kind,
     protocol: Protocol,
     load: Load,
+    /// Whether the cluster's version cache is in a switch.
+    in_switch: bool,
 }
 
 fn name(point: &Point) -> String {
-    let Point { kind, protocol, load } = *point;
-    format!("{}, {protocol:?}, {}", kind.name(), load.name())
+    let Point { kind, protocol, load, in_switch } = *point;
+    format!("{}, {protocol:?}, {}{}", kind.name(), load.name(), if in_switch { ", in a switch" } else { "" })
 }
 
 /// Runs all experiments; `look` is told how many of how many have been run.
@@ -210,9 +211,11 @@ const LABELS: Labels<'static> = Labels {
 fn points(scale: &Scale) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     let mut add = |kind, protocol, load| {
-        let point = Point { kind, protocol, load };
-        if !points.contains(&point) {
-            points.push(point);
+        for in_switch in [false, true].into_iter().take(1 + usize::from(protocol == Protocol::FORD_GLOBAL)) {
+            let point = Point { kind, protocol, load, in_switch };
+            if !points.contains(&point) {
+                points.push(point);
+            }
         }
     };
     for kind in [Kind::Tpcc, Kind::SmallBank, Kind::Tatp] {
@@ -222,6 +225,7 @@ fn points(scale: &Scale) -> Vec<Point> {
                 [WITHOUT_BACKUP_READS, FULL_FLUSH, WITHOUT_CACHE].into_iter().for_each(|ford| add(kind, ford, load));
             }
         }
+        add(kind, Protocol::FORD_GLOBAL, light(scale));
         scale.coroutines.iter().for_each(|coroutines| add(kind, Protocol::FORD, load(1, *coroutines)));
     }
     for protocol in [Protocol::FORD, Protocol::FORD_LOCAL, FARM, DRTM_H, FULL_FLUSH] {
@@ -230,9 +234,15 @@ fn points(scale: &Scale) -> Vec<Point> {
     points
 }
 
+/// The first load, under which figures are compared.
+fn light(scale: &Scale) -> Load {
+    scale.loads.first().copied().unwrap_or(ALONE)
+}
+
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
-    let Point { kind, protocol, load: Load { threads, coroutines } } = point;
-    let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
+    let Point { kind, protocol, load: Load { threads, coroutines }, in_switch } = point;
+    let profile = if in_switch { IN_SWITCH } else { PROFILE };
+    let profile = Profile::named(profile).ok_or(ReproduceError::NoProfile(profile))?;
     let setting = Setting { memory_nodes: 2, replicas: COPIES, workers: threads as u64, coroutines: coroutines as u64 };
     let room = Room::for_orders(ORDERS_MAX);
     let node_bytes = match kind {
@@ -319,7 +329,7 @@ const END_TO_END: [Published; 15] = [
 
 impl Results<'_> {
     fn at(&self, kind: Kind, protocol: Protocol, load: Load) -> &Measurement {
-        measured(&self.runs, &Point { kind, protocol, load })
+        measured(&self.runs, &Point { kind, protocol, load, in_switch: false })
     }
 
     /// The load under which a system commits most.
@@ -338,6 +348,7 @@ impl Results<'_> {
         let mut rows: Vec<Row> = END_TO_END.iter().flat_map(|published| self.end_to_end(published)).collect();
         rows.extend(self.uncached());
         rows.extend(self.round_trips());
+        rows.extend(self.version_caches());
         rows.extend(self.mechanisms());
         rows.extend(self.coroutines());
         rows
@@ -346,7 +357,7 @@ impl Results<'_> {
     fn end_to_end(&self, published: &Published) -> [Row; 4] {
         let Published { kind, system, baseline, throughput, p50, p99 } = *published;
         let source = "FORD, section 6, figure 23";
-        let light = self.scale.loads.first().copied().unwrap_or(ALONE);
+        let light = light(self.scale);
         let local = system == Protocol::FORD_LOCAL;
         let name = if local { "FORD-LV" } else { "FORD" };
         let of = |what: &str| format!("{}: {name} over {}, {what}", kind.name(), baseline.name());
@@ -408,6 +419,26 @@ impl Results<'_> {
             );
         }
         rows
+    }
+
+    /// Where the version cache is: the text has measured it in the one machine that runs transactions only.
+    fn version_caches(&self) -> Vec<Row> {
+        let load = light(self.scale);
+        let row = |kind: Kind| {
+            let ford = self.at(kind, Protocol::FORD, load).throughput;
+            let row = |what: &str, one: &Measurement| {
+                let what = format!("{}: version cache {what}, throughput over FORD, {}", kind.name(), load.name());
+                Row::ours(what, "x", one.throughput / ford)
+            };
+            let global =
+                |in_switch| measured(&self.runs, &Point { kind, protocol: Protocol::FORD_GLOBAL, load, in_switch });
+            [
+                row("in the same machine", self.at(kind, Protocol::FORD_LOCAL, load)),
+                row("in another machine, by calls", global(false)).note(ELSEWHERE),
+                row("in a switch, by calls", global(true)).note(ELSEWHERE),
+            ]
+        };
+        Kind::ALL.into_iter().flat_map(row).collect()
     }
 
     fn mechanisms(&self) -> Vec<Row> {
@@ -503,6 +534,9 @@ const FLUSH: &str = "a flush is in one chain with the WRITEs here, and costs a R
                      full flush waits for each";
 const COROUTINES: &str = "a simulated thread waits for the network most of the time, and one in flight leaves it idle; in TPC-C \
                           transactions of one thread meet at its warehouses, whose locks FORD takes first and keeps longest";
+
+const ELSEWHERE: &str = "not measured by the text; a transaction that writes asks the host also where it needs no validation, so that \
+                         two round trips become three, of which one is short only if the host is near";
 
 /// Why a workload gains other than published by localized validation.
 fn why_local(kind: Kind) -> &'static str {
