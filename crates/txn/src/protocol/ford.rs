@@ -718,7 +718,7 @@ async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), 
 
 /// The versions that this transaction is about to install.
 fn published(sets: &Sets) -> impl Iterator<Item = (Pointer, Version)> {
-    let written = sets.items.iter().filter(|item| item.is_written());
+    let written = sets.items.iter().filter(|item| item.is_written() && has_cache(sets, item));
     written.map(|item| (item.location.pointer, item.version.committed_over()))
 }
 
