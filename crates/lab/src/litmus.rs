@@ -655,13 +655,6 @@ pub const ALL: &[Litmus] = &[
         program: programs::write_skew_without_room,
     },
     Litmus {
-        name: "ford-local-stale-insert",
-        source: "T19: who has read puts that into the version cache, over what was published meanwhile",
-        mutant: Mutant::InsertWhatWasRead,
-        protocol: Protocol::FORD_LOCAL,
-        program: programs::read_beside_a_miss,
-    },
-    Litmus {
         name: "ford-local-read-behind-abort",
         source: "T6: what an abort has published is refused for ever",
         mutant: Mutant::RefuseOtherVersions,

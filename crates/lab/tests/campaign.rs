@@ -106,7 +106,6 @@ fn errors_of_localized_validation_are_found_within_few_seeds() {
         Mutant::PublishBehindValidation,
         Mutant::PublishBehindCommit,
         Mutant::ForgetEvicted,
-        Mutant::InsertWhatWasRead,
         Mutant::RefuseOtherVersions,
     ];
     // The cluster's cache is never too small in a campaign.

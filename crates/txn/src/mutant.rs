@@ -61,9 +61,6 @@ pub enum Mutant {
     PublishBehindCommit,
     /// Localized validation: the version cache forgets what was published of a record that it drops. Trap T19.
     ForgetEvicted,
-    /// Localized validation: who finds at a primary that what it read is current puts that into the version cache, over
-    /// whatever is there. Trap T19.
-    InsertWhatWasRead,
     /// Localized validation: a record of which something else was published than was read is refused without a look at its
     /// primary. Trap T6.
     RefuseOtherVersions,
@@ -134,7 +131,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 56] = [
+    pub const ALL: [Mutant; 55] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -159,7 +156,6 @@ impl Mutant {
         Mutant::PublishBehindValidation,
         Mutant::PublishBehindCommit,
         Mutant::ForgetEvicted,
-        Mutant::InsertWhatWasRead,
         Mutant::RefuseOtherVersions,
         Mutant::LeavePrepared,
         Mutant::FreeForeignLocks,
@@ -208,7 +204,6 @@ impl Mutant {
             | Mutant::PublishBehindCommit
             | Mutant::ForgetEvicted
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
-            Mutant::InsertWhatWasRead => protocol.validation() == Validation::Local,
             _ if self as usize >= LeavePrepared as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))

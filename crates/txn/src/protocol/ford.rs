@@ -782,9 +782,6 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         for check in &tx.state.checks {
             passes(&tx.state.sets, &done, *check, writes, tx.id.lock())?;
         }
-        if let Some(vcache) = tx.state.vcache.as_ref().filter(|_| mutant!(InsertWhatWasRead)) {
-            vcache.publish(tx.state.sets.items.iter().flat_map(|item| seen(&tx.state.sets, item)));
-        }
     }
     Ok(())
 }

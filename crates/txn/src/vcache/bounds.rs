@@ -91,7 +91,7 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
     #[inline]
     fn place(&self, record: u64) -> (&Bucket<W, N>, u64) {
         let hash = Self::hash(record);
-        let bucket = u128::from(hash) * self.buckets.len() as u128 >> u64::BITS;
+        let bucket = (u128::from(hash) * self.buckets.len() as u128) >> u64::BITS;
         (&self.buckets[bucket as usize], hash << VERSION_BITS >> VERSION_BITS)
     }
 
@@ -125,7 +125,7 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
                 }
             }
             let before = found & VERSION_MASK;
-            if before >= version && !(own && mutant!(InsertWhatWasRead)) {
+            if before >= version {
                 // Its own entry says as much already; or those of all others say more.
                 if !own && !mutant!(ForgetEvicted) {
                     floor.raise(version);
