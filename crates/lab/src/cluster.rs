@@ -79,7 +79,6 @@ impl Bench {
             replicas: self.replicas,
             node_bytes: self.node_bytes,
             protocol: self.protocol,
-            ..ClusterOptions::default()
         };
         let (cluster, sim) = Cluster::simulated(options, &self.sim)?;
         let workload = load(&cluster)?;

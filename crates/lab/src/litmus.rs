@@ -704,13 +704,6 @@ pub const ALL: &[Litmus] = &[
         program: programs::read_behind_lock,
     },
     Litmus {
-        name: "ford-global-absent-read",
-        source: "T17, T2: the host is told of what is inserted behind the commit round",
-        mutant: Mutant::PublishBehindCommit,
-        protocol: Protocol::FORD_GLOBAL,
-        program: programs::absent_read,
-    },
-    Litmus {
         name: "ford-global-forgotten",
         source: "T19: the host has no room, and forgets what was published",
         mutant: Mutant::ForgetEvicted,
