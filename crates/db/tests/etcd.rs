@@ -274,7 +274,7 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
             while after < 20 {
                 let epoch = configuration.look(|all| all.epoch()).unwrap();
                 match transfer(session, &accounts).await {
-                    Ok(()) => after += u64::from(epoch == 2),
+                    Ok(()) => after += u64::from(epoch > 1),
                     // The log of one that was under way says later what became of it.
                     Err(Error::Unknown(_)) => {}
                     Err(error) => panic!("coroutine {number}, epoch {epoch}: {error}"),
@@ -301,8 +301,9 @@ fn a_memory_node_dies_and_controllers_agree_by_etcd() {
         until("the first controller again", &|| made[0].load(Ordering::Relaxed) != first);
         over.store(true, Ordering::Relaxed);
         assert_eq!(sums, [MONEY * ROWS as i64; 2]);
-        let agreed = configuration.look(|all| (all.epoch(), all.lost().has(lost), all.lost().count())).unwrap();
-        assert_eq!(agreed, (2, true, 1));
+        let agreed = configuration.look(|all| (all.epoch() > 1, all.lost().has(lost), all.lost().count())).unwrap();
+        // More than one, where copies have been made again.
+        assert_eq!(agreed, (true, true, 1));
     });
     let left = configuration.refresh().and_then(|()| configuration.look(|all| all.has_controller()));
     assert!(!left.unwrap(), "who leaves says so, and who was taken for dead is none");
