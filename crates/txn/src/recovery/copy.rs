@@ -12,8 +12,9 @@
 //!
 //! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the only writer of the replica:
 //!    what is copied comes as an entry, and an entry of a transaction may come before it or behind it.
-//! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not; an entry of the index
-//!    counts if the slot that it links is there, in that incarnation, after it.
+//! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not. A bucket of the index counts
+//!    if the slots that it links are there, each in the incarnation that it is linked in, and it is the same before and after
+//!    they have been looked at: an entry that was taken back and linked again, for another key, has the same incarnation.
 //! 3. *Under the lock*, where clients write in place: no commit of the record is between its first replica and its last.
 
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
 use remora_memory::{Discipline, MemoryError, Metadata, Pointer, Replica, ShardId};
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, Version};
 
-use super::{Catalog, Departed, HEADER_WORDS as RECORD_HEADER_WORDS, Shard};
+use super::{Departed, HEADER_WORDS as RECORD_HEADER_WORDS, Shard};
 use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
 
 /// Between two looks at what was not ready.
@@ -60,8 +61,7 @@ pub struct Copier<'c> {
 
 /// Gives the joining replica of a shard at a node all that it lacks, and compares it with a copy.
 pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
-    let catalog = Catalog { metadata: metadata.clone() };
-    let Some(shard) = catalog.shard(id) else { return Ok(()) };
+    let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joining) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
     copier.lane.probe(probes::COPIES);
     if shard.discipline.replication == Discipline::IN_PLACE.replication {
@@ -85,8 +85,7 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
 /// Gives a replica that has everything the part of its primary's header that no transaction writes, by which it will allocate
 /// should it become one: when nobody runs.
 pub(super) async fn copy_header(lane: &Lane, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
-    let catalog = Catalog { metadata: metadata.clone() };
-    let Some(shard) = catalog.shard(id) else { return Ok(()) };
+    let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joined) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
     // In FStore, what was loaded; the rest are records.
     let part = if shard.fstore.is_some() { LINE_BYTES as u64 } else { 0 };
@@ -281,11 +280,12 @@ impl Copier<'_> {
         let done = self.lane.execute(round).await?;
         let is_there = |(entry, read): &(u64, _)| {
             let life = done.words(*read).first_chunk().and_then(Life::of);
-            // One that was taken back, and linked once more, has the same incarnation as before.
             matches!(life, Some(Life::Present { incarnation }) if incarnation == index_incarnation(*entry))
         };
-        let settled: Vec<bool> = reads.iter().map(|reads| reads.iter().all(is_there)).collect();
-        Ok(buckets.into_iter().zip(settled).map(|(bucket, settled)| settled.then_some(bucket)).collect())
+        let there: Vec<bool> = reads.iter().map(|reads| reads.iter().all(is_there)).collect();
+        let after = self.buckets(shard, from, numbers).await?;
+        let settled = buckets.into_iter().zip(after).zip(there);
+        Ok(settled.map(|((bucket, after), there)| (there && bucket == after).then_some(bucket)).collect())
     }
 
     /// Sends an entry of records to the joining node.
