@@ -276,10 +276,11 @@ impl HistoryTo {
         Ok(Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }))
     }
 
-    /// Has it be told of what this process puts back that others had written.
-    pub(crate) fn told_of_rollbacks(self: Arc<HistoryTo>, cluster: &Cluster) -> Cluster {
+    /// Has a history, if there is one, be told of what this process puts back that others had written.
+    pub(crate) fn told_of_rollbacks(history: Option<&Arc<HistoryTo>>, cluster: Cluster) -> Cluster {
+        let Some(history) = history.cloned() else { return cluster };
         cluster.with_rollbacks_told(Arc::new(move |rollback| {
-            if let Some(file) = self.file() {
+            if let Some(file) = history.file() {
                 file.rollback(rollback);
             }
         }))

@@ -19,7 +19,7 @@ use remora_workload::{RunError, Workload};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Failure;
-use crate::bench::Bench;
+use crate::bench::{Bench, HistoryTo};
 use crate::memnode::{read_client_tls, read_keys};
 
 /// A workload whose tables are there.
@@ -144,11 +144,7 @@ impl Bench {
                 Err(ConnectError::Configuration(error)) => return Err(Failure::new("--configuration", error)),
                 Err(error) => return Err(Failure::new("--connect", error)),
                 Ok(cluster) => {
-                    let cluster = match &self.history {
-                        None => cluster,
-                        Some(history) => history.clone().told_of_rollbacks(&cluster),
-                    };
-                    return self.run.leased(cluster);
+                    return self.run.leased(HistoryTo::told_of_rollbacks(self.history.as_ref(), cluster));
                 }
             }
         }

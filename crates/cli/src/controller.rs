@@ -43,10 +43,7 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     let stop = stop_on_signals()?;
     let cluster = options.meet.connect(Some(Duration::from_millis(options.patience_ms)))?;
     let history = options.history.as_deref().map(|path| HistoryTo::open(path, true)).transpose()?;
-    let cluster = match &history {
-        None => cluster,
-        Some(history) => history.clone().told_of_rollbacks(&cluster),
-    };
+    let cluster = HistoryTo::told_of_rollbacks(history.as_ref(), cluster);
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));
     let rate = options.copy_mb.map(|megabytes| megabytes * 1_000_000);
     let begin = || cluster.controller().map(|controller| controller.with_copy_rate(rate));

@@ -245,9 +245,9 @@ impl Membership {
     /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but the controllers; `by`
     /// conducts that, if nobody does already. Fails if `by` is no controller, or not alive any more.
     pub fn lose(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
-        let admitting = self.change.map_or(0, |change| change.admitting);
+        let (losing, admitting) = self.change.map_or((0, 0), |change| (change.losing, change.admitting));
         let new = nodes.to_bits() & (!self.lost | admitting);
-        if self.change.map_or(0, |change| change.losing) | new == self.change.map_or(0, |change| change.losing) {
+        if losing | new == losing {
             return Ok(());
         }
         self.begin_change(by, |change| {
@@ -352,8 +352,8 @@ impl Membership {
         })
     }
 
-    /// The next epoch begins: `by` has done what it had to conduct, which was this; nodes that were leaving are `emptied`. False if there is more to do by now.
-    /// Fails if it conducts it no more.
+    /// The next epoch begins: `by` has done what it had to conduct, which was this, and of the nodes that were leaving these
+    /// are `emptied`. False if there is more to do by now. Fails if it conducts it no more.
     pub fn begin_epoch(
         &mut self,
         by: u32,

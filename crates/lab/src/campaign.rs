@@ -792,7 +792,7 @@ fn play(
         memory.tend();
         // A node that had nothing is lost without a copy being made.
         if sim.waiting() == sim.waiting_for(probes::COPIES) && calm_from.get().is_none() {
-            let stalled = case.faults.iter().any(|fault| fault == "stall");
+            let stalled = case.has("stall");
             calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
         }
         let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
@@ -980,16 +980,14 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
         }
     }
     // The entries of other workloads are so small that no stall is long enough.
-    let fills = case.load == Load::Registers
-        && case.protocol.discipline() != Discipline::IN_PLACE
-        && case.faults.iter().any(|fault| fault == "stall");
+    let fills = case.load == Load::Registers && case.protocol.discipline() != Discipline::IN_PLACE && case.has("stall");
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());
     }
-    if case.faults.iter().any(|fault| fault == "crash") && total.recovered == total.fenced {
+    if case.has("crash") && total.recovered == total.fenced {
         untested.push("no client that had died was recovered".to_owned());
     }
-    if runs >= MANY && case.faults.iter().any(|fault| fault == "pause") && total.fenced == 0 {
+    if runs >= MANY && case.has("pause") && total.fenced == 0 {
         untested.push("no client that was alive was taken for dead".to_owned());
     }
     if runs >= MANY && case.has("fail") && !total.probes.contains_key(probes::COPIES) {

@@ -142,7 +142,7 @@ pub enum MemoryError {
     #[error("{0} (counted from 0 as they were named) is of another cluster, or was named twice")]
     OtherCluster(NodeId),
     /// A memory node is empty, while others of its cluster hold tables.
-    #[error("{0} is empty, while the others hold tables: it was started anew, and nothing can be restored yet")]
+    #[error("{0} is empty, while the others hold tables: it was started anew, and the cluster has not taken it in yet")]
     LostMemory(NodeId),
     /// Several clients set up the cluster at the same time.
     #[error("other clients are setting up these memory nodes: try again")]

@@ -62,10 +62,8 @@ pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError
 /// Fails if one of these nodes of a cluster has lost its memory since, and nobody has missed it yet: it would answer as if
 /// nothing had ever been there.
 pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
-    let mut round = lane.round();
-    let reads: Vec<_> = nodes.iter().map(|node| (node, round.read(node::at(node, AT_IDENTITY), WORD_BYTES))).collect();
-    let done = lane.execute(round).await?;
-    match reads.into_iter().find(|(_, read)| Identity::from_bits(done.words(*read)[0]).is_none()) {
+    let known = read(lane, nodes.iter()).await?;
+    match nodes.iter().zip(known).find(|(_, identity)| identity.is_none()) {
         Some((node, _)) => Err(MemoryError::LostMemory(node)),
         None => Ok(()),
     }
@@ -78,7 +76,7 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
         node::superblock(lane, node).await?;
     }
     for _ in 0..ATTEMPTS {
-        let known = read(lane, nodes).await?;
+        let known = read(lane, (0..nodes).map(NodeId)).await?;
         let Some(one) = known.iter().flatten().next().copied() else {
             let cluster = (lane.random() ^ lane.now().rotate_left(32)) >> CLUSTER_SHIFT | 1;
             give(lane, NodeId(0), Identity { cluster, nodes, number: NodeId(0) }).await?;
@@ -134,9 +132,9 @@ fn check(known: &[Option<Identity>], one: Identity, nodes: u16) -> Result<(), Me
     Ok(())
 }
 
-async fn read(lane: &Lane, nodes: u16) -> Result<Vec<Option<Identity>>, MemoryError> {
+async fn read(lane: &Lane, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<Option<Identity>>, MemoryError> {
     let mut round = lane.round();
-    let reads: Vec<_> = (0..nodes).map(|at| round.read(node::at(NodeId(at), AT_IDENTITY), WORD_BYTES)).collect();
+    let reads: Vec<_> = nodes.map(|at| round.read(node::at(at, AT_IDENTITY), WORD_BYTES)).collect();
     let done = lane.execute(round).await?;
     Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
 }

@@ -300,6 +300,14 @@ struct Shard<'c> {
 }
 
 impl Shard<'_> {
+    fn of(metadata: &Metadata, id: ShardId) -> Option<Shard<'_>> {
+        let placement = metadata.shards.get(usize::from(id.0))?;
+        let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+        let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
+        let fstore = (spec.index == IndexKind::FStore).then(|| fstore::Geometry::of(spec));
+        Some(Shard { placement, discipline: spec.discipline, geometry, fstore, scheme: spec.layout.scheme, shape })
+    }
+
     fn at_primary(&self, offset: u64) -> Address {
         self.placement.replicas[0].address(offset)
     }
@@ -347,11 +355,7 @@ impl Catalog {
     }
 
     fn shard(&self, id: ShardId) -> Option<Shard<'_>> {
-        let placement = self.metadata.shards.get(usize::from(id.0))?;
-        let spec = &self.metadata.tables.get(usize::from(placement.table.0))?.spec;
-        let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
-        let fstore = (spec.index == IndexKind::FStore).then(|| fstore::Geometry::of(spec));
-        Some(Shard { placement, discipline: spec.discipline, geometry, fstore, scheme: spec.layout.scheme, shape })
+        Shard::of(&self.metadata, id)
     }
 
     /// The shard of a record of a log entry, if it is one.

@@ -208,14 +208,8 @@ fn nodes_are_sized_for_the_population() {
             let setting = Setting { memory_nodes, replicas, workers: 1, coroutines: 2 };
             let room = Room::for_transactions(400);
             let node_bytes = Tpcc::node_bytes(&scale, room, &setting, protocol) as usize;
-            let cluster = Cluster::embedded(ClusterOptions {
-                memory_nodes,
-                replicas,
-                node_bytes,
-                protocol,
-                ..ClusterOptions::default()
-            })
-            .unwrap();
+            let sized = ClusterOptions { memory_nodes, node_bytes, ..options(protocol, replicas, room) };
+            let cluster = Cluster::embedded(sized).unwrap();
             let mut loaded = 0;
             let tpcc = Tpcc::load(&cluster, scale, room, 1, |rows| loaded += rows).unwrap();
             let expected = scale.rows() as f64;

@@ -324,14 +324,8 @@ fn nodes_are_sized_for_the_records() {
                     Size { records, inserts: 1_000, value_bytes, ordered },
                 );
                 let node_bytes = Ycsb::node_bytes(&size, &setting) as usize;
-                let cluster = Cluster::embedded(ClusterOptions {
-                    memory_nodes,
-                    replicas,
-                    node_bytes,
-                    protocol,
-                    ..ClusterOptions::default()
-                })
-                .unwrap();
+                let sized = ClusterOptions { memory_nodes, node_bytes, ..options(protocol, replicas) };
+                let cluster = Cluster::embedded(sized).unwrap();
                 let ycsb = loaded(&cluster, size, Mix { read_share: 0.0, ..mix("d", 1) });
                 let mut worker = cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).unwrap();
                 let (statistics, invariants) = driver::run_here(&cluster, &ycsb, &mut worker, 450, 1).unwrap();
