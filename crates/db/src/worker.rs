@@ -215,8 +215,14 @@ impl Worker {
     /// Waits until everything that was logged has been applied at every memory node, and every background round is done.
     pub fn drain(&mut self) -> Result<bool, Error> {
         let drained = self.run(async |_, session| {
-            session.follow();
-            session.inner.drain(DRAIN_NS).await
+            loop {
+                session.follow();
+                match session.inner.drain(DRAIN_NS).await {
+                    // What it had logged is decided when its epoch ends.
+                    Err(Stop::Fenced | Stop::Unavailable(_)) if session.next_epoch(None).await => {}
+                    drained => return drained,
+                }
+            }
         });
         drained.into_iter().try_fold(true, |all, one| Ok(all & one?))
     }

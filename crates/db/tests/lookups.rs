@@ -5,14 +5,15 @@ mod support;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use remora::floors::fabric::shm::Shm;
-use remora::floors::fabric::{ClientId, Lane, NodeId, NodeSet, Worker, block_on};
+use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora::floors::index::cluster_hash::{BUCKET_WORDS, Geometry, entry_word, link_word};
 use remora::floors::index::{Location, Table};
-use remora::floors::memory::{Discipline, MemoryError, Pointer, TableSpec, metadata};
+use remora::floors::memory::{Discipline, MemoryError, Metadata, Pointer, TableSpec, metadata, node};
 use remora::floors::sync::{Key, KeyHash};
-use remora::floors::txn::{Session, Stop, TransactOptions};
+use remora::floors::txn::{Intent, Session, Stop, TransactOptions};
 use remora::{Cluster, Observer, OpenError, Protocol, ReadScheme, TableOptions, TransactionEvent, TransactionOptions};
 
 use support::rig::{self, Rig};
@@ -72,6 +73,64 @@ fn a_cold_lookup_is_about_one_read_and_a_cached_one_none() {
         }
     }
     drop(table);
+}
+
+/// Memory nodes look at their catalogs while somebody writes them: what they find out then must not stay.
+#[test]
+fn a_node_looks_at_its_catalog_until_it_known() {
+    const COPIES: [usize; 2] = [68 << 10, 228 << 10];
+    const NODES: u16 = 2;
+    let rig = Rig::for_protocol(Shm::new(&[vec![4 << 20], vec![4 << 20]]).unwrap(), Protocol::Fasst);
+    let rows: Vec<Vec<u8>> = (0..10u64).map(|row| row.to_le_bytes().to_vec()).collect();
+    let table = rig.table("rows", ReadScheme::SingleLine, 2, 8, &rows);
+    let publish = |catalog: &Metadata| {
+        let all = NodeSet::first(NODES);
+        block_on(&rig.fabric, ClientId(0), async |lane: &Lane| metadata::publish(lane, all, catalog).await).unwrap()
+    };
+    let known = || block_on(&rig.fabric, ClientId(0), async |lane: &Lane| metadata::read(lane, NodeId(0)).await);
+    let worker = Worker::new();
+    rig::run(&worker, &mut rig.sessions(&worker, Protocol::Fasst, 1), async |_, session| {
+        let mut catalog = known().unwrap().unwrap();
+        // Nobody has what it has.
+        let mut other = catalog.clone();
+        other.generation += 1;
+        for shard in &mut other.shards {
+            shard.replicas.remove(0);
+        }
+        catalog.generation += 2;
+        publish(&other).unwrap();
+        rig.apply();
+        assert_eq!(read(session, &table, rig::key(1)).await, None, "no node has it any more");
+        publish(&catalog).unwrap();
+        let tear = || {
+            for words in (0..NODES).map(|node| rig.fabric.region(NodeId(node), node::REGION).unwrap()) {
+                let words = words.words();
+                let newest = COPIES.into_iter().max_by_key(|copy| words[(copy + 24) / 8].load(Ordering::SeqCst));
+                words[(newest.unwrap() + 200) / 8].fetch_xor(1, Ordering::SeqCst);
+            }
+        };
+        tear();
+        assert_eq!(known().unwrap(), Ok(other));
+        rig.apply();
+        assert_eq!(read(session, &table, rig::key(1)).await, None);
+        tear();
+        assert_eq!(known().unwrap(), Ok(catalog));
+        assert_eq!(read(session, &table, rig::key(1)).await, Some(1u64.to_le_bytes().to_vec()));
+        let written = session.transact(TransactOptions::default(), async |tx| {
+            let slots: Vec<_> = (0..10).map(|row| tx.want_for(table.id(), &rig::key(row), Intent::Update)).collect();
+            tx.fetch().await?;
+            for slot in slots {
+                tx.write(slot?, &7u64.to_le_bytes())?;
+            }
+            Ok::<_, Stop>(Ok::<_, ()>(()))
+        });
+        written.await.unwrap().unwrap();
+        while session.lane().background() > 0 {
+            session.lane().yield_now().await;
+        }
+    });
+    rig.apply();
+    assert_eq!(rig.inspect(&table).differing_lines, 0);
 }
 
 /// Few main buckets: every lookup follows a chain.

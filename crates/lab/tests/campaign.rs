@@ -116,7 +116,7 @@ fn a_failing_run_is_shrunk() {
 #[test]
 fn a_deleted_record_is_unlinked_once() {
     let faults = faults(&["crash", "delay", "stall", "clock-step", "lose"]);
-    let case = Case::new(471, Load::Tatp, Protocol::DrtmR, &faults);
+    let case = Case::new(890, Load::Tatp, Protocol::DrtmR, &faults);
     run(&case).unwrap();
     mutant::set(Some(Mutant::UnlinkTwice));
     let with = run(&case);

@@ -230,15 +230,37 @@ fn survives(load: Load) {
     }
 }
 
-/// Seed 59: a client came with the nodes of one epoch, and was told to be one of the next, which another had entered meanwhile.
-#[test]
-fn who_enters_an_epoch_has_its_nodes() {
-    let faults = ["fail", "crash", "delay"].map(String::from);
-    let farm = Protocol::named("farm").expect("a preset");
-    let case = Case { transactions: 300, ..Case::new(59, Load::SmallBank, farm, &faults) };
+fn replay(seed: u64, protocol: &str, faults: &[&str]) {
+    let faults: Vec<String> = faults.iter().copied().map(String::from).collect();
+    let protocol = Protocol::named(protocol).expect("a preset");
+    let case = Case { transactions: 300, ..Case::new(seed, Load::SmallBank, protocol, &faults) };
     if let Err(what) = run(&case) {
         panic!("{what}\n{}", case.command());
     }
+}
+
+/// A client came with the nodes of one epoch, and was told to be one of the next, which another had entered meanwhile.
+#[test]
+fn who_enters_an_epoch_has_its_nodes() {
+    replay(59, "farm", &["fail", "crash", "delay"]);
+}
+
+/// A node was taken in, had been told of the epoch to come, and then its conductor had to begin that anew.
+#[test]
+fn a_node_that_is_taken_in_may_have_been_told_so_before() {
+    replay(10417, "drtm-r", &["fail", "partition"]);
+}
+
+/// A node's CPU looked at its catalog in the middle of a change.
+#[test]
+fn a_node_that_takes_copies_knows_it() {
+    replay(10179, "drtm-r", &["fail", "partition"]);
+}
+
+/// A client was drained that had not come back yet from the epoch before.
+#[test]
+fn who_is_drained_may_have_to_come_back_first() {
+    replay(10396, "drtm-r", &["fail", "crash"]);
 }
 
 #[test]

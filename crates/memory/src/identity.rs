@@ -139,14 +139,17 @@ async fn read(lane: &Lane, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<Op
     Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
 }
 
-/// Takes a node that has nothing, in the place of one that was lost, into the cluster of another one. False if it is not new.
-pub async fn rejoin(lane: &Lane, node: NodeId, cluster: NodeId) -> Result<bool, MemoryError> {
+/// Takes a node that has nothing, in the place of one that was lost, into the cluster of another one, with an epoch that has
+/// not begun. False if it is not new: what somebody has published there who did not get as far as to begin that epoch is
+/// nothing.
+pub async fn rejoin(lane: &Lane, node: NodeId, cluster: NodeId, epoch: u64) -> Result<bool, MemoryError> {
     node::superblock(lane, node).await?;
     let Some(one) = of(lane, cluster).await? else { return Ok(false) };
     let identity = Identity { number: node, ..one };
     give(lane, node, identity).await?;
-    let fresh = metadata::read(lane, node).await?.generation == 0;
-    Ok(of(lane, node).await? == Some(identity) && fresh)
+    let metadata = metadata::read(lane, node).await?;
+    let is_new = metadata.generation == 0 || metadata.epoch == epoch;
+    Ok(of(lane, node).await? == Some(identity) && is_new)
 }
 
 /// Gives a node its identity, unless it has one.

@@ -66,8 +66,9 @@ struct Backup {
     geometry: Geometry,
 }
 
-/// What a node has backups of, by shard. `None` if its catalog cannot be read.
-fn backups(region: &Region) -> Option<Vec<Option<Backup>>> {
+/// What a node has backups of, by shard, and the generation of the catalog that says so: an older one than it claims if that
+/// is not whole yet. `None` if it cannot be read.
+fn backups(region: &Region) -> Option<(u64, Vec<Option<Backup>>)> {
     let node = identity::local(region.words())?.number;
     let metadata = metadata::read_local(node, region.words()).ok()?;
     let backup = |shard: &ShardPlacement| {
@@ -75,7 +76,7 @@ fn backups(region: &Region) -> Option<Vec<Option<Backup>>> {
         let geometry = Geometry::of(&metadata.tables.get(usize::from(shard.table.0))?.spec);
         Some(Backup { base: replica.base, bytes: shard.bytes, geometry })
     };
-    Some(metadata.shards.iter().map(backup).collect())
+    Some((metadata.generation, metadata.shards.iter().map(backup).collect()))
 }
 
 fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>) {
@@ -124,7 +125,7 @@ impl Service for Applier {
         // behind the list of clients.
         let now = metadata::generation_local(words);
         if *generation != now {
-            (*generation, *known) = (now, backups(region).unwrap_or_default());
+            (*generation, *known) = backups(region).unwrap_or_default();
         }
         for ring in rings.iter_mut() {
             let mut count = 0;
@@ -134,7 +135,7 @@ impl Service for Applier {
                     |known: &[_]| records(entry).any(|record| usize::from(record.pointer.shard().0) >= known.len());
                 if unknown(known) {
                     // A table made since we last looked: it was published here before anything was logged for it.
-                    *known = backups(region).unwrap_or_default();
+                    (*generation, *known) = backups(region).unwrap_or_default();
                     if unknown(known) {
                         tracing::error!(id, "a log entry names a shard that is not in the catalog");
                     }

@@ -108,12 +108,10 @@ pub(crate) fn key_request(code: Code, shard: ShardId, key: &[u64]) -> ([u64; KEY
 pub struct RpcHandler {
     region: Arc<Region>,
     host: Host,
-    /// Shards whose primary this node is, with their table's discipline and bytes of a key; looked up in the catalog when first asked for.
+    /// Shards whose primary this node is, with their table's discipline and bytes of a key.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
-    /// Of the catalog that they were looked up in.
+    /// Of the catalog that says so.
     generation: u64,
-    /// Whether a shard was looked up there in vain.
-    in_vain: bool,
     descent: Descent,
 }
 
@@ -122,36 +120,25 @@ impl RpcHandler {
     #[must_use]
     pub fn new(region: Arc<Region>) -> RpcHandler {
         let (host, shards, descent) = Default::default();
-        RpcHandler { region, host, shards, generation: 0, in_vain: false, descent }
+        RpcHandler { region, host, shards, generation: 0, descent }
     }
 
     fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
         let words = self.region.words();
-        let generation = metadata::generation_local(words);
-        if self.generation != generation {
+        if self.generation != metadata::generation_local(words) {
             // What was the primary may be so no longer.
-            (self.generation, self.in_vain) = (generation, false);
-            self.shards.clear();
+            let node = identity::local(words)?.number;
+            let metadata = metadata::read_local(node, words).ok()?;
+            // An older one than the node claims, if that is not whole yet.
+            self.generation = metadata.generation;
+            let shards = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
+                let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+                let shard = HostShard::of(&metadata, id, node, words)?;
+                Some((id, (shard, spec.discipline, spec.layout.key_bytes)))
+            });
+            self.shards = shards.collect();
         }
-        if let Some(known) = self.shards.get(&id) {
-            return Some(*known);
-        }
-        // Garbage from a client must not have the catalog decoded again and again.
-        if self.in_vain {
-            return None;
-        }
-        let node = identity::local(words)?.number;
-        let metadata = metadata::read_local(node, words).ok()?;
-        let found = HostShard::of(&metadata, id, node, words).map(|shard| {
-            let table = metadata.shards[usize::from(id.0)].table;
-            let spec = &metadata.tables[usize::from(table.0)].spec;
-            (shard, spec.discipline, spec.layout.key_bytes)
-        });
-        match found {
-            Some(found) => drop(self.shards.insert(id, found)),
-            None => self.in_vain = true,
-        }
-        found
+        self.shards.get(&id).copied()
     }
 
     /// The shard of a pointer and the index of the record's first word, if it is a record's.

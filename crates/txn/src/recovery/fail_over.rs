@@ -67,7 +67,14 @@ pub async fn fail_over(
     lost.iter().for_each(|node| fabric.abandon(node));
     revoke(fabric, clients)?;
     lane.probe(probes::REPAIRS);
-    let before = metadata::newest(lane, survivors).await?;
+    let all = NodeSet::from_bits(survivors.to_bits() | admitted.to_bits());
+    for node in admitted.iter() {
+        if !identity::rejoin(lane, node, survivors.leader(), epoch).await? {
+            return Err(MemoryError::OtherCluster(node));
+        }
+    }
+    // Who conducted this before, and did not get to its end, may have published at any of them.
+    let before = metadata::newest(lane, all).await?;
     let after = metadata::without(&before, lost, epoch)?;
     let verdicts = decide(lane, survivors, after.clone(), clients, told).await?;
     for client in clients {
@@ -76,12 +83,6 @@ pub async fn fail_over(
             while !RingCopy::is_applied(lane, node, base, *client).await? {
                 lane.sleep(APPLY_PAUSE_NS).await;
             }
-        }
-    }
-    let all = NodeSet::from_bits(survivors.to_bits() | admitted.to_bits());
-    for node in admitted.iter() {
-        if !identity::rejoin(lane, node, survivors.leader()).await? {
-            return Err(MemoryError::OtherCluster(node));
         }
     }
     for (shard, node) in copied {
