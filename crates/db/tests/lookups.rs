@@ -77,7 +77,7 @@ fn a_cold_lookup_is_about_one_read_and_a_cached_one_none() {
 
 /// Memory nodes look at their catalogs while somebody writes them: what they find out then must not stay.
 #[test]
-fn a_node_looks_at_its_catalog_until_it_known() {
+fn a_node_looks_at_its_catalog_until_it_is_whole() {
     const COPIES: [usize; 2] = [68 << 10, 228 << 10];
     const NODES: u16 = 2;
     let rig = Rig::for_protocol(Shm::new(&[vec![4 << 20], vec![4 << 20]]).unwrap(), Protocol::Fasst);
