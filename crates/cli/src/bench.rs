@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean; or unsynchronized, the bound without transactions.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local, ford-global; or unsynchronized, the bound without transactions.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,

@@ -46,6 +46,6 @@ mod watch;
 pub use configuration::{Configuration, ConfigurationError, InMemory, RecoveredClients};
 pub use file::LockedFile;
 pub use helper::{Helper, Job};
-pub use membership::{Conducting, EpochChanging, Fenced, Membership, Standing};
+pub use membership::{Conducting, EpochChanging, Fenced, Membership, OtherCache, Standing};
 pub use place::{NotPlace, Place};
 pub use watch::LeaseWatch;

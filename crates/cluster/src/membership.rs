@@ -54,6 +54,9 @@ struct Member {
     /// It has stopped, and says so: nobody need wait until its lease has run out.
     #[serde(default)]
     has_stopped: bool,
+    /// The version cache that it publishes in, if it does.
+    #[serde(default)]
+    vcache: Option<u32>,
     verdicts: Verdicts,
 }
 
@@ -71,6 +74,11 @@ struct Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("memory nodes have been lost or taken in, and the epoch is changing: try again")]
 pub struct EpochChanging;
+
+/// A table has one version cache: this client, of another one, has neither left nor been recovered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("client {0} validates by another version cache, and has neither left nor been recovered")]
+pub struct OtherCache(pub u32);
 
 /// What a conductor has to do, see `remora_txn::recovery::fail_over`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,6 +111,9 @@ pub struct Membership {
     copied: Vec<(u16, u16)>,
     change: Option<Change>,
     members: BTreeMap<u32, Member>,
+    /// The version cache by which each table that is validated locally is validated, or was last.
+    #[serde(default)]
+    vcaches: BTreeMap<u16, u32>,
 }
 
 impl Default for Membership {
@@ -115,6 +126,7 @@ impl Default for Membership {
             copied: Vec::new(),
             change: None,
             members: BTreeMap::new(),
+            vcaches: BTreeMap::new(),
         }
     }
 }
@@ -157,10 +169,30 @@ impl Membership {
             process,
             is_controller,
             has_stopped: false,
+            vcache: None,
             verdicts: Verdicts::default(),
         };
         self.members.entry(client).or_insert(member);
         self.generation += 1;
+    }
+
+    /// Tables are to be validated by a version cache, which has the number of some client of its process, and by no other
+    /// one from now on. Fails if a client of another one that they had may still write them.
+    pub fn claim(&mut self, vcache: u32, tables: &[u16]) -> Result<(), OtherCache> {
+        for other in tables.iter().filter_map(|table| self.vcaches.get(table)).filter(|other| **other != vcache) {
+            let may_write = |member: &Member| matches!(member.standing, Standing::Alive | Standing::Suspected { .. });
+            let mut members = self.members.iter();
+            if let Some((other, _)) = members.find(|(_, one)| one.vcache == Some(*other) && may_write(one)) {
+                return Err(OtherCache(*other));
+            }
+        }
+        self.vcaches.extend(tables.iter().map(|table| (*table, vcache)));
+        Ok(())
+    }
+
+    /// A client that has just joined validates by a version cache.
+    pub fn validates_by(&mut self, client: u32, vcache: u32) {
+        self.members.entry(client).and_modify(|member| member.vcache = Some(vcache));
     }
 
     /// A sign of life.
@@ -614,6 +646,26 @@ mod tests {
         let conducting = all.conducting(4).unwrap();
         assert_eq!((conducting.lost, &*conducting.clients), (lost, &[1, 2][..]));
         assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "no client comes meanwhile");
+    }
+
+    #[test]
+    fn a_table_has_one_version_cache_at_a_time() {
+        let mut all = alive(&[1, 2, 3, 9]);
+        for (client, vcache) in [(2, 1), (3, 1), (9, 9)] {
+            all.validates_by(client, vcache);
+        }
+        all.claim(1, &[5, 6]).unwrap();
+        assert_eq!(all.claim(9, &[7]), Ok(()), "each has tables of its own");
+        assert_eq!(all.claim(1, &[6, 7]), Err(OtherCache(9)));
+        assert_eq!(all.claim(9, &[6]), Err(OtherCache(2)));
+        all.leave(2).unwrap();
+        assert_eq!(all.claim(9, &[6]), Err(OtherCache(3)));
+        all.suspect(3, 9).unwrap();
+        assert_eq!(all.claim(9, &[6]), Err(OtherCache(3)), "what it had begun may still commit");
+        all.recovered(3, 9, Verdicts::default()).unwrap();
+        assert_eq!(all.claim(9, &[6]), Ok(()));
+        assert_eq!(all.claim(1, &[5, 6]), Err(OtherCache(9)), "nor does the old one come back");
+        assert_eq!(all.claim(1, &[5]), Ok(()));
     }
 
     #[test]

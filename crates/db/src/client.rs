@@ -180,7 +180,8 @@ fn begin(
     let keeper = cluster.configuration().cloned();
     let keeper =
         keeper.map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
-    let config = SessionConfig { protocol: cluster.protocol(), epoch, sequence };
+    let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
+    let config = SessionConfig { protocol, epoch, sequence, vcache };
     Ok(Life { registration, endpoint, admin, keeper, config })
 }
 

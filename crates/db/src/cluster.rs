@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use remora_cluster::{Configuration, EpochChanging, InMemory};
+use remora_cluster::{Configuration, EpochChanging, InMemory, OtherCache};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
@@ -18,10 +18,11 @@ use remora_fabric::{
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata, node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata,
+    node,
 };
 use remora_txn::recovery::Rollback;
-use remora_txn::{Applier, Inspection, Protocol, RpcHandler, inspect};
+use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
 
 use zerocopy::IntoBytes;
 
@@ -125,6 +126,11 @@ struct Inner {
     lost: Mutex<NodeSet>,
     /// Somebody has begun to learn of the next epoch.
     entering: AtomicBool,
+    /// A number that no other process has: that of its first client.
+    number: u32,
+    /// Tables that are validated by this process's version cache.
+    claimed: Mutex<Vec<u16>>,
+    vcache: OnceLock<Arc<VersionCache>>,
 }
 
 /// A record as its bytes.
@@ -195,6 +201,7 @@ impl Cluster {
             identity::found(lane, options.memory_nodes).await?;
             Registration::connect(lane, NodeSet::first(options.memory_nodes), 0).await
         })??;
+        let number = admin.incarnation;
         let inner = Inner {
             appliers,
             fabric,
@@ -207,6 +214,9 @@ impl Cluster {
             metadata: Mutex::default(),
             lost: Mutex::default(),
             entering: AtomicBool::new(false),
+            number,
+            claimed: Mutex::default(),
+            vcache: OnceLock::new(),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
         Ok(Cluster {
@@ -227,6 +237,7 @@ impl Cluster {
         configuration: Option<Arc<dyn Configuration>>,
         (metadata, lost): (Metadata, NodeSet),
     ) -> Cluster {
+        let number = admin.incarnation;
         let inner = Inner {
             appliers: Vec::new(),
             fabric,
@@ -239,6 +250,9 @@ impl Cluster {
             metadata: Mutex::new(metadata),
             lost: Mutex::new(lost),
             entering: AtomicBool::new(false),
+            number,
+            claimed: Mutex::default(),
+            vcache: OnceLock::new(),
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
@@ -278,9 +292,14 @@ impl Cluster {
         // The epoch first: if another one is entered meanwhile, this one is refused, whichever nodes go with it.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
+        let is_local = self.protocol.validation() == Validation::Local;
         let announce = |incarnation| {
-            let Some(configuration) = &self.configuration else { return Ok(()) };
-            join(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2))
+            let Some(configuration) = &self.configuration else {
+                let unknown = MemoryError::NeedsConfiguration(self.protocol.name());
+                return if is_local { Err(unknown) } else { Ok(()) };
+            };
+            let tables = || is_local.then(|| (self.inner.number, lock(&self.inner.claimed).clone()));
+            join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)
         };
         Ok((Registration::connect_announced(lane, nodes, lanes, announce).await?, epoch))
     }
@@ -512,6 +531,9 @@ impl Cluster {
             let (found, wanted) = (spec.fingerprint.0, wanted.0);
             return Err(MemoryError::Fingerprint { table: name.to_owned(), found, wanted }.into());
         }
+        if spec.discipline == Discipline::IN_PLACE_LOCAL {
+            self.claim(&table)?;
+        }
         Ok(Table::new(table))
     }
 
@@ -623,6 +645,37 @@ impl Cluster {
     #[must_use]
     pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
         Cluster { protocol, ..self.clone() }
+    }
+
+    /// The version cache that all workers of this cluster share that validate locally (`ford-local`), made by the first call
+    /// of about so many bytes: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
+    /// [`Cluster::connect`], also of this process, is refused a table while workers of this one are there that may write it.
+    pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
+        self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes)))
+    }
+
+    /// That, for workers that validate by it.
+    pub(crate) fn own_version_cache(&self) -> Option<Arc<VersionCache>> {
+        let is_local = self.protocol.validation() == Validation::Local;
+        is_local.then(|| self.version_cache(VersionCache::BYTES).clone())
+    }
+
+    /// Has a table validated by this process's version cache alone, as long as workers of it are there.
+    fn claim(&self, table: &remora_index::Table) -> Result<(), MemoryError> {
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        let claim = || {
+            let claimed = configuration.change(|membership| membership.claim(self.inner.number, &[table.id().0]));
+            claimed.map_err(|error| MemoryError::Configuration(error.to_string()))?.map_err(other_cache)
+        };
+        claim()?;
+        let mut claimed = lock(&self.inner.claimed);
+        if !claimed.contains(&table.id().0) {
+            claimed.push(table.id().0);
+            drop(claimed);
+            // A worker that came in between did not claim it.
+            claim()?;
+        }
+        Ok(())
     }
 
     /// Who of its clients is alive, and who recovers the others. `None` where nothing says so: clients of other processes
@@ -739,10 +792,36 @@ pub(crate) fn join(
     epoch: u64,
     lease: Nanos,
 ) -> Result<(), MemoryError> {
+    join_by(configuration, incarnation, epoch, lease, || None)
+}
+
+/// The same with the version cache by which it validates, and the tables that it may write.
+fn join_by(
+    configuration: &Arc<dyn Configuration>,
+    incarnation: u32,
+    epoch: u64,
+    lease: Nanos,
+    vcache: impl Fn() -> Option<(u32, Vec<u16>)>,
+) -> Result<(), MemoryError> {
     let process = configuration.process();
-    let joined = configuration.change(|membership| membership.join(incarnation, epoch, lease, process));
-    let joined = joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-    joined.map_err(|EpochChanging| MemoryError::EpochChanging)
+    let refused = |error: &dyn fmt::Display| MemoryError::Configuration(error.to_string());
+    let joined = configuration.change(|membership| {
+        let vcache = vcache();
+        if let Some((vcache, tables)) = &vcache {
+            membership.claim(*vcache, tables).map_err(other_cache)?;
+        }
+        let joined = membership.join(incarnation, epoch, lease, process);
+        joined.map_err(|EpochChanging| MemoryError::EpochChanging)?;
+        if let Some((vcache, _)) = vcache {
+            membership.validates_by(incarnation, vcache);
+        }
+        Ok(())
+    });
+    joined.map_err(|error| refused(&error))?
+}
+
+fn other_cache(OtherCache(client): OtherCache) -> MemoryError {
+    MemoryError::OtherVersionCache(client)
 }
 
 fn check(options: &ClusterOptions) -> Result<(), MemoryError> {

@@ -89,6 +89,7 @@ impl Controller {
             me: *client,
             copy_rate: *copy_rate,
             reached: Cell::new(cluster.live_nodes()),
+            epoch: Cell::new(cluster.epoch()),
             shut: Cell::default(),
         };
         let (id, keeper) = (lane.id(), watcher.keeper);
@@ -129,6 +130,8 @@ struct Watcher<'c> {
     copy_rate: Option<u64>,
     /// Nodes that its connection reaches, as long as they live.
     reached: Cell<NodeSet>,
+    /// The last epoch that it has seen.
+    epoch: Cell<u64>,
     /// It is to end.
     shut: Cell<bool>,
 }
@@ -173,25 +176,28 @@ impl Watcher<'_> {
             self.keeper.pause(lane).await;
             let looked = self.configuration().and_then(|configuration| {
                 let now = |membership: &remora_cluster::Membership| {
-                    (membership.lost(), membership.is_changing(), membership.leads(self.me))
+                    let (changing, leads) = (membership.is_changing(), membership.leads(self.me));
+                    (membership.epoch(), membership.lost(), changing, leads)
                 };
                 Ok(configuration.look(now)?)
             });
-            let (lost, leads) = match looked {
-                Ok((lost, false, leads)) => (lost, leads),
-                Ok((_, true, _)) => {
-                    if let Err(error) = self.conduct(lane).await {
-                        tracing::warn!(%error, "the next epoch cannot begin yet");
-                    }
-                    continue;
-                }
+            let (epoch, lost, changing, leads) = match looked {
+                Ok(now) => now,
                 Err(error) => {
                     tracing::warn!(%error, "nobody knows which memory nodes there are");
                     continue;
                 }
             };
             let live = NodeSet::first(self.cluster.memory_nodes()).without(lost);
-            self.reached.set(self.reached.get().without(lost));
+            // In an epoch that it has missed a node may have been lost that was taken in again by the next.
+            let missed = epoch > self.epoch.replace(epoch) + 1;
+            self.reached.set(if missed { NodeSet::default() } else { self.reached.get().without(lost) });
+            if changing && !missed {
+                if let Err(error) = self.conduct(lane).await {
+                    tracing::warn!(%error, "the next epoch cannot begin yet");
+                }
+                continue;
+            }
             if !live.without(self.reached.get()).is_empty() {
                 match self.cluster.follow_nodes() {
                     Ok(()) => return self.reached.set(live),
@@ -234,17 +240,18 @@ impl Watcher<'_> {
     /// A node that was lost, and answers, and has nothing.
     async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
         let fabric = self.cluster.fabric();
-        let answers = lost.iter().find(|node| fabric.answers(*node))?;
-        fabric.readmit(answers);
-        let looked = async {
-            let guest = self.worker.connect(fabric, ClientId(0)).ok()?;
-            metadata::read(&lane.on(&guest), answers).await.ok().filter(|metadata| metadata.generation == 0)
-        };
-        let is_new = looked.await.is_some();
-        if !is_new {
-            fabric.abandon(answers);
+        for node in lost.iter().filter(|node| fabric.answers(*node)) {
+            fabric.readmit(node);
+            let looked = async {
+                let guest = self.worker.connect(fabric, ClientId(0)).ok()?;
+                metadata::read(&lane.on(&guest), node).await.ok().filter(|metadata| metadata.generation == 0)
+            };
+            if looked.await.is_some() {
+                return Some(node);
+            }
+            fabric.abandon(node);
         }
-        is_new.then_some(answers)
+        None
     }
 
     fn admit(&self, node: NodeId) -> Result<(), RecoveryError> {

@@ -166,7 +166,8 @@ pub use remora_memory::ReadScheme;
 pub use remora_sync::TransactionId;
 pub use remora_txn::recovery::{Rollback, Verdict};
 pub use remora_txn::{
-    Abort, Access, Ford, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, WriteKind,
+    Abort, Access, Ford, Inspection, Intent, Limit, Observer, Outcome, Phases, Protocol, TransactionEvent, Validation,
+    VersionCache, WriteKind,
 };
 
 /// The floors below, for tools and tests that need them.

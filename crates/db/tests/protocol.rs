@@ -14,7 +14,7 @@ use remora::floors::sync::Version;
 use remora::floors::txn::{Execute, Ford, Locks, Primitive, Primitives, Stop, TransactOptions};
 use remora::{
     Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Record,
-    Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, WorkerOptions,
+    Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, Validation, WorkerOptions,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -61,6 +61,8 @@ suite! {
     unlocked_by_writes = super::UNLOCKED_BY_WRITES,
     ford = remora::Protocol::FORD,
     ford_lean = remora::Protocol::FORD_LEAN,
+    ford_local = remora::Protocol::FORD_LOCAL,
+    ford_global = remora::Protocol::FORD_GLOBAL,
     ford_without = super::FORD_WITHOUT
     => {
         round_trips_are_exact,
@@ -90,8 +92,8 @@ suite! {
 #[test]
 fn the_suite_has_every_protocol_that_promises_transactions() {
     let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
-    let suite =
-        [Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH, Protocol::FORD, Protocol::FORD_LEAN];
+    let mut suite = vec![Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH];
+    suite.extend([Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]);
     assert_eq!(promising.collect::<Vec<_>>(), suite, "add it to `suite!`");
 }
 
@@ -116,12 +118,14 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
         // A bucket brings its records; the lock of one has to be taken by another round.
         let cold = u64::from(ford.hitchhike);
         let further = u64::from(!ford.background_release) * 2;
+        // The cluster's cache is asked by a call instead, and told also of what nobody else is needed for.
+        let told = u64::from(ford.validation == Validation::Global);
         return RoundTrips {
             cold,
             read_one: 1,
-            read_several: 2,
-            write_what_it_reads: 2 + hitchhike + further,
-            write_and_read_another: 3 + hitchhike + further,
+            read_several: 2 - u64::from(ford.validation == Validation::Local),
+            write_what_it_reads: 2 + hitchhike + further + told,
+            write_and_read_another: 3 + hitchhike + further - u64::from(ford.validation == Validation::Local),
         };
     }
     let Primitives { execute, passive, merged, .. } = protocol.primitives();
@@ -148,6 +152,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
     const BUCKET: u64 = 128;
     const CALL: u64 = 24; // code, and two words that say what about
     const LOCKED: u64 = 16; // lock word before, version
+    const CALLED: u64 = 16; // what there is room for in the answer about pairs
     const NONE: Cost =
         Cost { round_trips: 0, reads: 0, writes: 0, atomics: 0, flushes: 0, rpcs: 0, bytes_out: 0, bytes_in: 0 };
     let round_trips = round_trips(protocol).write_what_it_reads;
@@ -166,15 +171,17 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         // Who shows what: WRITEs, which free the logs too; or atomics at the backups.
         let (shown, shown_by_swap) = if ford.lean { (2, copies - 2) } else { (copies + logs, 0) };
         let atomics = 2 + 2 + shown_by_swap;
+        // One call with the epoch and two pairs of record and version; back come bits.
+        let calls = u64::from(ford.validation == Validation::Global);
         return Cost {
             round_trips,
             reads: 2 + again,
             writes: logs + copies + shown,
             atomics,
             flushes: if ford.selective_flush { backups } else { copies },
-            bytes_out: logs * entry + copies * IMAGE + shown * 8 + atomics * SWAP,
-            bytes_in: 2 * RECORD + again * RECORD + atomics * 8,
-            ..NONE
+            rpcs: calls,
+            bytes_out: logs * entry + copies * IMAGE + shown * 8 + atomics * SWAP + calls * (16 + 2 * 16),
+            bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
         };
     }
     let Primitives { execute, locks, log, flush, .. } = protocol.primitives();

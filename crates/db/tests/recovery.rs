@@ -419,7 +419,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
 /// A client asks what became of transactions of its own, and of those of others.
 #[test]
 fn answers_that_were_lost_are_found() {
-    for protocol in [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD, Protocol::FORD_LEAN] {
+    for protocol in [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
         let (cluster, fabric, rows) = cluster(protocol, 3, 9);
         let mut one = worker(&cluster, 1, 1);
         let last = Cell::new(None);
@@ -452,7 +452,7 @@ fn answers_that_were_lost_are_found() {
 /// What is too long ago is forgotten, and never denied.
 #[test]
 fn old_answers_are_forgotten() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD, Protocol::FORD_LEAN] {
+    for protocol in [Protocol::DrtmR, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
         let (cluster, _, rows) = cluster(protocol, 3, 10);
         let mut one = worker(&cluster, 1, 1);
         let (last, mut committed) = (Cell::new(None), Vec::new());

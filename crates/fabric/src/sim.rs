@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use faults::{FaultKind, Injected, Planned};
-pub use profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile};
+pub use profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Path, Profile, Switch};
 #[cfg(feature = "profiles")]
 pub use profiles::ProfileError;
 

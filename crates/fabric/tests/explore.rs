@@ -33,9 +33,19 @@ fn outcomes(
     prepare: impl Fn(&Seeded),
     body: impl AsyncFn(u32, &Lane) -> Vec<u64>,
 ) -> (Counts, Outcomes) {
+    outcomes_of(clients, fabric, options, |_| prepare(fabric), body)
+}
+
+fn outcomes_of(
+    clients: u32,
+    fabric: &Seeded,
+    options: &ExploreOptions,
+    prepare: impl Fn(&mut Play<'_>),
+    body: impl AsyncFn(u32, &Lane) -> Vec<u64>,
+) -> (Counts, Outcomes) {
     let mut all = Outcomes::new();
     let found = explore(fabric, options, |play: &mut Play<'_>| {
-        prepare(fabric);
+        prepare(play);
         let worker = Worker::new();
         let lanes: Vec<Lane> = (1..=clients)
             .map(|client| worker.lane(&worker.connect(fabric, ClientId(client)).unwrap(), 1).unwrap())
@@ -367,6 +377,43 @@ fn a_call_comes_in_between_a_split_atomic_and_another_atomic_does_not() {
     assert_eq!(sums(&memory, 3), [103].into());
     assert_eq!(sums(&split, 3), [1 + 2, 2 + 1, 103].into(), "what the CPU has added is lost");
     reduced(3, &ExploreOptions::default(), split, answer, add);
+}
+
+/// Each of two clients takes two numbers, in the order in which their rounds complete, and goes by them.
+#[test]
+fn what_coroutines_share_is_explored_where_they_say_so() {
+    let taken = |shared, reduction, together: bool| {
+        let numbers = Rc::new(std::cell::Cell::new(0));
+        let options = ExploreOptions { shared, reduction, ..ExploreOptions::default() };
+        let body = async |client: u32, lane: &Lane| {
+            let at = if together { line(0) } else { line(client.into()) };
+            let mut own = Vec::new();
+            for _ in 0..2 {
+                let mut round = lane.round();
+                let seen = round.read(at, 8);
+                if own.last().is_none_or(|last| last % 2 == 0) {
+                    round.write_words(at, &[numbers.get() + 10 * u64::from(client)]);
+                }
+                own.push(lane.execute(round).await.unwrap().words(seen)[0]);
+                own.push(numbers.replace(numbers.get() + 1));
+            }
+            own
+        };
+        let prepare = |play: &mut Play<'_>| {
+            numbers.set(0);
+            let numbers = numbers.clone();
+            play.share(move || numbers.get());
+        };
+        let (counts, all) = outcomes_of(2, &memory(), &options, prepare, body);
+        (counts.interleavings, all)
+    };
+    for together in [false, true] {
+        let (every, all) = taken(true, Reduction::Nothing, together);
+        let (commuting, up_to_commuting) = taken(true, Reduction::Commuting, together);
+        let (_, up_to_states) = taken(true, Reduction::States, together);
+        assert!(all == up_to_commuting && all == up_to_states && every > commuting, "{together}");
+        assert!(taken(false, Reduction::Commuting, together).1.len() < all.len(), "nobody has said so");
+    }
 }
 
 #[test]

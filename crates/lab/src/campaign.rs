@@ -10,6 +10,8 @@
 //! A run in which memory nodes fail, as many as there are copies to spare, has controllers, who find that out: every client
 //! lives on in the next epoch. There may be a spare node, and one that failed may come back with nothing; the run does not
 //! end before there are as many copies of everything again as there can be.
+//! Where transactions are validated locally, all clients share one version cache: they stand for threads of one process,
+//! though each has a network of its own, and dies alone while the process lives on.
 //!
 //! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
 //! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
@@ -34,9 +36,11 @@ use std::time::Duration;
 
 use ranges::Ranges;
 use registers::Registers;
-use remora::floors::memory::{Discipline, ShardPlacement, metadata, node};
+use remora::floors::memory::{ShardPlacement, metadata, node};
 use remora::floors::txn::mutant::{self, Mutant};
-use remora::{Cluster, ClusterOptions, Controller, Error, Inspection, Observer, Outcome, Protocol, Session, Standing};
+use remora::{
+    Cluster, ClusterOptions, Controller, Error, Inspection, Observer, Outcome, Protocol, Session, Standing, Validation,
+};
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
 use remora_fabric::sim::{Deployment, Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
@@ -130,7 +134,7 @@ pub struct Case {
     pub protocol: Protocol,
     /// Faults by name, each of which happens at least once in this run.
     pub faults: Vec<String>,
-    /// Clients, each on a machine of its own.
+    /// Clients, each on a machine of its own; those that validate locally are threads of one process all the same.
     pub clients: usize,
     /// Coroutines of each.
     pub coroutines: usize,
@@ -437,6 +441,8 @@ fn whole(tables: &[Inspection], settled: bool) -> Invariant {
 const ATTEMPTS: u32 = 8;
 /// How long a client may be silent until others take it for dead; or nobody watches.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
+/// Bytes of a version cache: one bucket, which drops nearly everything; some; more than there is to know.
+const VCACHES: [usize; 3] = [64, 512, 1 << 20];
 /// How often a spare client looks whether it is needed.
 const SPARE_LOOKS: Nanos = 20_000;
 /// Bytes of a memory node, but for TPC-C.
@@ -499,6 +505,9 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let needed = case.load == Load::Ranges && case.has("crash") || fails;
     let lease = lease.or(LEASES.into_iter().flatten().max().filter(|_| needed).map(Duration::from_nanos));
     let cluster = cluster.with_lease(lease);
+    if case.protocol.validation() == Validation::Local {
+        cluster.version_cache(VCACHES[random.below(VCACHES.len() as u64) as usize]);
+    }
     let tables = Tables::load(case, &cluster, &mut random)?;
     let lines = Shared::default();
     let file = HistoryFile::durable(lines.clone());
@@ -980,7 +989,7 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
         }
     }
     // The entries of other workloads are so small that no stall is long enough.
-    let fills = case.load == Load::Registers && case.protocol.discipline() != Discipline::IN_PLACE && case.has("stall");
+    let fills = case.load == Load::Registers && !case.protocol.discipline().is_in_place() && case.has("stall");
     if fills && !total.probes.contains_key(probes::RING_FULL) {
         untested.push("no log ring was ever full".to_owned());
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol, SimulatedError};
+use remora::{Cluster, ClusterOptions, Observer, OpenError, Protocol, SimulatedError, Validation};
 use remora_fabric::sim::{Deployment, Sim, SimOptions};
 use remora_workload::simulated::{Simulated, Simulation, simulate};
 use remora_workload::{RunError, Workload};
@@ -71,12 +71,14 @@ impl Bench {
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<(Sim, Cluster, W, Duration), LabError> {
         let began = Instant::now();
+        // Who has the cluster's version cache: a machine of its own, which has nothing else.
+        let spares = u16::from(self.protocol.validation() == Validation::Global);
         let options = ClusterOptions {
-            memory_nodes: self.memory_nodes,
+            memory_nodes: self.memory_nodes + spares,
+            spares,
             replicas: self.replicas,
             node_bytes: self.node_bytes,
             protocol: self.protocol,
-            ..ClusterOptions::default()
         };
         let (cluster, sim) = Cluster::simulated(options, &self.sim)?;
         let workload = load(&cluster)?;

@@ -36,7 +36,8 @@ fn each_seed_draws_some_of_the_faults() {
 
 #[test]
 fn protocols_survive_what_they_are_to_survive() {
-    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst, Protocol::FORD] {
+    let protocols = [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst];
+    for protocol in protocols.into_iter().chain([Protocol::FORD, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]) {
         for load in Load::ALL {
             let case = Case::new(0, load, protocol, &faults(&["pause", "delay", "partition"]));
             let summary = campaign(&case, 0..4, 2, &|| {});
@@ -66,7 +67,7 @@ fn calls_are_served_once_though_they_are_lost_and_doubled() {
 /// Leaves are split and merged all the time, of all designs, by clients that die, pause and remember what is no more.
 #[test]
 fn ordered_tables_stay_ordered() {
-    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD, Protocol::FORD_LOCAL] {
         let case = Case::new(0, Load::Ranges, protocol, &faults(&["crash", "pause", "delay"]));
         let summary = campaign(&case, 0..3, 2, &|| {});
         assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
@@ -95,6 +96,36 @@ fn published_errors_are_found_within_few_seeds() {
     for caught in score {
         let unlogged = matches!(caught.mutant, Mutant::CommitBeforeLog | Mutant::LogAtBackupsOnly);
         assert!(!unlogged || caught.what.contains("has no log entry"), "{:?}: {}", caught.mutant, caught.what);
+    }
+}
+
+/// Clients as threads of one process, which share a version cache, large or too small.
+#[test]
+fn errors_of_localized_validation_are_found_within_few_seeds() {
+    let all = [
+        Mutant::PublishBehindValidation,
+        Mutant::PublishBehindCommit,
+        Mutant::ForgetEvicted,
+        Mutant::RefuseOtherVersions,
+    ];
+    // The cluster's cache is never too small in a campaign.
+    for (protocol, mutants) in [(Protocol::FORD_LOCAL, &all[..]), (Protocol::FORD_GLOBAL, &all[..2])] {
+        let case = Case::new(0, Load::Registers, protocol, &faults(&FAULTS));
+        let score = mutation_score(mutants, &case, 0..40, 2, &|_, _| {});
+        let survivors: Vec<Mutant> = score.iter().filter(|one| one.seed.is_none()).map(|one| one.mutant).collect();
+        assert!(survivors.is_empty(), "{protocol:?}: {survivors:?} survive");
+    }
+}
+
+/// Any node is lost, also the one that has the cluster's version cache; every client lives on in the next epoch.
+#[test]
+fn version_caches_outlive_memory_nodes() {
+    for protocol in [Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL] {
+        for load in [Load::Registers, Load::SmallBank] {
+            let case = Case::new(0, load, protocol, &faults(&["fail", "pause", "crash"]));
+            let summary = campaign(&case, 0..6, 2, &|| {});
+            assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
+        }
     }
 }
 

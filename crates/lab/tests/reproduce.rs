@@ -49,6 +49,11 @@ fn ford_has_its_round_trips_and_fewer_than_its_baselines() {
         "ford, round trips of an update",
         "drtm-h-one-sided, round trips of an update",
         "farm-one-sided, round trips of an update",
+        "ford, round trips of an update that also only reads",
+        "ford-local, round trips of an update that also only reads",
+        "ford-local, round trips of two reads",
+        "TATP: FORD-LV over ford, throughput, 2 x 2",
+        "SmallBank: FORD-LV over ford, throughput, 2 x 2",
         "SmallBank: address cache, gain, peaks",
         "SmallBank, one thread: best over one transaction in flight",
     ];

@@ -156,4 +156,13 @@ pub enum MemoryError {
     /// The protocol WRITEs words that it also CASes, and the fabric does not promise that these are atomic to each other.
     #[error("protocol {0} needs a fabric whose WRITEs are atomic against CASes of the same word: use ford")]
     NeedsAtomicWrites(&'static str),
+    /// The protocol's clients share what only one process has, and nobody says whether there are others.
+    #[error("protocol {0} needs a configuration, which says whether clients of other processes write the same tables")]
+    NeedsConfiguration(&'static str),
+    /// A table that is validated locally has one version cache.
+    #[error(
+        "a table that is validated locally has one version cache: client {0} uses another, and has neither left nor been \
+         recovered"
+    )]
+    OtherVersionCache(u32),
 }

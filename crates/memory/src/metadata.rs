@@ -134,7 +134,9 @@ pub struct Discipline {
     pub lock: u8,
     /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the request of clients.
     pub atomics: u8,
-    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every replica in place.
+    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every replica in place; 3 and 4 =
+    /// the same, and every writer publishes its versions in the one version cache that the table's readers validate by: of
+    /// one process, which alone has the table, or of the cluster.
     pub replication: u8,
     /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole write set with old values.
     pub log: u8,
@@ -147,6 +149,23 @@ impl Discipline {
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
     /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
     pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
+    /// The same where what is only read is validated by a version cache, without a look at the record: who does not publish
+    /// there must not write. The cache of one process: preset `ford-local`.
+    pub const IN_PLACE_LOCAL: Discipline = Discipline { replication: 3, ..Discipline::IN_PLACE };
+    /// The cluster's cache: preset `ford-global`.
+    pub const IN_PLACE_GLOBAL: Discipline = Discipline { replication: 4, ..Discipline::IN_PLACE };
+
+    /// Whether clients install on every replica in place, and log old values.
+    #[must_use]
+    pub fn is_in_place(self) -> bool {
+        self == Discipline::IN_PLACE || self.has_version_cache()
+    }
+
+    /// Whether its tables have a version cache.
+    #[must_use]
+    pub fn has_version_cache(self) -> bool {
+        matches!(self, Discipline::IN_PLACE_LOCAL | Discipline::IN_PLACE_GLOBAL)
+    }
 }
 
 /// What finds a table's records.
@@ -169,8 +188,12 @@ impl std::fmt::Display for Discipline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = |known: &'static str, code: u8| if code == 1 { known.to_owned() } else { format!("#{code}") };
         let atomics = if self.atomics == 2 { "the node's CPU".to_owned() } else { name("NIC atomics", self.atomics) };
-        let replication =
-            if self.replication == 2 { "replicas in place".to_owned() } else { name("redo rings", self.replication) };
+        let replication = match self.replication {
+            2 => "replicas in place".to_owned(),
+            3 => "replicas in place, versions published in one process".to_owned(),
+            4 => "replicas in place, versions published in the cluster".to_owned(),
+            code => name("redo rings", code),
+        };
         write!(
             f,
             "{} locks, changed by {}, {}, log format {}",

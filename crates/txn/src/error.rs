@@ -80,6 +80,9 @@ pub enum Limit {
     /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until recovery has seen it.
     #[error("the log is full, and holds a transaction whose outcome is unknown: connect again as a new client")]
     LogInDoubt,
+    /// A session that validates locally was made without a version cache.
+    #[error("the session has no version cache to validate by")]
+    NoVersionCache,
     /// The deadline has passed.
     #[error("the deadline has passed")]
     Deadline,

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Validation};
 
 /// An error that a published system or text has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +55,15 @@ pub enum Mutant {
     InsertLeavesHeader,
     /// FORD's lean release makes backups visible by WRITE. Rule R11b.
     ShowByWrite,
+    /// Localized validation: versions are published behind the validation of what was only read. Trap T2.
+    PublishBehindValidation,
+    /// Localized validation: versions are published behind the commit round. Trap T2.
+    PublishBehindCommit,
+    /// Localized validation: the version cache forgets what was published of a record that it drops. Trap T19.
+    ForgetEvicted,
+    /// Localized validation: a record of which something else was published than was read is refused without a look at its
+    /// primary. Trap T6.
+    RefuseOtherVersions,
     // From here on: of recovery, or nothing without it, or too rare for a campaign.
     /// A slot that has been prepared for an insert is taken back by who had it prepared, and by nobody who has it locked
     /// at that time for the record that lay there before.
@@ -122,7 +131,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 51] = [
+    pub const ALL: [Mutant; 55] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -144,6 +153,10 @@ impl Mutant {
         Mutant::ReadOnlyWithoutValidation,
         Mutant::InsertLeavesHeader,
         Mutant::ShowByWrite,
+        Mutant::PublishBehindValidation,
+        Mutant::PublishBehindCommit,
+        Mutant::ForgetEvicted,
+        Mutant::RefuseOtherVersions,
         Mutant::LeavePrepared,
         Mutant::FreeForeignLocks,
         Mutant::VisibleAtOnce,
@@ -187,6 +200,10 @@ impl Mutant {
         };
         match self {
             Mutant::ShowByWrite => protocol.needs_atomic_writes(),
+            Mutant::PublishBehindValidation
+            | Mutant::PublishBehindCommit
+            | Mutant::ForgetEvicted
+            | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
                 matches!(protocol, Protocol::Ford(_))

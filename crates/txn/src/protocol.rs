@@ -9,7 +9,7 @@ use std::fmt;
 use remora_fabric::NodeId;
 use remora_memory::{Discipline, IndexKind};
 
-pub use ford::Ford;
+pub use ford::{Ford, Validation};
 pub(crate) use occ::Check;
 
 use crate::error::Stop;
@@ -180,13 +180,15 @@ impl From<Discipline> for Primitive {
 
 impl Protocol {
     /// All that have a name of their own: all but studies.
-    pub const ALL: [Protocol; 7] = [
+    pub const ALL: [Protocol; 9] = [
         Protocol::Farm,
         Protocol::Fasst,
         Protocol::DrtmR,
         Protocol::DrtmH,
         Protocol::FORD,
         Protocol::FORD_LEAN,
+        Protocol::FORD_LOCAL,
+        Protocol::FORD_GLOBAL,
         Protocol::Unsynchronized,
     ];
 
@@ -202,6 +204,10 @@ impl Protocol {
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
     /// FORD with its lean release.
     pub const FORD_LEAN: Protocol = Protocol::Ford(Ford { lean: true, ..Ford::WHOLE });
+    /// FORD with localized validation, by a cache of each compute node for tables that only that one writes.
+    pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford { validation: Validation::Local, ..Ford::WHOLE });
+    /// FORD with localized validation, by one cache that all compute nodes ask.
+    pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford { validation: Validation::Global, ..Ford::WHOLE });
 
     /// Its name on the command line.
     #[must_use]
@@ -211,6 +217,8 @@ impl Protocol {
             Protocol::Fasst => "fasst",
             Protocol::DrtmR => "drtm-r",
             Protocol::DrtmH => "drtm-h",
+            Protocol::Ford(Ford { validation: Validation::Local, .. }) => "ford-local",
+            Protocol::Ford(Ford { validation: Validation::Global, .. }) => "ford-global",
             Protocol::Ford(Ford { lean: true, .. }) => "ford-lean",
             Protocol::Ford(_) => "ford",
             Protocol::Study(primitives) => {
@@ -231,6 +239,12 @@ impl Protocol {
     #[must_use]
     pub fn needs_atomic_writes(self) -> bool {
         matches!(self, Protocol::Ford(Ford { lean: true, .. }))
+    }
+
+    /// How what is only read is validated.
+    #[must_use]
+    pub fn validation(self) -> Validation {
+        if let Protocol::Ford(ford) = self { ford.validation } else { Validation::Remote }
     }
 
     /// Whether its transactions are transactions.
@@ -256,7 +270,11 @@ impl Protocol {
     #[must_use]
     pub fn discipline(self) -> Discipline {
         match (self, self.primitives().locks) {
-            (Protocol::Ford(_), _) => Discipline::IN_PLACE,
+            (Protocol::Ford(ford), _) => match ford.validation {
+                Validation::Remote => Discipline::IN_PLACE,
+                Validation::Local => Discipline::IN_PLACE_LOCAL,
+                Validation::Global => Discipline::IN_PLACE_GLOBAL,
+            },
             (_, Locks::Nic) => Discipline::OCC_ONE_SIDED,
             (_, Locks::Cpu { .. }) => Discipline::OCC_CALLS,
         }
@@ -271,7 +289,9 @@ impl Protocol {
     /// Whether it may run on tables of a discipline.
     #[must_use]
     pub fn accepts(self, discipline: Discipline) -> bool {
-        discipline == self.discipline() || self == Protocol::DrtmH && discipline == Discipline::OCC_CALLS
+        discipline == self.discipline()
+            || self == Protocol::DrtmH && discipline == Discipline::OCC_CALLS
+            || self.validation() != Validation::Remote && discipline == Discipline::IN_PLACE
     }
 
     pub(crate) fn execute(self) -> Execute {

@@ -351,7 +351,7 @@ impl Catalog {
     }
 
     fn has_tables_in_place(&self) -> bool {
-        self.metadata.tables.iter().any(|table| table.spec.discipline == Discipline::IN_PLACE)
+        self.metadata.tables.iter().any(|table| table.spec.discipline.is_in_place())
     }
 
     fn shard(&self, id: ShardId) -> Option<Shard<'_>> {

@@ -14,9 +14,10 @@
 //! UNDO     pointer, me                                                 takes a PREPARE back
 //! FREE     pointer, version                                            the slot of a committed delete
 //! DESCEND  see `tree.rs`                                               the leaf of a key of an ordered table
+//! CONSULT  epoch, pairs (2 each) of record, version                    a bit for each: whether nobody has published more
 //! ```
 //!
-//! The first word of a request is its code, and in the upper half the number of patches or links. `place` is the offset of
+//! The first word of a request is its code, and in the upper half the number of patches, links, or pairs to be published. `place` is the offset of
 //! the key's pair in the index. A reply to something absurd is empty, which the client takes for "not there".
 //!
 //! LOCK, RELEASE and COMMIT change lock words by the CPU, so they are for tables whose discipline gives lock words to the
@@ -36,6 +37,7 @@ use zerocopy::IntoBytes;
 
 use crate::log::{PATCH_WORDS, patch};
 use crate::tree::{Descent, Wanted};
+use crate::vcache::{HostedCache, VersionCache};
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,10 +54,11 @@ pub(crate) enum Code {
     Undo = 9,
     Free = 10,
     Descend = 11,
+    Consult = 12,
 }
 
 impl Code {
-    const ALL: [Code; 11] = [
+    const ALL: [Code; 12] = [
         Code::Read,
         Code::Find,
         Code::Lock,
@@ -67,6 +70,7 @@ impl Code {
         Code::Undo,
         Code::Free,
         Code::Descend,
+        Code::Consult,
     ];
 
     /// The first word of a request.
@@ -113,6 +117,7 @@ pub struct RpcHandler {
     /// Of the catalog that says so.
     generation: u64,
     descent: Descent,
+    vcache: HostedCache,
 }
 
 impl RpcHandler {
@@ -120,7 +125,19 @@ impl RpcHandler {
     #[must_use]
     pub fn new(region: Arc<Region>) -> RpcHandler {
         let (host, shards, descent) = Default::default();
-        RpcHandler { region, host, shards, generation: 0, descent }
+        let words = region.words();
+        // Whoever had the cache before did not live as long as the memory.
+        let before =
+            identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
+        let vcache = HostedCache::new(before, None);
+        RpcHandler { region, host, shards, generation: 0, descent, vcache }
+    }
+
+    /// The same with the cluster's version cache, in which everything is that any transaction under way has published: for
+    /// tests. Otherwise it makes one when it is first asked, if there can be no such transaction.
+    #[must_use]
+    pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
+        RpcHandler { vcache: HostedCache::new(None, Some(vcache)), ..self }
     }
 
     fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
@@ -185,6 +202,7 @@ impl RpcHandler {
                 Some(())
             }
             Code::Descend => self.descend(count, arguments, reply),
+            Code::Consult => self.vcache.consult(count, arguments, reply),
         }
     }
 
@@ -315,7 +333,9 @@ impl Handler for RpcHandler {
     fn work(&self, request: &[u64]) -> Nanos {
         match request.first().and_then(|word| Code::parse(*word)) {
             Some((Code::Read | Code::Find | Code::Prepare, _)) => 308,
+            // A line of the cache for each pair, as a lock is one.
             Some((Code::Lock | Code::Validate, _)) => 84,
+            Some((Code::Consult, _)) => 84 * (request.len() as u64 / 2),
             Some((Code::Log, _)) => 43,
             // Three lines of each inner node, of memory that no cache has, at 43 million a second (thesis, section 3.2).
             Some((Code::Descend, _)) => 308 + 70 * self.descent.levels,

@@ -21,6 +21,7 @@ use crate::protocol::{Check, Protocol};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
 use crate::tx::{Attempt, Tx};
+use crate::vcache::VersionCache;
 
 /// What a session needs beside its lane.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct SessionConfig {
     pub epoch: u64,
     /// The next sequence number, shared by the sessions of one client incarnation.
     pub sequence: Rc<Cell<u64>>,
+    /// Of a protocol that validates locally: the one cache of its tables.
+    pub vcache: Option<Arc<VersionCache>>,
 }
 
 /// What the sessions of a client know of its lease.
@@ -113,6 +116,8 @@ pub(crate) struct State {
     pub(crate) released: LockWord,
     /// Where undo entries are put in the rings.
     pub(crate) undo: UndoWindow,
+    /// By which it validates, if its protocol does so locally.
+    pub(crate) vcache: Option<Arc<VersionCache>>,
     /// What has been sent to each node: by it the replica to read from is chosen.
     pub(crate) load: Vec<u64>,
     owner: u32,
@@ -150,6 +155,11 @@ impl State {
     #[inline]
     pub(crate) fn reads_are_late(&self, lane: &Lane) -> bool {
         self.lease.has_run_out(lane)
+    }
+
+    /// Who has the cluster's version cache: everybody of an epoch knows the same nodes.
+    pub(crate) fn cache_host(&self) -> NodeId {
+        self.nodes.iter().next_back().unwrap_or_default()
     }
 
     /// A verb of so many bytes goes to a node. A verb costs a node about as much as this many bytes more.
@@ -279,6 +289,7 @@ impl Session {
             sample_phases: false,
             released: LockWord::FREE,
             undo: UndoWindow::default(),
+            vcache: config.vcache,
             load: vec![0; NODES_MAX],
             owner: client.incarnation,
             sequence: config.sequence,

@@ -144,6 +144,8 @@ pub(crate) struct Item {
     pub(crate) at_primary: bool,
     /// Whether nobody had it locked when it was read there, so that it was current then.
     pub(crate) current: bool,
+    /// Whether a version cache says that it is so still.
+    pub(crate) vouched: bool,
     /// Whether the key was there when it was read.
     pub(crate) existed: bool,
     /// Whether it is there as this transaction sees it.
@@ -191,6 +193,7 @@ impl Item {
             seen: false,
             at_primary: false,
             current: false,
+            vouched: false,
             existed: false,
             present: false,
             value: Span::default(),

@@ -14,7 +14,7 @@ use remora::floors::fabric::shm::file::{ShmFiles, ShmNode};
 use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{clients, node};
+use remora::floors::memory::{Pointer, clients, node};
 use remora::{
     Cluster, ClusterOptions, Device, DeviceOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions,
     TransactionId,
@@ -39,6 +39,10 @@ macro_rules! every_protocol {
             fn ford() { super::$test(remora::Protocol::FORD); }
             #[test]
             fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
+            #[test]
+            fn ford_local() { super::$test(remora::Protocol::FORD_LOCAL); }
+            #[test]
+            fn ford_global() { super::$test(remora::Protocol::FORD_GLOBAL); }
         }
     )* };
 }
@@ -236,16 +240,21 @@ pub fn is_logged(fabric: &dyn Fabric, at: NodeId, id: TransactionId) -> bool {
     found
 }
 
+/// Where a record is. Its location must be cached.
+pub fn pointer_of<V: Record>(table: &Table<u64, V>, key: u64) -> Pointer {
+    let (table, hash) = (table.untyped(), hash(key));
+    table.cached(table.home(hash), hash).expect("a transaction has looked it up").pointer
+}
+
 /// The words of a record at every replica, the primary first, from lock and version on. The location must be cached.
 pub fn replicas_of<V: Record>(fabric: &dyn Fabric, table: &Table<u64, V>, key: u64) -> Vec<(NodeId, Vec<u64>)> {
-    let (table, hash) = (table.untyped(), hash(key));
-    let location = table.cached(table.home(hash), hash).expect("a transaction has looked it up");
+    let (pointer, table) = (pointer_of(table, key), table.untyped());
     let words = table.shape().record_bytes() / 8;
     let read = |replica: &remora::floors::memory::Replica| {
         let region = fabric.region(replica.node, replica.region).unwrap();
-        let start = replica.address(location.pointer.offset()).offset as usize / 8;
+        let start = replica.address(pointer.offset()).offset as usize / 8;
         let words = region.words()[start..start + words].iter();
         (replica.node, words.map(|word| word.load(std::sync::atomic::Ordering::Acquire)).collect())
     };
-    table.replicas(location.pointer).iter().map(read).collect()
+    table.replicas(pointer).iter().map(read).collect()
 }

@@ -12,7 +12,7 @@ use remora::floors::memory::{
     Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
 use remora::floors::sync::{Key, layout};
-use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, inspect};
+use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, VersionCache, inspect};
 use remora::{Error, Protocol};
 
 /// See the [module](self).
@@ -23,6 +23,7 @@ pub struct Rig<F: Host> {
     /// Whose tables are made.
     protocol: Protocol,
     appliers: RefCell<Vec<Applier>>,
+    vcache: Arc<VersionCache>,
 }
 
 impl<F: Host> Rig<F> {
@@ -44,7 +45,9 @@ impl<F: Host> Rig<F> {
             Registration::connect(lane, NodeSet::first(nodes), 0).await
         };
         let admin = block_on(&fabric, ClientId(0), connect).unwrap().unwrap();
-        Rig { fabric, admin, metadata: RefCell::default(), protocol, appliers: RefCell::new(appliers) }
+        let (metadata, appliers) = (RefCell::default(), RefCell::new(appliers));
+        let vcache = Arc::new(VersionCache::new(VersionCache::BYTES));
+        Rig { fabric, admin, metadata, protocol, appliers, vcache }
     }
 
     fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
@@ -139,7 +142,8 @@ impl<F: Host> Rig<F> {
             let endpoint = worker.connect(&self.fabric, ClientId(client.incarnation)).unwrap();
             let lane = worker.lane(&endpoint, index as u64).unwrap();
             let sequence = Rc::new(Cell::new(1));
-            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, sequence })
+            let vcache = Some(self.vcache.clone());
+            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, sequence, vcache })
         };
         (0..count).map(session).collect()
     }

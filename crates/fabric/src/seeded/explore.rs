@@ -42,7 +42,8 @@
 //! happen. To look again before would bring the same; to look again after it can wait as long as it likes. What is not
 //! explored is therefore how often a client looks before its patience ends while others are in the middle of something.
 //!
-//! A program keeps to this: coroutines share nothing but memory; one may wait for another before its first round, but not
+//! A program keeps to this: coroutines share nothing but memory, or say so ([`ExploreOptions::shared`]: then every completion
+//! is a step, and those of different clients do not commute); one may wait for another before its first round, but not
 //! ask how far it has come; results are judged at the end.
 
 mod steps;
@@ -135,6 +136,9 @@ pub struct ExploreOptions {
     pub words: bool,
     /// Who is taken for dead, and by whom.
     pub suspicions: Vec<Suspicion>,
+    /// Coroutines share more than memory, which they look at and change when a round of theirs has completed, and at no
+    /// other time: so the order of completions matters. Recoverers do not. With [`Reduction::States`] they say what it is: [`Play::share`].
+    pub shared: bool,
     /// Memory that others leave alone.
     pub private: Vec<Private>,
 }
@@ -148,6 +152,7 @@ impl Default for ExploreOptions {
             cancel: None,
             words: false,
             suspicions: Vec::new(),
+            shared: false,
             private: Vec::new(),
         }
     }
@@ -288,6 +293,8 @@ enum Footprint {
     },
     /// Any word of a node, and whatever its CPU remembers.
     Node(NodeId),
+    /// What coroutines share beside memory.
+    Shared,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -430,6 +437,8 @@ pub struct Play<'e> {
     fabric: &'e Seeded,
     options: &'e ExploreOptions,
     search: &'e mut Search,
+    /// A digest of what coroutines share beside memory.
+    shared: Option<Box<dyn Fn() -> u64>>,
 }
 
 impl fmt::Debug for Play<'_> {
@@ -456,7 +465,7 @@ pub fn explore<E>(
     let violation = loop {
         search.ended = None;
         search.taken.clear();
-        let result = program(&mut Play { fabric, options, search: &mut search });
+        let result = program(&mut Play { fabric, options, search: &mut search, shared: None });
         fabric.state().put_back(&fabric.memory);
         search.counts.runs += 1;
         match search.ended {
@@ -505,18 +514,29 @@ impl Search {
 }
 
 impl Play<'_> {
+    /// What coroutines share beside memory ([`ExploreOptions::shared`]), as a digest of all that they may see of it.
+    pub fn share(&mut self, digest: impl Fn() -> u64 + 'static) {
+        self.shared = Some(Box::new(digest));
+    }
+
+    fn shared(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |digest| digest())
+    }
+
     /// Runs the coroutines, and whatever they leave in flight, to the end. What they returned, `None` for one that has
     /// crashed or was dropped; or `None` if the run ends earlier, because everything that could follow is explored
     /// already: return `Ok` then. Once in a run.
     ///
     /// # Panics
     ///
-    /// If a coroutine waits for nothing, or a client accesses what is private to another.
+    /// If a coroutine waits for nothing, a client accesses what is private to another, or nobody has said what is shared.
     pub fn run<F: Future>(
         &mut self,
         worker: &Worker,
         players: impl IntoIterator<Item = Player<F>>,
     ) -> Option<Vec<Option<F::Output>>> {
+        let matches_states = self.options.reduction == Reduction::States;
+        assert!(!self.options.shared || !matches_states || self.shared.is_some(), "states show all that is shared");
         let member = |player| Member::new(self.fabric, player, self.options);
         let mut cast: Vec<Member<F>> = players.into_iter().map(member).collect();
         self.fabric.state().schedule = Schedule::Explored;
@@ -577,7 +597,7 @@ impl Play<'_> {
         let mut todo = all & !asleep;
         if self.options.reduction == Reduction::States {
             let of = |set: u64| bits(set).map(|index| enabled[index].id).collect();
-            match self.search.visited.entry(state.fingerprint()) {
+            match self.search.visited.entry(fold(state.fingerprint(), self.shared())) {
                 Entry::Vacant(entry) => {
                     entry.insert(of(asleep));
                     self.search.counts.states += 1;
@@ -593,7 +613,7 @@ impl Play<'_> {
                 }
             }
         } else {
-            let new = self.search.visited.insert(state.fingerprint(), Vec::new()).is_none();
+            let new = self.search.visited.insert(fold(state.fingerprint(), self.shared()), Vec::new()).is_none();
             self.search.counts.states += u64::from(new);
         }
         if todo == 0 {
@@ -622,6 +642,13 @@ impl Play<'_> {
         let mut state = self.fabric.state();
         let taken = state.take(&self.fabric.memory, step, self.options);
         self.search.taken.push(taken);
+        if let StepId::Complete { connection, .. } = step
+            && state.shares(connection, self.options)
+        {
+            // Its coroutine goes on now, and may look at it.
+            let trail = &mut state.connections[connection].trail;
+            trail.history = fold(trail.history, self.shared());
+        }
         if new {
             let counts = &mut self.search.counts;
             counts.steps += 1;

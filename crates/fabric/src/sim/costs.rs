@@ -63,11 +63,13 @@ pub(super) struct Costs {
     pub(super) serve: Picos,
     pub(super) serve_word: Picos,
     pub(super) resend: Picos,
+    /// Of a switch that stands for the last memory node: how far it is, and how long it takes.
+    pub(super) in_switch: Option<(Picos, Picos)>,
 }
 
 impl Costs {
     pub(super) fn of(profile: &Profile) -> Costs {
-        let Profile { nic, cpu, calls, .. } = profile;
+        let Profile { nic, cpu, calls, switch, .. } = profile;
         Costs {
             link_per_byte: PerByte::at(nic.link_gb_s),
             pcie_per_byte: PerByte::at(nic.pcie_gb_s),
@@ -103,6 +105,7 @@ impl Costs {
             serve: picos(calls.serve_ns),
             serve_word: picos(calls.word_ns),
             resend: picos(calls.resend_ns),
+            in_switch: switch.as_ref().map(|switch| (picos(switch.wire_ns), picos(switch.serve_ns))),
         }
     }
 

@@ -26,6 +26,9 @@ pub struct Profile {
     pub cpu: Cpu,
     /// Calls.
     pub calls: Calls,
+    /// A programmable switch that answers calls, if there is one.
+    #[cfg_attr(feature = "profiles", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub switch: Option<Switch>,
     /// Clocks of machines against each other.
     pub clock: Clock,
     /// Kinds of memory, by name; `dram` must be among them.
@@ -143,6 +146,17 @@ pub struct Calls {
     pub word_ns: f64,
     /// Time after which a client that has no answer sends the call again.
     pub resend_ns: f64,
+}
+
+/// A programmable switch on the way: it stands for the last memory node, where calls are concerned. What its memory holds
+/// costs nothing more.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Switch {
+    /// Latency from a NIC to it: part of the wire.
+    pub wire_ns: f64,
+    /// From a call's arrival until its answer leaves.
+    pub serve_ns: f64,
 }
 
 /// How far the clocks of machines may differ.

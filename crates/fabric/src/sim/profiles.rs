@@ -11,13 +11,14 @@ use std::path::{Path as FilePath, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Profile};
+use super::profile::{Calls, Clock, Cpu, Machine, Medium, Nic, Profile, Switch};
 
 /// The text of each profile that comes with the simulator, by name.
-const SHIPPED: [(&str, &str); 7] = [
+const SHIPPED: [(&str, &str); 8] = [
     ("connectx3", include_str!("../../../../profiles/connectx3.toml")),
     ("connectx4", include_str!("../../../../profiles/connectx4.toml")),
     ("connectx5", include_str!("../../../../profiles/connectx5.toml")),
+    ("connectx5-switch", include_str!("../../../../profiles/connectx5-switch.toml")),
     ("r74v", include_str!("../../../../profiles/r74v.toml")),
     ("ethernet10g", include_str!("../../../../profiles/ethernet10g.toml")),
     ("efa", include_str!("../../../../profiles/efa.toml")),
@@ -165,7 +166,8 @@ fn wrong(field: &str, reason: String) -> Result<(), Wrong> {
 
 /// Of all keys, also of those that a later version of the struct adds: a pattern without `..` does not compile then.
 fn check(profile: &Profile) -> Result<(), Wrong> {
-    let Profile { name, about: _, path: _, coherent_atomics: _, machine, nic, cpu, calls, clock, media } = profile;
+    let Profile { name, about: _, path: _, coherent_atomics: _, machine, nic, cpu, calls, switch, clock, media } =
+        profile;
     if name.is_empty() {
         wrong("name", "is empty, expected the profile's name".to_owned())?;
     }
@@ -173,6 +175,7 @@ fn check(profile: &Profile) -> Result<(), Wrong> {
     check_nic(nic)?;
     check_cpu(cpu)?;
     check_calls(calls)?;
+    switch.as_ref().map_or(Ok(()), check_switch)?;
     check_clock(clock)?;
     if !media.contains_key("dram") {
         wrong("media", "has no `dram`, expected a table `media.dram`".to_owned())?;
@@ -242,6 +245,12 @@ fn check_calls(calls: &Calls) -> Result<(), Wrong> {
     if *resend_ns == 0.0 {
         wrong("calls.resend_ns", "is 0, expected a time above 0: calls would be sent again for ever".to_owned())?;
     }
+    Ok(())
+}
+
+fn check_switch(switch: &Switch) -> Result<(), Wrong> {
+    let Switch { wire_ns, serve_ns } = switch;
+    each!(time in "switch"; wire_ns, serve_ns);
     Ok(())
 }
 

@@ -842,6 +842,7 @@ impl World {
             self.charge(connection, latency + time);
         }
         self.statistics.verbs += count + calls;
+        let switch = self.switch(usize::from(node.0), group.has_calls);
         let World { costs, machines, connections, nodes, now, .. } = self;
         let now = *now;
         let client = &mut connections[connection];
@@ -849,7 +850,8 @@ impl World {
             // There is no such node: the NIC says so at once.
             return posted + costs.send;
         };
-        let away = if client.machine == usize::from(node.0) && nodes.len() > client.machine { 0 } else { costs.wire };
+        let wire = switch.map_or(costs.wire, |(wire, _)| wire);
+        let away = if client.machine == usize::from(node.0) && nodes.len() > client.machine { 0 } else { wire };
         let nic = &mut machines[client.machine].nics[client.nic];
         if !floor.used {
             floor.used = true;
@@ -982,6 +984,11 @@ impl World {
         self.flights[index as usize] = Some(flight);
     }
 
+    /// The switch that stands for a node: how far it is, and how long it takes for a call.
+    fn switch(&self, node: usize, has_calls: bool) -> Option<(Picos, Picos)> {
+        self.costs.in_switch.filter(|_| has_calls && node + 1 == self.nodes.len())
+    }
+
     /// A call arrives once more, because the network has doubled it or its answer was lost.
     fn again(&mut self, flight: u32, group: usize, at: usize, connection: usize, served: Picos) -> u32 {
         let client = &mut self.connections[connection];
@@ -1060,6 +1067,9 @@ impl World {
                 occupy(&mut machine.nics[nic].slots[slot], now, taken, self.costs.slot) - self.costs.slot
             }
             Verb::Call { head_words, body_words, .. } => {
+                if let Some((_, time)) = self.switch(node, true) {
+                    return taken + time;
+                }
                 let time = self.costs.serve + work + u64::from(head_words + body_words) * self.costs.serve_word;
                 let from = taken + self.costs.dma_write;
                 self.serving_core(node, connection, from, time)
@@ -1223,12 +1233,13 @@ impl World {
             }
             bytes += reply_words * WORD_BYTES as u64;
         }
+        let switch = self.switch(node, group.has_calls);
         let World { costs, machines, connections, now, path, .. } = self;
         let client = &connections[flight.connection as usize];
         let nic = &mut machines[node].nics[client.nic];
         let link = costs.link(bytes);
         let mut left = *now + reply_words * costs.serve_word;
-        if group.has_calls && *path == Path::Nic {
+        if group.has_calls && *path == Path::Nic && switch.is_none() {
             // The answer is a message that the CPU posts.
             left += costs.send;
         }
@@ -1244,7 +1255,8 @@ impl World {
         }
         // It was as long on the node's link: on the client's it only waits for others.
         let receiving = &mut machines[client.machine].nics[client.nic].receiving;
-        let received = occupy(receiving, *now, sent + costs.wire - link, link);
+        let wire = switch.map_or(costs.wire, |(wire, _)| wire);
+        let received = occupy(receiving, *now, sent + wire - link, link);
         received + costs.pcie(bytes) + costs.completion
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{Discipline, clients, node};
+use remora::floors::memory::{clients, node};
 use remora::floors::sync::Key;
 use remora::{Cluster, Standing, TransactionEvent, TransactionId};
 use remora_fabric::sim::Sim;
@@ -23,7 +23,7 @@ impl Reported {
     /// A lane is told that its transaction has committed.
     pub(super) fn note(&mut self, lane: usize, event: &TransactionEvent<'_>) {
         for access in event.accesses().filter(|access| access.written.is_some()) {
-            if access.table.entry().spec.discipline == Discipline::IN_PLACE {
+            if access.table.entry().spec.discipline.is_in_place() {
                 continue; // nothing is logged any more: the history shows what was reported
             }
             let Some(key) = Key::new(access.key) else { continue };

@@ -28,23 +28,40 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
 
 /// Each of two clients reads both halves of a pair and takes its own if both are there: one must stay.
 pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Found {
-    skew(protocol, 1, want, runs_max)
+    skew(&mut Stage::new(1, &[protocol; 2]), want, runs_max, |_, _| ())
 }
 
 /// The same where each names what it means to change.
 pub(super) fn write_skew_named(protocol: Protocol, runs_max: u64) -> Found {
-    skew(protocol, 1, want_to_change, runs_max)
+    skew(&mut Stage::new(1, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
 /// The same where reads may be of a backup.
 pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Found {
-    skew(protocol, 2, want_to_change, runs_max)
+    skew(&mut Stage::new(2, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
-fn skew(protocol: Protocol, nodes: u16, want_own: Want, runs_max: u64) -> Found {
-    let mut stage = Stage::new(nodes, &[protocol; 2]);
+/// The same where both also read a record of which something was published that nobody has written, so that it has to be
+/// looked at again.
+pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    skew(&mut stage, want_to_change, runs_max, |stage, rows| {
+        let third = stage.table(SingleLine, 1, &[0])(0);
+        stage.publish(third);
+        rows.push(third);
+    })
+}
+
+/// The same with a version cache that has no room.
+pub(super) fn write_skew_without_room(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    skew(&mut stage, want_to_change, runs_max, |stage, _| stage.fill_version_cache())
+}
+
+fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut Stage, &mut Vec<Row>)) -> Found {
     let halves = stage.table(SingleLine, 1, &[1, 1]);
-    let rows = [halves(0), halves(1)];
+    let mut rows = vec![halves(0), halves(1)];
+    prepare(stage, &mut rows);
     stage.explore(
         &within(runs_max),
         async |_, actor| actor.look_up(&rows).await,
@@ -52,7 +69,7 @@ fn skew(protocol: Protocol, nodes: u16, want_own: Want, runs_max: u64) -> Found 
             actor
                 .once(async |tx| {
                     let mut slots = Vec::new();
-                    for (half, row) in rows.into_iter().enumerate() {
+                    for (half, row) in rows.iter().copied().enumerate() {
                         slots.push(if half == client { want_own(tx, row)? } else { want(tx, row)? });
                     }
                     tx.fetch().await?;
@@ -64,7 +81,7 @@ fn skew(protocol: Protocol, nodes: u16, want_own: Want, runs_max: u64) -> Found 
                 .await
         },
         |scene| {
-            let (values, found) = scene.look(&rows);
+            let (values, found) = scene.look(&rows[..2]);
             check(values.iter().sum::<u64>() >= 1, || {
                 "both halves were taken, each because the other was there".into()
             })?;
@@ -574,6 +591,51 @@ pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
             (0..NODES).try_for_each(|node| {
                 let (_, value) = scene.replica(node, record);
                 check(!reported || value == 1, || format!("a commit was reported that node {node} does not have"))
+            })
+        },
+    )
+}
+
+/// One reads y and writes x; another writes y. Whatever became of the first, a third that begins then, and tries again as
+/// long as it must, can read both.
+pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Found {
+    /// Of the third: the others' unlocks are under way in the first ones.
+    const ATTEMPTS: u32 = 8;
+    let mut stage = Stage::new(1, &[protocol; 3]);
+    let rows = stage.table(SingleLine, 1, &[0, 0]);
+    let (x, y) = (rows(0), rows(1));
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[x, y]).await,
+        async |client, actor| {
+            if client == 2 {
+                actor.reported(2).await;
+                return actor
+                    .attempt(ATTEMPTS, async |tx| {
+                        let both = [want(tx, x)?, want(tx, y)?];
+                        tx.fetch().await?;
+                        Ok(vec![get(tx, both[0])?, get(tx, both[1])?])
+                    })
+                    .await;
+            }
+            let said = actor
+                .once(async |tx| {
+                    let (own, other) = if client == 0 { (x, Some(y)) } else { (y, None) };
+                    let slot = want_to_change(tx, own)?;
+                    let other = other.map(|other| want(tx, other)).transpose()?;
+                    tx.fetch().await?;
+                    let seen = other.map(|other| get(tx, other)).transpose()?;
+                    put(tx, own, slot, 1)?;
+                    Ok(seen.into_iter().collect())
+                })
+                .await;
+            actor.report();
+            said
+        },
+        |scene| {
+            let expected: Vec<u64> = scene.said[..2].iter().map(|said| u64::from(said.is_some())).collect();
+            check(scene.said[2].as_ref() == Some(&expected), || {
+                format!("{:?} was read, {expected:?} have committed", scene.said[2])
             })
         },
     )

@@ -309,6 +309,38 @@ pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
+/// A client that begins when it is decided reads the record and another, and tries again as long as it must: in the end it
+/// can, whatever has become of the writer.
+pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
+    /// The dead client's lock may be met in the first ones.
+    const ATTEMPTS: u32 = 8;
+    let mut stage = Stage::new(1, &[protocol; 3]).tight();
+    let records = stage.table(SingleLine, 1, &[0, 0]);
+    let rows = [records(0), records(1)];
+    stage.explore(
+        &suspected(&SUSPECTED, runs_max),
+        async |_, actor| actor.look_up(&rows).await,
+        async |client, actor| {
+            if client == 0 {
+                return add(actor, &rows[..1]).await;
+            }
+            actor.recovered(&[0]).await;
+            actor
+                .attempt(ATTEMPTS, async |tx| {
+                    let slots = [want(tx, rows[0])?, want(tx, rows[1])?];
+                    tx.fetch().await?;
+                    Ok(vec![get(tx, slots[0])?, get(tx, slots[1])?])
+                })
+                .await
+        },
+        |scene| {
+            let (values, _) = scene.look(&rows);
+            check(scene.said[2].as_ref() == Some(&values), || format!("{:?} was read, not {values:?}", scene.said[2]))?;
+            judge(scene, &rows, &[writes(0, &rows[..1])])
+        },
+    )
+}
+
 /// A recoverer crashes anywhere, and nobody follows it: each node alone can say what is half written there.
 pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();

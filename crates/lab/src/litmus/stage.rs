@@ -21,13 +21,14 @@ use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Sizes, Table, bulk_load, fstore};
 use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::memory::{
-    Discipline, Fingerprint, IndexKind, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec, clients,
-    identity, metadata, node,
+    Discipline, Fingerprint, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId, TableId,
+    TableSpec, clients, identity, metadata, node,
 };
-use remora::floors::sync::{Key, KeyHash, TransactionId, layout};
+use remora::floors::sync::{Key, KeyHash, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, inspect,
+    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, Validation,
+    VersionCache, inspect,
 };
 use zerocopy::IntoBytes;
 
@@ -56,6 +57,8 @@ pub(super) struct Stage {
     metadata: Metadata,
     names: Vec<String>,
     clients: Vec<(Registration, Protocol)>,
+    /// What has been published of records when a run begins, in which a bucket of the version cache is all there is.
+    published: Vec<(Pointer, Version)>,
     /// Rows that tables have room for, beside those that they begin with.
     spare: u64,
 }
@@ -109,12 +112,53 @@ impl Stage {
             (client.expect("a connection").expect("a registration"), *protocol)
         };
         let clients = protocols.iter().map(client).collect();
-        Stage { fabric, nodes, admin, metadata: Metadata::default(), names: Vec::new(), clients, spare: 2 }
+        Stage {
+            fabric,
+            nodes,
+            admin,
+            metadata: Metadata::default(),
+            names: Vec::new(),
+            clients,
+            published: Vec::new(),
+            spare: 2,
+        }
     }
 
     /// Tables have no room for more than they begin with: there is less to be looked at.
     pub(super) fn tight(self) -> Stage {
         Stage { spare: 0, ..self }
+    }
+
+    /// Somebody has published a version of a row, and aborted.
+    pub(super) fn publish(&mut self, row: Row) {
+        let (table, offset) = self.slot_of(row);
+        let pointer = Pointer::new(table.shard_id(table.home(KeyHash::of(key(row.key).words())).shard), offset);
+        self.published.push((pointer, Version::LOADED.committed_over()));
+    }
+
+    /// The version cache is full of records that have been written more often than any row.
+    pub(super) fn fill_version_cache(&mut self) {
+        let version = Version::from_bits(1_000).0;
+        self.published.extend((0..7).map(|number| (Pointer::new(ShardId(u16::MAX), number), version)));
+    }
+
+    /// The table of a row, and the offset of its slot in its shard.
+    fn slot_of(&self, row: Row) -> (Table, u64) {
+        let name = &self.names[usize::from(row.table.0)];
+        let table = Table::open_with_cache(&self.metadata, name, 0).expect("a table of the stage");
+        let primary = table.shard_replicas(table.home(KeyHash::of(key(row.key).words())).shard)[0];
+        let region = self.fabric.region(primary.node, node::REGION).expect("a node's memory");
+        let (mut slot, mut found) = (0, None);
+        while let Some(next) = table.index().slot_behind(slot) {
+            let at = primary.address(next).offset as usize / WORD_BYTES;
+            let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
+            // Lock, version, meta, key, value.
+            if key(row.key).words() == [word(3)] && word(1) != 0 {
+                found = Some(next);
+            }
+            slot = next + WORD_BYTES as u64;
+        }
+        (table, found.expect("a row of the table"))
     }
 
     fn administer<T>(&self, body: impl AsyncFnOnce(&Lane) -> T) -> T {
@@ -189,6 +233,7 @@ impl Stage {
         let client = |number: usize| ClientId(self.clients[number].0.incarnation);
         let suspicions: Vec<_> =
             explored.suspicions.iter().map(|(of, by)| Suspicion { of: client(*of), by: client(*by) }).collect();
+        let shared = self.clients.iter().any(|(_, protocol)| protocol.validation() == Validation::Local);
         let options = ExploreOptions {
             runs_max: explored.runs_max,
             crash: explored.crash.map(client),
@@ -196,19 +241,26 @@ impl Stage {
             words: explored.words,
             // Every order is run to its end where programs are small enough.
             reduction: if suspicions.is_empty() { Reduction::Commuting } else { Reduction::States },
+            shared,
             private: self.private(explored, &suspicions),
             suspicions,
         };
         explore(&self.fabric, &options, |play| {
             for at in (0..self.nodes).map(NodeId) {
                 let region = self.fabric.region(at, node::REGION).expect("a node's memory");
-                self.fabric.answer(at, Box::new(RpcHandler::new(region)));
+                let hosted = VersionCache::new(0);
+                hosted.publish(self.published.iter().copied());
+                self.fabric.answer(at, Box::new(RpcHandler::new(region).with_version_cache(hosted)));
             }
             let _appliers = if explored.appliers { self.appliers() } else { Vec::new() };
             let worker = Worker::new();
             let ledger = Rc::new(Ledger::default());
+            let vcache = Arc::new(VersionCache::new(0));
+            vcache.publish(self.published.iter().copied());
+            let shared = vcache.clone();
+            play.share(move || shared.digest());
             let mut actors: Vec<Actor> =
-                (0..self.clients.len()).map(|number| self.actor(&worker, number, &ledger)).collect();
+                (0..self.clients.len()).map(|number| self.actor(&worker, number, &ledger, &vcache)).collect();
             for (number, actor) in actors.iter_mut().enumerate() {
                 worker.run([(actor.session.lane().id(), before(number, actor))]);
             }
@@ -305,12 +357,13 @@ impl Stage {
         std::iter::successors(of_heir(&heir), of_heir).any(|dead| dead.0 == of)
     }
 
-    fn actor(&self, worker: &Worker, number: usize, ledger: &Rc<Ledger>) -> Actor {
+    fn actor(&self, worker: &Worker, number: usize, ledger: &Rc<Ledger>, vcache: &Arc<VersionCache>) -> Actor {
         let (registration, protocol) = &self.clients[number];
         let endpoint = worker.connect(&self.fabric, ClientId(registration.incarnation)).expect("a connection");
         let lane = worker.lane(&endpoint, number as u64).expect("few lanes");
         let sequence = Rc::new(Cell::new(1));
-        let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone() };
+        let vcache = Some(vcache.clone());
+        let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache };
         let mut session = Session::new(lane, registration, 0, config);
         // A client that takes the table's locks for the CPU's own has been told so by a catalog of its own.
         let mut metadata = self.metadata.clone();
@@ -536,7 +589,7 @@ impl Scene<'_> {
 
     /// Lets the memory nodes apply their rings to the end.
     pub(super) fn apply(&self) {
-        if self.stage.clients[0].1.discipline() == Discipline::IN_PLACE {
+        if self.stage.clients[0].1.discipline().is_in_place() {
             return; // nothing is logged to be applied
         }
         let _appliers = if self.applies { Vec::new() } else { self.stage.appliers() };
@@ -545,22 +598,13 @@ impl Scene<'_> {
 
     /// The version word and the first word of a row's value at a node.
     pub(super) fn replica(&self, at: u16, row: Row) -> (u64, u64) {
-        let name = &self.stage.names[usize::from(row.table.0)];
-        let table = Table::open_with_cache(&self.stage.metadata, name, 0).expect("a table of the stage");
+        let (table, offset) = self.stage.slot_of(row);
         let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
         let shard = table.home(KeyHash::of(key(row.key).words())).shard;
         let replica = table.shard_replicas(shard).iter().find(|replica| replica.node == NodeId(at)).expect("a replica");
-        let (mut slot, mut found) = (0, None);
-        while let Some(next) = table.index().slot_behind(slot) {
-            let at = replica.address(next).offset as usize / WORD_BYTES;
-            let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
-            // Lock, version, meta, key, value.
-            if key(row.key).words() == [word(3)] && word(1) != 0 {
-                found = Some((word(1), word(4)));
-            }
-            slot = next + WORD_BYTES as u64;
-        }
-        found.expect("a row of the table")
+        let at = replica.address(offset).offset as usize / WORD_BYTES;
+        let word = |index: usize| region.words()[at + index].load(Ordering::Acquire);
+        (word(1), word(4))
     }
 
     /// Whether a node's redo rings hold the entry of the transaction with this id.

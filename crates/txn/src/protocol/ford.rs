@@ -44,6 +44,13 @@
 //! So WRITE and CAS of the version word must be atomic to each other. Undo entries are not freed: recovery tells by the
 //! versions that a transaction has ended, and shows replicas by CAS as well.
 //!
+//! # Localized validation
+//!
+//! Where all who write a table publish in one version cache ([`Ford::validation`]), what was only read is looked up there
+//! instead: one round trip less if it is in this process (preset `ford-local`), and a shorter one if it is near
+//! (`ford-global`). [`vcache`](crate::vcache) has the argument. Between the last lock and that look a transaction publishes
+//! what it is about to write. What the cache does not vouch for is validated at the primary as above.
+//!
 //! # Invariants
 //!
 //! 1. **A written record is locked by its writer**, at its primary, from before it was last read until every replica is
@@ -53,6 +60,7 @@
 //!    may have validated what it only read, before that was overwritten by a transaction which has been answered since; so
 //!    it comes before that one, and who began after the answer must not come before it (litmus `ford-read-behind-lock`; the
 //!    text validates versions only, and the model that this protocol was first checked with had no such three).
+//!    Locally: **published before that**, and it fails if another has published.
 //! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write set. From the moment that
 //!    the commit round is posted this client never undoes; only recovery may.
 //! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later sees an older version.
@@ -79,11 +87,24 @@ use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOG_NODES_MAX, LOG_PAUSE_NS, LOOKUP_ATTEMPTS};
 use crate::log::{self, UndoKind, UndoRecord};
 use crate::protocol::{Acknowledged, Check, Protocol, nodes};
+use crate::rpc::Code;
 use crate::session::Needed;
 use crate::sets::{Change, Fetch, Found, Intent, Item, Lock, Sets, registered, shape};
 use crate::tx::{Tx, Waiting};
+use crate::vcache;
 
-/// What FORD does. All but the lean release is on by default; an ablation turns one off.
+/// How what is only read is validated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Validation {
+    /// By a look at its primary.
+    Remote,
+    /// By the version cache of this process, which all who write the table share.
+    Local,
+    /// By the version cache of the cluster, which the CPU of a node has, and answers calls for.
+    Global,
+}
+
+/// What FORD does. All but the lean release and localized validation is on by default; an ablation turns one off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ford {
     /// Locks are taken by the round that reads the record. Without: by a round of their own before the commit.
@@ -101,6 +122,8 @@ pub struct Ford {
     /// One round in the background instead of two, and nobody frees undo entries. For fabrics on
     /// which WRITE and CAS of one word are atomic to each other.
     pub lean: bool,
+    /// How what is only read is validated.
+    pub validation: Validation,
     /// The commit and release of this page. Without: **no transactions**, but the verbs of the text's, for measurements of
     /// what its corrections cost. An atomic before the data on every replica makes it invisible, and one WRITE on each
     /// makes it visible and unlocks it, with no barrier.
@@ -117,6 +140,7 @@ impl Ford {
         backup_reads: true,
         selective_flush: true,
         lean: false,
+        validation: Validation::Remote,
         corrections: true,
     };
     /// The mechanisms that can be turned off, by name.
@@ -379,6 +403,8 @@ mod chain {
 /// A bucket of the chain of a key, as it was read.
 struct ChainLink<'a> {
     bucket: BucketRef,
+    /// Version word of its header.
+    header: u64,
     slots: &'a [u64],
 }
 
@@ -390,7 +416,7 @@ fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item: &Item) ->
         let head = &arena[at.checked_sub(1)?..];
         at = head[0] as usize;
         let bucket = BucketRef { shard: head[1] as u16, bucket: head[2] };
-        Some(ChainLink { bucket, slots: &head[chain::HEAD_WORDS..][..slots * chain::SLOT_WORDS] })
+        Some(ChainLink { bucket, header: head[3], slots: &head[chain::HEAD_WORDS..][..slots * chain::SLOT_WORDS] })
     })
 }
 
@@ -629,13 +655,101 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
     let one = matches!(tx.state.sets.items.as_slice(), [item] if current(item) || item.lock == Lock::Held);
     if !one && !mutant!(ReadOnlyWithoutValidation) {
+        consult(tx, false, true).await?;
         validate(tx, false).await?;
         tx.mark(|phases, now| phases.validated = now);
     }
     Ok(())
 }
 
-/// Looks again, at the primaries, at what was read and is not locked (invariant 2).
+/// Says in the version cache what this transaction is about to install, and *then* has it vouch for what was only read.
+async fn consult(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop> {
+    match tx.state.protocol.validation() {
+        Validation::Remote => Ok(()),
+        Validation::Local => {
+            let Some(vcache) = &tx.state.vcache else { return Err(Limit::NoVersionCache.into()) };
+            if publish {
+                vcache.publish(published(&tx.state.sets));
+            }
+            for index in 0..if look { tx.state.sets.items.len() } else { 0 } {
+                let vouched = {
+                    let mut seen = seen(&tx.state.sets, &tx.state.sets.items[index]).peekable();
+                    seen.peek().is_some() && seen.all(|(at, version)| vcache.is_current(at, version))
+                };
+                tx.state.sets.items[index].vouched = vouched;
+            }
+            Ok(())
+        }
+        Validation::Global => consult_host(tx, publish, look).await,
+    }
+}
+
+/// The same of the cluster's cache, by calls: almost always one.
+async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop> {
+    let host = tx.state.cache_host();
+    let sets = &tx.state.sets;
+    let published = published(sets).filter(|_| publish).map(|pair| (usize::MAX, pair));
+    let items = sets.items.iter().enumerate().filter(|_| look);
+    let seen = items.flat_map(|(index, item)| seen(sets, item).map(move |pair| (index, pair)));
+    let pairs: Vec<(usize, (Pointer, Version))> = published.chain(seen).collect();
+    for (index, _) in pairs.iter().filter(|(index, _)| *index != usize::MAX) {
+        tx.state.sets.items[*index].vouched = true;
+    }
+    for pairs in pairs.chunks(vcache::PAIRS_MAX) {
+        let publishes = pairs.iter().filter(|(index, _)| *index == usize::MAX).count();
+        let mut round = tx.lane.round();
+        let staged = round.stage_words(2 * pairs.len());
+        for (words, (_, (record, version))) in round.staged_mut(staged).chunks_exact_mut(2).zip(pairs) {
+            words.copy_from_slice(&[record.to_bits(), version.to_bits()]);
+        }
+        let head = [Code::Consult.word(publishes), tx.state.epoch];
+        let call = round.call(host, &head, Some(staged), vcache::PAIRS_MAX / 64);
+        let done = tx.lane.execute(round).await?;
+        let current = done.reply(call);
+        if current.len() < pairs.len().div_ceil(64) {
+            return Err(Limit::NoVersionCache.into());
+        }
+        for (number, (index, _)) in pairs.iter().enumerate().skip(publishes) {
+            tx.state.sets.items[*index].vouched &= current[number / 64] >> (number % 64) & 1 == 1;
+        }
+    }
+    Ok(())
+}
+
+/// The versions that this transaction is about to install.
+fn published(sets: &Sets) -> impl Iterator<Item = (Pointer, Version)> {
+    let written = sets.items.iter().filter(|item| item.is_written() && has_cache(sets, item));
+    written.map(|item| (item.location.pointer, item.version.committed_over()))
+}
+
+/// Whether what is published of a record's table is in the version cache.
+fn has_cache(sets: &Sets, item: &Item) -> bool {
+    sets.table(item.table).entry().spec.discipline.has_version_cache()
+}
+
+/// The versions by which the version cache can tell whether what was only read is still so, or whether a key is still
+/// absent; none if it cannot.
+fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Version)> + 's {
+    let table = sets.table(item.table);
+    let is_asked = item.lock != Lock::Held && !item.structural && has_cache(sets, item);
+    let is_absent = matches!(item.fetch, Fetch::Absent);
+    let record = (is_asked && !is_absent).then_some((item.location.pointer, item.version));
+    // An insert of the key publishes the slot that it fills; if that is in a bucket behind these, then the last header too.
+    let fstore = table.fstore().filter(|_| is_asked && is_absent);
+    let chain = fstore.into_iter().flat_map(move |fstore| {
+        chain_of(&sets.tables, &sets.arena, item).flat_map(move |link| {
+            let BucketRef { shard, bucket } = link.bucket;
+            let slots = link.slots.iter().step_by(chain::SLOT_WORDS).zip(0..);
+            let slots = slots.map(move |(word, slot)| (fstore.slot_at(bucket, slot), *word));
+            let words = std::iter::once((fstore.buckets.at(bucket), link.header)).chain(slots);
+            words.map(move |(at, word)| (Pointer::new(table.shard_id(shard), at), Version::from_bits(word).0))
+        })
+    });
+    record.into_iter().chain(chain)
+}
+
+/// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what the version cache vouches
+/// for.
 async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     let mut next = 0;
     while next < tx.state.sets.items.len() {
@@ -645,6 +759,8 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         while let Some(item) = state.sets.items.get(next) {
             let fits = match item.fetch {
                 _ if item.lock == Lock::Held || item.structural => true,
+                _ if item.vouched => true,
+                _ if has_cache(&state.sets, item) && mutant!(RefuseOtherVersions) => return Err(Abort::Changed.into()),
                 Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
                 _ if !round.has_room(1, VALIDATED_BYTES) => false,
                 _ => {
@@ -751,9 +867,14 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         lock_rest(tx).await?;
     } else {
         lock_rest(tx).await?;
+        let publish = !mutant!(PublishBehindValidation) && !mutant!(PublishBehindCommit);
+        consult(tx, publish, true).await?;
         if !mutant!(ValidateAfterCommit) {
             validate(tx, true).await?;
         }
+    }
+    if mutant!(PublishBehindValidation) {
+        consult(tx, true, false).await?;
     }
     tx.mark(|phases, now| phases.validated = now);
     tx.lane.probe(probes::VALIDATED);
@@ -761,6 +882,9 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     write_replicas(tx, &entry, ford).await?;
     if mutant!(ValidateAfterCommit) {
         validate(tx, true).await?;
+    }
+    if mutant!(PublishBehindCommit) {
+        consult(tx, true, false).await?;
     }
     tx.mark(|phases, now| phases.logged = now);
     tx.lane.probe(probes::LOGGED);

@@ -27,7 +27,7 @@ use remora_index::cluster_hash::{
 };
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
-use remora_memory::{Discipline, MemoryError, Metadata, Pointer, Replica, ShardId};
+use remora_memory::{MemoryError, Metadata, Pointer, Replica, ShardId};
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, Version};
 
 use super::{Departed, HEADER_WORDS as RECORD_HEADER_WORDS, Shard};
@@ -64,7 +64,7 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
     let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joining) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
     copier.lane.probe(probes::COPIES);
-    if shard.discipline.replication == Discipline::IN_PLACE.replication {
+    if shard.discipline.is_in_place() {
         let places = shard.lockable(copier.lane).await?;
         copier.copy_in_place(&shard, &places, joining).await?;
         return copier.compare(&shard, id, shard.primary(), joining, &places).await;

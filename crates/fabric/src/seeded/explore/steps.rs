@@ -86,6 +86,11 @@ impl State {
         in_flight.len() == 1 && trail.asleep_until.is_none() && !self.is_mortal(connection, options)
     }
 
+    /// Whether a client looks at, or changes, more than memory when a round of it has completed.
+    pub(super) fn shares(&self, connection: usize, options: &ExploreOptions) -> bool {
+        options.shared && !self.connections[connection].trail.recovers
+    }
+
     /// Every step that can be taken, in an order that depends on the state only.
     pub(super) fn enabled(&self, options: &ExploreOptions) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -95,7 +100,9 @@ impl State {
             match verb {
                 None => {
                     let id = StepId::Complete { connection, ticket: *ticket };
-                    steps.push(Step { id, footprint: Footprint::Nothing });
+                    let footprint =
+                        if self.shares(connection, options) { Footprint::Shared } else { Footprint::Nothing };
+                    steps.push(Step { id, footprint });
                 }
                 Some(verb) => {
                     let of = |(part, footprint)| Step {
@@ -153,7 +160,7 @@ impl State {
                     let Some(round) = self.connections[connection].in_flight.front() else { return false };
                     self.is_quiet_for(connection, round, verb, words, options)
                 }
-                Footprint::Node(_) => false,
+                Footprint::Node(_) | Footprint::Shared => false,
             }
     }
 
@@ -244,7 +251,7 @@ impl State {
                 self.take_part(memory, connection, round, verb, part, options);
                 let in_flight = &self.connections[connection].in_flight;
                 let done = in_flight[round].verbs.iter().all(|running| matches!(running, Running::Done));
-                if done && self.is_busy_with_one(connection, options) {
+                if done && !self.shares(connection, options) && self.is_busy_with_one(connection, options) {
                     self.complete(connection, round);
                 }
                 What::Verb(taken, part)
@@ -433,7 +440,7 @@ impl Trail {
 impl Footprint {
     fn node(&self) -> Option<NodeId> {
         match self {
-            Footprint::Nothing => None,
+            Footprint::Nothing | Footprint::Shared => None,
             Footprint::Words { node, .. } | Footprint::Node(node) => Some(*node),
         }
     }
@@ -450,6 +457,7 @@ impl Footprint {
                 // A NIC that is in the middle of one atomic does no other.
                 same_node && (overlap && (*w1 || *w2) || split_atomics && *a1 && *a2)
             }
+            (Footprint::Shared, Footprint::Shared) => true,
             _ => same_node,
         }
     }

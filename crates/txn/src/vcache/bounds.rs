@@ -1,0 +1,154 @@
+//! The words of a version cache: of each record a bound of what was published.
+//!
+//! A bucket is a line: a *floor*, and 7 entries of a tag and a version. A record's bound is the largest of the floor and the
+//! entries that have its tag. A full bucket drops its entry with the smallest version, after it has raised the floor to it; so
+//! records that are written often keep their own bounds, and of the others one bound holds for all. Records of the same tag
+//! share an entry. Both make bounds too high, never too low.
+//!
+//! Words only grow but for entries that are dropped, whose versions the floor has had before; whoever sums up a bucket reads
+//! entries first and the floor last, so it cannot miss both. A bucket may have two entries of one tag, made side by side:
+//! the larger counts, and if it is dropped the floor has it. Nobody ever waits.
+//!
+//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check just that.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// An atomic word of the cache.
+pub(crate) trait CacheWord {
+    /// Loads with Acquire.
+    fn load(&self) -> u64;
+    /// Stores `new` with Release if the word is `current`; whether it was.
+    fn replace(&self, current: u64, new: u64) -> bool;
+    /// Makes it at least so large, with Release.
+    fn raise(&self, to: u64);
+    /// A sequentially consistent fence.
+    fn fence();
+}
+
+impl CacheWord for AtomicU64 {
+    #[inline]
+    fn load(&self) -> u64 {
+        AtomicU64::load(self, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn replace(&self, current: u64, new: u64) -> bool {
+        self.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    #[inline]
+    fn raise(&self, to: u64) {
+        self.fetch_max(to, Ordering::AcqRel);
+    }
+
+    #[inline]
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Entries of a bucket: it is a line.
+const ENTRIES: usize = 7;
+/// An entry is `tag : 16 | version : 48`; 0 is none.
+const VERSION_BITS: u32 = 48;
+pub(crate) const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Bucket<W, const N: usize = ENTRIES> {
+    /// At least what was published of any record that has no entry here.
+    floor: W,
+    entries: [W; N],
+}
+
+impl<W: Default, const N: usize> Default for Bucket<W, N> {
+    fn default() -> Bucket<W, N> {
+        Bucket { floor: W::default(), entries: std::array::from_fn(|_| W::default()) }
+    }
+}
+
+const _: () = assert!(size_of::<Bucket<AtomicU64>>() == 64);
+
+/// What has been published, over any kind of words.
+pub(crate) struct Bounds<W, const N: usize = ENTRIES> {
+    buckets: Vec<Bucket<W, N>>,
+}
+
+impl<W: CacheWord, const N: usize> Bounds<W, N> {
+    /// Of these buckets, at least one.
+    pub(crate) fn of(buckets: Vec<Bucket<W, N>>) -> Bounds<W, N> {
+        Bounds { buckets }
+    }
+
+    /// Spreads the bits of a pointer.
+    fn hash(record: u64) -> u64 {
+        let mixed = (record ^ record >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// The bucket of a record, by the upper bits, and its tag, of the lower ones.
+    #[inline]
+    fn place(&self, record: u64) -> (&Bucket<W, N>, u64) {
+        let hash = Self::hash(record);
+        let bucket = (u128::from(hash) * self.buckets.len() as u128) >> u64::BITS;
+        (&self.buckets[bucket as usize], hash << VERSION_BITS >> VERSION_BITS)
+    }
+
+    /// At most this has been published of a record.
+    #[inline]
+    pub(crate) fn bound(&self, record: u64) -> u64 {
+        let (Bucket { floor, entries }, tag) = self.place(record);
+        let entries = entries.iter().map(W::load).filter(|entry| entry >> VERSION_BITS == tag);
+        let largest = entries.map(|entry| entry & VERSION_MASK).max().unwrap_or(0);
+        largest.max(floor.load())
+    }
+
+    /// Makes a record's bound at least so large.
+    pub(crate) fn raise(&self, record: u64, version: u64) {
+        let (Bucket { floor, entries }, tag) = self.place(record);
+        if version > VERSION_MASK {
+            // Beyond what an entry holds: nothing of this bucket is ever found current again.
+            return floor.raise(u64::MAX);
+        }
+        loop {
+            let mut at = 0;
+            let (mut found, mut own) = (u64::MAX, false);
+            for (index, entry) in entries.iter().enumerate() {
+                let entry = entry.load();
+                own = entry != 0 && entry >> VERSION_BITS == tag;
+                if own || entry & VERSION_MASK < found & VERSION_MASK {
+                    (at, found) = (index, entry);
+                }
+                if own {
+                    break;
+                }
+            }
+            let before = found & VERSION_MASK;
+            if before >= version {
+                // Its own entry says as much already; or those of all others say more.
+                if !own && !mutant!(ForgetEvicted) {
+                    floor.raise(version);
+                }
+                return;
+            }
+            if !own && before > 0 && !mutant!(ForgetEvicted) {
+                floor.raise(before);
+            }
+            if entries[at].replace(found, tag << VERSION_BITS | version) {
+                return;
+            }
+        }
+    }
+
+    /// A digest of all words.
+    pub(crate) fn digest(&self) -> u64 {
+        let words = self.buckets.iter().flat_map(|bucket| std::iter::once(&bucket.floor).chain(&bucket.entries));
+        words.fold(0, |digest, word| Self::hash(digest ^ Self::hash(word.load())))
+    }
+
+    /// Bytes of all buckets.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+}
