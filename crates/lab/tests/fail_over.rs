@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use remora::floors::memory::node;
+use remora::floors::txn::mutant::Mutant;
 use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Table, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, Profile, Sim, SimOptions};
 use remora_fabric::{ClientId, Fabric, NodeId};
-use remora_lab::campaign::{Case, Load, run};
+use remora_lab::campaign::{Case, Load, mutation_score, run};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -261,6 +262,15 @@ fn a_node_that_takes_copies_knows_it() {
 #[test]
 fn who_is_drained_may_have_to_come_back_first() {
     replay(10396, "drtm-r", &["fail", "crash"]);
+}
+
+/// Rule 5 of fail-over (`remora_txn::recovery::fail_over`), where a node takes its time to apply its rings.
+#[test]
+fn a_configuration_that_is_published_too_early_loses_what_was_logged() {
+    let faults = ["fail", "stall"].map(String::from);
+    let case = Case { transactions: 300, ..Case::new(0, Load::SmallBank, Protocol::DrtmR, &faults) };
+    let caught = mutation_score(&[Mutant::PublishBeforeApply], &case, 0..40, 1, &|_, _| {}).remove(0);
+    assert!(caught.seed.is_some(), "{caught:?}");
 }
 
 #[test]

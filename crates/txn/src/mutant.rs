@@ -127,11 +127,14 @@ pub enum Mutant {
     UnlinkTwice,
     /// Redo: recovery installs transactions without completing their entries at the other participants.
     InstallIncomplete,
+    /// Fail-over: the configuration to come is published before the survivors have applied their rings. Rule 5 of
+    /// [`fail_over`](crate::recovery::fail_over).
+    PublishBeforeApply,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 55] = [
+    pub const ALL: [Mutant; 56] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -187,6 +190,7 @@ impl Mutant {
         Mutant::UndoLogged,
         Mutant::UnlinkTwice,
         Mutant::InstallIncomplete,
+        Mutant::PublishBeforeApply,
     ];
 }
 

@@ -17,8 +17,8 @@
 //! CONSULT  epoch, pairs (2 each) of record, version                    a bit for each: whether nobody has published more
 //! ```
 //!
-//! The first word of a request is its code, and in the upper half the number of patches, links, or pairs to be published. `place` is the offset of
-//! the key's pair in the index. A reply to something absurd is empty, which the client takes for "not there".
+//! The first word of a request is its code, and in the upper half the number of patches, links, or pairs to be published.
+//! `place` is the offset of the key's pair in the index. A reply to something absurd is empty, which the client takes for "not there".
 //!
 //! LOCK, RELEASE and COMMIT change lock words by the CPU, so they are for tables whose discipline gives lock words to the
 //! CPU ([`Discipline::OCC_CALLS`]); for others the handler refuses them. The rest never writes one. COMMIT and UNDO do

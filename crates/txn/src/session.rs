@@ -11,8 +11,8 @@ use remora_fabric::{Endpoint, Lane, Nanos, NodeId, NodeSet, WORD_BYTES, catch_pa
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
-use remora_memory::{Registration, TableId};
-use remora_sync::{Key, LockWord, TransactionId};
+use remora_memory::{Pointer, Registration, TableId};
+use remora_sync::{Key, LockWord, TransactionId, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
@@ -103,6 +103,8 @@ pub(crate) struct State {
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
     /// What the validation round under way looks at.
     pub(crate) checks: Vec<Check>,
+    /// What the cluster's version cache is told and asked: items, or none, with records and versions.
+    pub(crate) asked: Vec<(Option<usize>, (Pointer, Version))>,
     /// Keys that a dropped transaction had a slot prepared for, without having heard which.
     pub(crate) loose: Vec<(TableId, Key)>,
     /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of them is settled any more.
@@ -282,6 +284,7 @@ impl Session {
             nodes: client.nodes(),
             reservations: Vec::new(),
             checks: Vec::new(),
+            asked: Vec::new(),
             loose: Vec::new(),
             in_doubt: false,
             observer: None,

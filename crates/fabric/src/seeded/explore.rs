@@ -137,7 +137,8 @@ pub struct ExploreOptions {
     /// Who is taken for dead, and by whom.
     pub suspicions: Vec<Suspicion>,
     /// Coroutines share more than memory, which they look at and change when a round of theirs has completed, and at no
-    /// other time: so the order of completions matters. Recoverers do not. With [`Reduction::States`] they say what it is: [`Play::share`].
+    /// other time: so the order of completions matters. Recoverers do not. With [`Reduction::States`] they say what it is:
+    /// [`Play::share`].
     pub shared: bool,
     /// Memory that others leave alone.
     pub private: Vec<Private>,

@@ -687,16 +687,18 @@ async fn consult(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop>
 /// The same of the cluster's cache, by calls: almost always one.
 async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop> {
     let host = tx.state.cache_host();
+    let mut pairs = std::mem::take(&mut tx.state.asked);
+    pairs.clear();
     let sets = &tx.state.sets;
-    let published = published(sets).filter(|_| publish).map(|pair| (usize::MAX, pair));
+    let published = published(sets).filter(|_| publish).map(|pair| (None, pair));
     let items = sets.items.iter().enumerate().filter(|_| look);
-    let seen = items.flat_map(|(index, item)| seen(sets, item).map(move |pair| (index, pair)));
-    let pairs: Vec<(usize, (Pointer, Version))> = published.chain(seen).collect();
-    for (index, _) in pairs.iter().filter(|(index, _)| *index != usize::MAX) {
-        tx.state.sets.items[*index].vouched = true;
+    let seen = items.flat_map(|(index, item)| seen(sets, item).map(move |pair| (Some(index), pair)));
+    pairs.extend(published.chain(seen));
+    for item in pairs.iter().filter_map(|(item, _)| *item) {
+        tx.state.sets.items[item].vouched = true;
     }
     for pairs in pairs.chunks(vcache::PAIRS_MAX) {
-        let publishes = pairs.iter().filter(|(index, _)| *index == usize::MAX).count();
+        let publishes = pairs.iter().filter(|(item, _)| item.is_none()).count();
         let mut round = tx.lane.round();
         let staged = round.stage_words(2 * pairs.len());
         for (words, (_, (record, version))) in round.staged_mut(staged).chunks_exact_mut(2).zip(pairs) {
@@ -709,10 +711,12 @@ async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), 
         if current.len() < pairs.len().div_ceil(64) {
             return Err(Limit::NoVersionCache.into());
         }
-        for (number, (index, _)) in pairs.iter().enumerate().skip(publishes) {
-            tx.state.sets.items[*index].vouched &= current[number / 64] >> (number % 64) & 1 == 1;
+        for (number, (item, _)) in pairs.iter().enumerate() {
+            let Some(item) = item else { continue };
+            tx.state.sets.items[*item].vouched &= current[number / 64] >> (number % 64) & 1 == 1;
         }
     }
+    tx.state.asked = pairs;
     Ok(())
 }
 

@@ -80,7 +80,7 @@ pub async fn fail_over(
     for client in clients {
         let Some(remains) = Remains::find(lane, survivors, *client).await? else { continue };
         for (node, _, base) in remains.rings() {
-            while !RingCopy::is_applied(lane, node, base, *client).await? {
+            while !mutant!(PublishBeforeApply) && !RingCopy::is_applied(lane, node, base, *client).await? {
                 lane.sleep(APPLY_PAUSE_NS).await;
             }
         }
