@@ -551,6 +551,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     sim.instant(true);
     let played = played?;
     let mut settled = true;
+    let is_whole = memory.is_whole();
     drop(controllers);
     for Client { worker, lives, fenced, .. } in &mut clients {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
@@ -586,7 +587,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     if let Some(lost) = lost {
         return Err(lost);
     }
-    if !memory.is_whole() {
+    if !is_whole {
         return Err(format!("copies were not made again: {:?}", cluster.catalog().shards));
     }
     let recovered = gone.len() as u64;
@@ -733,8 +734,17 @@ impl Memory<'_> {
         if !self.failed.borrow().is_empty() {
             return false;
         }
-        let looked = configuration.look(|membership| (membership.is_changing(), membership.lost()));
-        let Ok((false, lost)) = looked else { return false };
+        let looked =
+            configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
+        let (changing, lost) = match looked {
+            // Nobody replaces them here: one has died, and the other was taken for dead.
+            Ok((false, ..)) => return true,
+            Ok((true, changing, lost)) => (changing, lost),
+            Err(_) => return false,
+        };
+        if changing {
+            return false;
+        }
         let all = NodeSet::first(self.nodes.count);
         // One that has come back has nothing until it is taken in, be it that nobody had missed it yet.
         let has_catalog = |node| {

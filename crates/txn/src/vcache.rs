@@ -79,7 +79,8 @@ use remora_sync::Version;
 
 use bounds::{Bounds, Bucket, CacheWord};
 
-/// See the [module](self). Shared by all threads of a process.
+/// What the transactions of one process have published, which all of its threads share, or of all of a cluster: the version
+/// cache of localized validation (FORD, TOS 2023, section 4.7). Of each record a bound, which is never too low.
 pub struct VersionCache {
     bounds: Bounds<AtomicU64>,
 }
