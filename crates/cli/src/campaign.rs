@@ -60,7 +60,7 @@ struct CaseArgs {
     /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local, ford-global.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     protocol: String,
     /// What goes wrong: crash, pause, delay, partition, stall, clock-step, lose, duplicate, fail; or all, or none. A campaign

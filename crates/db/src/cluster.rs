@@ -804,7 +804,6 @@ fn join_by(
     vcache: impl Fn() -> Option<(u32, Vec<u16>)>,
 ) -> Result<(), MemoryError> {
     let process = configuration.process();
-    let refused = |error: &dyn fmt::Display| MemoryError::Configuration(error.to_string());
     let joined = configuration.change(|membership| {
         let vcache = vcache();
         if let Some((vcache, tables)) = &vcache {
@@ -817,7 +816,7 @@ fn join_by(
         }
         Ok(())
     });
-    joined.map_err(|error| refused(&error))?
+    joined.map_err(|error| MemoryError::Configuration(error.to_string()))?
 }
 
 fn other_cache(OtherCache(client): OtherCache) -> MemoryError {

@@ -3,7 +3,6 @@
 mod support;
 
 use std::cell::Cell;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::thread;
 
@@ -13,23 +12,14 @@ use remora::{
     TableOptions, Transaction, TransactionEvent, TransactionOptions, VersionCache, WorkerOptions,
 };
 
-use support::{Words, embedded, look, on_every_fabric, pointer_of, quiet, rest, seeded, seeds, table, turns, worker};
+use support::{
+    Words, add, embedded, look, on_every_fabric, pointer_of, quiet, rest, seeded, seeds, table, turns, worker,
+};
 
 const LOCAL: Protocol = Protocol::FORD_LOCAL;
 const GLOBAL: Protocol = Protocol::FORD_GLOBAL;
 
 type Rows = Table<u64, Words<1>>;
-
-/// Names keys, and fetches them; adds 1 to the first few.
-async fn touch(tx: &mut Transaction<'_, '_>, rows: &Rows, keys: Range<u64>, written: usize) -> Result<(), Error> {
-    let intents = (0..).map(|index| if index < written { Intent::Update } else { Intent::Read });
-    let slots: Vec<_> = keys.zip(intents).map(|(key, intent)| tx.want_for(rows, key, intent)).collect();
-    tx.fetch().await?;
-    slots.into_iter().take(written).try_for_each(|slot| {
-        tx.get_mut(slot)?.0[0] += 1;
-        Ok(())
-    })
-}
 
 /// Says that a later version of a record may come to be, as somebody does who aborts then.
 fn publish(cluster: &Cluster, rows: &Rows, key: u64, version: Version) {
@@ -94,7 +84,7 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
     for cluster in on_every_fabric(LOCAL, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
-            session.transact(async |tx| touch(tx, &rows, 0..8, 0).await).await.unwrap();
+            session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
             let seen = Seen::default();
             session.observe(Some(Box::new(seen.clone())));
             // Nobody has written any of them, then one has been written, then one was to be and was not.
@@ -103,21 +93,21 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
                     let key = 4 + missed;
                     publish(&cluster, &rows, key, Version::LOADED.committed_over());
                 }
-                session.transact(async |tx| touch(tx, &rows, 0..8, 0).await).await.unwrap();
+                session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
                 let Cost { round_trips, reads, bytes_in, .. } = seen.committed();
                 assert_eq!((round_trips, reads), (1 + missed.min(1), 8 + missed));
                 assert_eq!(bytes_in, 8 * RECORD + missed * VALIDATED);
-                session.transact(async |tx| touch(tx, &rows, 0..8, written).await).await.unwrap();
+                session.transact(async |tx| add(tx, &rows, 0..8, written).await).await.unwrap();
                 rest(session).await;
                 let Cost { round_trips, reads, .. } = seen.committed();
                 assert_eq!((round_trips, reads), (2 + missed.min(1), 8 + missed));
             }
             // Whoever writes it next gives it the version that was published.
             for key in [5, 6] {
-                session.transact(async |tx| touch(tx, &rows, key..key + 1, 1).await).await.unwrap();
+                session.transact(async |tx| add(tx, &rows, key..key + 1, 1).await).await.unwrap();
                 rest(session).await;
             }
-            session.transact(async |tx| touch(tx, &rows, 0..8, 0).await).await.unwrap();
+            session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
             assert_eq!(seen.committed().round_trips, 1);
         });
     }
@@ -129,11 +119,11 @@ fn one_call_asks_for_all_records() {
     for cluster in on_every_fabric(GLOBAL, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
         worker(&cluster, 1, 1).block_on(async |session| {
-            session.transact(async |tx| touch(tx, &rows, 0..8, 0).await).await.unwrap();
+            session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
             let seen = Seen::default();
             session.observe(Some(Box::new(seen.clone())));
             for (keys, written, expected) in [(0..1, 0, (1, 1, 0)), (0..8, 0, (2, 8, 1)), (0..8, 2, (3, 8, 1))] {
-                session.transact(async |tx| touch(tx, &rows, keys.clone(), written).await).await.unwrap();
+                session.transact(async |tx| add(tx, &rows, keys.clone(), written).await).await.unwrap();
                 rest(session).await;
                 let Cost { round_trips, reads, rpcs, .. } = seen.committed();
                 assert_eq!((round_trips, reads, rpcs), expected);
@@ -141,7 +131,7 @@ fn one_call_asks_for_all_records() {
             // More than one call has room for.
             let many = table(&cluster, "many", TableOptions::for_rows(200), Words([1]));
             for _ in 0..2 {
-                session.transact(async |tx| touch(tx, &many, 0..200, 0).await).await.unwrap();
+                session.transact(async |tx| add(tx, &many, 0..200, 0).await).await.unwrap();
             }
             assert_eq!(seen.committed().rpcs, 2);
         });
@@ -274,7 +264,7 @@ fn a_host_that_has_lost_the_cache_vouches_for_nothing_in_this_epoch() {
     let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
     let mut before = worker(&cluster, 1, 1);
     before.block_on(async |session| {
-        session.transact(async |tx| touch(tx, &rows, 0..4, 1).await).await.unwrap();
+        session.transact(async |tx| add(tx, &rows, 0..4, 1).await).await.unwrap();
         let mut begun = session.begin().unwrap();
         begun.transaction().read(&rows, 3).await.unwrap();
         begun.transaction().write(&rows, 0, Words([2])).await.unwrap();
@@ -285,7 +275,7 @@ fn a_host_that_has_lost_the_cache_vouches_for_nothing_in_this_epoch() {
     worker(&cluster, 1, 2).block_on(async |session| {
         let seen = Seen::default();
         session.observe(Some(Box::new(seen.clone())));
-        session.transact(async |tx| touch(tx, &rows, 1..4, 0).await).await.unwrap();
+        session.transact(async |tx| add(tx, &rows, 1..4, 0).await).await.unwrap();
         let Cost { round_trips, reads, rpcs, .. } = seen.committed();
         assert_eq!((round_trips, reads, rpcs), (3, 2 * 3, 1));
     });

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use support::rig::{self, Rig};
 use support::{
-    NODES, Words, at_one_node, crash, cut_off, embedded, is_logged, look, on_every_fabric, options, others_run,
+    NODES, Words, add, at_one_node, crash, cut_off, embedded, is_logged, look, on_every_fabric, options, others_run,
     participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
 };
 
@@ -285,22 +285,6 @@ async fn read(
     let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
     tx.fetch().await?;
     slots.into_iter().try_fold(0, |sum, slot| Ok(sum + tx.get(slot)?.0[0]))
-}
-
-/// Fetches keys in one round, and adds 1 to the first `written` of them.
-async fn add(
-    tx: &mut remora::Transaction<'_, '_>,
-    rows: &remora::Table<u64, Words<1>>,
-    keys: std::ops::Range<u64>,
-    written: usize,
-) -> Result<(), Error> {
-    let intents = (0..).map(|index| if index < written { Intent::Update } else { Intent::Read });
-    let slots: Vec<_> = keys.zip(intents).map(|(key, intent)| tx.want_for(rows, key, intent)).collect();
-    tx.fetch().await?;
-    slots.into_iter().take(written).try_for_each(|slot| {
-        tx.get_mut(slot)?.0[0] += 1;
-        Ok(())
-    })
 }
 
 fn cost_of_a_transfer_is_exact(protocol: Protocol) {

@@ -736,15 +736,12 @@ impl Memory<'_> {
         }
         let looked =
             configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
-        let (changing, lost) = match looked {
+        let lost = match looked {
             // Nobody replaces them here: one has died, and the other was taken for dead.
             Ok((false, ..)) => return true,
-            Ok((true, changing, lost)) => (changing, lost),
-            Err(_) => return false,
+            Ok((true, false, lost)) => lost,
+            _ => return false,
         };
-        if changing {
-            return false;
-        }
         let all = NodeSet::first(self.nodes.count);
         // One that has come back has nothing until it is taken in, be it that nobody had missed it yet.
         let has_catalog = |node| {

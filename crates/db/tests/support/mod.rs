@@ -16,8 +16,8 @@ use remora::floors::fabric::{ClientId, Fabric, NodeId};
 use remora::floors::memory::ring::RingReader;
 use remora::floors::memory::{Pointer, clients, node};
 use remora::{
-    Cluster, ClusterOptions, Device, DeviceOptions, Inspection, Key, Protocol, Record, Session, Table, TableOptions,
-    TransactionId,
+    Cluster, ClusterOptions, Device, DeviceOptions, Error, Inspection, Intent, Key, Protocol, Record, Session, Table,
+    TableOptions, Transaction, TransactionId,
 };
 use remora::{Worker, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -152,6 +152,22 @@ pub fn table<V: Record>(cluster: &Cluster, name: &str, options: TableOptions, va
     let table = cluster.create_table(name, options).unwrap();
     cluster.load(&table, (0..options.rows).map(|key| (key, value))).unwrap();
     table
+}
+
+/// Fetches keys in one round, and adds 1 to the first `written` of them.
+pub async fn add(
+    tx: &mut Transaction<'_, '_>,
+    rows: &Table<u64, Words<1>>,
+    keys: Range<u64>,
+    written: usize,
+) -> Result<(), Error> {
+    let intents = (0..).map(|index| if index < written { Intent::Update } else { Intent::Read });
+    let slots: Vec<_> = keys.zip(intents).map(|(key, intent)| tx.want_for(rows, key, intent)).collect();
+    tx.fetch().await?;
+    slots.into_iter().take(written).try_for_each(|slot| {
+        tx.get_mut(slot)?.0[0] += 1;
+        Ok(())
+    })
 }
 
 /// Everything at node 0, one copy.
