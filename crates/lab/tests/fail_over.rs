@@ -232,9 +232,13 @@ fn survives(load: Load) {
 }
 
 fn replay(seed: u64, protocol: &str, faults: &[&str]) {
+    replay_of(Load::SmallBank, seed, protocol, faults);
+}
+
+fn replay_of(load: Load, seed: u64, protocol: &str, faults: &[&str]) {
     let faults: Vec<String> = faults.iter().copied().map(String::from).collect();
     let protocol = Protocol::named(protocol).expect("a preset");
-    let case = Case { transactions: 300, ..Case::new(seed, Load::SmallBank, protocol, &faults) };
+    let case = Case { transactions: 300, ..Case::new(seed, load, protocol, &faults) };
     if let Err(what) = run(&case) {
         panic!("{what}\n{}", case.command());
     }
@@ -262,6 +266,12 @@ fn a_node_that_takes_copies_knows_it() {
 #[test]
 fn who_is_drained_may_have_to_come_back_first() {
     replay(10396, "drtm-r", &["fail", "crash"]);
+}
+
+/// A transaction of unknown outcome had its undo entry beyond the window, and the survivors had no part in the one before.
+#[test]
+fn an_undo_entry_behind_a_gap_is_found() {
+    replay_of(Load::Registers, 794, "ford-global", &["fail", "crash", "delay"]);
 }
 
 /// Rule 5 of fail-over (`remora_txn::recovery::fail_over`), where a node takes its time to apply its rings.

@@ -9,9 +9,9 @@
 //!                      frames were applied         +8    kind     u32   1 = entry, 2 = the rest of the ring is skipped,
 //!                                                               3 = undo entry
 //! +8   last      u64   id of the last of them      +12   words    u32   of the frame, all included
-//! +64  data      RING_BYTES                        +16   entry    see `remora_txn::log`
-//!                                                  end-8 checksum u32   crc32c of everything before
-//!                                                  end-4 words    u32   again
+//! +16  reach     u64   undo entries end before     +16   entry    see `remora_txn::log`
+//!                      it, or in their window      end-8 checksum u32   crc32c of everything before
+//! +64  data      RING_BYTES                        end-4 words    u32   again
 //! ```
 //!
 //! A *position* counts bytes since the ring was made; it never wraps, its place in the data is the remainder. The node
@@ -25,7 +25,9 @@
 //! start. Each begins at a multiple of [`UNDO_STRIDE`], and is freed by a WRITE over its id, with the highest bit set: so
 //! the window says of the lane's last transactions that they have ended. Recovery, which frees what it has undone, makes
 //! the kind 4 before. Behind an entry that is still needed (its outcome is unknown, or its release has not gone out) the
-//! next ones go on beyond the window.
+//! next ones go on beyond the window. A node has the entries of those transactions only that it took part in, and who
+//! looks for them after its death cannot tell a gap from the end: so ahead of an entry that ends beyond the window goes
+//! a WRITE of `reach`, which never shrinks.
 //!
 //! # Why a frame checks itself
 //!
@@ -58,6 +60,8 @@ pub const RING_EXTENT_BYTES: u64 = HEADER_BYTES + RING_BYTES;
 /// Words of a frame around its entry: id, kind and length; checksum and length.
 pub const FRAME_OVERHEAD_WORDS: usize = 3;
 
+/// In the header.
+const REACH_WORD: usize = 2;
 const KIND_ENTRY: u32 = 1;
 const KIND_SKIP: u32 = 2;
 const KIND_UNDO: u32 = 3;
@@ -105,6 +109,12 @@ pub fn freed(id: u64) -> u64 {
 #[must_use]
 pub fn undone(words: usize) -> u64 {
     u64::from(KIND_UNDONE) | (words as u64) << 32
+}
+
+/// Of the ring at `base`: see [`RingWriter::reach_at`].
+#[must_use]
+pub fn reach_at(node: NodeId, base: u64) -> Address {
+    node::at(node, base + (REACH_WORD * WORD_BYTES) as u64)
 }
 
 /// What was found of an undo entry.
@@ -264,6 +274,13 @@ impl RingWriter {
     pub fn undo_at(&self, from: u64) -> Address {
         debug_assert!(from < RING_BYTES);
         self.data(from)
+    }
+
+    /// Where the client says how far its undo entries reach: one word, in bytes. To be written ahead of an entry that ends
+    /// beyond [`UNDO_WINDOW`].
+    #[must_use]
+    pub fn reach_at(&self) -> Address {
+        reach_at(self.node, self.base)
     }
 
     /// Where the node says how far it has applied the ring: one word, for [`RingWriter::learn`].
@@ -501,24 +518,17 @@ impl RingCopy {
 
     /// Its undo entries: those that are whole, and not overwritten.
     pub async fn undo_entries(&mut self, lane: &Lane) -> Result<Vec<UndoEntry<Vec<u64>>>, MemoryError> {
-        let mut end = UNDO_WINDOW;
-        loop {
-            self.fetch(lane, 0, end).await?;
-            let data = self.words[HEADER_BYTES as usize / WORD_BYTES..].iter().take(end as usize / WORD_BYTES);
-            let data: Vec<u64> = data.map(|word| word.load(Ordering::Relaxed)).collect();
-            // Beyond the window they lie one behind the other; the last one that is known of may end behind what was read.
-            let end_of = |at: usize| {
-                let words = data.get(at + 1).filter(|head| matches!(**head as u32, KIND_UNDO | KIND_UNDONE))? >> 32;
-                Some((at + words as usize) * WORD_BYTES)
-            };
-            let ends = (0..data.len()).step_by(STRIDE_WORDS).filter_map(end_of);
-            let furthest = ends.max().unwrap_or(0).next_multiple_of(UNDO_STRIDE as usize) as u64;
-            if furthest < end || end == RING_BYTES {
-                let whole = |one: UndoEntry<&[u64]>| one.map(<[u64]>::to_vec);
-                return Ok(undo_entries(&data, self.owner).map(whole).collect());
-            }
-            end = (2 * end).max(furthest + UNDO_STRIDE).min(RING_BYTES);
-        }
+        let end = self.reach().clamp(UNDO_WINDOW, RING_BYTES);
+        self.fetch(lane, 0, end).await?;
+        let data = self.words[HEADER_BYTES as usize / WORD_BYTES..].iter().take(end as usize / WORD_BYTES);
+        let data: Vec<u64> = data.map(|word| word.load(Ordering::Relaxed)).collect();
+        Ok(undo_entries(&data, self.owner).map(|one| one.map(<[u64]>::to_vec)).collect())
+    }
+
+    /// How far its undo entries reach, if beyond the window.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        self.words[REACH_WORD].load(Ordering::Relaxed)
     }
 
     /// Every entry that is still whole, in any order.

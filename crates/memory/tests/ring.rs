@@ -9,7 +9,8 @@ use remora_fabric::{ClientId, Fabric, Lane, NodeId, Prng, Region, block_on};
 use remora_memory::limits::{FRAME_BYTES_MAX, RING_BYTES};
 use remora_memory::node::REGION;
 use remora_memory::ring::{
-    FRAME_OVERHEAD_WORDS, HEADER_BYTES, OWNER_SHIFT, RING_EXTENT_BYTES, RingReader, RingWriter, seal,
+    FRAME_OVERHEAD_WORDS, HEADER_BYTES, OWNER_SHIFT, RING_EXTENT_BYTES, RingCopy, RingReader, RingWriter, UNDO_STRIDE,
+    UNDO_WINDOW, seal, seal_undo,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -220,4 +221,30 @@ fn another_owner_starts_anew() {
     .unwrap();
     assert!(RingReader::resume(region.words(), BASE + 4, 1).is_none());
     assert!(RingReader::resume(region.words(), region.bytes(), 1).is_none());
+}
+
+/// A node has the undo entries of those transactions only that it took part in. Also behind a gap they are found.
+#[test]
+fn undo_entries_beyond_their_window_are_found() {
+    const OWNER: u32 = 7;
+    let (shm, _region) = memory();
+    block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let writer = RingWriter::new(NODE, BASE);
+        let places = [0, UNDO_WINDOW, UNDO_WINDOW + 9 * UNDO_STRIDE, RING_BYTES - UNDO_STRIDE];
+        for (sequence, place) in places.into_iter().enumerate() {
+            let mut entry = frame(id(OWNER, sequence as u64), 8);
+            let own = entry[0];
+            seal_undo(&mut entry, own);
+            let mut round = lane.round();
+            if place >= UNDO_WINDOW {
+                round.write_words(writer.reach_at(), &[place + UNDO_STRIDE]);
+            }
+            round.write_words(writer.undo_at(place), &entry);
+            lane.execute(round).await.unwrap();
+            let mut copy = RingCopy::read(lane, NODE, BASE, OWNER).await.unwrap();
+            let found: Vec<u64> = copy.undo_entries(lane).await.unwrap().iter().map(|entry| entry.place).collect();
+            assert_eq!(found, places[..=sequence]);
+        }
+    })
+    .unwrap();
 }

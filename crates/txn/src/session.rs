@@ -196,7 +196,7 @@ impl State {
     #[inline]
     pub(crate) fn has_room_for_undo(&mut self, lane: &Lane, words: usize) -> bool {
         let bytes = (words * WORD_BYTES) as u64;
-        let UndoWindow { base, at, lap, kept } = &mut self.undo;
+        let UndoWindow { base, at, lap, kept, .. } = &mut self.undo;
         if *at + bytes > *base + UNDO_WINDOW {
             *kept &= lane.background() > 0;
             // A background round that has failed may have been the one that was to free an entry.
@@ -210,6 +210,7 @@ impl State {
     /// The place of the undo entry that was written last is taken.
     #[inline]
     pub(crate) fn undo_written(&mut self, words: usize, needed: Needed) {
+        self.undo.reach = self.undo.reach_with(words);
         let UndoWindow { base, at, kept, .. } = &mut self.undo;
         *at += ((words * WORD_BYTES) as u64).next_multiple_of(UNDO_STRIDE);
         match needed {
@@ -234,10 +235,20 @@ pub(crate) struct UndoWindow {
     base: u64,
     /// Where the next entry begins, in bytes.
     pub(crate) at: u64,
+    /// Where the entry ends that reaches furthest.
+    reach: u64,
     /// How often the lane has begun again at the base.
     pub(crate) lap: u32,
     /// An entry may still be needed although another transaction has begun.
     kept: bool,
+}
+
+impl UndoWindow {
+    /// How far entries reach when the next one, of so many words, is written.
+    #[inline]
+    pub(crate) fn reach_with(&self, words: usize) -> u64 {
+        self.reach.max(self.at + (words * WORD_BYTES) as u64)
+    }
 }
 
 /// How long the undo entry of a transaction is needed.

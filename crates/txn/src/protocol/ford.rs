@@ -76,7 +76,7 @@ use remora_fabric::{Address, Completed, Execute, NodeId, Round, probes};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS};
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
 use remora_memory::{Pointer, Replica, TableId};
 use remora_sync::{
     FetchedRecord, IMAGE_AT, INCARNATION_MASK, Life, LockWord, RecordHeader, StableRecord, Unstable, VALIDATED_BYTES,
@@ -989,9 +989,14 @@ async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Where the undo entry of this lane lies at a node.
+/// The ring of this lane at a node.
+fn ring_of<'t>(tx: &'t Tx<'_>, node: NodeId) -> &'t RingWriter {
+    &tx.state.rings[usize::from(node.0)]
+}
+
+/// Where the undo entry of this lane lies there.
 fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
-    tx.state.rings[usize::from(node.0)].undo_at(tx.state.undo.at)
+    ring_of(tx, node).undo_at(tx.state.undo.at)
 }
 
 /// Installs the write set on every replica, invisible, each node's undo entry before it (invariants 3 and 4).
@@ -1130,6 +1135,12 @@ fn write_entry_of(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry, to: u64
     let kind = UndoKind { lap: tx.state.undo.lap, lean: tx.state.protocol.needs_atomic_writes() };
     log::encode_undo(&mut frame[2..words - 1], [tx.state.epoch, entry.participants], kind, records);
     ring::seal_undo(frame, tx.id.to_bits());
+    let reach = tx.state.undo.reach_with(words);
+    if reach > UNDO_WINDOW {
+        let word = round.stage_words(1);
+        round.staged_mut(word)[0] = reach;
+        nodes(to).for_each(|node| round.write_staged(ring_of(tx, node).reach_at(), word));
+    }
     for node in nodes(to) {
         round.write_staged(undo_at(tx, node), staged);
     }

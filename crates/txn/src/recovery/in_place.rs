@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 
 use remora_fabric::{Address, LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::fstore::Geometry;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UndoEntry};
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
 use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
 use remora_sync::{FetchedRecord, IMAGE_AT, LockWord, RecordShape, Version, structural};
 use zerocopy::IntoBytes;
@@ -188,12 +188,12 @@ fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
     all().filter(|(place, last)| is_known(*place, last.lap)).map(|(_, last)| last.id).min().unwrap_or(0)
 }
 
-/// Where the entry of a transaction is, or would be, at every participant.
-fn places(undo: &Undo, rings: &[Ring]) -> impl Iterator<Item = Address> {
+/// The ring of every participant, and where the entry of a transaction is there, or would be.
+fn places<'r>(undo: &Undo, rings: &'r [Ring]) -> impl Iterator<Item = (&'r Ring, Address)> {
     let (lane, place) = (undo.lane, undo.place);
     let participants = undo.entry.get(1).copied().unwrap_or(0);
     let theirs = rings.iter().filter(move |ring| ring.lane == lane && participants >> ring.node.0 & 1 == 1);
-    theirs.map(move |ring| node::at(ring.node, ring.base + HEADER_BYTES + place))
+    theirs.map(move |ring| (ring, node::at(ring.node, ring.base + HEADER_BYTES + place)))
 }
 
 /// A record of an entry.
@@ -304,9 +304,13 @@ async fn put_back(
     records: &[Record<'_>],
     rings: &[Ring],
 ) -> Result<(), MemoryError> {
-    for at in places(undo, rings).filter(|_| !mutant!(RepairWithoutLog)) {
+    for (ring, at) in places(undo, rings).filter(|_| !mutant!(RepairWithoutLog)) {
         let words = undo.entry.len() + FRAME_OVERHEAD_WORDS;
+        let reach = undo.place + (words * WORD_BYTES) as u64;
         let mut round = lane.round();
+        if reach > ring.copy.reach().max(UNDO_WINDOW) {
+            round.write_words(ring::reach_at(ring.node, ring.base), &[reach]);
+        }
         let staged = round.stage_words(words);
         let frame = round.staged_mut(staged);
         frame[2..words - 1].copy_from_slice(&undo.entry);
@@ -339,7 +343,7 @@ fn rolled_back(record: &Record<'_>) -> Version {
 
 /// Frees the entry of a transaction at every participant.
 async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ring]) -> Result<(), MemoryError> {
-    for at in places(undo, rings) {
+    for (_, at) in places(undo, rings) {
         let mut round = lane.round();
         if decision == Decision::Undo {
             // It is its own entry everywhere: a copy was put there.
