@@ -41,7 +41,7 @@ pub(crate) struct ControllerOptions {
 
 pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    let cluster = options.meet.connect(Some(Duration::from_millis(options.patience_ms)))?;
+    let cluster = options.meet.control(Duration::from_millis(options.patience_ms))?;
     let history = options.history.as_deref().map(|path| HistoryTo::open(path, true)).transpose()?;
     let cluster = HistoryTo::told_of_rollbacks(history.as_ref(), cluster);
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));

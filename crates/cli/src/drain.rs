@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    let cluster = options.meet.connect(None)?;
+    let cluster = options.meet.connect()?;
     let named = |node: &NodeId| cluster.nodes().and_then(|nodes| nodes.name(*node)).as_ref() == Some(&options.node);
     let node = (0..cluster.memory_nodes()).map(NodeId).find(named);
     let node = node.ok_or_else(|| Failure::new(&options.node, "is none of the memory nodes that --connect names"))?;

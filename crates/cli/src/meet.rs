@@ -29,8 +29,17 @@ pub(crate) struct MeetArgs {
 }
 
 impl MeetArgs {
-    /// Connects, and takes a memory node for dead that does not answer for so long.
-    pub(crate) fn connect(&self, patience: Option<Duration>) -> Result<Cluster, Failure> {
+    /// Connects as a client.
+    pub(crate) fn connect(&self) -> Result<Cluster, Failure> {
+        self.connect_as(ConnectOptions::default())
+    }
+
+    /// Connects to look after the memory nodes, and takes one for dead that does not answer for so long.
+    pub(crate) fn control(&self, patience: Duration) -> Result<Cluster, Failure> {
+        self.connect_as(ConnectOptions { patience: Some(patience), controls: true, ..ConnectOptions::default() })
+    }
+
+    fn connect_as(&self, options: ConnectOptions) -> Result<Cluster, Failure> {
         if self.configuration.is_none() && matches!(self.connect, Nodes::Tcp(_)) {
             return Err(Failure::new("--configuration", "is needed: controllers and clients meet there"));
         }
@@ -38,8 +47,7 @@ impl MeetArgs {
             keys: self.key_file.as_deref().map(read_keys).transpose()?,
             tls: self.tls_ca.as_deref().map(read_client_tls).transpose()?,
             configuration: self.etcd.complete(self.configuration.clone())?,
-            patience,
-            ..ConnectOptions::default()
+            ..options
         };
         Cluster::connect(&self.connect, &connect).map_err(|error| match error {
             ConnectError::Configuration(error) => Failure::new("--configuration", error),

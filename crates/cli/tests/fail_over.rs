@@ -171,3 +171,53 @@ fn drtm_r_gets_its_copies_back() {
 fn ford_gets_its_copies_back() {
     copies_are_restored("ford");
 }
+
+/// Whoever starts everything at once after a power failure: a memory node is gone, or has nothing any more, and nobody was
+/// there to see it.
+#[test]
+fn a_controller_may_come_after_a_node_has_died() {
+    let (mut nodes, connect) = listen("unseen-node", 3);
+    let meet = format!("--connect {connect} --configuration {}", fresh("unseen-configuration").display());
+    let bank = format!("bench smallbank {meet} --threads 1 --accounts 200 --lease-ms 500");
+    let client = |name: &str, what: &str| remora(&format!("unseen-{name}"), &words(&format!("{bank} {what}")));
+    let control = |name: &str| {
+        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
+        let mut controller = Process::start(&format!("unseen-{name}"), &words(&controller));
+        controller.wait_until("ready", |process| process.output().ends_with('\n'));
+        controller
+    };
+    let works = |name: &str, what: &str| {
+        let client = client(name, what);
+        assert_eq!(client.code, Some(0), "{}", client.errors);
+    };
+    works("loads", "--transactions 1000");
+
+    let leader = nodes[0].address().to_owned();
+    nodes[0].process.kill();
+    let refused = client("refused", "--transactions 1000");
+    assert!(refused.errors.contains(&leader), "nobody sees to it: {}", refused.errors);
+    let mut first = control("first");
+    works("goes-on", "--transactions 1000");
+
+    // The controller dies, the node comes back, and another one loses its memory before anybody looks.
+    first.kill();
+    nodes[0] = Node::start("unseen-back", &format!("--listen {leader} --size 64MiB"));
+    let third = nodes[2].address().to_owned();
+    nodes[2].process.kill();
+    nodes[2] = Node::start("unseen-empty", &format!("--listen {third} --size 64MiB"));
+    let refused = client("refused-again", "--transactions 1000");
+    assert!(refused.errors.contains("node 2 is empty"), "{}", refused.errors);
+    let mut second = control("second");
+    second.wait_until("three copies again", |_| {
+        copies("unseen-status", &connect).is_some_and(|all| all.len() > 1 && all.iter().all(|copies| *copies == 3))
+    });
+    works("again", "--transactions 1000");
+    works("left", "--check");
+
+    // A client that comes as a node dies waits until the cluster goes on without it.
+    nodes[1].process.kill();
+    works("at-once", "--transactions 1000");
+    works("left-at-last", "--check");
+    second.signal(Signal::TERM);
+    assert_eq!(second.wait().code, Some(0), "a controller that is told to stop");
+}

@@ -19,7 +19,7 @@ use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
     Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata,
-    node,
+    next_incarnation, node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
@@ -117,13 +117,15 @@ struct Inner {
     pages: Option<Pages>,
     options: ClusterOptions,
     /// The incarnation that changes the catalog.
-    admin: Mutex<Registration>,
-    /// Who knows of it, so that its slot is given back also when its process is killed.
+    admin: Mutex<u32>,
+    /// Who knows of it, so that its access can be taken away.
     announced_to: Option<Arc<dyn Configuration>>,
     tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
     metadata: Mutex<Metadata>,
     /// Memory nodes that the cluster goes on without, as far as is known here.
     lost: Mutex<NodeSet>,
+    /// Memory nodes that were away when this controller's cluster came, and may have been given up since.
+    absent: Mutex<NodeSet>,
     /// Somebody has begun to learn of the next epoch.
     entering: AtomicBool,
     /// A number that no other process has: that of its first client.
@@ -199,9 +201,8 @@ impl Cluster {
         }
         let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
             identity::found(lane, options.memory_nodes).await?;
-            Registration::connect(lane, NodeSet::first(options.memory_nodes), 0).await
+            come(lane, NodeSet::first(options.memory_nodes)).await
         })??;
-        let number = admin.incarnation;
         let inner = Inner {
             appliers,
             fabric,
@@ -213,8 +214,9 @@ impl Cluster {
             tables: Mutex::default(),
             metadata: Mutex::default(),
             lost: Mutex::default(),
+            absent: Mutex::default(),
             entering: AtomicBool::new(false),
-            number,
+            number: admin,
             claimed: Mutex::default(),
             vcache: OnceLock::new(),
         };
@@ -233,11 +235,10 @@ impl Cluster {
         fabric: Arc<dyn Fabric>,
         remote: (Nodes, Remote),
         options: ClusterOptions,
-        admin: Registration,
+        admin: u32,
         configuration: Option<Arc<dyn Configuration>>,
-        (metadata, lost): (Metadata, NodeSet),
+        (metadata, lost, absent): (Metadata, NodeSet, NodeSet),
     ) -> Cluster {
-        let number = admin.incarnation;
         let inner = Inner {
             appliers: Vec::new(),
             fabric,
@@ -249,8 +250,9 @@ impl Cluster {
             tables: Mutex::default(),
             metadata: Mutex::new(metadata),
             lost: Mutex::new(lost),
+            absent: Mutex::new(absent),
             entering: AtomicBool::new(false),
-            number,
+            number: admin,
             claimed: Mutex::default(),
             vcache: OnceLock::new(),
         };
@@ -271,10 +273,10 @@ impl Cluster {
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
 
-    /// Memory nodes that are not lost.
+    /// Memory nodes that are not lost, nor were away when this cluster's controller came.
     #[must_use]
     pub fn live_nodes(&self) -> NodeSet {
-        NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost))
+        NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost)).without(*lock(&self.inner.absent))
     }
 
     /// Memory nodes for new tables: neither spare nor about to leave, or, if that leaves too few, all.
@@ -322,6 +324,7 @@ impl Cluster {
         if epoch == self.epoch() {
             return Ok(());
         }
+        self.expect_all();
         self.follow_nodes()?;
         let live = NodeSet::first(self.memory_nodes()).without(lost);
         let metadata = metadata::read(lane, live.leader()).await?;
@@ -331,9 +334,8 @@ impl Cluster {
         }
         // What changes the catalog of processes of their own had its access taken away, too.
         if self.inner.remote.is_some() {
-            let lease = u64::MAX / 2;
-            let announce = |incarnation| join(configuration, incarnation, epoch, lease);
-            let admin = Registration::connect_announced(lane, live, 0, announce).await?;
+            let admin = come(lane, live).await?;
+            join(configuration, admin, epoch, u64::MAX / 2)?;
             *lock(&self.inner.admin) = admin;
         }
         for table in lock(&self.inner.tables).values_mut() {
@@ -346,15 +348,26 @@ impl Cluster {
     }
 
     /// Who connects from now on does so to the memory nodes of the last epoch: goes near none that the cluster goes on
-    /// without.
+    /// without, nor one that is absent.
     pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
         let Some(configuration) = &self.configuration else { return Ok(()) };
         let lost = configuration.look(|membership| membership.lost());
         let lost = lost.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        let known = *lock(&self.inner.lost);
+        let (known, absent) = (*lock(&self.inner.lost), *lock(&self.inner.absent));
         lost.without(known).iter().for_each(|node| self.inner.fabric.abandon(node));
-        known.without(lost).iter().for_each(|node| self.inner.fabric.readmit(node));
+        known.without(lost).without(absent).iter().for_each(|node| self.inner.fabric.readmit(node));
         Ok(())
+    }
+
+    /// Memory nodes that were away when this controller's cluster came, and that it has not heard of since.
+    pub(crate) fn absent(&self) -> NodeSet {
+        *lock(&self.inner.absent)
+    }
+
+    /// Nodes that were away when this cluster came are there again, or lost.
+    pub(crate) fn expect_all(&self) {
+        let absent = std::mem::take(&mut *lock(&self.inner.absent));
+        absent.iter().for_each(|node| self.inner.fabric.readmit(node));
     }
 
     /// Learns of the last epoch, where nobody runs.
@@ -421,7 +434,7 @@ impl Cluster {
         {
             tracing::warn!(%error, "the next epoch cannot be entered yet");
         }
-        let admin = ClientId(lock(&self.inner.admin).incarnation);
+        let admin = ClientId(*lock(&self.inner.admin));
         remora_fabric::block_on(&*self.inner.fabric, admin, body)?
     }
 
@@ -471,7 +484,7 @@ impl Cluster {
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
         };
-        let client = lock(&self.inner.admin).incarnation.into();
+        let client = (*lock(&self.inner.admin)).into();
         let (nodes, places, first) = (self.live_nodes(), self.places(), NodeId(options.first_node));
         let create = async |lane: &Lane| metadata::create_table(lane, nodes, places, client, spec, first).await;
         let (_, metadata) = self.administer(create)?;
@@ -737,21 +750,25 @@ impl Cluster {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Memory nodes that are other processes outlive this cluster, and would keep its own client.
-        if self.remote.is_none() || std::thread::panicking() {
+        // Memory nodes that are other processes outlive this cluster, and so does what knows its clients.
+        if std::thread::panicking() {
             return;
         }
-        let admin = lock(&self.admin).clone();
-        let (own, incarnation) = (ClientId(admin.incarnation), admin.incarnation);
-        let left = remora_fabric::block_on(&*self.fabric, own, async |lane: &Lane| admin.disconnect(lane).await);
-        if let Err(error) = left.map_err(MemoryError::from).and_then(|left| left) {
-            tracing::warn!(%error, "the client slot stays");
-        } else if let Some(configuration) = &self.announced_to
-            && let Err(error) = configuration.change(|membership| membership.leave(incarnation))
+        let admin = *lock(&self.admin);
+        if let Some(configuration) = &self.announced_to
+            && let Err(error) = configuration.change(|membership| membership.leave(admin))
         {
             tracing::warn!(%error, "the configuration could not be told that a client has left");
         }
     }
+}
+
+/// An incarnation for a client of a cluster that runs no transactions, if the nodes are what it can work with.
+pub(crate) async fn come(lane: &Lane, nodes: NodeSet) -> Result<u32, MemoryError> {
+    for node in nodes.iter() {
+        node::superblock(lane, node).await?;
+    }
+    next_incarnation(lane, nodes.leader()).await
 }
 
 /// Lets the next one look for an epoch, also if this one is dropped.
@@ -763,6 +780,9 @@ impl Drop for Entering<'_> {
     }
 }
 
+/// Who finds an epoch changing, or a memory node dead that others look after, waits no longer for the next epoch.
+pub(crate) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Does what fails if an epoch ends meanwhile, and does it again in the next one, which begins within milliseconds if there
 /// is somebody who looks after the memory nodes.
 pub(crate) fn in_one_epoch<T, E>(
@@ -770,7 +790,6 @@ pub(crate) fn in_one_epoch<T, E>(
     mut what: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     const PAUSE: Duration = Duration::from_millis(5);
-    const PATIENCE: Duration = Duration::from_secs(10);
     let epoch = || configuration.and_then(|one| one.look(|now| (now.epoch(), now.is_changing())).ok());
     let began = Instant::now();
     loop {
@@ -778,7 +797,7 @@ pub(crate) fn in_one_epoch<T, E>(
         let done = what();
         let now = epoch();
         let has_changed = now != before || now.is_some_and(|(_, is_changing)| is_changing);
-        if done.is_ok() || !has_changed || began.elapsed() > PATIENCE {
+        if done.is_ok() || !has_changed || began.elapsed() > EPOCH_PATIENCE {
             return done;
         }
         std::thread::sleep(PAUSE);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
 use remora_fabric::shm::file::{self, ShmFiles};
@@ -15,10 +15,10 @@ use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::identity::{self, Identity};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, Registration, metadata};
+use remora_memory::{MemoryError, metadata};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterOptions, in_one_epoch, join};
+use crate::cluster::{Cluster, ClusterOptions, EPOCH_PATIENCE, come, in_one_epoch, join};
 use crate::error::OpenError;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
@@ -137,6 +137,9 @@ pub struct ConnectOptions {
     pub configuration: Option<Place>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
+    /// To look after the memory nodes ([`Cluster::controller`]): comes also while some of them are away that the cluster has
+    /// not given up, or while an epoch changes that nobody conducts. Such a cluster creates no tables before the next epoch.
+    pub controls: bool,
 }
 
 /// Why a cluster could not be connected to.
@@ -217,38 +220,49 @@ impl Cluster {
             let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
             return Err(OpenError::from(too_many).into());
         }
-        let mut remote = Remote::new(nodes, options)?;
-        let found = find(&*remote.fabric(), count).map_err(|error| blame(nodes, error))?;
-        let (named, mut nodes) = (nodes, nodes.clone());
-        if !found.numbers.is_sorted() {
-            nodes = nodes.sorted(&found.numbers);
-            remote = Remote::new(&nodes, options)?;
-        }
-        let configuration = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
+        let began = Instant::now();
+        let Met { nodes, remote, configuration, missing } = loop {
+            let met = meet(nodes, options)?;
+            // A node that has just died will be lost, if there is somebody who sees to that.
+            let is_awaited = match &met.configuration {
+                Some(configuration) if !options.controls && !met.missing.is_empty() => {
+                    configuration.look(Membership::has_controller)?
+                }
+                _ => false,
+            };
+            if !is_awaited || began.elapsed() > EPOCH_PATIENCE {
+                break met;
+            }
+            std::thread::sleep(LOSS_PAUSE);
+        };
         let of_epoch = |membership: &Membership| (membership.epoch(), membership.lost());
         let fabric = remote.fabric();
-        let (admin, metadata, lost) = in_one_epoch(configuration.as_ref(), || {
+        let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), || {
             let (epoch, lost) = match &configuration {
                 Some(configuration) => configuration.look(of_epoch)?,
                 None => (1, NodeSet::default()),
             };
-            if let Some((_, error)) = found.missing.iter().find(|(number, _)| !lost.has(*number)) {
-                return Err(blame(named, error.clone()));
+            let absent =
+                missing.keys().copied().filter(|node| !lost.has(*node)).fold(NodeSet::default(), NodeSet::with);
+            if let Some(error) = absent.iter().find_map(|node| missing.get(&node)).filter(|_| !options.controls) {
+                return Err(blame(&nodes, error.clone()));
             }
-            let live = NodeSet::first(count).without(lost);
+            let live = NodeSet::first(count).without(lost).without(absent);
+            NodeSet::first(count).without(live).iter().for_each(|node| fabric.abandon(node));
             live.iter().for_each(|node| fabric.readmit(node));
-            lost.iter().for_each(|node| fabric.abandon(node));
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-                let announce = |incarnation| match &configuration {
-                    Some(configuration) => join(configuration, incarnation, epoch, u64::MAX / 2),
-                    None => Ok(()),
-                };
-                let admin = Registration::connect_announced(lane, live, 0, announce).await?;
-                let metadata = metadata::read(lane, live.leader()).await?;
-                if configuration.is_some() && metadata.epoch != epoch {
-                    return Err(MemoryError::EpochChanging);
+                let admin = come(lane, live).await?;
+                let mut metadata = metadata::read(lane, live.leader()).await?;
+                if options.controls {
+                    // Of an epoch that is about to begin, perhaps: it is read again then.
+                    metadata.epoch = epoch;
+                } else if let Some(configuration) = &configuration {
+                    join(configuration, admin, epoch, u64::MAX / 2)?;
+                    if metadata.epoch != epoch {
+                        return Err(MemoryError::EpochChanging);
+                    }
                 }
-                Ok((admin, metadata, lost))
+                Ok((admin, metadata, lost, absent))
             });
             connected.map_err(MemoryError::from).and_then(|connected| connected).map_err(|error| blame(&nodes, error))
         })?;
@@ -259,8 +273,38 @@ impl Cluster {
             protocol: options.protocol,
             ..ClusterOptions::default()
         };
-        Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration, (metadata, lost)))
+        Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration, (metadata, lost, absent)))
     }
+}
+
+/// Between two looks whether a node that does not answer has been lost.
+const LOSS_PAUSE: Duration = Duration::from_millis(20);
+
+/// Memory nodes as they were found.
+struct Met {
+    /// In the order of their numbers.
+    nodes: Nodes,
+    remote: Remote,
+    configuration: Option<Arc<dyn Configuration>>,
+    /// Those that the cluster counts on and that cannot be had, and why.
+    missing: BTreeMap<NodeId, MemoryError>,
+}
+
+/// Looks which node is which, and which are missing.
+fn meet(named: &Nodes, options: &ConnectOptions) -> Result<Met, ConnectError> {
+    let mut remote = Remote::new(named, options)?;
+    let mut found = find(&*remote.fabric(), named.count() as u16).map_err(|error| blame(named, error))?;
+    let mut nodes = named.clone();
+    if !found.numbers.is_sorted() {
+        nodes = named.sorted(&found.numbers);
+        remote = Remote::new(&nodes, options)?;
+    }
+    let configuration = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
+    if let Some(configuration) = &configuration {
+        let lost = configuration.look(Membership::lost)?;
+        found.missing.retain(|number, _| !lost.has(*number));
+    }
+    Ok(Met { nodes, remote, configuration, missing: found.missing })
 }
 
 /// An error that names its memory node as the caller did.
@@ -280,7 +324,7 @@ struct Found {
     numbers: Vec<NodeId>,
     /// Those that do not answer, or have lost their memory, and why they cannot be had: nothing is wrong if the cluster goes
     /// on without them.
-    missing: Vec<(NodeId, MemoryError)>,
+    missing: BTreeMap<NodeId, MemoryError>,
 }
 
 /// Finds out which memory node is which; founds their cluster if nobody has.
@@ -311,11 +355,15 @@ fn find(fabric: &dyn Fabric, count: u16) -> Result<Found, MemoryError> {
         return Err(why.unwrap_or(MemoryError::Empty("the number of memory nodes")));
     };
     let mut free = (0..count).map(NodeId).filter(|number| !taken.iter().any(|identity| identity.number == *number));
-    let (mut numbers, mut missing) = (Vec::new(), Vec::new());
+    let (mut numbers, mut missing) = (Vec::new(), BTreeMap::new());
     for (at, identity) in (0..).map(NodeId).zip(known) {
         let number = identity.map(|identity| identity.number).or_else(|| free.next()).unwrap_or(at);
         if identity.is_none() {
-            missing.push((number, silent.remove(&at).unwrap_or(MemoryError::LostMemory(at))));
+            let why = match silent.remove(&at) {
+                Some(MemoryError::Fabric(error)) => FabricError { node: number, ..error }.into(),
+                _ => MemoryError::LostMemory(number),
+            };
+            missing.insert(number, why);
         }
         numbers.push(number);
     }

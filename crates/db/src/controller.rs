@@ -198,7 +198,15 @@ impl Watcher<'_> {
                 }
                 continue;
             }
-            if !live.without(self.reached.get()).is_empty() {
+            let unreached = live.without(self.reached.get());
+            if !unreached.is_empty() {
+                // They have come since this connection was made, or were away already when this controller came.
+                let gone = self.gone(lane, self.cluster.absent().without(lost)).await;
+                if !gone.is_empty() {
+                    self.lose_or_say(lane, live, gone).await;
+                    continue;
+                }
+                self.cluster.expect_all();
                 match self.cluster.follow_nodes() {
                     Ok(()) => return self.reached.set(live),
                     Err(error) => tracing::warn!(%error, "a controller cannot go near new memory nodes yet"),
@@ -212,9 +220,7 @@ impl Watcher<'_> {
             // Be it because one of its nodes has died meanwhile.
             let silent = silent(lane, live, false).await;
             if !silent.is_empty() {
-                if let Err(error) = self.lose(lane, live, silent).await {
-                    tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
-                }
+                self.lose_or_say(lane, live, silent).await;
                 continue;
             }
             if !leads || entered.is_err() {
@@ -239,19 +245,41 @@ impl Watcher<'_> {
 
     /// A node that was lost, and answers, and has nothing.
     async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
-        let fabric = self.cluster.fabric();
-        for node in lost.iter().filter(|node| fabric.answers(*node)) {
-            fabric.readmit(node);
-            let looked = async {
-                let guest = self.worker.connect(fabric, ClientId(0)).ok()?;
-                metadata::read(&lane.on(&guest), node).await.ok().filter(|metadata| metadata.generation == 0)
-            };
-            if looked.await.is_some() {
+        let is_new =
+            async |guest: &Lane, node| metadata::read(guest, node).await.is_ok_and(|found| found.generation == 0);
+        for node in lost.iter() {
+            if self.visit(lane, node, is_new).await {
                 return Some(node);
             }
-            fabric.abandon(node);
+            self.cluster.fabric().abandon(node);
         }
         None
+    }
+
+    /// Those of some nodes that are still away, or have nothing.
+    async fn gone(&self, lane: &Lane, nodes: NodeSet) -> NodeSet {
+        let is_there = async |guest: &Lane, node| identity::of(guest, node).await.is_ok_and(|found| found.is_some());
+        let mut gone = NodeSet::default();
+        for node in nodes.iter() {
+            if !self.visit(lane, node, is_there).await {
+                self.cluster.fabric().abandon(node);
+                gone = gone.with(node);
+            }
+        }
+        gone
+    }
+
+    /// Whether a node answers who comes anew, and is what it is asked for.
+    async fn visit(&self, lane: &Lane, node: NodeId, what: impl AsyncFn(&Lane, NodeId) -> bool) -> bool {
+        let fabric = self.cluster.fabric();
+        if !fabric.answers(node) {
+            return false;
+        }
+        fabric.readmit(node);
+        match self.worker.connect(fabric, ClientId(0)) {
+            Ok(guest) => what(&lane.on(&guest), node).await,
+            Err(_) => false,
+        }
     }
 
     fn admit(&self, node: NodeId) -> Result<(), RecoveryError> {
@@ -276,6 +304,12 @@ impl Watcher<'_> {
             configuration.change(|membership| membership.rearrange(self.me))??;
         }
         Ok(())
+    }
+
+    async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) {
+        if let Err(error) = self.lose(lane, live, silent).await {
+            tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
+        }
     }
 
     /// Has the epoch end, if the others have a replica of everything.
