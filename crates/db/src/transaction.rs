@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use remora_fabric::Lane;
 use remora_sync::TransactionId;
 use remora_txn::{Intent, Limit, Located, Tx};
 
@@ -46,6 +47,12 @@ impl<'t, 's> Transaction<'t, 's> {
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.tx.id()
+    }
+
+    /// The lane: time, random numbers, pauses. Others wait for what a transaction has locked while it pauses.
+    #[must_use]
+    pub fn lane(&self) -> &'s Lane {
+        self.tx.lane()
     }
 
     /// How many records it has named so far.
@@ -182,7 +189,9 @@ impl<'t, 's> Transaction<'t, 's> {
 }
 
 /// A transaction without a closure: made by [`Session::begin`](crate::Session::begin), ended by [`Begun::commit`] or
-/// [`Begun::abort`]. For programs whose transactions span what no closure can; it is not tried again when it aborts.
+/// [`Begun::abort`]. For programs whose transactions span what no closure can; it is not tried again when it aborts, nor
+/// when its epoch ends: with [`Error::Fenced`] or [`Error::Unavailable`], and without effect. The session goes on in the next
+/// epoch as soon as that has begun, for which [`Session::transact`](crate::Session::transact) waits.
 /// Dropping it gives it up.
 #[derive(Debug)]
 pub struct Begun<'s> {

@@ -199,6 +199,53 @@ fn a_cluster_goes_on_without_its_leader() {
     goes_on_without(0);
 }
 
+/// What its caller ends cannot be tried again by the session: it ends with its epoch, without effect, and the session goes on.
+#[test]
+fn a_begun_transaction_ends_with_its_epoch() {
+    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+        let shape = Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(1), comes_back: false };
+        let (cluster, sim, accounts) = cluster(protocol, shape, 7);
+        sim.place(0);
+        let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).expect("a worker");
+        sim.place(1);
+        let mut controller = cluster.controller().expect("a controller");
+        sim.instant(false);
+        let done = Cell::new(false);
+        let clients: Vec<ClientId> = worker.incarnations().map(ClientId).collect();
+        let id = ClientId(controller.incarnation());
+        let move_one = async |session: &mut Session, loss: bool| {
+            let mut begun = session.begin()?;
+            let mut tx = begun.transaction();
+            let (from, to) = (tx.want(&accounts, 0), tx.want(&accounts, 1));
+            tx.fetch().await?;
+            tx.get_mut(from)?.0 -= 1;
+            tx.get_mut(to)?.0 += 1;
+            if loss {
+                sim.fail(shape.lost);
+                tx.lane().sleep(END_AT / 2).await;
+            }
+            begun.commit().await
+        };
+        let body = async |_: usize, session: &mut Session| {
+            move_one(session, false).await.expect("a healthy cluster");
+            let ended = move_one(session, true).await;
+            assert!(matches!(ended, Err(Error::Fenced | Error::Unavailable(_))), "{protocol:?}: {ended:?}");
+            move_one(session, false).await.expect("the next epoch");
+            let moved = session.transact(async |tx| tx.read(&accounts, 1).await).await;
+            assert_eq!(moved.expect("the next epoch").map(|account| account.0), Some(MONEY + 2), "{protocol:?}");
+            assert_eq!(total(session, &accounts).await.expect("all rows"), ROWS as i64 * MONEY);
+            done.set(true);
+        };
+        let mut run = worker.start(&body);
+        let mut watching = controller.start(|| done.get());
+        let mut driven = [Driven { clients, run: &mut run }, Driven { clients: vec![id], run: &mut watching }];
+        assert_eq!(sim.run(&mut driven, Some(sim.now() + 4 * END_AT)), Ended::Finished);
+        drop((run, watching));
+        sim.instant(true);
+        assert!(done.get() && !cluster.live_nodes().has(shape.lost));
+    }
+}
+
 /// It would find nothing there, and take that for the truth.
 #[test]
 fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {

@@ -99,6 +99,12 @@ impl<'s> Tx<'s> {
         self.id
     }
 
+    /// The lane that it runs on: time, random numbers, pauses.
+    #[must_use]
+    pub fn lane(&self) -> &'s Lane {
+        self.lane
+    }
+
     /// How many records it has named so far.
     #[must_use]
     pub fn named(&self) -> usize {
