@@ -102,7 +102,7 @@ fn faults(text: &str) -> Result<Faults, String> {
         list => list.split(',').map(|name| name.trim().to_owned()).collect(),
     };
     match names.iter().find(|name| !FAULTS.contains(&name.as_str())) {
-        Some(name) if name == "restart" => Err("no protocol recovers a memory node that is lost yet".to_owned()),
+        Some(name) if name == "restart" => Err("memory nodes that come back are part of the fault fail".to_owned()),
         Some(name) => Err(format!("there is no fault {name}; there are {}", FAULTS.join(", "))),
         None => Ok(Faults(names)),
     }

@@ -24,6 +24,9 @@ Exit status: 0 the node may be stopped, 2 it cannot be.")]
 pub(crate) struct DrainOptions {
     #[command(flatten)]
     meet: MeetArgs,
+    /// Also if there are too few other nodes for as many copies as there are now.
+    #[arg(long)]
+    fewer_copies: bool,
     /// The memory node, as it is named by --connect.
     #[arg(value_name = "ADDR")]
     node: String,
@@ -44,6 +47,18 @@ pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
         return Err(Failure::new(&options.node, "nobody looks after the memory nodes: start remora controller"));
     }
     let wanted = NodeSet::default().with(node);
+    let leaving = configuration.look(|membership| membership.leaving()).map_err(failure)?;
+    let rest = cluster.live_nodes().without(leaving).without(wanted).count();
+    let catalog = cluster.catalog();
+    if let Some(table) =
+        catalog.tables.iter().find(|table| u16::from(table.spec.replicas) > rest && !options.fewer_copies)
+    {
+        let (copies, name) = (table.spec.replicas, &table.spec.name);
+        let why = format!(
+            "table {name:?} has {copies} copies, and {rest} other memory nodes are left: --fewer-copies accepts that"
+        );
+        return Err(Failure::new(&options.node, why));
+    }
     configuration.change(|membership| membership.drain(wanted)).map_err(failure)?;
     let mut said = 0;
     while !configuration.look(|membership| membership.lost().has(node)).map_err(failure)? {

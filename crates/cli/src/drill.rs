@@ -348,7 +348,9 @@ fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure
         let is_whole = lost.last().is_none_or(|last| last.copied_ns.is_some());
         if kill <= kills && now_ns() >= next && is_whole {
             if options.kill == Victims::Nodes {
-                let node = random.below(options.memory_nodes.into()) as usize;
+                // First one that has primaries.
+                let spares = if lost.is_empty() { options.spares } else { 0 };
+                let node = random.below(u64::from(options.memory_nodes - spares)) as usize;
                 processes.kill_node(node)?;
                 lost.push(Lost { node, at_ns: now_ns(), back_ns: None, copied_ns: None });
                 next = now_ns() + every;

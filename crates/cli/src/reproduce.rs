@@ -44,7 +44,7 @@ pub(crate) struct ReproduceOptions {
 enum Text {
     /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems that it compares.
     DrtmH,
-    /// FORD (TOCS 2023), section 6: against one-sided baselines, and what its mechanisms are worth.
+    /// FORD (TOS 2023), section 6: against one-sided baselines, and what its mechanisms are worth.
     Ford,
     /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and one-sided, or hybrid.
     TreeDesigns,

@@ -87,7 +87,7 @@ fn two_are_killed_shm_ford() {
     two_are_killed("shm", "ford");
 }
 
-/// One of them is the spare one by then, or the leader: each comes back with nothing, and is given copies.
+/// The first has primaries, the second is whichever: each comes back with nothing, and is given copies.
 fn nodes_are_killed(protocol: &str) {
     let name = format!("drill-nodes-{protocol}");
     let csv = scratch(&format!("{name}.csv"));

@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -177,7 +178,8 @@ fn ford_gets_its_copies_back() {
 #[test]
 fn a_controller_may_come_after_a_node_has_died() {
     let (mut nodes, connect) = listen("unseen-node", 3);
-    let meet = format!("--connect {connect} --configuration {}", fresh("unseen-configuration").display());
+    let configuration = fresh("unseen-configuration");
+    let meet = format!("--connect {connect} --configuration {}", configuration.display());
     let bank = format!("bench smallbank {meet} --threads 1 --accounts 200 --lease-ms 500");
     let client = |name: &str, what: &str| remora(&format!("unseen-{name}"), &words(&format!("{bank} {what}")));
     let control = |name: &str| {
@@ -208,9 +210,9 @@ fn a_controller_may_come_after_a_node_has_died() {
     let refused = client("refused-again", "--transactions 1000");
     assert!(refused.errors.contains("node 2 is empty"), "{}", refused.errors);
     let mut second = control("second");
-    second.wait_until("three copies again", |_| {
-        copies("unseen-status", &connect).is_some_and(|all| all.len() > 1 && all.iter().all(|copies| *copies == 3))
-    });
+    let has_three =
+        || copies("unseen-status", &connect).is_some_and(|all| all.len() > 1 && all.iter().all(|copies| *copies == 3));
+    second.wait_until("three copies again", |_| has_three());
     works("again", "--transactions 1000");
     works("left", "--check");
 
@@ -218,6 +220,29 @@ fn a_controller_may_come_after_a_node_has_died() {
     nodes[1].process.kill();
     works("at-once", "--transactions 1000");
     works("left-at-last", "--check");
-    second.signal(Signal::TERM);
-    assert_eq!(second.wait().code, Some(0), "a controller that is told to stop");
+
+    // Nobody answers for longer than anybody's patience: nobody is given up for that.
+    nodes[1] = Node::start("unseen-third", &format!("--listen {} --size 64MiB", nodes[1].address()));
+    second.wait_until("three copies again", |_| has_three());
+    for signal in [Signal::STOP, Signal::CONT] {
+        nodes.iter().for_each(|node| node.process.signal(signal));
+        std::thread::sleep(Duration::from_millis(1_500));
+    }
+    works("all-back", "--transactions 1000");
+
+    let refused = remora("unseen-drain", &words(&format!("drain {meet} {leader}")));
+    assert!(refused.code == Some(2) && refused.errors.contains("--fewer-copies"), "{}", refused.errors);
+
+    // One is lost that lives, and then what said so is lost too: nobody takes its word for what is there.
+    nodes[2].process.signal(Signal::STOP);
+    works("without-third", "--transactions 1000");
+    second.kill();
+    nodes[2].process.signal(Signal::CONT);
+    fs::remove_file(&configuration).expect("a file");
+    works("forgotten", "--transactions 1000");
+    works("left-at-last-but-one", "--check");
+    let mut third = control("third");
+    works("all-in-all", "--check");
+    third.signal(Signal::TERM);
+    assert_eq!(third.wait().code, Some(0), "a controller that is told to stop");
 }

@@ -95,6 +95,8 @@ pub struct Conducting {
     pub copied: Vec<(ShardId, NodeId)>,
     /// Every client that may have had anything under way.
     pub clients: Vec<u32>,
+    /// The highest incarnation that has ever joined.
+    pub incarnations: u32,
     /// For so long, from when the change began, some of them may not know of it.
     pub wait: Nanos,
 }
@@ -111,6 +113,9 @@ pub struct Membership {
     copied: Vec<(u16, u16)>,
     change: Option<Change>,
     members: BTreeMap<u32, Member>,
+    /// The highest incarnation that has ever joined.
+    #[serde(default)]
+    incarnations: u32,
     /// The version cache by which each table that is validated locally is validated, or was last.
     #[serde(default)]
     vcaches: BTreeMap<u16, u32>,
@@ -126,6 +131,7 @@ impl Default for Membership {
             copied: Vec::new(),
             change: None,
             members: BTreeMap::new(),
+            incarnations: 0,
             vcaches: BTreeMap::new(),
         }
     }
@@ -173,6 +179,7 @@ impl Membership {
             verdicts: Verdicts::default(),
         };
         self.members.entry(client).or_insert(member);
+        self.incarnations = self.incarnations.max(client);
         self.generation += 1;
     }
 
@@ -254,6 +261,28 @@ impl Membership {
     #[must_use]
     pub fn lost(&self) -> NodeSet {
         NodeSet::from_bits(self.lost)
+    }
+
+    /// Memory nodes that the next epoch is without and this one is not, if it is about to begin.
+    #[must_use]
+    pub fn losing(&self) -> NodeSet {
+        NodeSet::from_bits(self.change.map_or(0, |change| change.losing))
+    }
+
+    /// Whether nobody goes by it.
+    #[must_use]
+    pub fn is_deserted(&self) -> bool {
+        self.change.is_none() && !self.members.values().any(|member| member.standing == Standing::Alive)
+    }
+
+    /// Memory nodes are in a later epoch than this, and these have not come to it: what knew that has been lost, and this is
+    /// new in its place. Does nothing if anybody goes by it already.
+    pub fn catch_up(&mut self, epoch: u64, lost: NodeSet) {
+        if self.is_deserted() && self.epoch < epoch {
+            (self.epoch, self.lost) = (epoch, lost.to_bits());
+            self.copied.clear();
+            self.generation += 1;
+        }
     }
 
     /// Whether the epoch is about to end.
@@ -380,6 +409,7 @@ impl Membership {
             leaving: self.leaving(),
             copied: self.copied(),
             clients: self.charges(by).filter(|client| self.standing(*client) != Some(Standing::Forgotten)).collect(),
+            incarnations: self.incarnations,
             wait: unaware.map(|member| member.lease_ns.saturating_add(member.lease_ns / MARGIN)).max().unwrap_or(0),
         })
     }

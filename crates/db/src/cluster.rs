@@ -124,7 +124,8 @@ struct Inner {
     metadata: Mutex<Metadata>,
     /// Memory nodes that the cluster goes on without, as far as is known here.
     lost: Mutex<NodeSet>,
-    /// Memory nodes that were away when this controller's cluster came, and may have been given up since.
+    /// Memory nodes that this controller's cluster does without until they are lost, or there again: they were away when it
+    /// came.
     absent: Mutex<NodeSet>,
     /// Somebody has begun to learn of the next epoch.
     entering: AtomicBool,
@@ -362,6 +363,13 @@ impl Cluster {
     /// Memory nodes that were away when this controller's cluster came, and that it has not heard of since.
     pub(crate) fn absent(&self) -> NodeSet {
         *lock(&self.inner.absent)
+    }
+
+    /// Has this controller's cluster do without nodes that do not answer, as if they had been away when it came.
+    pub(crate) fn miss(&self, nodes: NodeSet) {
+        nodes.iter().for_each(|node| self.inner.fabric.abandon(node));
+        let mut absent = lock(&self.inner.absent);
+        *absent = NodeSet::from_bits(absent.to_bits() | nodes.to_bits());
     }
 
     /// Nodes that were away when this cluster came are there again, or lost.

@@ -301,10 +301,39 @@ fn meet(named: &Nodes, options: &ConnectOptions) -> Result<Met, ConnectError> {
     }
     let configuration = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
     if let Some(configuration) = &configuration {
+        if configuration.look(Membership::is_deserted)? {
+            let there = (0..named.count() as u16).map(NodeId).filter(|node| !found.missing.contains_key(node));
+            let there = there.fold(NodeSet::default(), NodeSet::with);
+            catch_up(&*remote.fabric(), configuration, there).map_err(|error| blame(&nodes, error))?;
+        }
         let lost = configuration.look(Membership::lost)?;
         found.missing.retain(|number, _| !lost.has(*number));
     }
     Ok(Met { nodes, remote, configuration, missing: found.missing })
+}
+
+/// Has a configuration that is new, because what the cluster had before was lost, go on in the memory nodes' epoch: without
+/// those that have not come to it.
+fn catch_up(fabric: &dyn Fabric, configuration: &Arc<dyn Configuration>, nodes: NodeSet) -> Result<(), MemoryError> {
+    let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
+    let known = configuration.look(Membership::epoch).map_err(failed)?;
+    NodeSet::first(fabric.nodes()).without(nodes).iter().for_each(|node| fabric.abandon(node));
+    let (newest, behind) = block_on(fabric, ClientId(0), async |lane: &Lane| {
+        let newest = metadata::newest(lane, nodes).await?;
+        let mut behind = NodeSet::default();
+        for node in nodes.iter() {
+            if metadata::read(lane, node).await?.epoch < newest.epoch {
+                behind = behind.with(node);
+            }
+        }
+        Ok::<_, MemoryError>((newest, behind))
+    })??;
+    if newest.epoch > known {
+        metadata::without(&newest, behind, newest.epoch)?;
+        tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
+        configuration.change(|membership| membership.catch_up(newest.epoch, behind)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// An error that names its memory node as the caller did.

@@ -219,6 +219,13 @@ impl Watcher<'_> {
             }
             // Be it because one of its nodes has died meanwhile.
             let silent = silent(lane, live, false).await;
+            if silent == live {
+                // It is this connection that is lost, more likely than all of them.
+                if self.come_anew(live) {
+                    return;
+                }
+                continue;
+            }
             if !silent.is_empty() {
                 self.lose_or_say(lane, live, silent).await;
                 continue;
@@ -241,6 +248,20 @@ impl Watcher<'_> {
                 Err(error) => tracing::warn!(%error, "copies cannot be made yet"),
             }
         }
+    }
+
+    /// Whether another connection may reach more than this one, which reaches nothing any more. Nodes that do not answer are
+    /// given up when it does.
+    fn come_anew(&self, live: NodeSet) -> bool {
+        let fabric = self.cluster.fabric();
+        let away = live.iter().filter(|node| !fabric.answers(*node)).fold(NodeSet::default(), NodeSet::with);
+        if away == live {
+            tracing::error!("no memory node answers");
+            return false;
+        }
+        self.cluster.miss(away);
+        self.reached.set(live.without(away));
+        true
     }
 
     /// A node that was lost, and answers, and has nothing.
@@ -315,10 +336,19 @@ impl Watcher<'_> {
     /// Has the epoch end, if the others have a replica of everything.
     async fn lose(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> Result<(), RecoveryError> {
         let rest = live.without(silent);
-        metadata::without(&metadata::newest(lane, rest).await?, silent, 0)?;
+        if rest.is_empty() {
+            return Err(MemoryError::NoNode.into());
+        }
+        let catalog = metadata::newest(lane, rest).await?;
         tracing::warn!(nodes = ?silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
-        self.configuration()?.change(|membership| membership.lose(silent, self.me))??;
-        Ok(())
+        self.configuration()?.change(|membership| {
+            // Others may be losing the rest.
+            let lost =
+                [membership.lost(), membership.losing(), silent].into_iter().fold(0, |all, one| all | one.to_bits());
+            metadata::without(&catalog, NodeSet::from_bits(lost), 0)?;
+            membership.lose(silent, self.me)?;
+            Ok(())
+        })?
     }
 
     /// Leads the cluster into the next epoch, if that is for this client to do.
@@ -344,6 +374,7 @@ impl Watcher<'_> {
                 leaving: conducting.leaving,
                 copied: &conducting.copied,
                 clients: &conducting.clients,
+                incarnations: conducting.incarnations,
             };
             let ready = recovery::fail_over(cluster.fabric(), lane, &loss, &|told| cluster.tell(told)).await;
             let (verdicts, after) = match ready {
@@ -443,8 +474,8 @@ fn has_replicas(metadata: &Metadata, node: NodeId) -> bool {
 /// `may_be_new`.
 async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
     let mut silent = NodeSet::default();
-    for node in nodes.iter() {
-        let is_silent = match identity::of(lane, node).await {
+    for (node, identity) in identity::of_each(lane, nodes).await {
+        let is_silent = match identity {
             Ok(identity) => identity.is_none() && !may_be_new,
             Err(MemoryError::Fabric(error)) => error.fault.lost(),
             Err(_) => false,

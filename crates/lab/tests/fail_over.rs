@@ -1,6 +1,7 @@
 //! Memory nodes that die, or that nobody can reach, while transactions run: on simulated clusters.
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remora::floors::memory::node;
@@ -197,6 +198,62 @@ fn a_cluster_goes_on_without_a_node() {
 #[test]
 fn a_cluster_goes_on_without_its_leader() {
     goes_on_without(0);
+}
+
+/// Has a spare node get copies of what a node of a cluster had that nobody uses, at most so many bytes a second; how long that
+/// takes, from the loss. `look` at the spare node's memory meanwhile.
+fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&[AtomicU64])) -> u64 {
+    let shape = Shape { nodes: 4, spares: 1, replicas: 3, lost: NodeId(1), comes_back: false };
+    let (cluster, sim, accounts) = cluster(protocol, shape, 7);
+    sim.place(1);
+    let mut controller = cluster.controller().expect("a controller").with_copy_rate(rate);
+    let spare = sim.region(NodeId(3), node::REGION).expect("a node's memory");
+    sim.instant(false);
+    let began = sim.now();
+    sim.fail(shape.lost);
+    let is_whole = || {
+        let shards = cluster.catalog().shards;
+        !cluster.live_nodes().has(shape.lost) && shards.iter().all(|shard| shard.copies().count() == 3)
+    };
+    let id = ClientId(controller.incarnation());
+    let mut watching = controller.start(|| {
+        look(spare.words());
+        is_whole()
+    });
+    let ended = sim.run(&mut [Driven { clients: vec![id], run: &mut watching }], Some(began + 1_000 * END_AT));
+    assert_eq!(ended, Ended::Finished, "{protocol:?}");
+    drop(watching);
+    let took = sim.now() - began;
+    sim.instant(true);
+    let inspection = cluster.inspect(&accounts, |_| ()).expect("what is left");
+    assert_eq!((inspection.records, inspection.torn, inspection.differing_lines), (ROWS, 0, 0), "{inspection:?}");
+    took
+}
+
+#[test]
+fn copies_are_made_as_fast_as_they_may_be() {
+    const RATE: u64 = 1_000_000;
+    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+        let (slow, fast) = (copied_within(protocol, Some(RATE), |_| ()), copied_within(protocol, None, |_| ()));
+        // Read once to be copied, and at both to be compared, a line each.
+        let bytes = ROWS * 64 * 3;
+        assert!(slow - fast > bytes * 1_000_000_000 / RATE * 9 / 10, "{protocol:?}: {slow} and {fast} ns");
+    }
+}
+
+/// What has come to the joining node is compared with what is there, also if no version tells them apart.
+#[test]
+fn a_copy_that_differs_is_made_again() {
+    let is_spoilt = Cell::new(false);
+    let took = copied_within(Protocol::FORD, Some(1_000_000), |spare| {
+        let money = spare.iter().find(|word| word.load(Ordering::Relaxed) == MONEY as u64);
+        if let Some(money) = money.filter(|_| !is_spoilt.get()) {
+            money.store(MONEY as u64 + 1, Ordering::Relaxed);
+            is_spoilt.set(true);
+        }
+    });
+    // It is looked at again for two seconds, in case somebody writes it.
+    assert!(is_spoilt.get() && took > 2_000_000_000, "{took} ns");
 }
 
 /// What its caller ends cannot be tried again by the session: it ends with its epoch, without effect, and the session goes on.

@@ -239,11 +239,17 @@ pub async fn follow_leader(lane: &Lane, nodes: NodeSet, incarnations: u32) -> Re
         let done = lane.execute(round).await?;
         Ok::<Vec<u64>, MemoryError>(done.words(read).iter().step_by(SLOT_WORDS).copied().collect())
     };
+    let given = async |node| {
+        let mut round = lane.round();
+        let read = round.read(node::at(node, AT_INCARNATION), WORD_BYTES);
+        Ok::<u64, MemoryError>(lane.execute(round).await?.words(read)[0])
+    };
     let leading: Vec<u64> = holders(leader).await?.into_iter().map(|word| word & !CHANGING).collect();
     let mut highest = leading.iter().copied().max().unwrap_or(0).max(incarnations.into());
     for node in nodes.without(NodeSet::default().with(leader)).iter() {
         let following = holders(node).await?;
-        highest = following.iter().map(|word| word & !CHANGING).max().unwrap_or(0).max(highest);
+        // One that has been the leader says which it has given.
+        highest = following.iter().map(|word| word & !CHANGING).max().unwrap_or(0).max(highest).max(given(node).await?);
         for (slot, (word, leads)) in (0..).zip(following.into_iter().zip(&leading)) {
             if word != 0 && word & !CHANGING != *leads {
                 change_slot(lane, node, slot, word, 0).await?;
@@ -252,9 +258,7 @@ pub async fn follow_leader(lane: &Lane, nodes: NodeSet, incarnations: u32) -> Re
     }
     // Above those, too, whose clients were about to come.
     let highest = highest + CLIENTS_MAX as u64;
-    let mut round = lane.round();
-    let last = round.read(node::at(leader, AT_INCARNATION), WORD_BYTES);
-    let last = lane.execute(round).await?.words(last)[0];
+    let last = given(leader).await?;
     if last < highest {
         let mut round = lane.round();
         round.fetch_add(node::at(leader, AT_INCARNATION), highest - last);

@@ -141,6 +141,17 @@ pub enum MemoryError {
     /// A memory node is of another cluster than the ones before it, or was named twice.
     #[error("{0} (counted from 0 as they were named) is of another cluster, or was named twice")]
     OtherCluster(NodeId),
+    /// A memory node is another one of its cluster than it was taken for.
+    #[error("{node} is {number} of the cluster now: name the memory nodes in the order in which the others name them")]
+    OtherNumber {
+        /// As which it was named.
+        node: NodeId,
+        /// What it is.
+        number: NodeId,
+    },
+    /// No memory node answers.
+    #[error("no memory node answers")]
+    NoNode,
     /// A memory node is empty, while others of its cluster hold tables.
     #[error("{0} is empty, while the others hold tables: it was started anew, and the cluster has not taken it in yet")]
     LostMemory(NodeId),

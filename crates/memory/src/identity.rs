@@ -59,14 +59,34 @@ pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError
     Ok(Identity::from_bits(lane.execute(round).await?.words(read)[0]))
 }
 
+/// The identity of each of some nodes, asked at the same time: who does not answer does not keep the others waiting.
+pub async fn of_each(lane: &Lane, nodes: NodeSet) -> Vec<(NodeId, Result<Option<Identity>, MemoryError>)> {
+    let mut asked = Vec::with_capacity(nodes.count().into());
+    for at in nodes.iter() {
+        let mut round = lane.round();
+        let read = round.read(node::at(at, AT_IDENTITY), WORD_BYTES);
+        asked.push((at, read, lane.execute(round)));
+    }
+    let mut found = Vec::with_capacity(asked.len());
+    for (at, read, answer) in asked {
+        let identity = answer.await.map(|done| Identity::from_bits(done.words(read)[0]));
+        found.push((at, identity.map_err(MemoryError::from)));
+    }
+    found
+}
+
 /// Fails if one of these nodes of a cluster has lost its memory since, and nobody has missed it yet: it would answer as if
-/// nothing had ever been there.
+/// nothing had ever been there. Or if it has come back as another one, for whoever took it in knew it by another name.
 pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
     let known = read(lane, nodes.iter()).await?;
-    match nodes.iter().zip(known).find(|(_, identity)| identity.is_none()) {
-        Some((node, _)) => Err(MemoryError::LostMemory(node)),
-        None => Ok(()),
+    for (node, identity) in nodes.iter().zip(known) {
+        match identity {
+            Some(identity) if identity.number == node => {}
+            Some(identity) => return Err(MemoryError::OtherNumber { node, number: identity.number }),
+            None => return Err(MemoryError::LostMemory(node)),
+        }
     }
+    Ok(())
 }
 
 /// The identity of each node, in the order in which this fabric names them; founds the cluster if nobody has. An error if

@@ -17,8 +17,8 @@
 //! +16  features     u64   bits; an unknown one means: do not touch
 //! +24  bytes        u64   of the region
 //! +32  allocated    u64   first free byte                   CASed
-//! +40  incarnation  u64   last client incarnation given     FETCH_ADDed, at node 0
-//! +48  lock         u64   who changes the catalog           CASed, at node 0; 0 = nobody
+//! +40  incarnation  u64   last client incarnation given     FETCH_ADDed, at the leader
+//! +48  lock         u64   who changes the catalog           CASed, at the leader; 0 = nobody
 //! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
 //! +64  identity     u64   which node of which cluster, see `identity`      CASed
 //! ```
@@ -41,7 +41,8 @@ use crate::limits::CLIENTS_MAX;
 /// 5. Undo entries lie in a window, tell how they ended, and have checksums of what is installed.
 /// 6. The reserved space of FStore tables is in parts.
 /// 7. Replicas may be joining.
-pub const FORMAT: u32 = 7;
+/// 8. Rings say how far undo entries reach beyond their window.
+pub const FORMAT: u32 = 8;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.

@@ -9,7 +9,8 @@ use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora_memory::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use remora_memory::node::{self, FORMAT, Place, REGION};
 use remora_memory::{
-    Discipline, Fingerprint, Layout, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec, metadata,
+    Discipline, Fingerprint, Layout, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec,
+    follow_leader, identity, metadata,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -416,6 +417,44 @@ fn slots_are_reused_and_incarnations_are_not() {
     assert_eq!(u64::from(last.incarnation), INCARNATIONS_MAX);
     block_on(&fabric, ClientId(1), async |lane: &Lane| last.disconnect(lane).await).unwrap().unwrap();
     assert!(matches!(connect(1), Err(MemoryError::Limit { what: "client incarnations", .. })));
+}
+
+/// Not even what a leader had given that is lost, or one before it.
+#[test]
+fn a_new_leader_gives_no_incarnation_again() {
+    let fabric = cluster(3, 4 << 20);
+    let left = NodeSet::first(3).without(NodeSet::first(1));
+    let given = |incarnations: u32| {
+        block_on(&fabric, ClientId(0), async |lane: &Lane| {
+            follow_leader(lane, left, incarnations).await?;
+            Registration::connect(lane, left, 0).await
+        })
+        .unwrap()
+        .unwrap()
+        .incarnation
+    };
+    store(&fabric, NodeId(2), 40, 7_000); // it has led
+    let first = given(0);
+    assert!(first > 7_000);
+    assert!(given(first + 9_000) > first + 9_000, "as the configuration knows");
+}
+
+/// Whoever took a node in may have named the nodes in another order.
+#[test]
+fn a_node_is_remembered_by_its_number() {
+    let fabric = cluster(2, 4 << 20);
+    let remembered = || {
+        let look = async |lane: &Lane| identity::remembered(lane, NodeSet::first(2)).await;
+        block_on(&fabric, ClientId(0), look).unwrap()
+    };
+    block_on(&fabric, ClientId(0), async |lane: &Lane| identity::found(lane, 2).await).unwrap().unwrap();
+    assert_eq!(remembered(), Ok(()));
+    let [first, second] = [NODE, NodeId(1)].map(|node| load(&fabric, node, 64));
+    store(&fabric, NODE, 64, second);
+    store(&fabric, NodeId(1), 64, first);
+    assert_eq!(remembered(), Err(MemoryError::OtherNumber { node: NODE, number: NodeId(1) }));
+    store(&fabric, NODE, 64, 0);
+    assert_eq!(remembered(), Err(MemoryError::LostMemory(NODE)));
 }
 
 #[test]

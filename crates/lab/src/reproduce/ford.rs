@@ -1,4 +1,4 @@
-//! FORD (TOCS 2023), section 6: against the one-sided baselines of its own, and what its mechanisms are worth.
+//! FORD (TOS 2023), section 6: against the one-sided baselines of its own, and what its mechanisms are worth.
 //!
 //! Its cluster: two memory nodes with persistent memory and a machine that runs transactions, profile `connectx5`, two
 //! copies of each record, up to 20 threads with up to 11 transactions each. DDIO is off, because a flush is a READ, which
@@ -104,7 +104,7 @@ impl Scale {
     fn about(&self) -> Vec<String> {
         let loads: Vec<String> = self.loads.iter().map(|load| load.name()).collect();
         vec![
-            "FORD (TOCS 2023), section 6: 2 memory nodes with persistent memory, 1 machine that runs transactions"
+            "FORD (TOS 2023), section 6: 2 memory nodes with persistent memory, 1 machine that runs transactions"
                 .to_owned(),
             format!(
                 "threads x transactions of each: {}; 2 copies, {} us of virtual time, seed {}",

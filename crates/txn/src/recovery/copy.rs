@@ -429,7 +429,7 @@ impl Copier<'_> {
                 for (((at, version), (_, ours)), (_, theirs)) in left.iter().zip(ours).zip(theirs) {
                     let newer = Version::from_bits(ours[1]).0.to_bits() >= *version
                         && *version > 0
-                        && ours != theirs
+                        && ours[1] != theirs[1]
                         && FetchedRecord::new(&ours, &shard.shape_at(*at)).check().is_ok();
                     if ours[1..] != theirs[1..] && !newer {
                         again.push((*at, *version));

@@ -53,6 +53,8 @@ pub struct Loss<'d> {
     pub copied: &'d [(ShardId, NodeId)],
     /// Every client that may have had anything under way: the conductor's own, too, but not the conductor.
     pub clients: &'d [u32],
+    /// No client that comes may have an incarnation up to here.
+    pub incarnations: u32,
 }
 
 /// Makes the survivors ready for the next epoch. What became of the clients' transactions, for each. Done again, by
@@ -63,7 +65,7 @@ pub async fn fail_over(
     loss: &Loss<'_>,
     told: &dyn Fn(&Rollback<'_>),
 ) -> Result<(Vec<(u32, Verdicts)>, Metadata), MemoryError> {
-    let Loss { survivors, lost, epoch, admitted, leaving, copied, clients } = *loss;
+    let Loss { survivors, lost, epoch, admitted, leaving, copied, clients, incarnations } = *loss;
     lost.iter().for_each(|node| fabric.abandon(node));
     revoke(fabric, clients)?;
     lane.probe(probes::REPAIRS);
@@ -89,7 +91,7 @@ pub async fn fail_over(
         copy_header(lane, &after, *shard, *node).await?;
     }
     let after = metadata::rearrange(lane, &after, &Wanted { nodes: all.without(leaving), copied }).await?;
-    follow_leader(lane, all, clients.iter().copied().max().unwrap_or(0)).await?;
+    follow_leader(lane, all, incarnations).await?;
     metadata::unlock_catalog(lane, all.leader()).await?;
     metadata::publish(lane, all, &after).await?;
     Ok((verdicts, after))
