@@ -79,7 +79,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_0007, "NIC 2, NUMA node 1, format 7");
+    assert_eq!(line[1], 0x0201_0000_0000_0008, "NIC 2, NUMA node 1, format 8");
     assert_eq!(line[2..], [0, 1 << 20, 388 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 388 << 10));
@@ -96,7 +96,7 @@ fn golden_metadata() {
     assert_eq!(words.len(), (64 + 128 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 7, "format 7");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 8, "format 8");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
     let (table, shards) = rest.split_at(16);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
@@ -117,7 +117,7 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 1654533490;
+const GOLDEN_CHECKSUM: u32 = 4220406007;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -139,7 +139,7 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2", "format 7"],
+            ["format 2", "format 8"],
         ),
         (
             16,
