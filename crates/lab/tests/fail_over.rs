@@ -378,6 +378,12 @@ fn an_undo_entry_behind_a_gap_is_found() {
     replay_of(Load::Registers, 794, "ford-global", &["fail", "crash", "delay"]);
 }
 
+/// A chain was to grow, and its client's access taken away when it had locked a slot of the bucket that it was about to take.
+#[test]
+fn locks_in_a_bucket_that_was_never_taken_are_freed() {
+    replay_of(Load::Registers, 15, "ford-global", &["fail", "crash", "partition"]);
+}
+
 /// Rule 5 of fail-over (`remora_txn::recovery::fail_over`), where a node takes its time to apply its rings.
 #[test]
 fn a_configuration_that_is_published_too_early_loses_what_was_logged() {

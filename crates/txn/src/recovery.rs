@@ -47,7 +47,7 @@ use remora_memory::ring::RingCopy;
 use remora_memory::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
 };
-use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
+use remora_sync::{IMAGE_AT, Life, LockWord, RecordShape, TransactionId};
 
 pub use copy::{Copier, copy};
 pub use fail_over::{Loss, fail_over};
@@ -324,24 +324,13 @@ impl Shard<'_> {
             let used = lane.execute(round).await?.words(header)[HEADER_SLOTS_WORD].min(self.geometry.slots);
             return Ok((0..used).map(|number| self.geometry.slot_at(number)).collect());
         };
-        let shape = structural(self.scheme);
+        // Also in buckets that no chain has taken yet: a client may die that is about to take one, and has locked a slot in it.
+        let records = fstore.parts_of(0).map(|part| part.at());
         let of_bucket = |bucket| {
             let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
             std::iter::once(fstore.buckets.at(bucket)).chain(slots)
         };
-        let mut places: Vec<u64> = (0..fstore.buckets.main).flat_map(of_bucket).collect();
-        let headers = metadata::read_bytes(lane, self.at_primary(0), fstore.buckets.first as usize).await?;
-        for part in fstore.parts_of(0) {
-            let words: Vec<u64> = headers[part.at() as usize..][..shape.record_bytes()]
-                .chunks_exact(WORD_BYTES)
-                .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
-                .collect();
-            // If it is just being changed, all of them.
-            let used = fstore::structural_value(FetchedRecord::new(&words, &shape)).map_or(u64::MAX, |(_, used)| used);
-            places.push(part.at());
-            places.extend(part.buckets().take(usize::try_from(used).unwrap_or(usize::MAX)).flat_map(of_bucket));
-        }
-        Ok(places)
+        Ok(records.chain((0..fstore.buckets.count()).flat_map(of_bucket)).collect())
     }
 }
 
