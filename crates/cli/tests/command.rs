@@ -536,7 +536,7 @@ fn simulated_experiments_have_exit_statuses() {
         assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
     }
     assert_refused(&words("sim campaign --faults flood"), "there is no fault flood");
-    assert_refused(&words("sim campaign --faults restart"), "recovers");
+    assert_refused(&words("sim campaign --faults restart"), "part of the fault fail");
     assert_refused(&words("sim campaign --seeds 9"), "--seeds");
     assert_refused(&words("sim campaign --protocol unsynchronized"), "--protocol");
 }

@@ -292,6 +292,7 @@ impl Cluster {
     /// Registers a client, whom the configuration knows before it takes anything; and the epoch that it is of.
     pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<(Registration, u64), MemoryError> {
         identity::remembered(lane, self.live_nodes()).await?;
+        self.lacks_nothing()?;
         // The epoch first: if another one is entered meanwhile, this one is refused, whichever nodes go with it.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
@@ -370,6 +371,12 @@ impl Cluster {
         nodes.iter().for_each(|node| self.inner.fabric.abandon(node));
         let mut absent = lock(&self.inner.absent);
         *absent = NodeSet::from_bits(absent.to_bits() | nodes.to_bits());
+    }
+
+    /// Fails as long as nodes are absent: a client would lack its rings there, a table its entry in the catalog, if they came
+    /// back as they were.
+    fn lacks_nothing(&self) -> Result<(), MemoryError> {
+        if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
     }
 
     /// Nodes that were away when this cluster came are there again, or lost.
@@ -476,6 +483,7 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
+        self.lacks_nothing()?;
         let shards = options.shards.unwrap_or(self.inner.options.memory_nodes - self.inner.options.spares);
         let index = self.protocol.index();
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);

@@ -138,7 +138,8 @@ pub struct ConnectOptions {
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
     /// To look after the memory nodes ([`Cluster::controller`]): comes also while some of them are away that the cluster has
-    /// not given up, or while an epoch changes that nobody conducts. Such a cluster creates no tables before the next epoch.
+    /// not given up, or while an epoch changes that nobody conducts. Until that has ended it has no workers, and creates no
+    /// tables.
     pub controls: bool,
 }
 
@@ -220,9 +221,9 @@ impl Cluster {
             let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
             return Err(OpenError::from(too_many).into());
         }
-        let began = Instant::now();
+        let (began, mut known) = (Instant::now(), None);
         let Met { nodes, remote, configuration, missing } = loop {
-            let met = meet(nodes, options)?;
+            let met = meet(nodes, options, &mut known)?;
             // A node that has just died will be lost, if there is somebody who sees to that.
             let is_awaited = match &met.configuration {
                 Some(configuration) if !options.controls && !met.missing.is_empty() => {
@@ -290,8 +291,11 @@ struct Met {
     missing: BTreeMap<NodeId, MemoryError>,
 }
 
-/// Looks which node is which, and which are missing.
-fn meet(named: &Nodes, options: &ConnectOptions) -> Result<Met, ConnectError> {
+/// A cluster's configuration.
+type Known = (u64, Option<Arc<dyn Configuration>>);
+
+/// Looks which node is which, and which are missing. The configuration is opened unless it is known.
+fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options)?;
     let mut found = find(&*remote.fabric(), named.count() as u16).map_err(|error| blame(named, error))?;
     let mut nodes = named.clone();
@@ -299,7 +303,13 @@ fn meet(named: &Nodes, options: &ConnectOptions) -> Result<Met, ConnectError> {
         nodes = named.sorted(&found.numbers);
         remote = Remote::new(&nodes, options)?;
     }
-    let configuration = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
+    let configuration = match known {
+        Some((cluster, configuration)) if *cluster == found.cluster => configuration.clone(),
+        _ => {
+            let opened = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
+            known.insert((found.cluster, opened)).1.clone()
+        }
+    };
     if let Some(configuration) = &configuration {
         if configuration.look(Membership::is_deserted)? {
             let there = (0..named.count() as u16).map(NodeId).filter(|node| !found.missing.contains_key(node));

@@ -145,7 +145,8 @@ impl Watcher<'_> {
         Ok(self.cluster.configuration().ok_or_else(none)?)
     }
 
-    /// Works with one connection, until there are memory nodes that it does not reach, or it is to end.
+    /// Works with one connection, until there are memory nodes that it does not reach, or may not reach any more, or it is to
+    /// end.
     async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) {
         let mut all = pin!(self.keeper.attend(lane));
         let mut watch = pin!(self.watch(lane));
@@ -203,7 +204,9 @@ impl Watcher<'_> {
                 // They have come since this connection was made, or were away already when this controller came.
                 let gone = self.gone(lane, self.cluster.absent().without(lost)).await;
                 if !gone.is_empty() {
-                    self.lose_or_say(lane, live, gone).await;
+                    if !self.lose_or_say(lane, live, gone).await {
+                        return;
+                    }
                     continue;
                 }
                 self.cluster.expect_all();
@@ -227,7 +230,9 @@ impl Watcher<'_> {
                 continue;
             }
             if !silent.is_empty() {
-                self.lose_or_say(lane, live, silent).await;
+                if !self.lose_or_say(lane, live, silent).await {
+                    return;
+                }
                 continue;
             }
             if !leads || entered.is_err() {
@@ -327,10 +332,13 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) {
-        if let Err(error) = self.lose(lane, live, silent).await {
+    /// Whether it could, with this connection.
+    async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> bool {
+        let lost = self.lose(lane, live, silent).await;
+        if let Err(error) = &lost {
             tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
         }
+        lost.is_ok()
     }
 
     /// Has the epoch end, if the others have a replica of everything.
@@ -340,15 +348,16 @@ impl Watcher<'_> {
             return Err(MemoryError::NoNode.into());
         }
         let catalog = metadata::newest(lane, rest).await?;
-        tracing::warn!(nodes = ?silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
-        self.configuration()?.change(|membership| {
+        let lost: Result<(), RecoveryError> = self.configuration()?.change(|membership| {
             // Others may be losing the rest.
             let lost =
                 [membership.lost(), membership.losing(), silent].into_iter().fold(0, |all, one| all | one.to_bits());
             metadata::without(&catalog, NodeSet::from_bits(lost), 0)?;
-            membership.lose(silent, self.me)?;
-            Ok(())
-        })?
+            Ok(membership.lose(silent, self.me)?)
+        })?;
+        lost?;
+        tracing::warn!(nodes = ?silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
+        Ok(())
     }
 
     /// Leads the cluster into the next epoch, if that is for this client to do.
