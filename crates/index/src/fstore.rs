@@ -111,6 +111,14 @@ impl Geometry {
         })
     }
 
+    /// Number of the bucket of the same part that is taken next after the one of the reserved space that a slot is in.
+    #[must_use]
+    pub fn taken_after(&self, slot: u64) -> Option<u64> {
+        let number = slot.checked_sub(self.buckets.first)? / self.buckets.bytes;
+        let next = number + self.parts();
+        (number >= self.buckets.main && next < self.buckets.count()).then_some(next)
+    }
+
     /// Whether the record at an offset, which may be anything, is structural.
     #[must_use]
     pub fn is_structural(&self, offset: u64) -> bool {
@@ -145,9 +153,7 @@ impl Geometry {
     /// records.
     pub fn next(&self, words: &[u64], shape: &RecordShape) -> Result<u64, Unstable> {
         let header = words.get(..shape.record_bytes() / 8).unwrap_or(&[]);
-        let mut value = [0; 1];
-        FetchedRecord::new(header, shape).check_in_place()?.first_words(&mut value);
-        Ok(value[0])
+        Ok(structural_value(FetchedRecord::new(header, shape))?.1)
     }
 }
 
@@ -182,6 +188,21 @@ impl Part {
     pub fn bucket(&self, used: u64) -> Option<u64> {
         (used < self.count).then(|| self.first + used * self.step)
     }
+
+    /// The numbers of its buckets.
+    pub fn buckets(&self) -> impl Iterator<Item = u64> + use<> {
+        let part = *self;
+        (0..part.count).map(move |used| part.first + used * part.step)
+    }
+}
+
+/// Version and value of a structural record, which may be locked.
+#[inline]
+pub fn structural_value(record: FetchedRecord<'_>) -> Result<(u64, u64), Unstable> {
+    let record = record.check_in_place()?;
+    let mut value = [0; 1];
+    record.first_words(&mut value);
+    Ok((record.version().to_bits(), value[0]))
 }
 
 impl Index for Geometry {
@@ -230,6 +251,7 @@ mod tests {
             let mut records = std::collections::BTreeSet::new();
             for part in geometry.parts_of(home) {
                 let buckets: Vec<u64> = (0..).map_while(|used| part.bucket(used)).collect();
+                prop_assert!(part.buckets().eq(buckets.iter().copied()));
                 prop_assert!(records.insert(part.at()) && part.at() != 64 && part.at() < geometry.buckets.first);
                 prop_assert!(geometry.is_structural(part.at()));
                 taken.extend(buckets);

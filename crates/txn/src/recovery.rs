@@ -37,7 +37,7 @@ mod copy;
 mod fail_over;
 mod in_place;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use remora_fabric::limits::ROUND_VERBS_MAX;
 use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES, probes};
@@ -47,7 +47,7 @@ use remora_memory::ring::RingCopy;
 use remora_memory::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
 };
-use remora_sync::{IMAGE_AT, Life, LockWord, RecordShape, TransactionId};
+use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
 
 pub use copy::{Copier, copy};
 pub use fail_over::{Loss, fail_over};
@@ -324,14 +324,37 @@ impl Shard<'_> {
             let used = lane.execute(round).await?.words(header)[HEADER_SLOTS_WORD].min(self.geometry.slots);
             return Ok((0..used).map(|number| self.geometry.slot_at(number)).collect());
         };
-        // Also in buckets that no chain has taken yet: a client may die that is about to take one, and has locked a slot in it.
-        let records = fstore.parts_of(0).map(|part| part.at());
-        let of_bucket = |bucket| {
-            let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
-            std::iter::once(fstore.buckets.at(bucket)).chain(slots)
-        };
-        Ok(records.chain((0..fstore.buckets.count()).flat_map(of_bucket)).collect())
+        let shape = structural(self.scheme);
+        let of_bucket = |bucket| places_of(fstore, bucket);
+        let mut places: Vec<u64> = (0..fstore.buckets.main).flat_map(of_bucket).collect();
+        let headers = metadata::read_bytes(lane, self.at_primary(0), fstore.buckets.first as usize).await?;
+        for part in fstore.parts_of(0) {
+            let words: Vec<u64> = headers[part.at() as usize..][..shape.record_bytes()]
+                .chunks_exact(WORD_BYTES)
+                .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+                .collect();
+            // If it is just being changed, all of them.
+            let used = fstore::structural_value(FetchedRecord::new(&words, &shape)).map_or(u64::MAX, |(_, used)| used);
+            places.push(part.at());
+            // And the next one: who dies when about to take it may have locked a slot there.
+            let next = usize::try_from(used).unwrap_or(usize::MAX).saturating_add(1);
+            places.extend(part.buckets().take(next).flat_map(of_bucket));
+        }
+        Ok(places)
     }
+
+    /// The same of the bucket that is taken after the one that a slot is in: a client may have been about to take both.
+    fn lockable_behind(&self, slot: u64) -> Vec<u64> {
+        let next = self.fstore.as_ref().and_then(|fstore| Some((fstore, fstore.taken_after(slot)?)));
+        next.map_or_else(Vec::new, |(fstore, bucket)| places_of(fstore, bucket).collect())
+    }
+}
+
+/// Where the records of a bucket are.
+fn places_of(fstore: &fstore::Geometry, bucket: u64) -> impl Iterator<Item = u64> + use<> {
+    let fstore = *fstore;
+    let slots = (0..fstore.slots).map(move |slot| fstore.slot_at(bucket, slot));
+    std::iter::once(fstore.buckets.at(bucket)).chain(slots)
 }
 
 impl Catalog {
@@ -450,8 +473,9 @@ pub async fn sweep(
     let mut prepared = Vec::new();
     for shard_id in (0..catalog.metadata.shards.len() as u16).map(ShardId) {
         let Some(shard) = catalog.shard(shard_id) else { continue };
-        let places = shard.lockable(lane).await?;
-        for slots in places.chunks(SWEEP_BATCH) {
+        let mut places = VecDeque::from(shard.lockable(lane).await?);
+        while !places.is_empty() {
+            let slots: Vec<u64> = places.drain(..SWEEP_BATCH.min(places.len())).collect();
             let mut found = Vec::new();
             {
                 let mut round = lane.round();
@@ -472,6 +496,7 @@ pub async fn sweep(
                 }
             }
             for (slot, lock) in found {
+                places.extend(shard.lockable_behind(slot));
                 free(lane, shard.at_primary(slot), Pointer::new(shard_id, slot), shard.locks(), lock).await?;
             }
             lane.sleep(pause).await;

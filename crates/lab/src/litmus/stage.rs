@@ -187,8 +187,8 @@ impl Stage {
             geometry.slots = values.len() as u64 + self.spare;
             Sizes::of(&geometry)
         } else {
-            // One chain, with room for what is inserted.
-            Sizes::of(&fstore::Geometry::new(1, 1, values.len() as u64 + self.spare, layout.slot_bytes.into()))
+            // One chain, with room for what is inserted, that never grows.
+            Sizes::of(&fstore::Geometry::new(1, 0, values.len() as u64 + self.spare, layout.slot_bytes.into()))
         };
         let spec = TableSpec {
             name: name.clone(),
