@@ -16,6 +16,10 @@ fn without_etcd_its_places_name_the_feature() {
 mod server;
 
 #[cfg(feature = "etcd")]
+#[path = "../../cluster/tests/etcd_support/issued.rs"]
+mod issued;
+
+#[cfg(feature = "etcd")]
 mod present {
     use std::fs;
     use std::path::Path;
@@ -23,6 +27,7 @@ mod present {
 
     use serde_json::Value;
 
+    use super::issued::{Issued, write};
     use super::server::Server;
     use super::support::{Ended, PATIENCE, Process, listen, remora, scratch, words};
 
@@ -93,7 +98,7 @@ mod present {
 
     #[test]
     fn transactions_go_on_while_etcd_is_away() {
-        let (server, (_nodes, connect)) = (Server::start(), listen("etcd-away", 3));
+        let (mut server, (_nodes, connect)) = (Server::start(), listen("etcd-away", 3));
         let bank = format!("{BANK} --accounts 100 --connect {connect} --configuration etcd://{}", server.address());
         let history = scratch("etcd-away.jsonl");
         let _ = fs::remove_file(&history);
@@ -109,8 +114,37 @@ mod present {
         client.wait_until("more history", |_| length(&history) > before + (256 << 10));
         server.signal("-CONT");
         client.wait_until("a pause", |_| stopped.elapsed() > Duration::from_secs(away + 3));
+        // It knows nothing any more of who lives, and is told.
+        server.kill();
+        let (killed, before) = (Instant::now(), length(&history));
+        client.wait_until("a pause", |_| killed.elapsed() > Duration::from_secs(1));
+        server.start_again();
+        client.wait_until("a pause", |_| killed.elapsed() > Duration::from_secs(9));
+        assert!(length(&history) > before + (256 << 10));
         client.signal(rustix::process::Signal::INT);
         let ended = report(&client.wait());
         assert!(is_sound(&ended) && ended["fenced"] == 0, "{ended:#}");
+    }
+
+    #[test]
+    fn etcd_is_reached_by_tls_and_as_a_user() {
+        let (issued, (_nodes, connect)) = (Issued::new("options"), listen("etcd-tls", 3));
+        let server = Server::start_with(&issued.arguments());
+        let file = |name: &str| issued.file(name).display().to_string();
+        let bank = format!("{BANK} --accounts 100 --connect {connect} --configuration etcd://{}", server.address());
+        let by = |who: &str, options: &str| remora(who, &words(&format!("{bank} --transactions 1000 {options}")));
+        let ca = format!("--etcd-ca {}", file("ca.pem"));
+        let good = format!("{ca} --etcd-cert {} --etcd-key {}", file("client.pem"), file("client.key"));
+        assert!(is_sound(&report(&by("etcd-tls", &format!("{good} --ledger")))));
+        for (who, options) in [("etcd-plain", ""), ("etcd-nobody", &*ca)] {
+            let refused = by(who, options);
+            assert!(refused.code == Some(2) && refused.errors.contains(&server.address()), "{}", refused.errors);
+        }
+        // This one knows no users, and says so.
+        write(&issued.file("password"), "secret of many\n");
+        let user = format!("{good} --etcd-user remora --etcd-password-file {}", file("password"));
+        let refused = by("etcd-user", &user);
+        assert!(refused.code == Some(2) && refused.errors.contains("not enabled"), "{}", refused.errors);
+        assert!(!refused.errors.contains("secret"), "{}", refused.errors);
     }
 }

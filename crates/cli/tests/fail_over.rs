@@ -242,7 +242,16 @@ fn a_controller_may_come_after_a_node_has_died() {
     works("forgotten", "--transactions 1000");
     works("left-at-last-but-one", "--check");
     let mut third = control("third");
+    third.wait_until("three copies again, of a node that gave up what it had", |_| has_three());
     works("all-in-all", "--check");
+
+    // The same, with somebody there who has seen it.
+    nodes[0].process.signal(Signal::STOP);
+    works("without-first", "--transactions 1000");
+    nodes[0].process.signal(Signal::CONT);
+    third.wait_until("three copies again, of a node that was taken for dead", |_| has_three());
+    works("with-first", "--transactions 1000");
+    works("after-all", "--check");
     third.signal(Signal::TERM);
     assert_eq!(third.wait().code, Some(0), "a controller that is told to stop");
 }

@@ -107,6 +107,9 @@ pub struct Membership {
     generation: u64,
     epoch: u64,
     lost: u64,
+    /// The first epoch without each of them that was not drained. One that lives after all is told to give up what it has.
+    #[serde(default)]
+    given_up: BTreeMap<u16, u64>,
     /// Nodes whose shards are to go elsewhere.
     leaving: u64,
     /// Shards and nodes of joining replicas that have everything.
@@ -127,6 +130,7 @@ impl Default for Membership {
             generation: 0,
             epoch: 1,
             lost: 0,
+            given_up: BTreeMap::new(),
             leaving: 0,
             copied: Vec::new(),
             change: None,
@@ -263,6 +267,13 @@ impl Membership {
         NodeSet::from_bits(self.lost)
     }
 
+    /// The first epoch without a node that was lost. `None` of one that is there, or was drained: nobody else has to do with
+    /// what that one holds.
+    #[must_use]
+    pub fn given_up(&self, node: NodeId) -> Option<u64> {
+        self.given_up.get(&node.0).copied()
+    }
+
     /// Memory nodes that the next epoch is without and this one is not, if it is about to begin.
     #[must_use]
     pub fn losing(&self) -> NodeSet {
@@ -280,6 +291,7 @@ impl Membership {
     pub fn catch_up(&mut self, epoch: u64, lost: NodeSet) {
         if self.is_deserted() && self.epoch < epoch {
             (self.epoch, self.lost) = (epoch, lost.to_bits());
+            self.given_up = lost.iter().map(|node| (node.0, epoch)).collect();
             self.copied.clear();
             self.generation += 1;
         }
@@ -432,6 +444,10 @@ impl Membership {
             self.recovered(*client, by, verdicts.clone())?;
         }
         self.hand_back(by);
+        for node in conducted.lost.without(self.lost()).iter() {
+            self.given_up.insert(node.0, conducted.epoch);
+        }
+        self.given_up.retain(|node, _| conducted.lost.has(NodeId(*node)));
         (self.epoch, self.change) = (conducted.epoch, None);
         self.lost = conducted.lost.to_bits() | emptied.to_bits();
         self.leaving &= !self.lost;
@@ -660,6 +676,29 @@ mod tests {
         assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "of the former epoch");
         assert_eq!(all.join(6, 2, LEASE, None), Ok(()));
         assert_eq!(all.standing(2), Some(Standing::Recovered { by: 0 }));
+    }
+
+    #[test]
+    fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
+        let node = |number| NodeSet::default().with(NodeId(number));
+        let mut all = Membership::default();
+        all.join_controller(1, LEASE, None);
+        all.renew(1).unwrap();
+        let begin = |all: &mut Membership, emptied: NodeSet| {
+            let conducting = all.conducting(1).unwrap();
+            assert_eq!(all.begin_epoch(1, &conducting, &[], emptied), Ok(true));
+        };
+        all.drain(node(2));
+        all.lose(node(0), 1).unwrap();
+        assert_eq!(all.given_up(NodeId(0)), None, "it is not lost yet");
+        begin(&mut all, NodeSet::default());
+        all.rearrange(1).unwrap();
+        begin(&mut all, node(2));
+        assert_eq!(all.lost(), node(0).with(NodeId(2)));
+        assert_eq!([0, 1, 2].map(|number| all.given_up(NodeId(number))), [Some(2), None, None]);
+        all.admit(node(0).with(NodeId(2)), 1).unwrap();
+        begin(&mut all, NodeSet::default());
+        assert_eq!((all.lost(), all.given_up(NodeId(0))), (NodeSet::default(), None));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, CompactionOptions, GetOptions, Permission, PermissionType};
-use etcd_support::{Server, Wire, options, with_client};
+use etcd_support::{Issued, Server, Wire, options, with_client, write};
 use places::{PATIENCE, until};
 use remora_cluster::etcd::{Etcd, EtcdFault, EtcdOptions, EtcdTls, EtcdUser};
 use remora_cluster::{Configuration, ConfigurationError, Fenced, Membership, Place, Standing};
@@ -607,77 +607,39 @@ fn passwords_are_read_from_files_that_nobody_else_reads() {
     assert!(matches!(EtcdUser::read("a", &path), Err(EtcdFault::File { .. })));
 }
 
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
-/// Certificates by an authority of their own: `ca.pem`, `server.pem`, `server.key`, `client.pem`, `client.key`.
-struct Issued(PathBuf);
-
-impl Issued {
-    fn new(name: &str) -> Issued {
-        use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-        let folder = std::env::temp_dir().join(format!("remora-etcd-{name}-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        write(&folder.join("ca.pem"), &authority.pem());
-        for (name, host) in [("server", "127.0.0.1"), ("client", "client")] {
-            let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new([host.to_owned()]).unwrap();
-            write(&folder.join(format!("{name}.pem")), &params.signed_by(&key, &authority).unwrap().pem());
-            write(&folder.join(format!("{name}.key")), &key.serialize_pem());
-        }
-        Issued(folder)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn tls(&self) -> EtcdTls {
-        EtcdTls { ca: self.file("ca.pem"), identity: Some((self.file("client.pem"), self.file("client.key"))) }
-    }
-}
-
-impl Drop for Issued {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn tls(issued: &Issued) -> EtcdTls {
+    let identity = Some((issued.file("client.pem"), issued.file("client.key")));
+    EtcdTls { ca: issued.file("ca.pem"), identity }
 }
 
 #[test]
 fn tls_on_both_sides() {
     let (issued, others) = (Issued::new("issued"), Issued::new("others"));
-    let arguments = [("cert-file", "server.pem"), ("key-file", "server.key"), ("trusted-ca-file", "ca.pem")];
-    let arguments = arguments.map(|(option, file)| format!("--{option}={}", issued.file(file).display()));
-    let server = Server::start_with(&[&arguments[..], &["--client-cert-auth".to_owned()]].concat());
+    let server = Server::start_with(&issued.arguments());
     let patience = Duration::from_millis(800);
     let with = |tls: Option<EtcdTls>| open(&EtcdOptions { tls, ..options(&server) });
     let hasty = |tls: Option<EtcdTls>| match fault(open(&EtcdOptions { tls, patience, ..options(&server) })) {
         EtcdFault::Away { why, .. } => why,
         other => panic!("{other}"),
     };
-    let (here, there) = (with(Some(issued.tls())).unwrap(), with(Some(issued.tls())).unwrap());
+    let (here, there) = (with(Some(tls(&issued))).unwrap(), with(Some(tls(&issued))).unwrap());
     join(&here, 1);
     until("the generation", PATIENCE, || there.generation() == 1);
 
     // Whom neither of them believes, and who shows nothing, or does not talk TLS.
-    let why = hasty(Some(EtcdTls { ca: others.file("ca.pem"), ..issued.tls() }));
+    let why = hasty(Some(EtcdTls { ca: others.file("ca.pem"), ..tls(&issued) }));
     assert!(why.contains("certificate"), "{why}");
-    hasty(Some(EtcdTls { identity: others.tls().identity, ..issued.tls() }));
-    hasty(Some(EtcdTls { identity: None, ..issued.tls() }));
+    hasty(Some(EtcdTls { identity: tls(&others).identity, ..tls(&issued) }));
+    hasty(Some(EtcdTls { identity: None, ..tls(&issued) }));
     hasty(None);
     // Files that cannot be used.
     let key = issued.file("client.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(fault(with(Some(issued.tls()))), EtcdFault::Exposed { path, mode: 0o644 } if path == key));
+    assert!(matches!(fault(with(Some(tls(&issued)))), EtcdFault::Exposed { path, mode: 0o644 } if path == key));
     fs::remove_file(&key).unwrap();
-    assert!(matches!(fault(with(Some(issued.tls()))), EtcdFault::File { path, .. } if path == key));
+    assert!(matches!(fault(with(Some(tls(&issued)))), EtcdFault::File { path, .. } if path == key));
     write(&key, "no key");
-    assert!(matches!(fault(with(Some(issued.tls()))), EtcdFault::Unusable(_)));
+    assert!(matches!(fault(with(Some(tls(&issued)))), EtcdFault::Unusable(_)));
 }
 
 /// This program again, as a process with a client that rests.

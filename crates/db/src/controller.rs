@@ -16,7 +16,7 @@ use std::task::Poll;
 use remora_cluster::{Configuration, RecoveredClients};
 use remora_fabric::{ClientId, Lane, Nanos, NodeId, NodeSet};
 use remora_memory::metadata::{self, Wanted};
-use remora_memory::{MemoryError, Metadata, ShardId, identity, next_incarnation, node};
+use remora_memory::{GivenUp, Identity, MemoryError, Metadata, ShardId, identity, next_incarnation, node};
 use remora_txn::recovery::{self, Copier, Loss};
 
 use crate::client::Client;
@@ -269,17 +269,32 @@ impl Watcher<'_> {
         true
     }
 
-    /// A node that was lost, and answers, and has nothing.
+    /// A node that was lost, and answers, and has nothing. One that has what it had when it was lost is told to give it up.
     async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
-        let is_new =
-            async |guest: &Lane, node| metadata::read(guest, node).await.is_ok_and(|found| found.generation == 0);
+        let generation =
+            async |guest: &Lane, node| metadata::read(guest, node).await.ok().map(|found| found.generation);
         for node in lost.iter() {
-            if self.visit(lane, node, is_new).await {
+            let generation = self.visit(lane, node, generation).await.flatten();
+            if generation == Some(0) {
                 return Some(node);
+            }
+            if generation.is_some()
+                && let Err(error) = self.tell_given_up(lane, node).await
+            {
+                tracing::warn!(%node, %error, "a memory node that was lost cannot be told so");
             }
             self.cluster.fabric().abandon(node);
         }
         None
+    }
+
+    async fn tell_given_up(&self, lane: &Lane, node: NodeId) -> Result<(), RecoveryError> {
+        let since = self.configuration()?.look(|membership| membership.given_up(node))?;
+        let own = identity::of(lane, self.reached.get().leader()).await?;
+        if let (Some(since), Some(Identity { cluster, .. })) = (since, own) {
+            self.cluster.fabric().forget(node, &GivenUp { cluster, since }.to_words()).map_err(MemoryError::from)?;
+        }
+        Ok(())
     }
 
     /// Those of some nodes that are still away, or have nothing.
@@ -287,7 +302,7 @@ impl Watcher<'_> {
         let is_there = async |guest: &Lane, node| identity::of(guest, node).await.is_ok_and(|found| found.is_some());
         let mut gone = NodeSet::default();
         for node in nodes.iter() {
-            if !self.visit(lane, node, is_there).await {
+            if self.visit(lane, node, is_there).await != Some(true) {
                 self.cluster.fabric().abandon(node);
                 gone = gone.with(node);
             }
@@ -295,16 +310,16 @@ impl Watcher<'_> {
         gone
     }
 
-    /// Whether a node answers who comes anew, and is what it is asked for.
-    async fn visit(&self, lane: &Lane, node: NodeId, what: impl AsyncFn(&Lane, NodeId) -> bool) -> bool {
+    /// What a node says to who comes anew, if it answers.
+    async fn visit<T>(&self, lane: &Lane, node: NodeId, what: impl AsyncFn(&Lane, NodeId) -> T) -> Option<T> {
         let fabric = self.cluster.fabric();
         if !fabric.answers(node) {
-            return false;
+            return None;
         }
         fabric.readmit(node);
         match self.worker.connect(fabric, ClientId(0)) {
-            Ok(guest) => what(&lane.on(&guest), node).await,
-            Err(_) => false,
+            Ok(guest) => Some(what(&lane.on(&guest), node).await),
+            Err(_) => None,
         }
     }
 

@@ -116,6 +116,7 @@ macro_rules! conformance_suite {
             nothing_lands_after_a_revocation
             a_round_cut_by_a_revocation_fails_and_may_have_run
             a_node_that_is_down_is_named_and_others_work
+            a_node_that_forgets_begins_anew
             nothing_behind_a_fence_runs_after_a_failure
             a_background_failure_is_reported
             a_dropped_round_leaves_no_trace_in_others

@@ -446,6 +446,12 @@ impl Fabric for Sim {
         self.world().nodes.get(usize::from(node.0)).is_some_and(|node| !node.down)
     }
 
+    fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
+        let Some(answering) = self.memory.answering(node) else { return Ok(()) };
+        answering.forget(order, &mut || faults::renew(&mut self.world(), node.0.into()));
+        Ok(())
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }

@@ -266,6 +266,10 @@ impl Fabric for Tcp {
         self.status(node).is_ok()
     }
 
+    fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
+        self.cluster.forget_at(node, order)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.cluster.capabilities()
     }

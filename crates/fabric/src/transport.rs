@@ -150,6 +150,13 @@ pub trait Fabric: Send + Sync {
         false
     }
 
+    /// Tells a node that the cluster has gone on without it, so that it gives up what it has and can be taken in again: see
+    /// [`Handler::forget`]. Does nothing where nodes that live cannot be out of reach.
+    fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
+        let _ = (node, order);
+        Ok(())
+    }
+
     /// What this backend promises.
     fn capabilities(&self) -> Capabilities;
 
@@ -170,6 +177,13 @@ pub trait Handler: Send {
     fn work(&self, request: &[u64]) -> Nanos {
         let _ = request;
         0
+    }
+
+    /// Gives up all that the node has, as if it were started anew, if that is what this order says and it is right: see
+    /// [`Fabric::forget`]. `cut` ends all connections of clients, and comes before anything is given up, so that nothing of
+    /// before reaches what comes after.
+    fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
+        let _ = (order, cut);
     }
 }
 

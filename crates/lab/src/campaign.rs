@@ -7,9 +7,11 @@
 //! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can hide what another one
 //! shows.
 //!
-//! A run in which memory nodes fail, as many as there are copies to spare, has controllers, who find that out: every client
-//! lives on in the next epoch. There may be a spare node, and one that failed may come back with nothing; the run does not
-//! end before there are as many copies of everything again as there can be.
+//! A run in which memory nodes fail, or are taken for dead, as many as there are copies to spare, has controllers, who find
+//! that out: every client lives on in the next epoch. There may be a spare node, and one that failed may come back with
+//! nothing; one that was taken for dead gives up what it had. The run does not end before there are as many copies of
+//! everything again as there can be.
+//!
 //! Where transactions are validated locally, all clients share one version cache: they stand for threads of one process,
 //! though each has a network of its own, and dies alone while the process lives on.
 //!
@@ -88,8 +90,8 @@ impl Load {
 }
 
 /// Faults that a campaign can have, by name.
-pub const FAULTS: [&str; 9] =
-    ["crash", "pause", "delay", "partition", "stall", "clock-step", "lose", "duplicate", "fail"];
+pub const FAULTS: [&str; 10] =
+    ["crash", "pause", "delay", "partition", "isolate", "stall", "clock-step", "lose", "duplicate", "fail"];
 
 /// How often a fault of this name is planned in a run that has it. A crash and a stall leave too little behind, and take
 /// too long, to have several.
@@ -97,6 +99,7 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     match name {
         "crash" | "stall" => 1,
         "fail" => nodes.failures,
+        "isolate" => nodes.isolations,
         _ => 1 + random.below(4),
     }
 }
@@ -108,8 +111,15 @@ fn after(random: &mut Prng) -> Nanos {
 }
 
 /// A fault of this name, with times drawn.
-fn fault(name: &str, random: &mut Prng) -> Option<FaultKind> {
+fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
     Some(match name {
+        "isolate" => {
+            // So long that controllers take the node for dead. Any of the clients may know better.
+            let all = |places: usize| 1u64.checked_shl(places as u32).map_or(u64::MAX, |end| end - 1);
+            let clients = all(case.places());
+            let controllers = all(case.places() + CONTROLLERS) & !clients;
+            FaultKind::Isolate(2_000_000 + random.below(6_000_000), controllers | clients & random.next_u64())
+        }
         "crash" => FaultKind::Crash,
         "pause" => FaultKind::Pause(10_000 + random.below(500_000)),
         "delay" => FaultKind::Delay(5_000 + random.below(200_000)),
@@ -163,6 +173,16 @@ impl Case {
 
     fn has(&self, fault: &str) -> bool {
         self.faults.iter().any(|name| name == fault)
+    }
+
+    /// Whether memory nodes are lost, rightly or not.
+    fn loses_nodes(&self) -> bool {
+        self.has("fail") || self.has("isolate")
+    }
+
+    /// Places of its clients, and of those who take the places of others; controllers have the next ones.
+    fn places(&self) -> usize {
+        2 * self.clients
     }
 
     /// The command that runs it again.
@@ -488,7 +508,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         deployment: if random.below(2) == 0 { Deployment::Disaggregated } else { Deployment::Symmetric },
         ..SimOptions::new(profile, case.seed)
     };
-    let fails = case.has("fail");
+    let fails = case.loses_nodes();
     let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
     let nodes = Nodes::of(case, replicas);
     let node_bytes = node_bytes(case, replicas);
@@ -539,7 +559,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     }
     let mut controllers = Vec::new();
     for number in 0..if fails { CONTROLLERS } else { 0 } {
-        sim.place(clients.len() + number);
+        sim.place(case.places() + number);
         controllers.push(cluster.controller().map_err(|e| fail(&e))?);
     }
     plan(case, &nodes, &sim, lease.is_some(), &mut random)?;
@@ -656,7 +676,7 @@ fn supplier(case: &Case) -> (Scale, Room) {
 
 fn node_bytes(case: &Case, replicas: u8) -> usize {
     // Where nodes fail, others have what was theirs.
-    let times = if case.has("fail") { 2 } else { 1 };
+    let times = if case.loses_nodes() { 2 } else { 1 };
     if case.load != Load::Tpcc {
         return times * NODE_BYTES;
     }
@@ -675,27 +695,38 @@ struct Nodes {
     replicas: u8,
     /// How many of them fail.
     failures: u64,
+    /// How many are cut off so long that they are taken for dead.
+    isolations: u64,
     /// How long each of them is away; for ever if `None`.
     absence: Option<Nanos>,
 }
 
 impl Nodes {
     fn of(case: &Case, replicas: u8) -> Nodes {
-        if !case.has("fail") {
-            return Nodes { count: NODES, replicas, failures: 0, absence: None };
+        if !case.loses_nodes() {
+            return Nodes { count: NODES, replicas, failures: 0, isolations: 0, absence: None };
         }
         let mut random = Prng::derive(case.seed, 0xfa11);
-        Nodes {
-            count: NODES + random.below(2) as u16,
-            replicas,
-            failures: 1 + random.below(replicas.saturating_sub(1).into()),
-            absence: (random.below(2) == 0).then(|| random.below(ABSENCE)),
-        }
+        let count = NODES + random.below(2) as u16;
+        // As many in all as there are copies to spare.
+        let losses = 1 + random.below(replicas.saturating_sub(1).into());
+        let absence = (random.below(2) == 0).then(|| random.below(ABSENCE));
+        let isolations = match (case.has("fail"), case.has("isolate")) {
+            (_, false) => 0,
+            (false, true) => losses,
+            (true, true) => random.below(losses + 1),
+        };
+        Nodes { count, replicas, failures: losses - isolations, isolations, absence }
+    }
+
+    /// Whether any of them is lost, be it for a while.
+    fn can_be_lost(&self) -> bool {
+        self.failures + self.isolations > 0
     }
 
     /// Whether there is somewhere to make copies of what a failed node had.
     fn copies_again(&self) -> bool {
-        self.failures > 0 && (self.absence.is_some() || self.count > self.replicas.into())
+        self.isolations > 0 || self.failures > 0 && (self.absence.is_some() || self.count > self.replicas.into())
     }
 }
 
@@ -730,7 +761,9 @@ impl Memory<'_> {
     /// Whether the cluster goes on without those that have failed, with those that are back, and has as many copies as it
     /// can have.
     fn is_whole(&self) -> bool {
-        let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.failures > 0) else { return true };
+        let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.can_be_lost()) else {
+            return true;
+        };
         if !self.failed.borrow().is_empty() {
             return false;
         }
@@ -747,7 +780,7 @@ impl Memory<'_> {
         let has_catalog = |node| {
             self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
         };
-        let settled = |node| if self.sim.answers(node) { has_catalog(node) } else { lost.has(node) };
+        let settled = |node| if self.sim.answers(node) { has_catalog(node) && !lost.has(node) } else { lost.has(node) };
         let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
         let shards = self.cluster.catalog().shards;
         let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;
@@ -761,7 +794,7 @@ fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: &mut Prng) 
         for _ in 0..times(name, nodes, random) {
             let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
             let nth = 10 + random.below(case.transactions / 4 + 1);
-            let kind = fault(name, random).ok_or_else(|| format!("there is no fault {name}"))?;
+            let kind = fault(case, name, random).ok_or_else(|| format!("there is no fault {name}"))?;
             sim.plan(Planned { probe, nth, after: after(random), kind, holding: true });
         }
     }
@@ -809,7 +842,12 @@ fn play(
         // A node that had nothing is lost without a copy being made.
         if sim.waiting() == sim.waiting_for(probes::COPIES) && calm_from.get().is_none() {
             let stalled = case.has("stall");
-            calm_from.set(Some(now + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
+            // Who is cut off may be missed until that is over.
+            let over = sim.injected().iter().fold(now, |over, fault| match fault.kind {
+                FaultKind::Isolate(time, _) => over.max(fault.at + time),
+                _ => over,
+            });
+            calm_from.set(Some(over + if stalled { STALL_AFTERMATH } else { AFTERMATH }));
         }
         let calm = calm_from.get().is_some_and(|calm| now > calm || case.faults.is_empty());
         let enough = counts.borrow().committed >= case.transactions;
@@ -1006,8 +1044,8 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
     if runs >= MANY && case.has("pause") && total.fenced == 0 {
         untested.push("no client that was alive was taken for dead".to_owned());
     }
-    if runs >= MANY && case.has("fail") && !total.probes.contains_key(probes::COPIES) {
-        untested.push("no copy was made again of what a failed node had".to_owned());
+    if runs >= MANY && case.loses_nodes() && !total.probes.contains_key(probes::COPIES) {
+        untested.push("no copy was made again of what a lost node had".to_owned());
     }
     if total.unknown * 100 > total.attempts() {
         untested.push(format!("{} of {} attempts ended unknown: more than 1 %", total.unknown, total.attempts()));

@@ -316,17 +316,18 @@ fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     assert!(refused.to_string().contains("node 1"), "{refused}");
 }
 
-/// Everything that can go wrong together, and one node of three that fails while it does.
+/// Everything that can go wrong together, and a node of three or four that fails while it does, or is taken for dead.
 fn survives(load: Load) {
-    let faults = ["fail", "crash", "pause", "delay", "partition"].map(String::from);
+    let faults = ["fail", "isolate", "crash", "pause", "delay", "partition"].map(String::from);
     let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
         let case = Case { transactions: 300, ..Case::new(0, load, protocol, &faults) };
         for seed in 0..seeds {
-            // Whatever else a seed chooses, a node fails.
+            // Whatever else a seed chooses, a node is lost.
             let mut case = case.of(seed);
-            if !case.faults.contains(&faults[0]) {
-                case.faults.push(faults[0].clone());
+            let loss = &faults[seed as usize % 2];
+            if !case.faults.contains(loss) {
+                case.faults.push(loss.clone());
             }
             if let Err(what) = run(&case) {
                 panic!("{what}\n{}", case.command());

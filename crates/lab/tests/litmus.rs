@@ -1,27 +1,42 @@
 //! Every litmus test: ours keeps its invariant in every order, its mutant does not.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use remora_lab::litmus::{ALL, Bound, run};
+use remora_lab::litmus::{ALL, Bound, Litmus, run};
 
 /// Those that are too large to be explored to the end.
 const BOUNDED: [&str; 1] = ["ford-rollback-to-old-version"];
 
 #[test]
 fn ours_is_correct_and_every_mutant_is_caught() {
-    for litmus in ALL {
-        let found = run(litmus, Bound::default());
-        let (ours, mutated) = (&found.ours, &found.mutated);
-        println!(
-            "{}: {:?} bounded {} in {:?}; mutant {:?} in {:?}: {:?}",
-            litmus.name, ours.counts, ours.bounded, ours.took, mutated.counts, mutated.took, mutated.violation
-        );
-        assert!(ours.violation.is_none(), "{}: {:#?}", litmus.name, ours.violation);
-        assert_eq!(ours.bounded, BOUNDED.contains(&litmus.name), "{} is not explored to the end", litmus.name);
-        assert!(ours.counts.interleavings > 1 && ours.counts.complete > 0, "{}: {:?}", litmus.name, ours.counts);
-        assert!(mutated.violation.is_some(), "{}: {:?} is not caught", litmus.name, litmus.mutant);
-        assert!(found.is_as_it_should_be());
-    }
+    // Each explored by one thread: together they take minutes.
+    let next = AtomicUsize::new(0);
+    let explore_some = || {
+        while let Some(litmus) = ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            explored(litmus);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(explore_some);
+        }
+    });
+}
+
+fn explored(litmus: &Litmus) {
+    let found = run(litmus, Bound::default());
+    let (ours, mutated) = (&found.ours, &found.mutated);
+    println!(
+        "{}: {:?} bounded {} in {:?}; mutant {:?} in {:?}: {:?}",
+        litmus.name, ours.counts, ours.bounded, ours.took, mutated.counts, mutated.took, mutated.violation
+    );
+    assert!(ours.violation.is_none(), "{}: {:#?}", litmus.name, ours.violation);
+    assert_eq!(ours.bounded, BOUNDED.contains(&litmus.name), "{} is not explored to the end", litmus.name);
+    assert!(ours.counts.interleavings > 1 && ours.counts.complete > 0, "{}: {:?}", litmus.name, ours.counts);
+    assert!(mutated.violation.is_some(), "{}: {:?} is not caught", litmus.name, litmus.mutant);
+    assert!(found.is_as_it_should_be());
 }
 
 #[test]

@@ -52,6 +52,39 @@ pub fn local(region: &[AtomicU64]) -> Option<Identity> {
     Identity::from_bits(region.get(AT_IDENTITY as usize / WORD_BYTES)?.load(Ordering::Acquire))
 }
 
+/// Says of a node that its cluster has gone on without it: nobody counts on what it has any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenUp {
+    /// The cluster's id.
+    pub cluster: u64,
+    /// The first epoch without the node.
+    pub since: u64,
+}
+
+impl GivenUp {
+    /// As it is sent to the node.
+    #[must_use]
+    pub fn to_words(self) -> [u64; 2] {
+        [self.cluster, self.since]
+    }
+
+    /// What was sent, if it is this.
+    #[must_use]
+    pub fn from_words(words: &[u64]) -> Option<GivenUp> {
+        let &[cluster, since] = words else { return None };
+        Some(GivenUp { cluster, since })
+    }
+
+    /// Whether it is true of the node with this memory, by its own CPU: it has something, of this cluster, and of an epoch
+    /// before that. One that was taken in again since knows a later one.
+    #[must_use]
+    pub fn is_of(&self, region: &[AtomicU64]) -> bool {
+        let Some(own) = local(region).filter(|own| own.cluster == self.cluster) else { return false };
+        let known = metadata::read_local(own.number, region);
+        known.is_ok_and(|known| known.generation > 0 && known.epoch < self.since)
+    }
+}
+
 /// The identity of one node; `None` if nobody has founded a cluster with it.
 pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError> {
     let mut round = lane.round();

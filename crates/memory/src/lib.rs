@@ -17,7 +17,7 @@ pub mod ring;
 
 pub use client::{ClientSlot, Registration, Remains, changes, clients, connected, follow_leader, next_incarnation};
 pub use error::MemoryError;
-pub use identity::Identity;
+pub use identity::{GivenUp, Identity};
 pub use metadata::{
     Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement,
     TableEntry, TableId, TableSpec,

@@ -98,6 +98,20 @@ pub fn format(region: &Region, place: Place) -> Result<(), MemoryError> {
     Ok(())
 }
 
+/// Lays a node out anew that gives up what it has. By the node's own CPU, while no client is connected.
+pub fn renew(region: &Region) -> Result<(), MemoryError> {
+    let words = region.words();
+    let place = Place::from_bits(words[AT_FORMAT as usize / WORD_BYTES].load(Ordering::Relaxed) >> 48);
+    let changes = words[AT_CHANGES as usize / WORD_BYTES].load(Ordering::Relaxed);
+    // The magic number first: memory without it is nobody's. What is zero may never have been touched, and stays so.
+    for word in words.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
+        word.store(0, Ordering::Relaxed);
+    }
+    // An applier knows by it that what it has seen is gone.
+    words[AT_CHANGES as usize / WORD_BYTES].store(changes + 1, Ordering::Relaxed);
+    format(region, place)
+}
+
 /// Where a region is within its machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {

@@ -9,7 +9,7 @@ use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora_memory::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use remora_memory::node::{self, FORMAT, Place, REGION};
 use remora_memory::{
-    Discipline, Fingerprint, Layout, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec,
+    Discipline, Fingerprint, GivenUp, Layout, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec,
     follow_leader, identity, metadata,
 };
 
@@ -455,6 +455,35 @@ fn a_node_is_remembered_by_its_number() {
     assert_eq!(remembered(), Err(MemoryError::OtherNumber { node: NODE, number: NodeId(1) }));
     store(&fabric, NODE, 64, 0);
     assert_eq!(remembered(), Err(MemoryError::LostMemory(NODE)));
+}
+
+/// A controller that is late tells a node what was true of it once.
+#[test]
+fn a_node_gives_up_what_it_has_only_if_it_missed_an_epoch() {
+    let fabric = cluster(2, 4 << 20);
+    let region = fabric.region(NodeId(1), node::REGION).unwrap();
+    let is_given_up = |cluster: u64, since: u64| GivenUp { cluster, since }.is_of(region.words());
+    assert!(!is_given_up(0, 9), "it is nobody's");
+    let all = block_on(&fabric, ClientId(0), async |lane: &Lane| identity::found(lane, 2).await).unwrap().unwrap();
+    let cluster = all[1].cluster;
+    assert!(!is_given_up(cluster, 9), "it has nothing");
+    let published = Metadata { generation: 1, epoch: 3, ..Metadata::default() };
+    block_on(&fabric, ClientId(0), async |lane: &Lane| {
+        metadata::publish(lane, NodeSet::default().with(NodeId(1)), &published).await
+    })
+    .unwrap()
+    .unwrap();
+    let told = [(cluster, 4), (cluster, 3), (cluster + 1, 4)].map(|(cluster, since)| is_given_up(cluster, since));
+    assert_eq!(told, [true, false, false]);
+
+    store(&fabric, NodeId(1), node::BYTES_MIN, 7);
+    let changes = load(&fabric, NodeId(1), 56);
+    node::renew(&region).unwrap();
+    assert_eq!((load(&fabric, NodeId(1), node::BYTES_MIN), load(&fabric, NodeId(1), 64)), (0, 0));
+    assert_ne!(load(&fabric, NodeId(1), 56), changes, "an applier would not look");
+    assert!(!is_given_up(cluster, 9));
+    let taken_in = async |lane: &Lane| identity::rejoin(lane, NodeId(1), NODE, 4).await;
+    assert_eq!(block_on(&fabric, ClientId(0), taken_in).unwrap(), Ok(true));
 }
 
 #[test]

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
 use remora_index::{Found, Host, HostShard, Prepared, apply_patch};
 use remora_memory::limits::KEY_BYTES_MAX;
-use remora_memory::{Discipline, Pointer, ShardId, identity, metadata, node};
+use remora_memory::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
 use remora_sync::{Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
@@ -326,6 +326,21 @@ impl Handler for RpcHandler {
             tracing::debug!(client = from.0, code = ?request.first(), "a call was refused");
             reply.clear();
         }
+    }
+
+    fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
+        let Some(given_up) = GivenUp::from_words(order).filter(|given_up| given_up.is_of(self.region.words())) else {
+            return tracing::debug!(?order, "an order to give up this memory is out of date");
+        };
+        tracing::warn!(
+            epoch = given_up.since,
+            "the cluster has gone on without this memory node: it begins with nothing"
+        );
+        cut();
+        if let Err(error) = node::renew(&self.region) {
+            tracing::error!(%error, "this memory node is of no use any more");
+        }
+        *self = RpcHandler::new(self.region.clone());
     }
 
     /// Wei thesis, table 4-2, SmallBank: cycles of the execution, validation, logging and commit handlers, at 2.2 GHz; of

@@ -1,12 +1,14 @@
 //! What can happen between an etcd and its clients.
 #![allow(unreachable_pub, reason = "they are for the tests beside it")]
 
+mod issued;
 mod server;
 mod wire;
 
 use std::time::Duration;
 
 use etcd_client::Client;
+pub use issued::{Issued, write};
 use remora_cluster::etcd::EtcdOptions;
 pub use server::Server;
 pub use wire::Wire;

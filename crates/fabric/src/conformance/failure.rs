@@ -1,13 +1,16 @@
 //! Rules 2, 6 and 7: what is refused, what fails, and what a revocation stops.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, settle, word};
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
 use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
+use crate::region::Region;
 use crate::round::{Cost, Round};
-use crate::transport::{ClientId, Fabric};
+use crate::transport::{ClientId, Fabric, Handler, Host};
 
 const REGION: usize = 4096;
 /// Multiples of 8 that make no sense as a length.
@@ -332,6 +335,59 @@ pub fn a_node_that_is_down_is_named_and_others_work<B: Bed>(bed: &B) {
             });
         }
     }
+}
+
+/// A node that is told to forget everything, if that is right.
+struct Forgetful(Arc<Region>);
+
+impl Forgetful {
+    const RIGHT: [u64; 2] = [4, 2];
+}
+
+impl Handler for Forgetful {
+    fn call(&mut self, _: ClientId, _: &[u64], _: &mut Vec<u64>) {}
+
+    fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
+        if order == Forgetful::RIGHT {
+            cut();
+            self.0.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+}
+
+/// A node that forgets everything ends all connections of before, to itself, and serves who comes anew. It does so by the
+/// right order only; and not where a node that lives can be reached by everybody.
+pub fn a_node_that_forgets_begins_anew<B: Bed>(bed: &B) {
+    let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
+    let region = fabric.region(NodeId(0), RegionId(0)).expect("a region of this process");
+    fabric.answer(NodeId(0), Box::new(Forgetful(region)));
+    let stage = Stage::new(&fabric, 2, 1);
+    let held = |stage: &Stage, node: u16| stage.on(1, async |lane| peek(lane, word(node, 0), 1).await[0]);
+    stage.on(1, async |lane| {
+        for node in 0..2 {
+            poke(lane, word(node, 0), &[7]).await;
+        }
+    });
+    for wrong in [&[][..], &[4], &[4, 2, 0]] {
+        fabric.forget(NodeId(0), wrong).expect("a node that answers");
+        assert_eq!(held(&stage, 0), 7);
+    }
+    fabric.forget(NodeId(0), &Forgetful::RIGHT).expect("a node that answers");
+    if !fabric.capabilities().partitions {
+        assert_eq!(held(&stage, 0), 7);
+        return;
+    }
+    for client in 1..=2 {
+        let error = stage.on(client, async |lane| {
+            let mut round = lane.round();
+            round.write_words(word(0, 0), &[8]);
+            lane.execute(round).await.expect_err("the connection has ended")
+        });
+        assert!(error.node == NodeId(0) && error.fault.lost(), "{error:?}");
+    }
+    assert_eq!(held(&stage, 1), 7, "another node has forgotten");
+    let later = Stage::new(&fabric, 2, 2);
+    assert_eq!((held(&later, 0), held(&later, 1)), (0, 7));
 }
 
 /// What stands behind a fence does not start if something in front of it has failed, as if it had been awaited.

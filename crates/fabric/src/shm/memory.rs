@@ -49,6 +49,13 @@ impl Answering {
     pub(crate) fn serve(&self, from: ClientId, request: &[u64], reply: &mut Vec<u64>) -> Result<(), Fault> {
         serve(&mut self.lock().handler, from, request, reply)
     }
+
+    /// Hands an order of [`Handler::forget`] on.
+    pub(crate) fn forget(&self, order: &[u64], cut: &mut dyn FnMut()) {
+        let handler = &mut self.lock().handler;
+        let Some(serving) = handler.as_mut() else { return };
+        guarded(|| serving.forget(order, cut)).unwrap_or_else(|_| *handler = None);
+    }
 }
 
 impl fmt::Debug for Answering {
@@ -58,6 +65,13 @@ impl fmt::Debug for Answering {
 }
 
 /// A handler that panics serves no more: nobody sees it half-way, because it is dropped.
+fn guarded(what: impl FnOnce()) -> Result<(), Fault> {
+    catch_unwind(AssertUnwindSafe(what)).map_err(|_| {
+        tracing::error!("a memory node's handler panicked, and serves no more calls");
+        Fault::NoHandler
+    })
+}
+
 fn serve(
     handler: &mut Option<Box<dyn Handler>>,
     from: ClientId,
@@ -65,11 +79,7 @@ fn serve(
     reply: &mut Vec<u64>,
 ) -> Result<(), Fault> {
     let serving = handler.as_mut().ok_or(Fault::NoHandler)?;
-    catch_unwind(AssertUnwindSafe(|| serving.call(from, request, reply))).map_err(|_| {
-        tracing::error!("a memory node's handler panicked, and serves no more calls");
-        *handler = None;
-        Fault::NoHandler
-    })
+    guarded(|| serving.call(from, request, reply)).inspect_err(|_| *handler = None)
 }
 
 impl Memory {

@@ -27,6 +27,9 @@ pub enum FaultKind {
     Delay(Nanos),
     /// A client's machine and a memory node cannot reach each other for so long.
     Partition(Nanos),
+    /// These client machines, of which bits say by what numbers they were placed ([`Sim::place`](super::Sim::place)), and a
+    /// memory node cannot reach each other for so long.
+    Isolate(Nanos, u64),
     /// A memory node's CPU does not apply redo logs for so long: its rings fill.
     Stall(Nanos),
     /// A memory node fails. It works again when [`Sim::restart`](super::Sim::restart) says so.
@@ -48,6 +51,7 @@ impl FaultKind {
             FaultKind::Pause(_) => "pause",
             FaultKind::Delay(_) => "delay",
             FaultKind::Partition(_) => "partition",
+            FaultKind::Isolate(..) => "isolate",
             FaultKind::Stall(_) => "stall",
             FaultKind::Fail => "fail",
             FaultKind::ClockStep(_) => "clock-step",
@@ -219,6 +223,13 @@ pub(super) fn happen(world: &mut World, Happening { planned, connection }: Happe
         }
         FaultKind::Delay(time) => world.connections[connection].floors[node].delay = time * NS,
         FaultKind::Partition(time) => world.faults.partitions.push((machine, node, now + time * NS)),
+        FaultKind::Isolate(time, places) => {
+            for place in (0..u64::BITS as usize).filter(|place| places >> place & 1 != 0) {
+                let machine = world.machine_of(place);
+                world.faults.partitions.push((machine, node, now + time * NS));
+            }
+            client = None;
+        }
         FaultKind::Stall(time) => {
             world.nodes[node].stalled_until = now + time * NS;
             client = None;
@@ -265,5 +276,11 @@ pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
         }
     }
     world.nodes[node].down = false;
+    world.nodes[node].life += 1;
+}
+
+/// What it had is given up, and what was on its way to it: connections of before are none to it any more.
+pub(super) fn renew(world: &mut World, node: usize) {
+    world.faults.dirty.retain(|line, _| usize::from(line.node.0) != node);
     world.nodes[node].life += 1;
 }

@@ -386,7 +386,7 @@ impl World {
     }
 
     /// The machine of a client machine's number.
-    fn machine_of(&mut self, place: usize) -> usize {
+    pub(super) fn machine_of(&mut self, place: usize) -> usize {
         let nodes = self.nodes.len().max(1);
         let machine = if self.symmetric { place % nodes } else { nodes + place };
         let nics = self.machines.first().map_or(1, |machine| machine.nics.len());

@@ -37,6 +37,11 @@ impl Cluster {
         self.ask(node, Kind::Revoke, &[u64::from(client.0)]).map(|[]| ())
     }
 
+    /// Has a node give up all that it has, if the order is right. Returns when it has.
+    pub(crate) fn forget_at(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
+        self.ask(node, Kind::Forget, order).map(|[]| ())
+    }
+
     /// Sends one request; so many words of answer.
     fn ask<const ANSWER: usize>(
         &self,

@@ -129,8 +129,8 @@ impl Connection {
         }
         let turn = loop {
             let turn = self.receive(node, receiver);
-            // Those whose access has been taken in this turn go first: when that is answered, it is so.
-            if turn == Turn::Close || node.has_evicted() {
+            // What was ordered in this turn comes first: when it is answered, it is so.
+            if turn == Turn::Close || node.has_orders() {
                 break turn;
             }
             let turn = self.send(node, false);
@@ -275,7 +275,9 @@ impl Connection {
                 self.upgrade = node.accept(request, frame, &mut self.out);
                 Ok(())
             }
-            (Kind::Revoke | Kind::Status, Purpose::Administration) => node.administrate(request, frame, &mut self.out),
+            (Kind::Revoke | Kind::Status | Kind::Forget, Purpose::Administration) => {
+                node.administrate(request, frame, &mut self.out)
+            }
             _ => Err(Malformed::Forbidden),
         }
     }

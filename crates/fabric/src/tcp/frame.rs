@@ -10,7 +10,8 @@
 //!                +---------------------+--------+--------+----------------------------------+
 //!                |                                  ticket                                  |
 //!                +--------------------------------------------------------------------------+
-//!                |  ROUND: verbs    REVOKE: the client    STATUS: nothing    QUEUE: who    |
+//!                |  ROUND: verbs    REVOKE: the client    STATUS: nothing    QUEUE: who     |
+//!                |  FORGET: whatever the node's handler knows                               |
 //!
 //! verb           +----------------------------------+--------+--------------------+---------+
 //!                |                            words |      0 |             region |    verb |
@@ -57,6 +58,8 @@ pub(crate) enum Kind {
     Status = 3,
     /// Make a queue pair: what follows travels over that.
     Queue = 4,
+    /// The cluster has gone on without the node: see [`Handler::forget`](crate::Handler::forget).
+    Forget = 5,
 }
 
 /// The head of a request.
@@ -133,6 +136,7 @@ pub(crate) fn request(words: &[u64]) -> Result<Option<Request>, Malformed> {
         2 => Kind::Revoke,
         3 => Kind::Status,
         4 => Kind::Queue,
+        5 => Kind::Forget,
         other => return Err(Malformed::Kind(other as u32)),
     };
     Ok(Some(Request { words: length(head)?, kind, lazy: head & LAZY != 0, ticket }))

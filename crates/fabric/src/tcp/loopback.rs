@@ -135,6 +135,10 @@ impl Fabric for Loopback {
         self.stop(node);
     }
 
+    fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
+        self.tcp.forget(node, order)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.tcp.capabilities()
     }

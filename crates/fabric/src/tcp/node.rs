@@ -94,6 +94,8 @@ pub(crate) struct Node {
     revoked: BTreeSet<ClientId>,
     /// Revoked just now: the server closes their connections before it serves anything else.
     evicted: Vec<ClientId>,
+    /// An order to forget everything has just come: the server carries it out before it serves anything else.
+    pub(super) forgetting: Option<Vec<u64>>,
     /// Whether memory may have changed since the services looked.
     pub(crate) wrote: bool,
     unfenced: Cell<bool>,
@@ -125,6 +127,7 @@ impl Node {
             since: monotonic_ns(),
             revoked: BTreeSet::new(),
             evicted: Vec::new(),
+            forgetting: None,
             wrote: false,
             unfenced: Cell::new(false),
             call: Vec::new(),
@@ -287,6 +290,7 @@ impl Node {
                 let client = u32::try_from(client).ok().filter(|client| *client >> CLIENT_BITS == 0);
                 self.revoke(ClientId(client.ok_or(Malformed::Answer)?));
             }
+            (Kind::Forget, order) => self.forgetting = Some(order.to_vec()),
             _ => return Err(Malformed::Forbidden),
         }
         frame::end(out, at);
@@ -307,9 +311,9 @@ impl Node {
         self.evicted.push(client);
     }
 
-    /// Whether any have been revoked just now.
-    pub(crate) fn has_evicted(&self) -> bool {
-        !self.evicted.is_empty()
+    /// Whether any have been revoked just now, or everything is to be forgotten.
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.evicted.is_empty() || self.forgetting.is_some()
     }
 
     /// Those revoked just now.

@@ -307,10 +307,10 @@ impl Server {
             self.deferred.push(place);
         }
         self.put_back(place, connection, turn, was_timed);
-        if self.evict()
+        if (self.evict() | self.forget(place))
             && let Some(mut connection) = self.connections[place].take()
         {
-            // Only now it is true that those are gone.
+            // Only now it is true that it is done.
             let turn = connection.send(&mut self.node, true);
             self.put_back(place, connection, turn, true);
         }
@@ -337,8 +337,9 @@ impl Server {
 
     /// Closes the connections of clients that have been revoked. True if there were any.
     fn evict(&mut self) -> bool {
-        let any = self.node.has_evicted();
+        let mut any = false;
         while let Some(client) = self.node.evicted() {
+            any = true;
             for place in 0..self.connections.len() {
                 if self.connections[place].as_ref().is_some_and(|connection| connection.client() == Some(client))
                     && let Some(mut connection) = self.connections[place].take()
@@ -349,6 +350,24 @@ impl Server {
             }
         }
         any
+    }
+
+    /// Forgets everything, if whoever is at this place has ordered that. True if it has.
+    fn forget(&mut self, asking: usize) -> bool {
+        let Some(order) = self.node.forgetting.take() else { return false };
+        let memory = self.shared.memory.clone();
+        let mut cut = || {
+            for place in (0..self.connections.len()).filter(|place| *place != asking) {
+                if let Some(connection) = self.connections[place].take() {
+                    self.put_back(place, connection, Turn::Close, false);
+                }
+            }
+        };
+        if let Some(answering) = memory.answering(NodeId(0)) {
+            answering.forget(&order, &mut cut);
+        }
+        self.node.wrote = true;
+        true
     }
 
     fn accept(&mut self) {

@@ -33,7 +33,7 @@ use remora::floors::txn::{
 use zerocopy::IntoBytes;
 
 /// Bytes of a memory node: its metadata, the rings of a few clients, a few rows.
-const NODE_BYTES: usize = 1 << 20;
+const NODE_BYTES: usize = 768 << 10;
 
 /// What a client says in the end: what its transaction returned, if it has committed.
 pub(super) type Said = Option<Vec<u64>>;
@@ -86,12 +86,12 @@ pub(super) struct Explored {
 impl Stage {
     /// Memory nodes and one client for each protocol.
     pub(super) fn new(nodes: u16, protocols: &[Protocol]) -> Stage {
-        Stage::on(Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("a megabyte a node"), protocols)
+        Stage::on(Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("so little a node"), protocols)
     }
 
     /// The same on memory whose NICs' atomics do not exclude the CPU.
     pub(super) fn with_split_atomics(protocols: &[Protocol]) -> Stage {
-        let fabric = Seeded::new(&[vec![NODE_BYTES]], 1).expect("a megabyte");
+        let fabric = Seeded::new(&[vec![NODE_BYTES]], 1).expect("so little");
         Stage::on(fabric.with_split_atomics(), protocols)
     }
 
