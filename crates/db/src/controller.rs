@@ -357,12 +357,20 @@ impl Watcher<'_> {
     }
 
     /// Has the epoch end, if the others have a replica of everything.
-    async fn lose(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> Result<(), RecoveryError> {
-        let rest = live.without(silent);
-        if rest.is_empty() {
-            return Err(MemoryError::NoNode.into());
-        }
-        let catalog = metadata::newest(lane, rest).await?;
+    async fn lose(&self, lane: &Lane, live: NodeSet, mut silent: NodeSet) -> Result<(), RecoveryError> {
+        let catalog = loop {
+            let rest = live.without(silent);
+            if rest.is_empty() {
+                return Err(MemoryError::NoNode.into());
+            }
+            match metadata::newest(lane, rest).await {
+                // They die one after the other.
+                Err(MemoryError::Fabric(error)) if error.fault.lost() && rest.has(error.node) => {
+                    silent = silent.with(error.node);
+                }
+                catalog => break catalog?,
+            }
+        };
         let lost: Result<(), RecoveryError> = self.configuration()?.change(|membership| {
             // Others may be losing the rest.
             let lost =
