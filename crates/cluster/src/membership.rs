@@ -227,6 +227,21 @@ impl Membership {
 
     /// The client has gone, in good order: it has no transaction under way and its slot is given back.
     pub fn leave(&mut self, client: u32) -> Result<(), Fenced> {
+        self.resign(client)?;
+        self.members.remove(&client);
+        Ok(())
+    }
+
+    /// The client runs nothing any more, and cannot end what it had under way: whoever is alive is to recover it.
+    pub fn give_up(&mut self, client: u32) -> Result<(), Fenced> {
+        self.resign(client)?;
+        let member = self.alive(client)?;
+        (member.standing, member.has_stopped) = (Standing::Suspected { by: 0 }, true);
+        Ok(())
+    }
+
+    /// The client leaves to others what it was to do for the cluster.
+    fn resign(&mut self, client: u32) -> Result<(), Fenced> {
         self.alive(client)?;
         self.hand_back(client);
         for member in self.members.values_mut().filter(|member| member.standing == (Standing::Suspected { by: client }))
@@ -236,7 +251,6 @@ impl Membership {
         if let Some(change) = self.change.as_mut().filter(|change| change.conductor == client) {
             change.conductor = 0;
         }
-        self.members.remove(&client);
         self.generation += 1;
         Ok(())
     }
@@ -735,6 +749,16 @@ mod tests {
         assert_eq!(all.claim(9, &[6]), Ok(()));
         assert_eq!(all.claim(1, &[5, 6]), Err(OtherCache(9)), "nor does the old one come back");
         assert_eq!(all.claim(1, &[5]), Ok(()));
+    }
+
+    #[test]
+    fn who_gives_up_is_recovered_by_others_with_all_that_it_had_to_do() {
+        let mut all = alive(&[1, 2, 3]);
+        all.suspect(1, 2).unwrap();
+        all.give_up(2).unwrap();
+        assert_eq!((all.renew(2), all.give_up(2)), (Err(Fenced(2)), Err(Fenced(2))));
+        all.adopt(3);
+        assert_eq!(all.charges(3).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub enum Error {
     Aborted(Abort),
     /// It may or may not have committed: the answer was lost. Never retried.
     Unknown(TransactionId),
-    /// A memory node that it needs is down, and no epoch without it has begun in time. It has not committed. A worker does
-    /// not connect again to a node that it alone has lost: make a new one.
+    /// A memory node that it needs is out of reach, and no epoch without it has begun in time; or there is nobody who would
+    /// begin one, and then a worker does not connect again to a node that it has lost: make a new one. It has not committed.
     Unavailable(FabricError),
     /// This client was taken for dead, and what it had begun was ended by another. The transaction has not committed. The
     /// worker is of no use any more: make a new one, which is a new client.

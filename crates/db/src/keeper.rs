@@ -45,6 +45,8 @@ const PAUSES: Nanos = 16;
 /// Somebody who looks after the memory nodes finds one that is lost, and the next epoch begins, within so many leases; if
 /// not, transactions fail that need it.
 const LEASES_BEFORE_EPOCH: Nanos = 16;
+/// So many, and it connects again to one that others do not lose.
+const LEASES_BEFORE_GIVING_UP: Nanos = 4;
 /// However short leases are, finding that out and deciding what was under way takes a while.
 const EPOCH_NS: Nanos = 100_000_000;
 /// Recovery that fails is tried again at the next look, then after twice that time, and so on, up to so many leases: a
@@ -114,6 +116,8 @@ pub(crate) struct Keeper {
     renewed: Cell<Nanos>,
     /// There is somebody to sweep.
     repaired: Cell<bool>,
+    /// This incarnation has lost a memory node that others still reach, and makes room for another one.
+    given_up: Cell<bool>,
 }
 
 /// Recovery has failed, for now.
@@ -160,6 +164,7 @@ impl Keeper {
             swept: RefCell::default(),
             renewed: Cell::default(),
             repaired: Cell::default(),
+            given_up: Cell::default(),
         }
     }
 
@@ -188,10 +193,22 @@ impl Keeper {
 
     /// Whether this client was taken for dead.
     pub(crate) fn is_over(&self) -> bool {
-        self.held.is_over()
+        self.held.is_over() && !self.given_up.get()
     }
 
-    /// Whether the epoch of this incarnation ends, or has ended, and another one may come.
+    /// Has this incarnation end: it has lost a memory node for so long that the cluster would go on without that, if others
+    /// had lost it too.
+    pub(crate) fn give_up(&self) {
+        if !self.held.is_over() && !self.given_up.replace(true) {
+            tracing::warn!(
+                client = self.client,
+                "a memory node is out of reach of this client alone: it connects again"
+            );
+            self.held.end();
+        }
+    }
+
+    /// Whether this incarnation has ended, with its epoch or by itself, and another one may come.
     pub(crate) fn outlived(&self) -> bool {
         self.held.is_over() && self.may_outlive()
     }
@@ -199,7 +216,8 @@ impl Keeper {
     /// The same before it is known here. Also as long as somebody looks after the memory nodes.
     pub(crate) fn may_outlive(&self) -> bool {
         let ends = |membership: &Membership| {
-            membership.is_changing()
+            self.given_up.get()
+                || membership.is_changing()
                 || membership.epoch() > self.epoch
                 || membership.has_controller() && !self.held.is_over()
         };
@@ -211,9 +229,17 @@ impl Keeper {
         self.lease.map(|lease| lease.saturating_mul(LEASES_BEFORE_EPOCH).max(EPOCH_NS))
     }
 
-    /// Says that nothing runs here any more, and waits until the next epoch has begun.
+    /// How long to wait for it, before this client takes itself for the only one that has lost a memory node.
+    pub(crate) fn patience_with_itself(&self) -> Option<Nanos> {
+        self.patience().map(|patience| patience / LEASES_BEFORE_EPOCH * LEASES_BEFORE_GIVING_UP)
+    }
+
+    /// Says that nothing runs here any more, and waits until the next epoch has begun, unless it has given up itself.
     pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
         let client = self.client;
+        if self.given_up.get() {
+            return self.note(self.change(move |membership| membership.give_up(client)).await);
+        }
         if let Err(error) = self.change(move |membership| membership.stopped(client)).await {
             tracing::warn!(%error, "the configuration could not be told that a client has stopped");
         }

@@ -416,16 +416,20 @@ impl Session {
         }
     }
 
-    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has begun, if one is to begin:
-    /// the transaction, which has not committed, is tried again then.
+    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has begun, if one is to begin,
+    /// or until this client has connected again: the transaction, which has not committed, is tried again then.
     #[cold]
     async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
         let (lane, Some(keeper)) = (self.inner.lane(), &self.life.keeper) else { return false };
-        let Some(patience) = keeper.patience() else { return false };
-        let give_up = (lane.now().saturating_add(patience)).min(deadline.unwrap_or(Nanos::MAX));
+        let (Some(patience), Some(alone)) = (keeper.patience(), keeper.patience_with_itself()) else { return false };
+        let began = lane.now();
+        let give_up = began.saturating_add(patience).min(deadline.unwrap_or(Nanos::MAX));
         while self.client.lives(&self.life) {
             if lane.now() >= give_up || !keeper.may_outlive() {
                 return false;
+            }
+            if lane.now() >= began.saturating_add(alone) {
+                keeper.give_up();
             }
             lane.sleep(EPOCH_PAUSE_NS).await;
         }

@@ -38,7 +38,9 @@
 //! 5. **Buffers** move to the transport when a round is posted and come back when it has completed: a dropped future
 //!    cannot free what the NIC still uses.
 //! 6. **Failure.** A round to a node that is down, or that revoked this client, fails with an error that names the node;
-//!    it never hangs. Its verbs may or may not have run: callers treat an error like a dropped future.
+//!    it never hangs. Its verbs may or may not have run: callers treat an error like a dropped future. An endpoint that has
+//!    lost a node has lost it for good, also if that can be reached again by others: what it posts later never passes what
+//!    was lost.
 //! 7. **Revocation.** [`Fabric::revoke`] returns only when no verb of that client can take effect any more.
 //! 8. **Calls** ([`Round::call`]) are served by the memory node's CPU, each at most once, one endpoint's calls to one node
 //!    in the order posted. They are ordered with no verb: await what must precede. A handler that serves a call runs

@@ -95,6 +95,26 @@ fn a_node_that_is_down_is_unreachable_and_so_is_its_next_life_to_its_old_clients
     assert_eq!(lines(&sim), [0; LINES]);
 }
 
+/// A NIC sends again for a millisecond.
+#[test]
+fn a_connection_survives_a_short_partition_and_no_long_one() {
+    for (microseconds, survives) in [(500, true), (3_000, false)] {
+        let sim = Sim::new(&[vec![4096]], &volatile(1)).expect("a test's memory");
+        let kind = FaultKind::Partition(microseconds * 1_000);
+        sim.plan(Planned { probe: "here", nth: 1, after: 0, kind, holding: false });
+        block_on(&sim, ClientId(1), async |lane| {
+            lane.probe("here");
+            lane.sleep(10).await;
+            assert_eq!(write(lane, 1, false).await.is_ok(), survives);
+            lane.sleep(10_000_000).await;
+            assert_eq!(read(lane).await.is_ok(), survives, "what comes later passes what was lost");
+        })
+        .expect("a client");
+        assert_eq!(sim.injected().len(), 1);
+        assert_eq!(lines(&sim), [u64::from(survives); LINES]);
+    }
+}
+
 #[test]
 fn volatile_memory_is_empty_after_a_restart() {
     assert_eq!(after_a_crash(&volatile(1), true), [0; LINES]);

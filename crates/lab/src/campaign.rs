@@ -114,11 +114,13 @@ fn after(random: &mut Prng) -> Nanos {
 fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
     Some(match name {
         "isolate" => {
-            // So long that controllers take the node for dead. Any of the clients may know better.
+            // So long that controllers take the node for dead, and clients lose it: any of them, or they alone.
             let all = |places: usize| 1u64.checked_shl(places as u32).map_or(u64::MAX, |end| end - 1);
             let clients = all(case.places());
             let controllers = all(case.places() + CONTROLLERS) & !clients;
-            FaultKind::Isolate(2_000_000 + random.below(6_000_000), controllers | clients & random.next_u64())
+            let some = clients & random.next_u64();
+            let (time, of_clients) = (2_000_000 + random.below(6_000_000), random.below(4) == 0);
+            FaultKind::Isolate(time, if of_clients { some } else { some | controllers })
         }
         "crash" => FaultKind::Crash,
         "pause" => FaultKind::Pause(10_000 + random.below(500_000)),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use remora::floors::memory::node;
 use remora::floors::txn::mutant::Mutant;
-use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Table, TableOptions, WorkerOptions};
-use remora_fabric::sim::{Driven, Ended, Profile, Sim, SimOptions};
-use remora_fabric::{ClientId, Fabric, NodeId};
+use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Standing, Table, TableOptions, WorkerOptions};
+use remora_fabric::sim::{Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
+use remora_fabric::{ClientId, Fabric, NodeId, probes};
 use remora_lab::campaign::{Case, Load, mutation_score, run};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -300,6 +300,71 @@ fn a_begun_transaction_ends_with_its_epoch() {
         drop((run, watching));
         sim.instant(true);
         assert!(done.get() && !cluster.live_nodes().has(shape.lost));
+    }
+}
+
+/// The network between one client and a memory node is cut, and nobody else misses that node. What the client had under way is
+/// left to others; it goes on as a new one, in the same epoch.
+#[test]
+fn a_client_that_alone_has_lost_a_node_connects_again() {
+    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
+        let shape = Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(0), comes_back: false };
+        let (cluster, sim, accounts) = cluster(protocol, shape, 7);
+        let mut workers: Vec<_> = (0..2)
+            .map(|client| {
+                sim.place(client);
+                cluster.worker(WorkerOptions { coroutines: 2, ..WorkerOptions::default() }).expect("a worker")
+            })
+            .collect();
+        sim.place(2);
+        let mut controller = cluster.controller().expect("a controller");
+        let kind = FaultKind::Isolate(END_AT / 4, 0b01);
+        sim.plan(Planned { probe: probes::LOCKS, nth: 40, after: 0, kind, holding: true });
+        sim.instant(false);
+        let began = sim.now();
+        let over = || sim.now() - began > 2 * END_AT;
+        let late = [Cell::new(0), Cell::new(0)];
+        let bodies: Vec<_> = (0..2)
+            .map(|client| {
+                let (sim, accounts, late) = (&sim, &accounts, &late[client]);
+                async move |_: usize, session: &mut Session| {
+                    while sim.now() - began <= 2 * END_AT {
+                        let (from, to) = (session.lane().random() % ROWS, session.lane().random() % ROWS);
+                        match transfer(session, accounts, from, (to + u64::from(from == to)) % ROWS).await {
+                            Ok(()) if sim.now() - began > END_AT * 3 / 2 => late.set(late.get() + 1),
+                            Ok(()) | Err(Error::Aborted(_) | Error::Unknown(_)) => {}
+                            Err(error) => panic!("{protocol:?}: client {client}: {error}"),
+                        }
+                        session.lane().yield_now().await;
+                    }
+                }
+            })
+            .collect();
+        let before: Vec<Vec<u32>> = workers.iter().map(|worker| worker.incarnations().collect()).collect();
+        let ids = before.iter().map(|clients| clients.iter().copied().map(ClientId).collect::<Vec<_>>());
+        let mut runs: Vec<_> = workers.iter_mut().zip(&bodies).map(|(worker, body)| worker.start(body)).collect();
+        let id = ClientId(controller.incarnation());
+        let mut watching = controller.start(over);
+        let mut driven: Vec<Driven<'_>> =
+            runs.iter_mut().zip(ids).map(|(run, clients)| Driven { clients, run }).collect();
+        driven.push(Driven { clients: vec![id], run: &mut watching });
+        assert_eq!(sim.run(&mut driven, Some(began + 8 * END_AT)), Ended::Finished);
+        drop(driven);
+        drop((runs, watching));
+        sim.instant(true);
+        assert_eq!(sim.injected().len(), 1, "{protocol:?}");
+        assert!(late.iter().all(|late| late.get() > 100), "{protocol:?}: {late:?}");
+        let configuration = cluster.configuration().expect("a configuration");
+        let looked = configuration.look(|membership| (membership.epoch(), membership.standing(before[0][0])));
+        assert_eq!(looked.expect("a configuration"), (1, Some(Standing::Forgotten)), "{protocol:?}");
+        for worker in &mut workers {
+            assert!(worker.drain().expect("a worker that goes on"));
+        }
+        sim.settle_services();
+        let inspection = cluster.inspect(&accounts, |_| ()).expect("what is left");
+        assert_eq!((inspection.records, inspection.torn, inspection.differing_lines), (ROWS, 0, 0), "{inspection:?}");
+        let sum = workers[0].block_on(async |session| total(session, &accounts).await).expect("all rows");
+        assert_eq!(sum, ROWS as i64 * MONEY, "{protocol:?}");
     }
 }
 

@@ -45,6 +45,8 @@ const PARTS_MAX: u64 = 4;
 const WORD_PARTS_MAX: u64 = 2;
 /// How long an RC connection sends again before it gives a node up.
 pub(super) const RETRY: Picos = 1_000_000 * NS;
+/// The life of a node that a connection has lost.
+const BROKEN: u32 = u32::MAX;
 /// How much longer than usual a stretched access to memory takes, at most.
 const STRETCH: u64 = 30;
 /// Naps of a memory node's services.
@@ -919,6 +921,8 @@ impl World {
         if let Some(until) = self.faults.cut_off(self.connections[connection].machine, number, self.now) {
             let give_up = self.now + RETRY;
             if until > give_up {
+                // As a queue pair whose retries are exhausted: nothing passes over it any more.
+                self.connections[connection].lives[number] = BROKEN;
                 return self.fail_group(flight, index, group, FabricError { node, fault: Fault::Unreachable }, give_up);
             }
             self.flights[index as usize] = Some(flight);
