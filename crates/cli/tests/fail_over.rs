@@ -1,6 +1,8 @@
 //! Memory nodes that are killed under clients and controllers that are processes of their own.
 
 mod support;
+#[path = "../../cluster/tests/etcd_support/wire.rs"]
+mod wire;
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{Node, Process, listen, remora, scratch, words};
+use wire::Wire;
 
 /// Files of one test, none of them there yet.
 fn fresh(name: &str) -> PathBuf {
@@ -254,4 +257,45 @@ fn a_controller_may_come_after_a_node_has_died() {
     works("after-all", "--check");
     third.signal(Signal::TERM);
     assert_eq!(third.wait().code, Some(0), "a controller that is told to stop");
+}
+
+/// The network between a client and a memory node is cut, and mended; a controller reaches the node all the time.
+#[test]
+fn a_client_that_alone_has_lost_a_node_goes_on() {
+    let (nodes, connect) = listen("alone-node", 3);
+    let configuration = fresh("alone-configuration");
+    let meet = |connect: &str| format!("--connect {connect} --configuration {}", configuration.display());
+    let mut controller =
+        Process::start("alone-controller", &words(&format!("controller {} --lease-ms 500", meet(&connect))));
+    controller.wait_until("ready", |process| process.output().ends_with('\n'));
+    let wire = Wire::to(nodes[1].address().to_owned());
+    let history = fresh("alone.jsonl");
+    let bank = format!(
+        "bench smallbank {} --threads 1 --coroutines 4 --rate 2000 --lease-ms 500 --ledger --report - --history-durable \
+         --accounts 200 --seconds 600 --history {}",
+        meet(&connect.replace(nodes[1].address(), &wire.address())),
+        history.display()
+    );
+    let mut client = Process::start("alone-client", &words(&bank));
+    client.wait_until("commits", |_| committed_so_far(&history) > 500);
+    wire.cut();
+    // Longer than it waits for others to miss the node.
+    std::thread::sleep(Duration::from_secs(4));
+    wire.mend();
+    let before = committed_so_far(&history);
+    client.wait_until("commits again", |_| committed_so_far(&history) > before + 500);
+    client.signal(Signal::TERM);
+    let ended = client.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.errors);
+    let report: Value = serde_json::from_str(&ended.output).expect("a report");
+    assert_eq!(report["fenced"], 0, "{report:#}");
+    for invariant in report["invariants"].as_array().expect("invariants") {
+        assert_eq!(invariant["holds"], true, "{invariant}");
+    }
+    let checked = remora("alone-check", &["check", history.to_str().unwrap()]);
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+    let holds_three = copies("alone-status", &connect).is_some_and(|all| all.iter().all(|copies| *copies == 3));
+    assert!(holds_three, "nobody has lost the node");
+    controller.signal(Signal::TERM);
+    assert_eq!(controller.wait().code, Some(0), "a controller that is told to stop");
 }

@@ -314,7 +314,8 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
         if configuration.look(Membership::is_deserted)? {
             let there = (0..named.count() as u16).map(NodeId).filter(|node| !found.missing.contains_key(node));
             let there = there.fold(NodeSet::default(), NodeSet::with);
-            catch_up(&*remote.fabric(), configuration, there).map_err(|error| blame(&nodes, error))?;
+            let silent = found.missing.values().find(|error| !matches!(error, MemoryError::LostMemory(_)));
+            catch_up(&*remote.fabric(), configuration, there, silent).map_err(|error| blame(&nodes, error))?;
         }
         let lost = configuration.look(Membership::lost)?;
         found.missing.retain(|number, _| !lost.has(*number));
@@ -323,8 +324,13 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
 }
 
 /// Has a configuration that is new, because what the cluster had before was lost, go on in the memory nodes' epoch: without
-/// those that have not come to it.
-fn catch_up(fabric: &dyn Fabric, configuration: &Arc<dyn Configuration>, nodes: NodeSet) -> Result<(), MemoryError> {
+/// those that have not come to it. Fails if one is `silent`: it may know of an epoch that these have missed.
+fn catch_up(
+    fabric: &dyn Fabric,
+    configuration: &Arc<dyn Configuration>,
+    nodes: NodeSet,
+    silent: Option<&MemoryError>,
+) -> Result<(), MemoryError> {
     let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
     let known = configuration.look(Membership::epoch).map_err(failed)?;
     NodeSet::first(fabric.nodes()).without(nodes).iter().for_each(|node| fabric.abandon(node));
@@ -339,6 +345,11 @@ fn catch_up(fabric: &dyn Fabric, configuration: &Arc<dyn Configuration>, nodes: 
         Ok::<_, MemoryError>((newest, behind))
     })??;
     if newest.epoch > known {
+        if let Some(error) = silent {
+            return Err(MemoryError::Configuration(format!(
+                "it is new, and one that may know more is silent: {error}"
+            )));
+        }
         metadata::without(&newest, behind, newest.epoch)?;
         tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
         configuration.change(|membership| membership.catch_up(newest.epoch, behind)).map_err(failed)?;

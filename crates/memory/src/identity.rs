@@ -75,13 +75,14 @@ impl GivenUp {
         Some(GivenUp { cluster, since })
     }
 
-    /// Whether it is true of the node with this memory, by its own CPU: it has something, of this cluster, and of an epoch
-    /// before that. One that was taken in again since knows a later one.
+    /// Whether it is true of the node with this memory, by its own CPU: it has something, of this cluster, and of no later
+    /// epoch, as one has that was taken in again since. Of this epoch it was told if it was lost while that was about to
+    /// begin.
     #[must_use]
     pub fn is_of(&self, region: &[AtomicU64]) -> bool {
         let Some(own) = local(region).filter(|own| own.cluster == self.cluster) else { return false };
         let known = metadata::read_local(own.number, region);
-        known.is_ok_and(|known| known.generation > 0 && known.epoch < self.since)
+        known.is_ok_and(|known| known.generation > 0 && known.epoch <= self.since)
     }
 }
 
