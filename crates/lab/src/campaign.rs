@@ -585,6 +585,9 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         match worker.drain() {
             Ok(drained) => settled &= drained || fenced.get(),
             Err(Error::Fenced) => fenced.set(true),
+            // It alone has lost a node, without having needed that since, and no controller is left for whom it would come
+            // back.
+            Err(Error::Unavailable(_)) if case.has("isolate") => fenced.set(true),
             Err(error) => return Err(format!("draining failed: {error}")),
         }
     }
