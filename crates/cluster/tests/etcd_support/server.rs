@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::iter;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -117,8 +118,14 @@ impl Drop for Server {
     }
 }
 
+/// One that no other server of these tests has had, and below those that kernels choose: nobody answers in place of a server
+/// that has been killed.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Processes that run at the same time begin apart.
+    let first = std::process::id() as u16;
+    let ports = || 10_000 + first.wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+    iter::repeat_with(ports).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 fn run(folder: &Path, name: &str, client: u16, peers: u16, cluster: &str, scheme: &str, arguments: &[String]) -> Child {
