@@ -77,7 +77,7 @@ impl Bench {
         };
         self.nodes = Some(nodes.clone());
         let mut cluster = self.connect(&nodes, self.run.protocol())?;
-        self.nodes = cluster.nodes().cloned();
+        self.nodes = cluster.nodes();
         let discipline = cluster.catalog().tables.first().map(|table| table.spec.discipline);
         if let Some(discipline) = discipline.filter(|found| self.run.check && !self.run.protocol().accepts(*found)) {
             // No transactions are to be run, so any protocol will do that may touch the tables.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use remora::floors::fabric::NodeSet;
+use remora::floors::memory::Replica;
 use remora::{Cluster, NodeId};
 
 use crate::connected::stop_on_signals;
@@ -33,22 +34,30 @@ pub(crate) struct DrainOptions {
 }
 
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Who says so would wait for ever.
+pub(crate) const LOOKED_AFTER: &str = "nobody looks after the memory nodes: start remora controller";
 
 pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
     let cluster = options.meet.connect()?;
     let named = |node: &NodeId| cluster.nodes().and_then(|nodes| nodes.name(*node)).as_ref() == Some(&options.node);
     let node = (0..cluster.memory_nodes()).map(NodeId).find(named);
-    let node = node.ok_or_else(|| Failure::new(&options.node, "is none of the memory nodes that --connect names"))?;
+    let node = node.ok_or_else(|| {
+        Failure::new(&options.node, "is none of the memory nodes that --connect names, or that were added")
+    })?;
     let configuration = cluster.configuration().ok_or_else(|| Failure::new("--configuration", "is needed"))?;
     let failure = |error: remora::ConfigurationError| Failure::new("--configuration", error);
     if !configuration.look(|membership| membership.has_controller()).map_err(failure)? {
-        return Err(Failure::new(&options.node, "nobody looks after the memory nodes: start remora controller"));
+        return Err(Failure::new(&options.node, LOOKED_AFTER));
     }
     let wanted = NodeSet::default().with(node);
     let leaving = configuration.look(|membership| membership.leaving()).map_err(failure)?;
     let rest = cluster.live_nodes().without(leaving).without(wanted).count();
+    if rest == 0 {
+        return Err(Failure::new(&options.node, "is the last memory node"));
+    }
     let catalog = cluster.catalog();
     if let Some(table) =
         catalog.tables.iter().find(|table| u16::from(table.spec.replicas) > rest && !options.fewer_copies)
@@ -65,7 +74,7 @@ pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
         if stop.load(Ordering::Relaxed) {
             return Err(Failure::new(&options.node, "its shards go elsewhere still: the cluster sees to it"));
         }
-        let left = shards_at(&cluster, node);
+        let left = shards_at(&cluster, node).len();
         if left != said {
             output::show(&format!("{left} shards are left at {}\n", options.node));
             said = left;
@@ -76,10 +85,11 @@ pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     Ok(Verdict::Sound)
 }
 
-fn shards_at(cluster: &Cluster, node: NodeId) -> usize {
+/// Replicas at a node; none just while an epoch begins.
+pub(crate) fn shards_at(cluster: &Cluster, node: NodeId) -> Vec<Replica> {
     if cluster.refresh().is_err() {
-        return 0; // just while an epoch begins
+        return Vec::new();
     }
     let shards = cluster.catalog().shards;
-    shards.iter().filter(|shard| shard.replicas.iter().any(|replica| replica.node == node)).count()
+    shards.into_iter().flat_map(|shard| shard.replicas).filter(|replica| replica.node == node).collect()
 }

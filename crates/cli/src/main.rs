@@ -4,6 +4,7 @@
 //! to work with. Whatever is wrong is said in one line on standard error.
 #![forbid(unsafe_code)]
 
+mod add;
 mod bench;
 mod campaign;
 mod check;
@@ -55,6 +56,8 @@ enum Command {
     Memnode(memnode::MemnodeOptions),
     /// Looks after memory nodes, until it is stopped: when one dies, the cluster goes on without it.
     Controller(controller::ControllerOptions),
+    /// Adds a memory node to a cluster that runs, and has its share of the others' shards move there.
+    Add(add::AddOptions),
     /// Has what a memory node holds go elsewhere, so that it can be stopped.
     Drain(drain::DrainOptions),
     /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing left.
@@ -144,6 +147,7 @@ fn main() -> ExitCode {
         Command::Bench { workload: Workload::Micro(options) } => micro::micro(&options),
         Command::Memnode(options) => memnode::memnode(&options),
         Command::Controller(options) => controller::controller(&options),
+        Command::Add(options) => add::add(&options),
         Command::Drain(options) => drain::drain(&options),
         Command::Drill(options) => drill::drill(&options),
         Command::Keygen(options) => keygen::keygen(&options),

@@ -60,6 +60,8 @@ struct State {
     number: Option<u16>,
     bytes: u64,
     allocated: u64,
+    /// Shards that it has a replica of, or is being given one.
+    shards: usize,
     /// Workers of clients, and what clients keep for themselves; also of such that were killed.
     clients: usize,
     #[serde(flatten)]
@@ -111,8 +113,12 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
             Err(error) => Node { address, error: Some(error), state: None },
         }
     });
-    let nodes = nodes.collect();
+    let mut nodes: Vec<Node> = nodes.collect();
     let catalog = catalog.unwrap_or_default();
+    for state in nodes.iter_mut().filter_map(|node| node.state.as_mut()) {
+        let replicas = catalog.shards.iter().flat_map(|shard| &shard.replicas);
+        state.shards = replicas.filter(|replica| Some(replica.node.0) == state.number).count();
+    }
     let tables = (0..).map(TableId).zip(&catalog.tables).map(|(id, table)| {
         let spec = table.spec.clone();
         let shards_of = || catalog.shards.iter().filter(|shard| shard.table == id);
@@ -160,7 +166,8 @@ fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<(State, Metadata), St
         let clients = connected(lane, HERE).await?.len();
         let metadata = metadata::read(lane, HERE).await?;
         let (bytes, allocated) = (superblock.bytes, superblock.allocated);
-        Ok::<_, MemoryError>((State { number, bytes, allocated, clients, server: server.map(Server::from) }, metadata))
+        let (shards, server) = (0, server.map(Server::from));
+        Ok::<_, MemoryError>((State { number, bytes, allocated, shards, clients, server }, metadata))
     });
     let fault = |error: FabricError| error.fault.to_string();
     held.map_err(fault)?.map_err(|error| match error {
@@ -190,7 +197,8 @@ fn table(status: &Status) -> String {
 
 fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0).max(16) + 2;
-    write!(text, "{:<width$}{:>6}{:>12}{:>12}{:>9}", "memory node", "number", "size", "allocated", "clients")?;
+    write!(text, "{:<width$}{:>6}{:>12}{:>12}", "memory node", "number", "size", "allocated")?;
+    write!(text, "{:>8}{:>9}", "shards", "clients")?;
     writeln!(text, "{:>12}{:>13}{:>13}{:>16}", "up", "connections", "frames", "CPU s")?;
     for node in &status.nodes {
         write!(text, "{:<width$}", node.address)?;
@@ -200,7 +208,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
         };
         let number = state.number.map_or_else(|| "-".to_owned(), |number| number.to_string());
         let (size, allocated) = (value::show_bytes(state.bytes), value::show_bytes(state.allocated));
-        write!(text, "{number:>6}{size:>12}{allocated:>12}{:>9}", state.clients)?;
+        write!(text, "{number:>6}{size:>12}{allocated:>12}{:>8}{:>9}", state.shards, state.clients)?;
         if let Some(server) = &state.server {
             let up = show_time(Duration::from_secs_f64(server.up_seconds));
             let (connections, frames) = (server.connections, output::grouped(server.frames));

@@ -176,6 +176,108 @@ fn ford_gets_its_copies_back() {
     copies_are_restored("ford");
 }
 
+/// A fourth memory node is added to three while a client runs, which goes on; then one of the three dies, another is drained,
+/// and clients come that name only those that founded the cluster.
+#[test]
+fn a_memory_node_is_added() {
+    let (mut nodes, connect) = listen("added-node", 3);
+    let configuration = fresh("added-configuration");
+    let meet = format!("--connect {connect} --configuration {}", configuration.display());
+    let mut controllers = ["first", "second"].map(|which| {
+        let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500");
+        let mut controller = Process::start(&format!("added-{which}"), &words(&controller));
+        controller.wait_until("ready", |process| process.output().ends_with('\n'));
+        controller
+    });
+    let history = fresh("added.jsonl");
+    let bank = format!("bench smallbank {meet} --threads 1 --coroutines 4 --lease-ms 500 --ledger --report -");
+    let runs =
+        format!("{bank} --rate 2000 --history-durable --accounts 200 --seconds 600 --history {}", history.display());
+    let mut client = Process::start("added-client", &words(&runs));
+    client.wait_until("commits", |_| committed_so_far(&history) > 500);
+    let goes_on = |client: &mut Process, what: &str| {
+        let before = committed_so_far(&history);
+        client.wait_until(what, |_| committed_so_far(&history) > before + 300);
+    };
+    let add = |address: &str| remora("added-add", &words(&format!("add {meet} {address}")));
+    let shards = |connect: &str| -> Vec<u64> {
+        let status = remora("added-status", &["status", "--connect", connect, "--report", "-"]);
+        let status: Value = serde_json::from_str(&status.output).unwrap_or_default();
+        status["nodes"].as_array().unwrap().iter().map(|node| node["shards"].as_u64().unwrap_or(0)).collect()
+    };
+
+    let nobody = add("127.0.0.1:1");
+    assert!(nobody.code == Some(2) && nobody.errors.contains("127.0.0.1:1"), "{}", nobody.errors);
+    let fourth = Node::listen("added-fourth", "");
+    let all = format!("{connect},{}", fourth.address());
+    let early = remora("added-early", &words(&format!("{bank} --transactions 10").replace(&connect, &all)));
+    assert!(early.code == Some(2) && early.errors.contains("founded with 3"), "{}", early.errors);
+    let added = add(fourth.address());
+    assert_eq!(added.code, Some(0), "{}", added.errors);
+    let before = shards(&all);
+    // They are of different sizes, and it is these that are spread evenly.
+    assert!(before.iter().min().unwrap() * 2 > *before.iter().max().unwrap(), "{before:?}");
+    assert_eq!(before.iter().sum::<u64>() % 3, 0, "three copies: {before:?}");
+    goes_on(&mut client, "with four nodes");
+    let again = add(fourth.address());
+    assert_eq!(again.code, Some(0), "it is there already: {}", again.errors);
+    let other = Node::listen("added-other", "");
+    let of_others =
+        remora("added-others", &words(&format!("bench smallbank --connect {} --transactions 10", other.address())));
+    assert_eq!(of_others.code, Some(0), "{}", of_others.errors);
+    let refused = add(other.address());
+    assert!(refused.code == Some(2) && refused.errors.contains("has something"), "{}", refused.errors);
+
+    // Whoever knows of it by the configuration alone.
+    let founder = nodes[0].address().to_owned();
+    nodes[0].process.kill();
+    controllers[0].kill();
+    goes_on(&mut client, "without a founder");
+    let mut checking = vec![history.clone()];
+    let naming = |who: &str| bank.replace(&format!("--connect {connect}"), &format!("--connect {who}"));
+    for (name, who) in [("founders", &connect), ("all", &all)] {
+        checking.push(fresh(&format!("added-{name}.jsonl")));
+        let runs = format!("{} --transactions 300 --history {}", naming(who), checking.last().unwrap().display());
+        let works = remora(&format!("added-{name}"), &words(&runs));
+        assert_eq!(works.code, Some(0), "{}", works.errors);
+    }
+    goes_on(&mut client, "beside others");
+    let restored = || copies("added-status", &all).is_some_and(|all| all.iter().all(|copies| *copies == 3));
+    client.wait_until("three copies again", |_| restored());
+    let drained = remora("added-drain", &words(&format!("drain --fewer-copies {meet} {}", nodes[1].address())));
+    assert_eq!(drained.code, Some(0), "{}", drained.errors);
+    nodes[1].process.kill();
+    goes_on(&mut client, "with one founder and the one that was added");
+    client.signal(Signal::TERM);
+    let ended = client.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.errors);
+    let report: Value = serde_json::from_str(&ended.output).expect("a report");
+    for invariant in report["invariants"].as_array().expect("invariants") {
+        assert_eq!(invariant["holds"], true, "{invariant}");
+    }
+    let checking: Vec<&str> =
+        std::iter::once("check").chain(checking.iter().filter_map(|path| path.to_str())).collect();
+    let checked = remora("added-check", &checking);
+    assert_eq!(checked.code, Some(0), "{} {}", checked.output, checked.errors);
+
+    // What said where it is is lost, with everybody who knew.
+    controllers[1].kill();
+    fs::remove_file(&configuration).expect("a file");
+    let drained = nodes[1].address().to_owned();
+    for (node, address) in nodes.iter_mut().zip([founder, drained]) {
+        *node = Node::start("added-back", &format!("--listen {address} --size 64MiB"));
+    }
+    let left = |who: &str| remora("added-left", &words(&format!("{} --check", naming(who))));
+    let refused = left(&connect);
+    assert!(refused.code == Some(2) && refused.errors.contains("node 3 was added"), "{}", refused.errors);
+    let controller = format!("controller {meet} --lease-ms 500").replace(&connect, &all);
+    let mut third = Process::start("added-third", &words(&controller));
+    third.wait_until("ready", |process| process.output().ends_with('\n'));
+    third.wait_until("three copies once more", |_| restored());
+    let left = left(&connect);
+    assert_eq!(left.code, Some(0), "{}", left.errors);
+}
+
 /// Whoever starts everything at once after a power failure: a memory node is gone, or has nothing any more, and nobody was
 /// there to see it.
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Nanos, NodeId, NodeSet};
 use remora_memory::ShardId;
 use remora_txn::recovery::Verdicts;
@@ -91,6 +92,8 @@ pub struct Conducting {
     pub admitted: NodeSet,
     /// Nodes that are to have nothing any more.
     pub leaving: NodeSet,
+    /// Nodes that are to have their share.
+    pub filling: NodeSet,
     /// Joining replicas that have everything.
     pub copied: Vec<(ShardId, NodeId)>,
     /// Every client that may have had anything under way.
@@ -112,6 +115,12 @@ pub struct Membership {
     given_up: BTreeMap<u16, u64>,
     /// Nodes whose shards are to go elsewhere.
     leaving: u64,
+    /// Nodes that others' shards are to go to.
+    #[serde(default)]
+    filling: u64,
+    /// Nodes that the cluster was not founded with, and where they are.
+    #[serde(default)]
+    added: BTreeMap<u16, String>,
     /// Shards and nodes of joining replicas that have everything.
     copied: Vec<(u16, u16)>,
     change: Option<Change>,
@@ -132,6 +141,8 @@ impl Default for Membership {
             lost: 0,
             given_up: BTreeMap::new(),
             leaving: 0,
+            filling: 0,
+            added: BTreeMap::new(),
             copied: Vec::new(),
             change: None,
             members: BTreeMap::new(),
@@ -300,10 +311,11 @@ impl Membership {
         self.change.is_none() && !self.members.values().any(|member| member.standing == Standing::Alive)
     }
 
-    /// Memory nodes are in a later epoch than this, and these have not come to it: what knew that has been lost, and this is
-    /// new in its place. Does nothing if anybody goes by it already.
-    pub fn catch_up(&mut self, epoch: u64, lost: NodeSet) {
+    /// Memory nodes are in a later epoch than this, these have not come to it, and those have been added: what knew that has
+    /// been lost, and this is new in its place. Does nothing if anybody goes by it already.
+    pub fn catch_up(&mut self, epoch: u64, lost: NodeSet, added: &BTreeMap<u16, String>) {
         if self.is_deserted() && self.epoch < epoch {
+            self.added.clone_from(added);
             (self.epoch, self.lost) = (epoch, lost.to_bits());
             self.given_up = lost.iter().map(|node| (node.0, epoch)).collect();
             self.copied.clear();
@@ -363,6 +375,40 @@ impl Membership {
     /// Shards of these nodes are to go elsewhere, and the cluster is to go on without the nodes when they have none.
     pub fn drain(&mut self, nodes: NodeSet) {
         self.leaving |= nodes.without(self.lost()).to_bits();
+        self.filling &= !nodes.to_bits();
+    }
+
+    /// Nodes are to have as much as the others: shards go there, also when they come back with nothing. Not those whose
+    /// shards are just going elsewhere.
+    pub fn fill(&mut self, nodes: NodeSet) {
+        self.filling |= nodes.without(self.leaving()).to_bits();
+    }
+
+    /// Nodes that others' shards are to go to.
+    #[must_use]
+    pub fn filling(&self) -> NodeSet {
+        NodeSet::from_bits(self.filling)
+    }
+
+    /// The cluster, which was founded with so many nodes, has one more, which has nothing yet and is taken in when it
+    /// answers. Its number, also if it was added before; `None` if there are as many as there can be.
+    pub fn add(&mut self, founders: u16, place: &str) -> Option<NodeId> {
+        let known = self.added.iter().find(|(_, known)| *known == place);
+        let number = known.map_or(founders + self.added.len() as u16, |(number, _)| *number);
+        if usize::from(number) >= NODES_MAX {
+            return None;
+        }
+        if self.added.insert(number, place.to_owned()).is_none() {
+            self.lost |= NodeSet::default().with(NodeId(number)).to_bits();
+            self.generation += 1;
+        }
+        Some(NodeId(number))
+    }
+
+    /// Nodes that the cluster was not founded with, and where they are.
+    #[must_use]
+    pub fn added(&self) -> &BTreeMap<u16, String> {
+        &self.added
     }
 
     /// Nodes whose shards are to go elsewhere.
@@ -433,6 +479,7 @@ impl Membership {
             lost: NodeSet::from_bits((self.lost & !change.admitting) | change.losing),
             admitted: NodeSet::from_bits(change.admitting),
             leaving: self.leaving(),
+            filling: self.filling(),
             copied: self.copied(),
             clients: self.charges(by).filter(|client| self.standing(*client) != Some(Standing::Forgotten)).collect(),
             incarnations: self.incarnations,
@@ -713,6 +760,37 @@ mod tests {
         all.admit(node(0).with(NodeId(2)), 1).unwrap();
         begin(&mut all, NodeSet::default());
         assert_eq!((all.lost(), all.given_up(NodeId(0))), (NodeSet::default(), None));
+    }
+
+    #[test]
+    fn a_node_that_is_added_is_one_that_was_lost_and_comes_back() {
+        let node = |number| NodeSet::default().with(NodeId(number));
+        let mut all = Membership::default();
+        all.join_controller(1, LEASE, None);
+        all.renew(1).unwrap();
+        assert_eq!(["c:1", "d:1", "c:1"].map(|place| all.add(3, place)), [3, 4, 3].map(|number| Some(NodeId(number))));
+        assert_eq!(
+            (all.lost(), all.given_up(NodeId(3))),
+            (node(3).with(NodeId(4)), None),
+            "nobody has to give up anything"
+        );
+        all.fill(node(3));
+        all.admit(node(3), 1).unwrap();
+        let conducting = all.conducting(1).unwrap();
+        assert_eq!((conducting.admitted, conducting.lost, conducting.filling), (node(3), node(4), node(3)));
+        all.begin_epoch(1, &conducting, &[], NodeSet::default()).unwrap();
+        assert_eq!((all.lost(), all.add(3, "c:1")), (node(4), Some(NodeId(3))));
+        assert_eq!(all.lost(), node(4), "it is there, and is not lost by being added again");
+        all.drain(node(3));
+        all.fill(node(3));
+        assert!(all.filling().is_empty(), "it is to have nothing");
+        for number in 5..64 {
+            assert_eq!(all.add(3, &format!("e:{number}")), Some(NodeId(number)));
+        }
+        assert_eq!(all.add(3, "f:1"), None);
+        let mut new = Membership::default();
+        new.catch_up(2, node(4), all.added());
+        assert_eq!(new.added(), all.added());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use remora_cluster::{Configuration, EpochChanging, InMemory, OtherCache};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::{Sim, SimOptions};
-use remora_fabric::tcp::{Loopback, NodeStatus, TcpOptions};
+use remora_fabric::tcp::{Loopback, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{
     Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
@@ -26,8 +26,8 @@ use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionC
 
 use zerocopy::IntoBytes;
 
-use crate::connect::{Nodes, Remote};
-use crate::controller::Controller;
+use crate::connect::{Nodes, Remote, are_named};
+use crate::controller::{Controller, arranged, joining};
 use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
@@ -36,7 +36,7 @@ use crate::worker::{Worker, WorkerOptions};
 /// Of a cluster that lives in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions {
-    /// Memory nodes.
+    /// Memory nodes that it is founded with.
     pub memory_nodes: u16,
     /// Copies of each record, unless a table says otherwise: the primary and its backups.
     pub replicas: u8,
@@ -113,7 +113,7 @@ struct Inner {
     appliers: Vec<ServiceHandle>,
     fabric: Arc<dyn Fabric>,
     /// Where the memory nodes are, if they are processes of their own.
-    remote: Option<(Nodes, Remote)>,
+    remote: Option<(Mutex<Nodes>, Remote)>,
     pages: Option<Pages>,
     options: ClusterOptions,
     /// The incarnation that changes the catalog.
@@ -234,7 +234,7 @@ impl Cluster {
     /// A cluster of memory nodes that are processes of their own.
     pub(crate) fn remote(
         fabric: Arc<dyn Fabric>,
-        remote: (Nodes, Remote),
+        (nodes, remote): (Nodes, Remote),
         options: ClusterOptions,
         admin: u32,
         configuration: Option<Arc<dyn Configuration>>,
@@ -243,7 +243,7 @@ impl Cluster {
         let inner = Inner {
             appliers: Vec::new(),
             fabric,
-            remote: Some(remote),
+            remote: Some((Mutex::new(nodes), remote)),
             pages: None,
             options,
             admin: Mutex::new(admin),
@@ -283,9 +283,10 @@ impl Cluster {
     /// Memory nodes for new tables: neither spare nor about to leave, or, if that leaves too few, all.
     fn places(&self) -> NodeSet {
         let live = self.live_nodes();
-        let regular = NodeSet::first(self.memory_nodes() - self.inner.options.spares.min(self.memory_nodes()));
+        let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
+        let spares = NodeSet::first(self.founders()).without(regular);
         let leaving = self.configuration.as_ref().and_then(|all| all.look(|membership| membership.leaving()).ok());
-        let places = NodeSet::from_bits(live.to_bits() & regular.to_bits()).without(leaving.unwrap_or_default());
+        let places = live.without(spares).without(leaving.unwrap_or_default());
         if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
     }
 
@@ -330,6 +331,7 @@ impl Cluster {
         self.follow_nodes()?;
         let live = NodeSet::first(self.memory_nodes()).without(lost);
         let metadata = metadata::read(lane, live.leader()).await?;
+        are_named(&metadata, self.memory_nodes())?;
         if metadata.epoch != epoch {
             // That of the next one, which is about to begin, and may have other nodes.
             return Err(MemoryError::EpochChanging.into());
@@ -352,12 +354,35 @@ impl Cluster {
     /// Who connects from now on does so to the memory nodes of the last epoch: goes near none that the cluster goes on
     /// without, nor one that is absent.
     pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
+        self.learn_names()?;
         let Some(configuration) = &self.configuration else { return Ok(()) };
         let lost = configuration.look(|membership| membership.lost());
         let lost = lost.map_err(|error| MemoryError::Configuration(error.to_string()))?;
         let (known, absent) = (*lock(&self.inner.lost), *lock(&self.inner.absent));
         lost.without(known).iter().for_each(|node| self.inner.fabric.abandon(node));
         known.without(lost).without(absent).iter().for_each(|node| self.inner.fabric.readmit(node));
+        Ok(())
+    }
+
+    /// Learns where memory nodes are that have been added. As far as is known here, the cluster does without them still.
+    pub(crate) fn learn_names(&self) -> Result<(), OpenError> {
+        let (Some(configuration), Some((nodes, remote))) = (&self.configuration, &self.inner.remote) else {
+            return Ok(());
+        };
+        let mut nodes = lock(nodes);
+        let known = self.memory_nodes();
+        let new = configuration.look(|membership| -> Vec<_> {
+            membership.added().range(known..).map(|(number, name)| (NodeId(*number), name.clone())).collect()
+        });
+        for (number, name) in new.map_err(|error| MemoryError::Configuration(error.to_string()))? {
+            let mut lost = lock(&self.inner.lost);
+            *lost = lost.with(number);
+            self.inner.fabric.abandon(number);
+            if !remote.add(&name) {
+                return Err(MemoryError::NotNamed(number).into());
+            }
+            *nodes = nodes.with(&[&name]);
+        }
         Ok(())
     }
 
@@ -408,10 +433,33 @@ impl Cluster {
         lock(&self.inner.metadata).clone()
     }
 
+    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is to leave its node, or to
+    /// go to one that is to have its share ([`add_node`](Cluster::add_node)).
+    pub fn is_arranged(&self) -> Result<bool, OpenError> {
+        let Some(configuration) = &self.configuration else { return Ok(true) };
+        let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
+        let arranged = arranged.map_err(|error: FabricError| MemoryError::from(error))?;
+        let (before, after) = arranged.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        Ok(before == after && joining(&before).next().is_none())
+    }
+
     /// Where the memory nodes are, in the order of their numbers; `None` if they are in this process.
     #[must_use]
-    pub fn nodes(&self) -> Option<&Nodes> {
-        self.inner.remote.as_ref().map(|(nodes, _)| nodes)
+    pub fn nodes(&self) -> Option<Nodes> {
+        self.inner.remote.as_ref().map(|(nodes, _)| lock(nodes).clone())
+    }
+
+    /// So many memory nodes, the first ones, founded the cluster.
+    pub(crate) fn founders(&self) -> u16 {
+        self.inner.options.memory_nodes
+    }
+
+    /// The fabric of another memory node alone, which is reached as those of the cluster are.
+    pub(crate) fn beside(&self, address: &str) -> Option<Tcp> {
+        match &self.inner.remote {
+            Some((_, Remote::Tcp(tcp))) => Some(tcp.beside(address.to_owned())),
+            _ => None,
+        }
     }
 
     /// How the server of a memory node is, if it is a process that can be asked.
@@ -484,7 +532,7 @@ impl Cluster {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
         self.lacks_nothing()?;
-        let shards = options.shards.unwrap_or(self.inner.options.memory_nodes - self.inner.options.spares);
+        let shards = options.shards.unwrap_or(self.memory_nodes() - self.inner.options.spares);
         let index = self.protocol.index();
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
         let spec = TableSpec {
@@ -627,6 +675,12 @@ impl Cluster {
             .await
         });
         Ok(found?)
+    }
+
+    /// Does what is no transaction, like [`inspect`](Cluster::inspect), and does it again from its beginning if it fails
+    /// because an epoch has ended meanwhile.
+    pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        in_one_epoch(self.configuration(), what)
     }
 
     /// A worker of this thread.

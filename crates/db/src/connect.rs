@@ -15,7 +15,7 @@ use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::identity::{self, Identity};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, metadata};
+use remora_memory::{MemoryError, Metadata, metadata};
 use remora_txn::Protocol;
 
 use crate::cluster::{Cluster, ClusterOptions, EPOCH_PATIENCE, come, in_one_epoch, join};
@@ -58,6 +58,19 @@ impl Nodes {
         match self {
             Nodes::Tcp(addresses) => addresses.get(at).cloned(),
             Nodes::Shm(paths) => paths.get(at).map(|path| path.display().to_string()),
+        }
+    }
+
+    /// The place of a node that is named so.
+    fn place_of(&self, name: &str) -> Option<NodeId> {
+        (0..self.count() as u16).map(NodeId).find(|node| self.name(*node).as_deref() == Some(name))
+    }
+
+    /// The same nodes and some more, which are named as these are.
+    pub(crate) fn with(&self, names: &[&String]) -> Nodes {
+        match self {
+            Nodes::Tcp(addresses) => Nodes::Tcp(addresses.iter().chain(names.iter().copied()).cloned().collect()),
+            Nodes::Shm(paths) => Nodes::Shm(paths.iter().cloned().chain(names.iter().map(PathBuf::from)).collect()),
         }
     }
 
@@ -122,7 +135,7 @@ pub struct ConnectOptions {
     pub protocol: Protocol,
     /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if `None`.
     pub replicas: Option<u8>,
-    /// So many nodes, the last ones in the order of their numbers, get nothing of tables that are created: see
+    /// So many nodes, the last ones of those that founded the cluster, get nothing of tables that are created: see
     /// [`ClusterOptions::spares`].
     pub spares: u16,
     /// The keys that nodes over TCP may ask for.
@@ -164,6 +177,14 @@ pub enum ConnectError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
+    /// A memory node cannot be added.
+    #[error("memory node {name} cannot be added: {why}")]
+    CannotAdd {
+        /// Its address.
+        name: String,
+        /// Why.
+        why: String,
+    },
 }
 
 /// The fabric of memory nodes that are other processes.
@@ -194,6 +215,15 @@ impl Remote {
         }
     }
 
+    /// One node more, for who connects from now on. False if that cannot be.
+    #[must_use]
+    pub(crate) fn add(&self, name: &str) -> bool {
+        match self {
+            Remote::Tcp(tcp) => tcp.add(name.to_owned()),
+            Remote::Shm(_) => false,
+        }
+    }
+
     /// CPU time that the process of a node has used so far, in nanoseconds; 0 if nobody tells.
     pub(crate) fn cpu_ns(&self, node: NodeId) -> u64 {
         match self {
@@ -213,16 +243,11 @@ impl Remote {
 
 impl Cluster {
     /// Connects to memory nodes that are running. The first client to come founds the cluster; whoever comes later may
-    /// name the nodes in any order, but all of them.
+    /// name the nodes in any order, but all that it was founded with. Those that were added since
+    /// ([`add_node`](Cluster::add_node)) are found by the configuration.
     pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
-        let count = nodes.count() as u16;
-        let replicas = options.replicas.unwrap_or((count.saturating_sub(options.spares) as u8).clamp(1, 3));
-        if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
-            let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
-            return Err(OpenError::from(too_many).into());
-        }
         let (began, mut known) = (Instant::now(), None);
-        let Met { nodes, remote, configuration, missing } = loop {
+        let Met { nodes, founders, remote, configuration, missing } = loop {
             let met = meet(nodes, options, &mut known)?;
             // A node that has just died will be lost, if there is somebody who sees to that.
             let is_awaited = match &met.configuration {
@@ -236,6 +261,12 @@ impl Cluster {
             }
             std::thread::sleep(LOSS_PAUSE);
         };
+        let count = nodes.count() as u16;
+        let replicas = options.replicas.unwrap_or((count.saturating_sub(options.spares) as u8).clamp(1, 3));
+        if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
+            let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
+            return Err(OpenError::from(too_many).into());
+        }
         let of_epoch = |membership: &Membership| (membership.epoch(), membership.lost());
         let fabric = remote.fabric();
         let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), || {
@@ -254,6 +285,7 @@ impl Cluster {
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
                 let admin = come(lane, live).await?;
                 let mut metadata = metadata::read(lane, live.leader()).await?;
+                are_named(&metadata, count)?;
                 if options.controls {
                     // Of an epoch that is about to begin, perhaps: it is read again then.
                     metadata.epoch = epoch;
@@ -268,13 +300,63 @@ impl Cluster {
             connected.map_err(MemoryError::from).and_then(|connected| connected).map_err(|error| blame(&nodes, error))
         })?;
         let options = ClusterOptions {
-            memory_nodes: count,
+            memory_nodes: founders,
             replicas,
             spares: options.spares,
             protocol: options.protocol,
             ..ClusterOptions::default()
         };
         Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration, (metadata, lost, absent)))
+    }
+
+    /// Adds a memory node over TCP that has nothing yet: a controller takes it in, and has shards move there until it has as
+    /// much as the others. Clients that run go on, and find it by their configuration. Also has one that the cluster has
+    /// already, and that came back with nothing, get its share again. Its number.
+    pub fn add_node(&self, address: &str) -> Result<NodeId, ConnectError> {
+        let cannot = |why: &str| ConnectError::CannotAdd { name: address.to_owned(), why: why.to_owned() };
+        let configuration = self.configuration().ok_or_else(|| cannot("the cluster has no configuration"))?;
+        self.learn_names()?;
+        let known = self.nodes().and_then(|nodes| nodes.place_of(address));
+        let add = |membership: &mut Membership| {
+            let number = known.or_else(|| membership.add(self.founders(), address))?;
+            membership.fill(NodeSet::default().with(number));
+            membership.filling().has(number).then_some(number)
+        };
+        if known.is_none() {
+            let node = |fault| ConnectError::Node { name: address.to_owned(), fault };
+            if !matches!(Nodes::from_str(address), Ok(Nodes::Tcp(addresses)) if addresses.len() == 1) {
+                return Err(cannot("it is none of host:port"));
+            }
+            let tcp = self.beside(address).ok_or_else(|| cannot("memory nodes in files cannot be added"))?;
+            let asked = block_on(&tcp, ClientId(0), async |lane: &Lane| {
+                let is_there = identity::of(lane, NodeId(0)).await?;
+                metadata::read(lane, NodeId(0)).await.map(|metadata| is_there.is_some() || metadata.generation > 0)
+            });
+            match asked.map_err(MemoryError::from).and_then(|has_something| has_something) {
+                Ok(false) => {}
+                Ok(true) => {
+                    return Err(cannot(
+                        "it has something, and may be another cluster's, or this one's by another name",
+                    ));
+                }
+                Err(MemoryError::Fabric(error)) => return Err(node(error.fault)),
+                Err(error) => return Err(OpenError::from(error).into()),
+            }
+        }
+        let added = configuration.change(add)?;
+        let full = "the cluster has as many memory nodes as it can have, or it is just being drained";
+        let added = added.ok_or_else(|| cannot(full))?;
+        self.learn_names()?;
+        Ok(added)
+    }
+}
+
+/// Fails if some replica is at a node that nobody has named.
+pub(crate) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryError> {
+    let replicas = metadata.shards.iter().flat_map(|shard| &shard.replicas);
+    match replicas.map(|replica| replica.node).find(|node| node.0 >= nodes) {
+        Some(node) => Err(MemoryError::NotNamed(node)),
+        None => Ok(()),
     }
 }
 
@@ -285,6 +367,8 @@ const LOSS_PAUSE: Duration = Duration::from_millis(20);
 struct Met {
     /// In the order of their numbers.
     nodes: Nodes,
+    /// So many of them founded the cluster, the first ones.
+    founders: u16,
     remote: Remote,
     configuration: Option<Arc<dyn Configuration>>,
     /// Those that the cluster counts on and that cannot be had, and why.
@@ -297,38 +381,48 @@ type Known = (u64, Option<Arc<dyn Configuration>>);
 /// Looks which node is which, and which are missing. The configuration is opened unless it is known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options)?;
-    let mut found = find(&*remote.fabric(), named.count() as u16).map_err(|error| blame(named, error))?;
-    let mut nodes = named.clone();
-    if !found.numbers.is_sorted() {
-        nodes = named.sorted(&found.numbers);
-        remote = Remote::new(&nodes, options)?;
-    }
+    let found = find(&*remote.fabric(), named.count() as u16).map_err(|error| blame(named, error))?;
     let configuration = match known {
         Some((cluster, configuration)) if *cluster == found.cluster => configuration.clone(),
         _ => {
-            let opened = configuration(&nodes, options.configuration.as_ref(), found.cluster)?;
+            let opened = configuration(named, &found, options.configuration.as_ref())?;
             known.insert((found.cluster, opened)).1.clone()
         }
     };
+    let mut added = match &configuration {
+        Some(configuration) => configuration.look(|membership| membership.added().clone())?,
+        None => BTreeMap::new(),
+    };
+    let unnamed: Vec<&String> = added.values().filter(|name| named.place_of(name).is_none()).collect();
+    if !unnamed.is_empty() {
+        return meet(&named.with(&unnamed), options, known);
+    }
+    let (numbers, mut missing) = found.numbered(named, &mut added).map_err(|error| blame(named, error))?;
+    let mut nodes = named.clone();
+    if !numbers.is_sorted() {
+        nodes = named.sorted(&numbers);
+        remote = Remote::new(&nodes, options)?;
+    }
     if let Some(configuration) = &configuration {
         if configuration.look(Membership::is_deserted)? {
-            let there = (0..named.count() as u16).map(NodeId).filter(|node| !found.missing.contains_key(node));
-            let there = there.fold(NodeSet::default(), NodeSet::with);
-            let silent = found.missing.values().find(|error| !matches!(error, MemoryError::LostMemory(_)));
-            catch_up(&*remote.fabric(), configuration, there, silent).map_err(|error| blame(&nodes, error))?;
+            let there = (0..named.count() as u16).map(NodeId).filter(|node| !missing.contains_key(node)).collect();
+            let silent = missing.values().find(|error| !matches!(error, MemoryError::LostMemory(_)));
+            let caught_up = catch_up(&*remote.fabric(), configuration, there, &added, silent);
+            caught_up.map_err(|error| blame(&nodes, error))?;
         }
         let lost = configuration.look(Membership::lost)?;
-        found.missing.retain(|number, _| !lost.has(*number));
+        missing.retain(|number, _| !lost.has(*number));
     }
-    Ok(Met { nodes, remote, configuration, missing: found.missing })
+    Ok(Met { nodes, founders: found.founders, remote, configuration, missing })
 }
 
 /// Has a configuration that is new, because what the cluster had before was lost, go on in the memory nodes' epoch: without
-/// those that have not come to it. Fails if one is `silent`: it may know of an epoch that these have missed.
+/// those that have not come to it, and with those that were `added`. Fails if one is `silent`: it may know of an epoch that these have missed.
 fn catch_up(
     fabric: &dyn Fabric,
     configuration: &Arc<dyn Configuration>,
     nodes: NodeSet,
+    added: &BTreeMap<u16, String>,
     silent: Option<&MemoryError>,
 ) -> Result<(), MemoryError> {
     let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
@@ -350,9 +444,10 @@ fn catch_up(
                 "it is new, and one that may know more is silent: {error}"
             )));
         }
+        are_named(&newest, fabric.nodes())?;
         metadata::without(&newest, behind, newest.epoch)?;
         tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
-        configuration.change(|membership| membership.catch_up(newest.epoch, behind)).map_err(failed)?;
+        configuration.change(|membership| membership.catch_up(newest.epoch, behind, added)).map_err(failed)?;
     }
     Ok(())
 }
@@ -370,11 +465,61 @@ fn blame(nodes: &Nodes, error: MemoryError) -> ConnectError {
 /// Memory nodes in the order in which they were named.
 struct Found {
     cluster: u64,
-    /// Of each. Those that are missing have the numbers that nobody has, in any order.
-    numbers: Vec<NodeId>,
-    /// Those that do not answer, or have lost their memory, and why they cannot be had: nothing is wrong if the cluster goes
-    /// on without them.
-    missing: BTreeMap<NodeId, MemoryError>,
+    founders: u16,
+    /// Of each; or why it has none: it does not answer, or has lost its memory. Nothing is wrong if the cluster goes on
+    /// without it.
+    identities: Vec<Result<NodeId, MemoryError>>,
+}
+
+impl Found {
+    /// The number of each, and those that are missing: of founders that are, the numbers that nobody has, in any order.
+    /// Learns who was added from those that are there.
+    fn numbered(
+        &self,
+        named: &Nodes,
+        added: &mut BTreeMap<u16, String>,
+    ) -> Result<(Vec<NodeId>, BTreeMap<NodeId, MemoryError>), MemoryError> {
+        let names = (0..).map(NodeId).map_while(|at| named.name(at));
+        let places: Vec<_> = self.identities.iter().zip(names).collect();
+        for (identity, name) in &places {
+            if let Ok(number) = identity
+                && number.0 >= self.founders
+            {
+                added.entry(number.0).or_insert_with(|| name.clone());
+            }
+        }
+        let taken: Vec<NodeId> = self.identities.iter().flatten().copied().collect();
+        let mut free = (0..self.founders).map(NodeId).filter(|number| !taken.contains(number));
+        let (mut numbers, mut missing) = (Vec::new(), BTreeMap::new());
+        for (identity, name) in places {
+            let known = || added.iter().find(|(_, known)| **known == name).map(|(number, _)| NodeId(*number));
+            let number = match identity {
+                Ok(number) => Some(*number),
+                Err(_) => known().or_else(|| free.next()),
+            };
+            let given = self.identities.len() - added.len().min(self.identities.len());
+            let other = MemoryError::NodeCount { given: given as u16, nodes: self.founders };
+            let number = number.ok_or(other)?;
+            if let Err(error) = identity {
+                let why = match error {
+                    MemoryError::Fabric(error) => FabricError { node: number, ..*error }.into(),
+                    _ => MemoryError::LostMemory(number),
+                };
+                missing.insert(number, why);
+            }
+            numbers.push(number);
+        }
+        let mut sorted = numbers.clone();
+        sorted.sort();
+        match (0..).map(NodeId).zip(&sorted).find(|(place, number)| place != *number) {
+            None => Ok((numbers, missing)),
+            Some((place, _)) if place.0 >= self.founders => Err(MemoryError::NotNamed(place)),
+            Some(_) => {
+                let given = sorted.iter().filter(|number| number.0 < self.founders).count() as u16;
+                Err(MemoryError::NodeCount { given, nodes: self.founders })
+            }
+        }
+    }
 }
 
 /// Finds out which memory node is which; founds their cluster if nobody has.
@@ -392,32 +537,24 @@ fn find(fabric: &dyn Fabric, count: u16) -> Result<Found, MemoryError> {
             Err(error) => return Err(error),
         }
     };
-    if silent.is_empty() && known.contains(&None) {
+    let is_of_founders = known.iter().flatten().next().is_none_or(|one| one.founders == count);
+    if silent.is_empty() && known.contains(&None) && is_of_founders {
         match block_on(fabric, ClientId(0), async |lane: &Lane| identity::found(lane, count).await)? {
             Ok(all) => known = all.into_iter().map(Some).collect(),
             Err(MemoryError::LostMemory(_)) => {}
             Err(error) => return Err(error),
         }
     }
-    let taken: Vec<Identity> = known.iter().flatten().copied().collect();
-    let Some(cluster) = taken.first().map(|identity| identity.cluster) else {
+    let Some(Identity { cluster, founders, .. }) = known.iter().flatten().next().copied() else {
         let why = silent.into_values().next();
         return Err(why.unwrap_or(MemoryError::Empty("the number of memory nodes")));
     };
-    let mut free = (0..count).map(NodeId).filter(|number| !taken.iter().any(|identity| identity.number == *number));
-    let (mut numbers, mut missing) = (Vec::new(), BTreeMap::new());
-    for (at, identity) in (0..).map(NodeId).zip(known) {
-        let number = identity.map(|identity| identity.number).or_else(|| free.next()).unwrap_or(at);
-        if identity.is_none() {
-            let why = match silent.remove(&at) {
-                Some(MemoryError::Fabric(error)) => FabricError { node: number, ..error }.into(),
-                _ => MemoryError::LostMemory(number),
-            };
-            missing.insert(number, why);
-        }
-        numbers.push(number);
-    }
-    Ok(Found { cluster, numbers, missing })
+    let identity = |(at, identity): (NodeId, Option<Identity>)| match identity {
+        Some(identity) => Ok(identity.number),
+        None => Err(silent.remove(&at).unwrap_or(MemoryError::LostMemory(at))),
+    };
+    let identities = (0..).map(NodeId).zip(known).map(identity).collect();
+    Ok(Found { cluster, founders, identities })
 }
 
 /// Whether a node is not there at all, rather than refusing to be talked to.
@@ -428,13 +565,17 @@ fn is_silence(fault: Fault) -> bool {
 /// The configuration of a cluster's clients, by option or where it is by default.
 fn configuration(
     nodes: &Nodes,
+    found: &Found,
     given: Option<&Place>,
-    cluster: u64,
 ) -> Result<Option<Arc<dyn Configuration>>, ConfigurationError> {
+    let cluster = found.cluster;
     let file: LockedFile = match (given, nodes) {
         (Some(place), _) => return Ok(Some(place.open(cluster)?)),
         (None, Nodes::Shm(paths)) => {
-            let Some(first) = paths.first() else { return Ok(None) };
+            // That of node 0, which is the first one that is missing, if it is.
+            let at = |which: fn(&Result<NodeId, MemoryError>) -> bool| found.identities.iter().position(which);
+            let first = at(|identity| *identity == Ok(NodeId(0))).or_else(|| at(Result::is_err));
+            let Some(first) = first.and_then(|at| paths.get(at)) else { return Ok(None) };
             let mut path = first.clone().into_os_string();
             path.push(".configuration");
             // Of an earlier cluster in a file of that name, perhaps.

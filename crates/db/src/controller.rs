@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use remora_cluster::{Configuration, RecoveredClients};
+use remora_cluster::{Configuration, Membership, RecoveredClients};
 use remora_fabric::{ClientId, Lane, Nanos, NodeId, NodeSet};
 use remora_memory::metadata::{self, Wanted};
 use remora_memory::{GivenUp, Identity, MemoryError, Metadata, ShardId, identity, next_incarnation, node};
@@ -175,8 +175,11 @@ impl Watcher<'_> {
         let mut absence = 0;
         loop {
             self.keeper.pause(lane).await;
+            if let Err(error) = self.cluster.learn_names() {
+                tracing::warn!(%error, "a controller does not know where memory nodes are that were added");
+            }
             let looked = self.configuration().and_then(|configuration| {
-                let now = |membership: &remora_cluster::Membership| {
+                let now = |membership: &Membership| {
                     let (changing, leads) = (membership.is_changing(), membership.leads(self.me));
                     (membership.epoch(), membership.lost(), changing, leads)
                 };
@@ -271,27 +274,32 @@ impl Watcher<'_> {
 
     /// A node that was lost, and answers, and has nothing. One that has what it had when it was lost is told to give it up.
     async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
-        let generation =
-            async |guest: &Lane, node| metadata::read(guest, node).await.ok().map(|found| found.generation);
+        let of_cluster = identity::of(lane, self.reached.get().leader()).await.ok()??;
+        let found = async |guest: &Lane, node| {
+            let metadata = metadata::read(guest, node).await.ok()?;
+            Some((identity::of(guest, node).await.ok()?, metadata.generation))
+        };
         for node in lost.iter() {
-            let generation = self.visit(lane, node, generation).await.flatten();
-            if generation == Some(0) {
-                return Some(node);
-            }
-            if generation.is_some()
-                && let Err(error) = self.tell_given_up(lane, node).await
-            {
-                tracing::warn!(%node, %error, "a memory node that was lost cannot be told so");
+            match self.visit(lane, node, found).await.flatten() {
+                // As it is named, or as one whose conductor died before the epoch began with it.
+                Some((None, 0)) => return Some(node),
+                Some((Some(identity), 0)) if identity == (Identity { number: node, ..of_cluster }) => {
+                    return Some(node);
+                }
+                Some((Some(identity), _)) if identity.cluster == of_cluster.cluster => {
+                    if let Err(error) = self.tell_given_up(node, of_cluster.cluster) {
+                        tracing::warn!(%node, %error, "a memory node that was lost cannot be told so");
+                    }
+                }
+                _ => {}
             }
             self.cluster.fabric().abandon(node);
         }
         None
     }
 
-    async fn tell_given_up(&self, lane: &Lane, node: NodeId) -> Result<(), RecoveryError> {
-        let since = self.configuration()?.look(|membership| membership.given_up(node))?;
-        let own = identity::of(lane, self.reached.get().leader()).await?;
-        if let (Some(since), Some(Identity { cluster, .. })) = (since, own) {
+    fn tell_given_up(&self, node: NodeId, cluster: u64) -> Result<(), RecoveryError> {
+        if let Some(since) = self.configuration()?.look(|membership| membership.given_up(node))? {
             self.cluster.fabric().forget(node, &GivenUp { cluster, since }.to_words()).map_err(MemoryError::from)?;
         }
         Ok(())
@@ -332,16 +340,9 @@ impl Watcher<'_> {
     /// Has the epoch end, if shards are to be elsewhere than they are.
     async fn rearrange(&self, lane: &Lane, live: NodeSet) -> Result<(), RecoveryError> {
         let configuration = self.configuration()?;
-        let (leaving, copied) = configuration.look(|membership| (membership.leaving(), membership.copied()))?;
-        let before = metadata::read(lane, live.leader()).await?;
-        let all_copied = joining(&before).all(|one| copied.contains(&one));
-        let wanted = Wanted { nodes: live.without(leaving), copied: if all_copied { &copied } else { &[] } };
-        let mut room = BTreeMap::new();
-        for node in live.iter() {
-            room.insert(node, node::superblock(lane, node).await?.free());
-        }
-        let empty = leaving.iter().any(|node| !has_replicas(&before, node));
-        if metadata::arrangement(&before, &wanted, &room) != before || empty {
+        let (before, after) = arranged(lane, configuration, live).await?;
+        let leaving = configuration.look(|membership| membership.leaving())?;
+        if after != before || !before.without_replicas(leaving).is_empty() {
             configuration.change(|membership| membership.rearrange(self.me))??;
         }
         Ok(())
@@ -404,6 +405,7 @@ impl Watcher<'_> {
                 epoch: conducting.epoch,
                 admitted: conducting.admitted,
                 leaving: conducting.leaving,
+                filling: conducting.filling,
                 copied: &conducting.copied,
                 clients: &conducting.clients,
                 incarnations: conducting.incarnations,
@@ -419,8 +421,7 @@ impl Watcher<'_> {
                     return Err(error.into());
                 }
             };
-            let empty = |node: &NodeId| !has_replicas(&after, *node);
-            let emptied = conducting.leaving.iter().filter(empty).fold(NodeSet::default(), NodeSet::with);
+            let emptied = after.without_replicas(conducting.leaving);
             if configuration.change(|membership| membership.begin_epoch(me, &conducting, &verdicts, emptied))?? {
                 tracing::info!(epoch = conducting.epoch, lost = ?conducting.lost, "the next epoch begins");
                 let entered = cluster.enter_epoch(lane).await;
@@ -491,15 +492,30 @@ impl Watcher<'_> {
     }
 }
 
+/// The catalog as it is, and as it is to be in the next epoch: the same, if nobody has to move.
+pub(crate) async fn arranged(
+    lane: &Lane,
+    configuration: &Arc<dyn Configuration>,
+    live: NodeSet,
+) -> Result<(Metadata, Metadata), RecoveryError> {
+    let now = |membership: &Membership| (membership.leaving(), membership.filling(), membership.copied());
+    let (leaving, filling, copied) = configuration.look(now)?;
+    let before = metadata::read(lane, live.leader()).await?;
+    let all_copied = joining(&before).all(|one| copied.contains(&one));
+    let wanted = Wanted { nodes: live.without(leaving), filling, copied: if all_copied { &copied } else { &[] } };
+    let mut room = BTreeMap::new();
+    for node in live.iter() {
+        room.insert(node, node::superblock(lane, node).await?.free());
+    }
+    let after = metadata::arrangement(&before, &wanted, &room);
+    Ok((before, after))
+}
+
 /// Shards and nodes of all joining replicas.
-fn joining(metadata: &Metadata) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
+pub(crate) fn joining(metadata: &Metadata) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
     (0..).map(ShardId).zip(&metadata.shards).flat_map(|(id, shard)| {
         shard.replicas.iter().filter(|replica| replica.joining).map(move |replica| (id, replica.node))
     })
-}
-
-fn has_replicas(metadata: &Metadata, node: NodeId) -> bool {
-    metadata.shards.iter().any(|shard| shard.replicas.iter().any(|replica| replica.node == node))
 }
 
 /// Those of some nodes that do not answer, or have nothing: they were started again before anybody missed them. Unless they

@@ -57,7 +57,7 @@ fn nodes_may_be_named_in_any_order() {
     let mut sum = 20;
     for names in [[&c, &a, &b], [&b, &a, &c], [&a, &b, &c]] {
         let cluster = connect(&names.map(Clone::clone)).unwrap();
-        assert_eq!(cluster.nodes(), Some(&Nodes::Tcp(vec![a.clone(), b.clone(), c.clone()])), "in the founder's order");
+        assert_eq!(cluster.nodes(), Some(Nodes::Tcp(vec![a.clone(), b.clone(), c.clone()])), "in the founder's order");
         sum += 20;
         assert_eq!(add_to_all(&cluster), sum);
     }
@@ -72,8 +72,8 @@ fn exactly_the_nodes_of_one_cluster_must_be_named() {
         assert!(error.contains(word), "{error}");
     };
     let first = connect(&[a.clone(), b.clone()]).unwrap();
-    refused(&[&a], "their cluster has 2");
-    refused(&[&a, &b, &c], "their cluster has 2");
+    refused(&[&a], "founded with 2");
+    refused(&[&a, &b, &c], "founded with 2");
     refused(&[&a, &a], "another cluster, or was named twice");
     connect(&[c.clone(), d.clone()]).unwrap();
     refused(&[&a, &c], "another cluster");

@@ -32,7 +32,7 @@
 use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::address::{NodeId, RegionId};
@@ -113,7 +113,8 @@ pub struct Tcp {
 /// What the transports of a fabric share.
 #[derive(Debug)]
 struct Cluster {
-    addresses: Vec<String>,
+    /// Only grow.
+    addresses: RwLock<Vec<String>>,
     options: TcpOptions,
     /// Bits of the nodes that are down.
     down: AtomicU64,
@@ -127,8 +128,26 @@ impl Tcp {
     #[must_use]
     pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
         assert!(addresses.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
+        let addresses = RwLock::new(addresses);
         let cluster = Cluster { addresses, options, down: AtomicU64::new(0), bells: Mutex::default() };
         Tcp { cluster: Arc::new(cluster) }
+    }
+
+    /// One memory node more, the last one: for who connects from now on. False if there are as many as there can be.
+    #[must_use]
+    pub fn add(&self, address: String) -> bool {
+        let mut addresses = self.cluster.addresses.write().unwrap_or_else(PoisonError::into_inner);
+        let has_room = addresses.len() < NODES_MAX;
+        if has_room {
+            addresses.push(address);
+        }
+        has_room
+    }
+
+    /// The fabric of this memory node alone, by the same options.
+    #[must_use]
+    pub fn beside(&self, address: String) -> Tcp {
+        Tcp::new(vec![address], self.cluster.options.clone())
     }
 }
 
@@ -140,7 +159,7 @@ impl Cluster {
     /// A blocking connection to a node that has been welcomed.
     fn open(&self, node: NodeId, purpose: Purpose) -> Result<(Stream, handshake::ServerHello), Fault> {
         let unreachable = |error: std::io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
-        let address = self.addresses.get(usize::from(node.0)).ok_or(Fault::Unreachable)?;
+        let address = self.addresses().get(usize::from(node.0)).cloned().ok_or(Fault::Unreachable)?;
         // Of an address in brackets, these are not part.
         let host = address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
         let mut last = std::io::ErrorKind::AddrNotAvailable.into();
@@ -190,8 +209,16 @@ impl Cluster {
         self.options.rdma.as_ref().map_or(shm, Device::capabilities)
     }
 
+    fn addresses(&self) -> RwLockReadGuard<'_, Vec<String>> {
+        self.addresses.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self) -> u16 {
+        self.addresses().len() as u16
+    }
+
     fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.addresses.len() as u16).map(NodeId)
+        (0..self.count()).map(NodeId)
     }
 }
 
@@ -202,7 +229,7 @@ fn bit(node: NodeId) -> u64 {
 
 impl Fabric for Tcp {
     fn nodes(&self) -> u16 {
-        self.cluster.addresses.len() as u16
+        self.cluster.count()
     }
 
     fn connect(&self, client: ClientId) -> Result<Box<dyn Transport>, FabricError> {
@@ -277,6 +304,6 @@ impl Fabric for Tcp {
 
 impl fmt::Debug for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tcp").field("addresses", &self.cluster.addresses).finish_non_exhaustive()
+        f.debug_struct("Tcp").field("addresses", &*self.cluster.addresses()).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use remora::floors::memory::node;
 use remora::floors::txn::mutant::Mutant;
 use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Standing, Table, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
-use remora_fabric::{ClientId, Fabric, NodeId, probes};
+use remora_fabric::{ClientId, Fabric, NodeId, NodeSet, probes};
 use remora_lab::campaign::{Case, Load, mutation_score, run};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -35,9 +35,16 @@ struct Shape {
     spares: u16,
     replicas: u8,
     lost: NodeId,
+    /// It is not lost, but leaves when it has nothing any more.
+    is_drained: bool,
     /// After the loss, the node works again, empty.
     comes_back: bool,
+    /// All nodes are to have as much as the others.
+    fills: bool,
 }
+
+const SHAPE: Shape =
+    Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(1), is_drained: false, comes_back: false, fills: false };
 
 fn cluster(protocol: Protocol, shape: Shape, seed: u64) -> (Cluster, Sim, Table<u64, Account>) {
     let Shape { nodes: memory_nodes, spares, replicas, .. } = shape;
@@ -89,21 +96,34 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
             cluster.controller().expect("a controller")
         })
         .collect();
+    let configuration = cluster.configuration().expect("one");
+    if shape.fills {
+        configuration.change(|membership| membership.fill(NodeSet::first(shape.nodes))).expect("a change");
+    }
     sim.instant(false);
     let began = sim.now();
     let over = || sim.now() - began > END_AT;
     let bodies: Vec<_> = (0..3u64)
         .map(|client| {
             let (sim, accounts, before, after, sums, errors) = (&sim, &accounts, &before, &after, &sums, &errors);
-            let back = &back;
+            let (back, configuration, lives) = (&back, configuration.clone(), workers[client as usize].lives());
             async move |coroutine: usize, session: &mut Session| {
+                let mut last = Vec::new();
                 for step in 0.. {
+                    let incarnations = lives();
+                    assert!(incarnations >= last, "{incarnations:?} may have been given before {last:?}");
+                    last = incarnations;
                     let now = sim.now() - began;
                     if now > END_AT {
                         return;
                     }
                     if now > LOSS_AT && (client, coroutine) == (0, 0) && !back.get() {
-                        sim.fail(lost);
+                        if shape.is_drained {
+                            let lost = NodeSet::default().with(lost);
+                            configuration.change(|membership| membership.drain(lost)).expect("a change");
+                        } else {
+                            sim.fail(lost);
+                        }
                     }
                     if shape.comes_back && now > BACK_AT && (client, coroutine) == (0, 0) && !back.replace(true) {
                         sim.restart(lost);
@@ -160,6 +180,19 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
         let copies = shard.copies().count();
         assert_eq!((copies, shard.replicas.len()), (usize::from(shape.replicas).min(live.into()), copies), "{shard:?}");
     }
+    if shape.fills {
+        let at = |node: NodeId| {
+            cluster
+                .catalog()
+                .shards
+                .iter()
+                .flat_map(|shard| &shard.replicas)
+                .filter(|replica| replica.node == node)
+                .count()
+        };
+        let shards: Vec<usize> = cluster.live_nodes().iter().map(at).collect();
+        assert!(shards.iter().max().unwrap() - shards.iter().min().unwrap() <= 1, "shards of each node: {shards:?}");
+    }
     let inspection = cluster.inspect(&accounts, |_| ()).expect("what is left");
     assert_eq!((inspection.records, inspection.torn, inspection.differing_lines), (ROWS, 0, 0), "{inspection:?}");
     (before.get(), after.get())
@@ -175,19 +208,30 @@ fn goes_on(shape: Shape) {
 }
 
 fn goes_on_without(lost: u16) {
-    goes_on(Shape { nodes: 3, spares: 0, replicas: 0, lost: NodeId(lost), comes_back: false });
+    goes_on(Shape { lost: NodeId(lost), ..SHAPE });
 }
 
 #[test]
 fn a_spare_gets_copies_of_what_was_lost() {
-    goes_on(Shape { nodes: 4, spares: 1, replicas: 0, lost: NodeId(1), comes_back: false });
+    goes_on(Shape { nodes: 4, spares: 1, ..SHAPE });
 }
 
 #[test]
 fn a_node_that_comes_back_with_nothing_gets_copies() {
     for lost in [1, 0] {
-        goes_on(Shape { nodes: 3, spares: 0, replicas: 0, lost: NodeId(lost), comes_back: true });
+        goes_on(Shape { lost: NodeId(lost), comes_back: true, ..SHAPE });
     }
+}
+
+/// While shards move to a node that is to be filled, another one dies, and comes back, and is filled too.
+#[test]
+fn shards_move_to_nodes_that_are_filled() {
+    goes_on(Shape { nodes: 4, spares: 1, comes_back: true, fills: true, ..SHAPE });
+}
+
+#[test]
+fn a_leader_may_be_drained() {
+    goes_on(Shape { nodes: 4, lost: NodeId(0), is_drained: true, ..SHAPE });
 }
 
 #[test]
@@ -203,7 +247,7 @@ fn a_cluster_goes_on_without_its_leader() {
 /// Has a spare node get copies of what a node of a cluster had that nobody uses, at most so many bytes a second; how long that
 /// takes, from the loss. `look` at the spare node's memory meanwhile.
 fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&[AtomicU64])) -> u64 {
-    let shape = Shape { nodes: 4, spares: 1, replicas: 3, lost: NodeId(1), comes_back: false };
+    let shape = Shape { nodes: 4, spares: 1, ..SHAPE };
     let (cluster, sim, accounts) = cluster(protocol, shape, 7);
     sim.place(1);
     let mut controller = cluster.controller().expect("a controller").with_copy_rate(rate);
@@ -260,7 +304,7 @@ fn a_copy_that_differs_is_made_again() {
 #[test]
 fn a_begun_transaction_ends_with_its_epoch() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
-        let shape = Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(1), comes_back: false };
+        let shape = SHAPE;
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         sim.place(0);
         let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).expect("a worker");
@@ -308,7 +352,7 @@ fn a_begun_transaction_ends_with_its_epoch() {
 #[test]
 fn a_client_that_alone_has_lost_a_node_connects_again() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
-        let shape = Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(0), comes_back: false };
+        let shape = Shape { lost: NodeId(0), ..SHAPE };
         let (cluster, sim, accounts) = cluster(protocol, shape, 7);
         let mut workers: Vec<_> = (0..2)
             .map(|client| {
@@ -371,7 +415,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
 /// It would find nothing there, and take that for the truth.
 #[test]
 fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
-    let shape = Shape { nodes: 3, spares: 0, replicas: 3, lost: NodeId(1), comes_back: true };
+    let shape = Shape { comes_back: true, ..SHAPE };
     let (cluster, sim, _) = cluster(Protocol::DrtmR, shape, 7);
     sim.fail(shape.lost);
     sim.restart(shape.lost);

@@ -228,11 +228,10 @@ fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }
 
-/// After the loss of nodes, while no client has access: has the slots of these nodes agree with their leader's, where that
-/// one was not the leader before, and the leader give incarnations above all that have been given. Somebody who died
-/// while it came or left had no transaction: its slot is given back.
-pub async fn follow_leader(lane: &Lane, nodes: NodeSet, incarnations: u32) -> Result<(), MemoryError> {
-    let leader = nodes.leader();
+/// While no client has access: has the slots of these nodes agree with those of the one of them that is to be the leader,
+/// and was not, perhaps, and it give incarnations above all that have been given. Somebody who died while it came or left had
+/// no transaction: its slot is given back.
+pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnations: u32) -> Result<(), MemoryError> {
     let holders = async |node| {
         let mut round = lane.round();
         let read = round.read(slot_at(node, 0), SLOTS_BYTES);

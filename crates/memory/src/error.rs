@@ -130,14 +130,20 @@ pub enum MemoryError {
     /// Another client is changing the catalog, or died while it did.
     #[error("the catalog is locked by client {0}")]
     CatalogLocked(u64),
-    /// The memory nodes are some of a larger cluster's, or more than it has.
-    #[error("{given} memory nodes were named, their cluster has {nodes}: name all of them, and no others")]
+    /// Some of the memory nodes that the cluster was founded with were not named, or others than its own were.
+    #[error(
+        "{given} memory nodes were named, their cluster was founded with {nodes}: name all of these, and no others but those \
+         that were added since"
+    )]
     NodeCount {
-        /// Nodes named.
+        /// Nodes named, but for such that were added.
         given: u16,
-        /// Nodes of the cluster.
+        /// Nodes that it was founded with.
         nodes: u16,
     },
+    /// A memory node was added to the cluster, and nothing says where it is.
+    #[error("{0} was added to the cluster, and nothing says where it is: name it too, or the configuration that knows")]
+    NotNamed(NodeId),
     /// A memory node is of another cluster than the ones before it, or was named twice.
     #[error("{0} (counted from 0 as they were named) is of another cluster, or was named twice")]
     OtherCluster(NodeId),

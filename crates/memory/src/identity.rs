@@ -4,14 +4,16 @@
 //! first client *founds* the cluster: it gives every node a word that says so, once and for all.
 //!
 //! ```text
-//! superblock +64   identity  u64   | cluster : 40 | nodes : 8 | number : 16 |    0 = not founded    CASed
+//! superblock +64   identity  u64   | cluster : 40 | founders : 8 | number : 16 |    0 = not founded    CASed
 //! ```
 //!
 //! Founding begins at the first node named, whose CAS decides the cluster's id; the other nodes follow. A founder that
-//! dies in between leaves some nodes without, and the next client gives them the numbers that are missing.
+//! dies in between leaves some nodes without, and the next client gives them the numbers that are missing. Nodes that are
+//! added later have the numbers behind those of the founders, and are given them when the cluster takes them in.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use crate::error::MemoryError;
@@ -20,7 +22,7 @@ use crate::node;
 
 const AT_IDENTITY: u64 = 64;
 const CLUSTER_SHIFT: u32 = 24;
-const NODES_SHIFT: u32 = 16;
+const FOUNDERS_SHIFT: u32 = 16;
 /// How often founding is begun again because another client founds at the same time.
 const ATTEMPTS: usize = 16;
 
@@ -29,20 +31,20 @@ const ATTEMPTS: usize = 16;
 pub struct Identity {
     /// Tells clusters apart: random, never 0.
     pub cluster: u64,
-    /// Memory nodes of the cluster.
-    pub nodes: u16,
+    /// Memory nodes that the cluster was founded with.
+    pub founders: u16,
     /// This one's number.
     pub number: NodeId,
 }
 
 impl Identity {
     fn to_bits(self) -> u64 {
-        self.cluster << CLUSTER_SHIFT | u64::from(self.nodes) << NODES_SHIFT | u64::from(self.number.0)
+        self.cluster << CLUSTER_SHIFT | u64::from(self.founders) << FOUNDERS_SHIFT | u64::from(self.number.0)
     }
 
     fn from_bits(bits: u64) -> Option<Identity> {
-        let nodes = u16::from((bits >> NODES_SHIFT) as u8);
-        (bits != 0).then_some(Identity { cluster: bits >> CLUSTER_SHIFT, nodes, number: NodeId(bits as u16) })
+        let founders = u16::from((bits >> FOUNDERS_SHIFT) as u8);
+        (bits != 0).then_some(Identity { cluster: bits >> CLUSTER_SHIFT, founders, number: NodeId(bits as u16) })
     }
 }
 
@@ -124,7 +126,7 @@ pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> 
 }
 
 /// The identity of each node, in the order in which this fabric names them; founds the cluster if nobody has. An error if
-/// they are not exactly the nodes of one cluster.
+/// they are not exactly the nodes that one cluster was founded with.
 pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError> {
     for node in (0..nodes).map(NodeId) {
         node::superblock(lane, node).await?;
@@ -133,10 +135,14 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
         let known = read(lane, (0..nodes).map(NodeId)).await?;
         let Some(one) = known.iter().flatten().next().copied() else {
             let cluster = (lane.random() ^ lane.now().rotate_left(32)) >> CLUSTER_SHIFT | 1;
-            give(lane, NodeId(0), Identity { cluster, nodes, number: NodeId(0) }).await?;
+            give(lane, NodeId(0), Identity { cluster, founders: nodes, number: NodeId(0) }).await?;
             continue;
         };
         check(&known, one, nodes)?;
+        let added = known.iter().flatten().filter(|identity| identity.number.0 >= one.founders).count() as u16;
+        if nodes != one.founders || added > 0 {
+            return Err(MemoryError::NodeCount { given: nodes - added, nodes: one.founders });
+        }
         let taken: Vec<NodeId> = known.iter().flatten().map(|identity| identity.number).collect();
         let mut free = (0..nodes).map(NodeId).filter(|number| !taken.contains(number));
         let missing: Vec<NodeId> = (0..nodes).map(NodeId).filter(|at| known[usize::from(at.0)].is_none()).collect();
@@ -155,8 +161,9 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
     Err(MemoryError::Founding)
 }
 
-/// The identity of each node of a cluster that goes on without some, in the order in which this fabric names them. `None` of
-/// those who are `silent`, which are not asked, and of those who have none: they are new, or have lost their memory.
+/// The identity of each node of a cluster that goes on without some, or has more than it was founded with, in the order in
+/// which this fabric names them. `None` of those who are `silent`, which are not asked, and of those who have none: they are
+/// new, or have lost their memory.
 pub async fn known(lane: &Lane, nodes: u16, silent: NodeSet) -> Result<Vec<Option<Identity>>, MemoryError> {
     let mut known = Vec::with_capacity(nodes.into());
     for at in (0..nodes).map(NodeId) {
@@ -173,13 +180,14 @@ pub async fn known(lane: &Lane, nodes: u16, silent: NodeSet) -> Result<Vec<Optio
 }
 
 fn check(known: &[Option<Identity>], one: Identity, nodes: u16) -> Result<(), MemoryError> {
-    if one.nodes != nodes {
-        return Err(MemoryError::NodeCount { given: nodes, nodes: one.nodes });
+    if one.founders > nodes {
+        return Err(MemoryError::NodeCount { given: nodes, nodes: one.founders });
     }
     for (at, identity) in (0..).map(NodeId).zip(known) {
         let Some(identity) = identity else { continue };
         let twice = known[..usize::from(at.0)].iter().flatten().any(|other| other.number == identity.number);
-        if identity.cluster != one.cluster || identity.number.0 >= nodes || twice {
+        let is_another = (identity.cluster, identity.founders) != (one.cluster, one.founders);
+        if is_another || usize::from(identity.number.0) >= NODES_MAX || twice {
             return Err(MemoryError::OtherCluster(at));
         }
     }

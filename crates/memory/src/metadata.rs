@@ -27,6 +27,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -391,6 +392,12 @@ impl Metadata {
         Ok((TableId(index as u16), table))
     }
 
+    /// Those of some nodes that have no replica of anything.
+    #[must_use]
+    pub fn without_replicas(&self, nodes: NodeSet) -> NodeSet {
+        nodes.without(self.shards.iter().flat_map(|shard| &shard.replicas).map(|replica| replica.node).collect())
+    }
+
     /// The bytes that nodes keep.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -676,6 +683,8 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
 pub struct Wanted<'w> {
     /// Nodes that are to have shards.
     pub nodes: NodeSet,
+    /// Those of them that are to have as much as the others: so long, shards move there.
+    pub filling: NodeSet,
     /// Joining replicas that have everything by now.
     pub copied: &'w [(ShardId, NodeId)],
 }
@@ -684,8 +693,10 @@ pub struct Wanted<'w> {
 const UNPLACED: u64 = u64::MAX;
 
 /// Goes on from a configuration to what is wanted, as far as can be done at once: makes copies of what has been copied,
-/// leaves nodes that are to have nothing where the others have enough, and has replicas join where copies are missing, at
-/// the nodes with most `room`, in bytes. Those have no place yet.
+/// leaves nodes that are to have nothing where the others have enough, and those that have most where a filling node has got
+/// a copy, and has replicas join where copies are missing, at the nodes with most `room`, in bytes, and where nodes are to
+/// be filled. Those have no place yet. When all have been copied that joined, and nothing else has changed, it comes to an
+/// end: replicas' bytes are spread more evenly then than they were.
 #[must_use]
 pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeId, u64>) -> Metadata {
     let mut after = before.clone();
@@ -716,10 +727,113 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
             shard.replicas.push(Replica { node: *node, region: node::REGION, base: UNPLACED, joining: true });
         }
     }
+    leave_fullest(&mut after);
+    fill(&mut after, wanted, &mut room);
     if after != *before {
         after.generation += CHANGES_UNDER_WAY;
     }
     after
+}
+
+/// Bytes of replicas, and shards with their primary there, of each node.
+#[derive(Clone, Copy)]
+struct Load([(u64, u32); NODES_MAX]);
+
+impl Load {
+    fn of(metadata: &Metadata) -> Load {
+        let mut load = Load([(0, 0); NODES_MAX]);
+        for shard in &metadata.shards {
+            for (at, replica) in shard.replicas.iter().enumerate() {
+                if let Some((bytes, primaries)) = load.0.get_mut(usize::from(replica.node.0)) {
+                    *bytes += node::extent(shard.bytes);
+                    *primaries += u32::from(at == 0);
+                }
+            }
+        }
+        load
+    }
+
+    fn bytes(&self, node: NodeId) -> u64 {
+        self.0.get(usize::from(node.0)).map_or(0, |(bytes, _)| *bytes)
+    }
+
+    fn primaries(&self, node: NodeId) -> u32 {
+        self.0.get(usize::from(node.0)).map_or(0, |(_, primaries)| *primaries)
+    }
+
+    /// The less, the more evenly what there is is spread.
+    fn unevenness(&self) -> u128 {
+        self.0.iter().map(|(bytes, _)| u128::from(*bytes).pow(2)).sum()
+    }
+}
+
+/// Gives up the copies that shards have too many, because a filling node has got one: those at the nodes that have most. The
+/// copy that came last takes its place, as the primary too.
+fn leave_fullest(metadata: &mut Metadata) {
+    let mut load = Load::of(metadata);
+    for shard in &mut metadata.shards {
+        let Some(table) = metadata.tables.get(usize::from(shard.table.0)) else { continue };
+        while shard.copies().count() > usize::from(table.spec.replicas) {
+            let last = shard.copies().count() - 1;
+            let fullest = (0..last).max_by_key(|at| (load.bytes(shard.replicas[*at].node), std::cmp::Reverse(*at)));
+            let Some(fullest) = fullest else { break };
+            let came = shard.replicas.remove(last);
+            let left = std::mem::replace(&mut shard.replicas[fullest], came);
+            if let Some((bytes, _)) = load.0.get_mut(usize::from(left.node.0)) {
+                *bytes -= node::extent(shard.bytes);
+            }
+        }
+    }
+}
+
+/// Has replicas join at the nodes that are to be filled, so long as that spreads all more evenly.
+fn fill(after: &mut Metadata, wanted: &Wanted<'_>, room: &mut [(u64, NodeId)]) {
+    // What becomes of it when everything has been copied.
+    let settled = |metadata: &Metadata| {
+        let mut settled = metadata.clone();
+        settled.shards.iter_mut().flat_map(|shard| &mut shard.replicas).for_each(|replica| replica.joining = false);
+        leave_fullest(&mut settled);
+        settled
+    };
+    let mut load = Load::of(&settled(after));
+    while let Some((at, to)) = next_to_move(after, wanted, room, &load) {
+        after.shards[at].replicas.push(Replica { node: to, region: node::REGION, base: UNPLACED, joining: true });
+        let moved = Load::of(&settled(after));
+        if moved.unevenness() >= load.unevenness() {
+            after.shards[at].replicas.pop();
+            break;
+        }
+        let needed = node::extent(after.shards[at].bytes);
+        room.iter_mut().filter(|(_, node)| *node == to).for_each(|(room, _)| *room -= needed);
+        load = moved;
+    }
+}
+
+/// A shard, by its place, that a filling node should have a replica of, rather than the one that has most of those that do.
+fn next_to_move(
+    metadata: &Metadata,
+    wanted: &Wanted<'_>,
+    room: &[(u64, NodeId)],
+    load: &Load,
+) -> Option<(usize, NodeId)> {
+    let mut filling: Vec<_> = room.iter().filter(|(_, node)| wanted.filling.has(*node)).collect();
+    filling.sort_by_key(|(_, node)| load.bytes(*node));
+    filling.into_iter().find_map(|(room, to)| {
+        let gain = |shard: &ShardPlacement| {
+            let table = metadata.tables.get(usize::from(shard.table.0))?;
+            let is_whole = shard.replicas.len() == usize::from(table.spec.replicas)
+                && shard.replicas.iter().all(|replica| !replica.joining && replica.node != *to);
+            let needed = node::extent(shard.bytes);
+            let from = shard.replicas.iter().map(|replica| replica.node).max_by_key(|node| load.bytes(*node))?;
+            let gain = load.bytes(from).checked_sub(load.bytes(*to) + needed).filter(|gain| *gain > 0)?;
+            let fits = is_whole && shard.replicas.len() < REPLICAS_MAX && *room >= needed;
+            // Primaries have more to do.
+            let has_too_many = load.primaries(from) > load.primaries(*to) + 1;
+            fits.then_some(((shard.replicas[0].node == from) == has_too_many, gain))
+        };
+        let gains = metadata.shards.iter().enumerate().filter_map(|(at, shard)| Some((gain(shard)?, at)));
+        gains.max_by_key(|(gain, at)| (*gain, std::cmp::Reverse(*at))).map(|(_, at)| (at, *to))
+    })
 }
 
 /// The same, and gives new replicas their places, whose memory is zero. Whoever does this has the whole cluster standing

@@ -70,7 +70,7 @@ pub const AT_SPACE: u64 = AT_METADATA + 2 * METADATA_BYTES;
 /// Smallest region that can be formatted.
 pub const BYTES_MIN: u64 = AT_SPACE + 4096;
 /// Allocations start at multiples of this.
-const ALIGNMENT: u64 = 4096;
+pub const ALIGNMENT: u64 = 4096;
 
 /// What an allocation of so many bytes takes; as good as everything if that is absurd.
 pub(crate) fn extent(bytes: u64) -> u64 {

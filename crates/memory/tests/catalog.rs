@@ -7,10 +7,11 @@ use remora_fabric::seeded::Seeded;
 use remora_fabric::shm::Shm;
 use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, Worker, block_on};
 use remora_memory::limits::{CLIENTS_MAX, INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use remora_memory::metadata::Wanted;
 use remora_memory::node::{self, FORMAT, Place, REGION};
 use remora_memory::{
-    Discipline, Fingerprint, GivenUp, Layout, MemoryError, Metadata, ReadScheme, Registration, TableId, TableSpec,
-    follow_leader, identity, metadata,
+    Discipline, Fingerprint, GivenUp, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica, ShardId,
+    ShardPlacement, TableEntry, TableId, TableSpec, follow_leader, identity, metadata,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -426,7 +427,7 @@ fn a_new_leader_gives_no_incarnation_again() {
     let left = NodeSet::first(3).without(NodeSet::first(1));
     let given = |incarnations: u32| {
         block_on(&fabric, ClientId(0), async |lane: &Lane| {
-            follow_leader(lane, left, incarnations).await?;
+            follow_leader(lane, left, left.leader(), incarnations).await?;
             Registration::connect(lane, left, 0).await
         })
         .unwrap()
@@ -484,6 +485,84 @@ fn a_node_gives_up_what_it_has_only_if_it_missed_an_epoch() {
     assert!(!is_given_up(cluster, 9));
     let taken_in = async |lane: &Lane| identity::rejoin(lane, NodeId(1), NODE, 4).await;
     assert_eq!(block_on(&fabric, ClientId(0), taken_in).unwrap(), Ok(true));
+}
+
+/// A catalog of these tables (shards, replicas, bytes of a shard), all at the first `founders` nodes.
+fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
+    let mut metadata = Metadata { generation: 1, ..Metadata::default() };
+    for (id, (shards, replicas, bytes)) in (0..).map(TableId).zip(tables.iter().copied()) {
+        let replicas = replicas.min(founders as u8);
+        let spec = TableSpec { shards, shard_bytes: bytes, ..spec(&format!("table {}", id.0), replicas) };
+        metadata.tables.push(TableEntry { spec, shard_first: ShardId(metadata.shards.len() as u16) });
+        for shard in 0..shards {
+            let node = |replica| NodeId((shard + u16::from(replica)) % founders);
+            let replica = |number| Replica { node: node(number), region: REGION, base: 0, joining: false };
+            let replicas = (0..replicas).map(replica).collect();
+            metadata.shards.push(ShardPlacement { table: id, bytes, replicas });
+        }
+    }
+    metadata
+}
+
+proptest! {
+    /// Nodes are added, filled and drained one after the other; of what joins, some has been copied when the next epoch
+    /// begins. That comes to an end, there are never too few copies, and none can move any more to where there is less.
+    #[test]
+    fn nodes_that_are_filled_get_their_share(
+        founders in 1u16..6,
+        added in prop::collection::vec(0u8..3, 1..5),
+        tables in prop::collection::vec((1u16..7, 1u8..4, 1u64..40), 1..6),
+        parts in 1usize..4,
+    ) {
+        let tables: Vec<_> = tables.into_iter().map(|(shards, replicas, lines)| (shards, replicas, lines * 1024)).collect();
+        let mut now = laid_out(&tables, founders);
+        let (mut nodes, mut filling) = (NodeSet::first(founders), NodeSet::default());
+        let room = (0..64).map(|node| (NodeId(node), 1 << 20)).collect();
+        let extent = |bytes: u64| bytes.next_multiple_of(node::ALIGNMENT);
+        for (number, what) in (founders..).map(NodeId).zip(added) {
+            nodes = nodes.with(number);
+            // An earlier one leaves, as long as enough are left for all copies.
+            let leaver = NodeSet::default().with(nodes.leader());
+            if what == 0 && nodes.count() > founders {
+                nodes = nodes.without(leaver);
+            }
+            filling = if what == 1 { filling } else { filling.with(number) };
+            let mut copied = Vec::new();
+            for epoch in 0.. {
+                prop_assert!(epoch < 200, "it does not come to an end");
+                let next = metadata::arrangement(&now, &Wanted { nodes, filling, copied: &copied }, &room);
+                for shard in &next.shards {
+                    let table = &next.tables[usize::from(shard.table.0)];
+                    prop_assert!(shard.copies().count() >= usize::from(table.spec.replicas), "{:?}", shard);
+                    let at: NodeSet = shard.replicas.iter().map(|replica| replica.node).collect();
+                    prop_assert_eq!(usize::from(at.count()), shard.replicas.len(), "two at one node: {:?}", shard);
+                }
+                let joining: Vec<_> = (0..).map(ShardId).zip(&next.shards).flat_map(|(id, shard)| {
+                    let new = shard.replicas.iter().filter(|replica| replica.joining);
+                    new.map(move |replica| (id, replica.node))
+                }).collect();
+                if joining.is_empty() && next == now {
+                    break;
+                }
+                copied = joining.into_iter().skip(epoch % parts).step_by(parts).collect();
+                now = next;
+            }
+            let bytes = |node: NodeId| -> u64 {
+                let here = now.shards.iter().filter(|shard| shard.replicas.iter().any(|replica| replica.node == node));
+                here.map(|shard| extent(shard.bytes)).sum()
+            };
+            for shard in &now.shards {
+                let table = &now.tables[usize::from(shard.table.0)];
+                prop_assert_eq!(shard.replicas.len(), usize::from(table.spec.replicas));
+                let at: NodeSet = shard.replicas.iter().map(|replica| replica.node).collect();
+                prop_assert!(at.without(nodes).is_empty(), "somebody has left: {:?}", shard);
+                let fullest = at.iter().map(bytes).max().unwrap_or(0);
+                for filled in NodeSet::from_bits(filling.to_bits() & nodes.to_bits()).without(at).iter() {
+                    prop_assert!(fullest <= bytes(filled) + extent(shard.bytes), "{:?} could be at {}", shard, filled);
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -323,8 +323,10 @@ impl GuestBook {
         }
         let ledgers = [W::Ledger::from_words(page.ledger)];
         // What the dead did last, nobody has said: of unknown outcome, at least.
-        let after = After { ledgers: &ledgers, settled: page.unsettled == 0, unknown: page.unknown + there };
-        let mut invariants = workload.invariants(cluster, after)?;
+        let mut invariants = cluster.in_one_epoch(|| {
+            let (settled, unknown) = (page.unsettled == 0, page.unknown + there);
+            workload.invariants(cluster, After { ledgers: &ledgers, settled, unknown })
+        })?;
         if there > 0 {
             let who = if there == 1 { "a client was".to_owned() } else { format!("{there} clients were") };
             let detail = format!("{who} killed, and nobody knows the last transactions: load with --ledger to know");

@@ -64,9 +64,11 @@ fn by_user(statistics: &Statistics) -> u64 {
 
 #[test]
 fn a_run_on_shared_memory_keeps_the_invariants() {
-    const TRANSACTIONS: u64 = 6_001;
+    const TRANSACTIONS: u64 = 4_001;
     for protocol in serializable() {
-        for replicas in [1, 3] {
+        // Without backups they do the same but for where they write.
+        let without_backups = [Protocol::DrtmR, Protocol::FORD].contains(&protocol);
+        for replicas in if without_backups { 1..=3 } else { 3..=3 }.step_by(2) {
             let room = Room::for_transactions(TRANSACTIONS);
             let cluster = Cluster::embedded(options(protocol, replicas, room)).unwrap();
             let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();

@@ -55,7 +55,7 @@ fn aborted(statistics: &Statistics) -> u64 {
 
 #[test]
 fn a_run_on_shared_memory_keeps_the_invariants() {
-    const TRANSACTIONS: u64 = 4_001;
+    const TRANSACTIONS: u64 = 2_001;
     for protocol in serializable() {
         let in_order = |number| in_order(size(1_000, TRANSACTIONS), number);
         let hashed = size(1_000, TRANSACTIONS);

@@ -49,6 +49,8 @@ pub struct Loss<'d> {
     pub admitted: NodeSet,
     /// Nodes that are to have nothing any more.
     pub leaving: NodeSet,
+    /// Nodes that are to have their share.
+    pub filling: NodeSet,
     /// Joining replicas that have everything.
     pub copied: &'d [(ShardId, NodeId)],
     /// Every client that may have had anything under way: the conductor's own, too, but not the conductor.
@@ -65,7 +67,7 @@ pub async fn fail_over(
     loss: &Loss<'_>,
     told: &dyn Fn(&Rollback<'_>),
 ) -> Result<(Vec<(u32, Verdicts)>, Metadata), MemoryError> {
-    let Loss { survivors, lost, epoch, admitted, leaving, copied, clients, incarnations } = *loss;
+    let Loss { survivors, lost, epoch, admitted, leaving, filling, copied, clients, incarnations } = *loss;
     lost.iter().for_each(|node| fabric.abandon(node));
     revoke(fabric, clients)?;
     lane.probe(probes::REPAIRS);
@@ -90,9 +92,12 @@ pub async fn fail_over(
     for (shard, node) in copied {
         copy_header(lane, &after, *shard, *node).await?;
     }
-    let after = metadata::rearrange(lane, &after, &Wanted { nodes: all.without(leaving), copied }).await?;
-    follow_leader(lane, all, incarnations).await?;
-    metadata::unlock_catalog(lane, all.leader()).await?;
+    let wanted = Wanted { nodes: all.without(leaving), filling, copied };
+    let after = metadata::rearrange(lane, &after, &wanted).await?;
+    // Who leaves with this epoch may have led until now, and knows what it has given.
+    let leader = all.without(after.without_replicas(leaving)).leader();
+    follow_leader(lane, all, leader, incarnations).await?;
+    metadata::unlock_catalog(lane, leader).await?;
     metadata::publish(lane, all, &after).await?;
     Ok((verdicts, after))
 }
