@@ -41,7 +41,8 @@ use registers::Registers;
 use remora::floors::memory::{ShardPlacement, metadata, node};
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{
-    Cluster, ClusterOptions, Controller, Error, Inspection, Observer, Outcome, Protocol, Session, Standing, Validation,
+    Cluster, ClusterOptions, Configuration, ConfigurationError, Controller, Error, Inspection, Observer, Outcome,
+    Protocol, Session, Standing, Validation,
 };
 use remora::{TransactionEvent, TransactionId, Worker, WorkerOptions};
 use remora_check::{HistoryFile, HistoryReader, ReadOptions, check};
@@ -90,8 +91,11 @@ impl Load {
 }
 
 /// Faults that a campaign can have, by name.
-pub const FAULTS: [&str; 10] =
-    ["crash", "pause", "delay", "partition", "isolate", "stall", "clock-step", "lose", "duplicate", "fail"];
+pub const FAULTS: [&str; 11] =
+    ["crash", "pause", "delay", "partition", "isolate", "stall", "clock-step", "lose", "duplicate", "fail", DRAIN];
+
+/// What an operator does is none of the simulation's faults.
+const DRAIN: &str = "drain";
 
 /// How often a fault of this name is planned in a run that has it. A crash and a stall leave too little behind, and take
 /// too long, to have several.
@@ -100,6 +104,7 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
         "crash" | "stall" => 1,
         "fail" => nodes.failures,
         "isolate" => nodes.isolations,
+        DRAIN => nodes.drains,
         _ => 1 + random.below(4),
     }
 }
@@ -131,6 +136,7 @@ fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
         "lose" => FaultKind::Lose,
         "fail" => FaultKind::Fail,
         "duplicate" => FaultKind::Duplicate,
+        DRAIN => FaultKind::Told(DRAIN),
         _ => return None,
     })
 }
@@ -177,9 +183,9 @@ impl Case {
         self.faults.iter().any(|name| name == fault)
     }
 
-    /// Whether memory nodes are lost, rightly or not.
+    /// Whether memory nodes are lost, rightly or not, or leave.
     fn loses_nodes(&self) -> bool {
-        self.has("fail") || self.has("isolate")
+        self.has("fail") || self.has("isolate") || self.has(DRAIN)
     }
 
     /// Places of its clients, and of those who take the places of others; controllers have the next ones.
@@ -567,7 +573,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     plan(case, &nodes, &sim, lease.is_some(), &mut random)?;
     sim.instant(false);
     let began = sim.now();
-    let memory = Memory { sim: &sim, cluster: &cluster, nodes, failed: RefCell::default() };
+    let memory = Memory::new(case, &sim, &cluster, nodes);
     let played = play(case, &memory, &tables, &mut clients, &mut controllers, &counts);
     let virtual_ns = sim.now() - began;
     sim.instant(true);
@@ -702,6 +708,8 @@ struct Nodes {
     failures: u64,
     /// How many are cut off so long that they are taken for dead.
     isolations: u64,
+    /// How many are drained.
+    drains: u64,
     /// How long each of them is away; for ever if `None`.
     absence: Option<Nanos>,
 }
@@ -709,7 +717,7 @@ struct Nodes {
 impl Nodes {
     fn of(case: &Case, replicas: u8) -> Nodes {
         if !case.loses_nodes() {
-            return Nodes { count: NODES, replicas, failures: 0, isolations: 0, absence: None };
+            return Nodes { count: NODES, replicas, failures: 0, isolations: 0, drains: 0, absence: None };
         }
         let mut random = Prng::derive(case.seed, 0xfa11);
         let count = NODES + random.below(2) as u16;
@@ -721,17 +729,25 @@ impl Nodes {
             (false, true) => losses,
             (true, true) => random.below(losses + 1),
         };
-        Nodes { count, replicas, failures: losses - isolations, isolations, absence }
+        let failures = if case.has("fail") { losses - isolations } else { 0 };
+        let drains = match (case.has(DRAIN), isolations + failures) {
+            (false, _) => 0,
+            (true, 0) => losses,
+            // One of the others is drained in its stead.
+            (true, _) => random.below(losses + 1),
+        };
+        let isolations = isolations.saturating_sub(drains);
+        Nodes { count, replicas, failures: losses - isolations - drains, isolations, drains, absence }
     }
 
     /// Whether any of them is lost, be it for a while.
     fn can_be_lost(&self) -> bool {
-        self.failures + self.isolations > 0
+        self.failures + self.isolations + self.drains > 0
     }
 
     /// Whether there is somewhere to make copies of what a failed node had.
     fn copies_again(&self) -> bool {
-        self.isolations > 0 || self.failures > 0 && (self.absence.is_some() || self.count > self.replicas.into())
+        self.isolations > 0 || self.can_be_lost() && (self.absence.is_some() || self.count > self.replicas.into())
     }
 }
 
@@ -742,25 +758,91 @@ struct Memory<'c> {
     nodes: Nodes,
     /// Since when those have been down that are to come back.
     failed: RefCell<BTreeMap<NodeId, Nanos>>,
+    /// Those that are leaving, or have left, and since when.
+    drained: RefCell<BTreeMap<NodeId, Option<Nanos>>>,
+    /// How many were told to leave until now.
+    told: Cell<usize>,
+    random: RefCell<Prng>,
 }
 
-impl Memory<'_> {
+impl<'c> Memory<'c> {
+    fn new(case: &Case, sim: &'c Sim, cluster: &'c Cluster, nodes: Nodes) -> Memory<'c> {
+        let random = RefCell::new(Prng::derive(case.seed, 0xd4a1));
+        Memory {
+            sim,
+            cluster,
+            nodes,
+            failed: RefCell::default(),
+            drained: RefCell::default(),
+            told: Cell::new(0),
+            random,
+        }
+    }
+
     /// Those that have been away long enough work again, and have nothing.
     fn tend(&self) {
         let now = self.sim.now();
+        if self.nodes.drains > 0
+            && let Some(configuration) = self.cluster.configuration()
+        {
+            let drained = self.drain(configuration, now);
+            debug_assert!(drained.is_ok(), "the configuration is in this process");
+        }
         let Nodes { count, absence: Some(absence), .. } = self.nodes else { return };
         let mut failed = self.failed.borrow_mut();
         for node in (0..count).map(NodeId).filter(|node| !self.sim.answers(*node)) {
             let since = *failed.entry(node).or_insert(now);
             if now - since >= absence {
                 failed.remove(&node);
-                self.sim.restart(node);
-                if let Some(memory) = self.sim.region(node, node::REGION) {
-                    let formatted = node::format(&memory, node::Place::default());
-                    debug_assert!(formatted.is_ok(), "a node's own size is enough");
-                }
+                self.restart(node);
             }
         }
+    }
+
+    fn restart(&self, node: NodeId) {
+        self.sim.restart(node);
+        if let Some(memory) = self.sim.region(node, node::REGION) {
+            let formatted = node::format(&memory, node::Place::default());
+            debug_assert!(formatted.is_ok(), "a node's own size is enough");
+        }
+    }
+
+    /// Does what an operator does: has a node leave, and all others have their share, and starts it again, to have its own,
+    /// when it has left.
+    fn drain(&self, configuration: &Arc<dyn Configuration>, now: Nanos) -> Result<(), ConfigurationError> {
+        let all = NodeSet::first(self.nodes.count);
+        let mut drained = self.drained.borrow_mut();
+        let told = self.sim.injected().iter().filter(|fault| fault.kind == FaultKind::Told(DRAIN)).count();
+        while self.told.get() < told {
+            self.told.set(self.told.get() + 1);
+            let number = self.random.borrow_mut().next_u64() as usize;
+            let leaves = configuration.change(|membership| {
+                let live: Vec<NodeId> = all.without(membership.lost()).without(membership.leaving()).iter().collect();
+                let node = live[number % live.len()];
+                membership.drain(NodeSet::default().with(node));
+                membership.fill(all);
+                node
+            })?;
+            drained.insert(leaves, None);
+        }
+        let (leaving, lost) = configuration.look(|membership| (membership.leaving(), membership.lost()))?;
+        // One that dies or is lost before it has left is like others that are.
+        drained.retain(|node, _| self.sim.answers(*node) && (leaving.has(*node) || lost.has(*node)));
+        let mut started = NodeSet::default();
+        drained.retain(|node, left| {
+            let left = lost.has(*node).then(|| *left.get_or_insert(now));
+            let is_over = left.is_some_and(|left| self.nodes.absence.is_some_and(|absence| now - left >= absence));
+            if is_over {
+                self.sim.fail(*node);
+                self.restart(*node);
+                started = started.with(*node);
+            }
+            !is_over
+        });
+        if !started.is_empty() {
+            configuration.change(|membership| membership.fill(started))?;
+        }
+        Ok(())
     }
 
     /// Whether the cluster goes on without those that have failed, with those that are back, and has as many copies as it
@@ -785,7 +867,16 @@ impl Memory<'_> {
         let has_catalog = |node| {
             self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
         };
-        let settled = |node| if self.sim.answers(node) { has_catalog(node) && !lost.has(node) } else { lost.has(node) };
+        let drained = self.drained.borrow();
+        let is_away = |left: &Option<Nanos>| left.is_some() && self.nodes.absence.is_none();
+        if !drained.values().all(is_away) {
+            return false;
+        }
+        let settled = |node| match self.sim.answers(node) {
+            true if drained.contains_key(&node) => lost.has(node),
+            true => has_catalog(node) && !lost.has(node),
+            false => lost.has(node),
+        };
         let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
         let shards = self.cluster.catalog().shards;
         let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;

@@ -709,8 +709,8 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
             replica.joining &= !wanted.copied.contains(&(ShardId(number), replica.node));
         }
         let here = |replica: &Replica| wanted.nodes.has(replica.node);
-        // Those that stay come first; the primary stays the primary if it does.
-        shard.replicas.sort_by_key(|replica| (replica.joining, !here(replica)));
+        // The primary stays that until it leaves: nobody would free a lock that is held there, or take back an insert.
+        shard.replicas.sort_by_key(|replica| replica.joining);
         let staying = shard.copies().filter(|replica| here(replica)).count();
         if staying >= copies.min(wanted.nodes.count().into()) && staying > 0 {
             shard.replicas.retain(|replica| here(replica));

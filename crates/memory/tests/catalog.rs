@@ -531,7 +531,10 @@ proptest! {
             for epoch in 0.. {
                 prop_assert!(epoch < 200, "it does not come to an end");
                 let next = metadata::arrangement(&now, &Wanted { nodes, filling, copied: &copied }, &room);
-                for shard in &next.shards {
+                for (before, shard) in now.shards.iter().zip(&next.shards) {
+                    let primary = before.replicas[0].node;
+                    let is_backup = shard.copies().skip(1).any(|replica| replica.node == primary);
+                    prop_assert!(!is_backup, "a primary that has become a backup: {:?}", shard);
                     let table = &next.tables[usize::from(shard.table.0)];
                     prop_assert!(shard.copies().count() >= usize::from(table.spec.replicas), "{:?}", shard);
                     let at: NodeSet = shard.replicas.iter().map(|replica| replica.node).collect();

@@ -40,6 +40,9 @@ pub enum FaultKind {
     Lose,
     /// The next call of a client arrives twice.
     Duplicate,
+    /// Nothing of the simulation's own: whoever has planned it does something by this name when it has been set off
+    /// ([`Sim::injected`](super::Sim::injected)).
+    Told(&'static str),
 }
 
 impl FaultKind {
@@ -57,6 +60,7 @@ impl FaultKind {
             FaultKind::ClockStep(_) => "clock-step",
             FaultKind::Lose => "lose",
             FaultKind::Duplicate => "duplicate",
+            FaultKind::Told(name) => name,
         }
     }
 }
@@ -241,6 +245,7 @@ pub(super) fn happen(world: &mut World, Happening { planned, connection }: Happe
         FaultKind::ClockStep(time) => world.step_clock(machine, time),
         FaultKind::Lose => world.connections[connection].lose_calls += 1,
         FaultKind::Duplicate => world.connections[connection].duplicate_calls += 1,
+        FaultKind::Told(_) => {}
     }
     world.faults.injected.push(Injected { kind, at: now / NS, client, holding });
 }
