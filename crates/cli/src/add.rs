@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clap::Args;
-use remora::{Cluster, NodeId};
 
 use crate::connected::stop_on_signals;
 use crate::drain::{LOOKED_AFTER, PAUSE, shards_at};
@@ -47,14 +46,16 @@ pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
     loop {
         // Not while an epoch begins.
         let is_arranged = cluster.is_arranged().unwrap_or(false);
-        let (copied, joining) = shards(&cluster, node);
-        if joining > 0 && joining != said {
-            output::show(&format!("{joining} shards are being copied to {}\n", options.node));
-            said = joining;
-        }
-        if is_arranged {
-            output::show(&format!("{} has copies of {copied} shards\n", options.node));
-            return Ok(Verdict::Sound);
+        if let Some(replicas) = shards_at(&cluster, node) {
+            let joining = replicas.iter().filter(|replica| replica.joining).count();
+            if joining > 0 && joining != said {
+                output::show(&format!("{joining} shards are being copied to {}\n", options.node));
+                said = joining;
+            }
+            if is_arranged {
+                output::show(&format!("{} has copies of {} shards\n", options.node, replicas.len()));
+                return Ok(Verdict::Sound);
+            }
         }
         wait(&stop, options)?;
     }
@@ -66,11 +67,4 @@ fn wait(stop: &AtomicBool, options: &AddOptions) -> Result<(), Failure> {
     }
     thread::sleep(PAUSE);
     Ok(())
-}
-
-/// Shards that a node has a copy of, and such that are being copied there.
-fn shards(cluster: &Cluster, node: NodeId) -> (usize, usize) {
-    let at_node = shards_at(cluster, node);
-    let joining = at_node.iter().filter(|replica| replica.joining).count();
-    (at_node.len() - joining, joining)
 }

@@ -74,7 +74,7 @@ pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
         if stop.load(Ordering::Relaxed) {
             return Err(Failure::new(&options.node, "its shards go elsewhere still: the cluster sees to it"));
         }
-        let left = shards_at(&cluster, node).len();
+        let left = shards_at(&cluster, node).map_or(said, |replicas| replicas.len());
         if left != said {
             output::show(&format!("{left} shards are left at {}\n", options.node));
             said = left;
@@ -85,11 +85,9 @@ pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     Ok(Verdict::Sound)
 }
 
-/// Replicas at a node; none just while an epoch begins.
-pub(crate) fn shards_at(cluster: &Cluster, node: NodeId) -> Vec<Replica> {
-    if cluster.refresh().is_err() {
-        return Vec::new();
-    }
+/// Replicas at a node; nobody can say just while an epoch begins.
+pub(crate) fn shards_at(cluster: &Cluster, node: NodeId) -> Option<Vec<Replica>> {
+    cluster.refresh().ok()?;
     let shards = cluster.catalog().shards;
-    shards.into_iter().flat_map(|shard| shard.replicas).filter(|replica| replica.node == node).collect()
+    Some(shards.into_iter().flat_map(|shard| shard.replicas).filter(|replica| replica.node == node).collect())
 }
