@@ -92,6 +92,8 @@ pub struct Conducting {
     pub admitted: NodeSet,
     /// Nodes that are to have nothing any more.
     pub leaving: NodeSet,
+    /// Those of them whose copies need not be made elsewhere first.
+    pub expendable: NodeSet,
     /// Nodes that are to have their share.
     pub filling: NodeSet,
     /// Joining replicas that have everything.
@@ -115,6 +117,10 @@ pub struct Membership {
     given_up: BTreeMap<u16, u64>,
     /// Nodes whose shards are to go elsewhere.
     leaving: u64,
+    /// Those of them whose copies need not be made elsewhere first where too few others are left, and perhaps some that have
+    /// left.
+    #[serde(default)]
+    expendable: u64,
     /// Nodes that others' shards are to go to.
     #[serde(default)]
     filling: u64,
@@ -141,6 +147,7 @@ impl Default for Membership {
             lost: 0,
             given_up: BTreeMap::new(),
             leaving: 0,
+            expendable: 0,
             filling: 0,
             added: BTreeMap::new(),
             copied: Vec::new(),
@@ -252,7 +259,7 @@ impl Membership {
     }
 
     /// The client leaves to others what it was to do for the cluster.
-    fn resign(&mut self, client: u32) -> Result<(), Fenced> {
+    pub fn resign(&mut self, client: u32) -> Result<(), Fenced> {
         self.alive(client)?;
         self.hand_back(client);
         for member in self.members.values_mut().filter(|member| member.standing == (Standing::Suspected { by: client }))
@@ -323,6 +330,18 @@ impl Membership {
         }
     }
 
+    /// Memory nodes know these clients, and this does not, which is new: as nobody says whether they live, whoever comes
+    /// recovers them. Does nothing if anybody has ever gone by it.
+    pub fn inherit(&mut self, clients: impl Iterator<Item = u32>) {
+        if self.incarnations > 0 || !self.is_deserted() {
+            return;
+        }
+        for client in clients {
+            self.enter(client, 0, None, false);
+            self.members.entry(client).and_modify(|member| member.standing = Standing::Suspected { by: 0 });
+        }
+    }
+
     /// Whether the epoch is about to end.
     #[must_use]
     pub fn is_changing(&self) -> bool {
@@ -372,10 +391,23 @@ impl Membership {
         self.begin_change(by, |_| {})
     }
 
-    /// Shards of these nodes are to go elsewhere, and the cluster is to go on without the nodes when they have none.
+    /// Shards of these nodes are to go elsewhere, and the cluster is to go on without the nodes when they have none. Where too
+    /// few others are left for as many copies, they keep theirs until there are enough again.
     pub fn drain(&mut self, nodes: NodeSet) {
+        self.expendable &= self.leaving;
         self.leaving |= nodes.without(self.lost()).to_bits();
         self.filling &= !nodes.to_bits();
+    }
+
+    /// The same, and where too few others are left, there are fewer copies from then on.
+    pub fn drain_to_fewer(&mut self, nodes: NodeSet) {
+        self.drain(nodes);
+        self.expendable |= nodes.to_bits() & self.leaving;
+    }
+
+    /// Nodes stay that were to have nothing any more: with what they have still.
+    pub fn stay(&mut self, nodes: NodeSet) {
+        self.leaving &= !nodes.to_bits();
     }
 
     /// Nodes are to have as much as the others: shards go there, also when they come back with nothing. Not those whose
@@ -415,6 +447,12 @@ impl Membership {
     #[must_use]
     pub fn leaving(&self) -> NodeSet {
         NodeSet::from_bits(self.leaving)
+    }
+
+    /// Those of them whose copies need not be made elsewhere first where too few others are left.
+    #[must_use]
+    pub fn expendable(&self) -> NodeSet {
+        NodeSet::from_bits(self.expendable & self.leaving)
     }
 
     /// `by` has given a joining replica everything. Fails if that client is not alive: then its work is not known to have
@@ -479,6 +517,7 @@ impl Membership {
             lost: NodeSet::from_bits((self.lost & !change.admitting) | change.losing),
             admitted: NodeSet::from_bits(change.admitting),
             leaving: self.leaving(),
+            expendable: self.expendable(),
             filling: self.filling(),
             copied: self.copied(),
             clients: self.charges(by).filter(|client| self.standing(*client) != Some(Standing::Forgotten)).collect(),
@@ -487,25 +526,24 @@ impl Membership {
         })
     }
 
+    /// What became of the transactions of those whom `by` has to recover.
+    pub fn decided(&mut self, by: u32, verdicts: &[(u32, Verdicts)]) -> Result<(), Fenced> {
+        verdicts.iter().try_for_each(|(client, verdicts)| self.recovered(*client, by, verdicts.clone()))
+    }
+
     /// The next epoch begins: `by` has done what it had to conduct, which was this, and of the nodes that were leaving these
     /// are `emptied`. False if there is more to do by now. Fails if it conducts it no more.
-    pub fn begin_epoch(
-        &mut self,
-        by: u32,
-        conducted: &Conducting,
-        verdicts: &[(u32, Verdicts)],
-        emptied: NodeSet,
-    ) -> Result<bool, Fenced> {
+    pub fn begin_epoch(&mut self, by: u32, conducted: &Conducting, emptied: NodeSet) -> Result<bool, Fenced> {
         self.alive(by)?;
         let Some(now) = self.conducting(by) else { return Err(Fenced(by)) };
-        if (Conducting { wait: conducted.wait, ..now }) != *conducted {
+        let undecided = |client: &u32| matches!(self.standing(*client), Some(Standing::Suspected { .. }));
+        if (Conducting { wait: conducted.wait, ..now }) != *conducted || conducted.clients.iter().any(undecided) {
             return Ok(false);
         }
-        for (client, verdicts) in verdicts {
-            self.recovered(*client, by, verdicts.clone())?;
-        }
         self.hand_back(by);
-        for node in conducted.lost.without(self.lost()).iter() {
+        // Also those that it was to take in: a conductor that has died may have given them something.
+        let stayed = self.lost().without(self.losing());
+        for node in conducted.lost.without(stayed).iter() {
             self.given_up.insert(node.0, conducted.epoch);
         }
         self.given_up.retain(|node, _| conducted.lost.has(NodeId(*node)));
@@ -727,12 +765,14 @@ mod tests {
         assert_eq!(all.conducting(3).unwrap().wait, 0);
         // The conductor dies: whoever finds that out goes on with it.
         all.suspect(3, 4).unwrap();
-        assert_eq!(all.begin_epoch(3, &conducting, &[], NodeSet::default()), Err(Fenced(3)));
+        assert_eq!(all.begin_epoch(3, &conducting, NodeSet::default()), Err(Fenced(3)));
         let taken_over = all.conducting(4).unwrap();
         assert_eq!(taken_over.clients, [1, 2, 3]);
-        assert_eq!(all.begin_epoch(4, &conducting, &[], NodeSet::default()), Ok(false), "there is one more to recover");
+        assert_eq!(all.begin_epoch(4, &conducting, NodeSet::default()), Ok(false), "there is one more to recover");
         let verdicts: Vec<_> = taken_over.clients.iter().map(|client| (*client, Verdicts::default())).collect();
-        assert_eq!(all.begin_epoch(4, &taken_over, &verdicts, NodeSet::default()), Ok(true));
+        assert_eq!(all.decided(3, &verdicts), Err(Fenced(3)));
+        assert_eq!(all.decided(4, &verdicts), Ok(()));
+        assert_eq!(all.begin_epoch(4, &taken_over, NodeSet::default()), Ok(true));
         assert_eq!((all.epoch(), all.lost(), all.is_changing()), (2, node(0).with(NodeId(1)), false));
         assert_eq!(all.join(5, 1, LEASE, None), Err(EpochChanging), "of the former epoch");
         assert_eq!(all.join(6, 2, LEASE, None), Ok(()));
@@ -747,7 +787,7 @@ mod tests {
         all.renew(1).unwrap();
         let begin = |all: &mut Membership, emptied: NodeSet| {
             let conducting = all.conducting(1).unwrap();
-            assert_eq!(all.begin_epoch(1, &conducting, &[], emptied), Ok(true));
+            assert_eq!(all.begin_epoch(1, &conducting, emptied), Ok(true));
         };
         all.drain(node(2));
         all.lose(node(0), 1).unwrap();
@@ -760,6 +800,13 @@ mod tests {
         all.admit(node(0).with(NodeId(2)), 1).unwrap();
         begin(&mut all, NodeSet::default());
         assert_eq!((all.lost(), all.given_up(NodeId(0))), (NodeSet::default(), None));
+        // One that dies while it is taken in, or whose conductor does, may have been given something.
+        all.lose(node(1), 1).unwrap();
+        begin(&mut all, NodeSet::default());
+        all.admit(node(1), 1).unwrap();
+        all.lose(node(1), 1).unwrap();
+        begin(&mut all, NodeSet::default());
+        assert_eq!((all.lost(), all.given_up(NodeId(1))), (node(1), Some(all.epoch())));
     }
 
     #[test]
@@ -778,7 +825,7 @@ mod tests {
         all.admit(node(3), 1).unwrap();
         let conducting = all.conducting(1).unwrap();
         assert_eq!((conducting.admitted, conducting.lost, conducting.filling), (node(3), node(4), node(3)));
-        all.begin_epoch(1, &conducting, &[], NodeSet::default()).unwrap();
+        all.begin_epoch(1, &conducting, NodeSet::default()).unwrap();
         assert_eq!((all.lost(), all.add(3, "c:1")), (node(4), Some(NodeId(3))));
         assert_eq!(all.lost(), node(4), "it is there, and is not lost by being added again");
         all.drain(node(3));
@@ -794,12 +841,33 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_leaves_keeps_its_copies_unless_fewer_will_do() {
+        let node = |number| NodeSet::default().with(NodeId(number));
+        let mut all = Membership::default();
+        all.join_controller(1, LEASE, None);
+        all.renew(1).unwrap();
+        all.drain_to_fewer(node(0));
+        all.drain(node(1));
+        assert_eq!((all.leaving(), all.expendable()), (node(0).with(NodeId(1)), node(0)));
+        all.drain(node(0));
+        assert_eq!(all.expendable(), node(0), "once is enough");
+        all.rearrange(1).unwrap();
+        let conducting = all.conducting(1).unwrap();
+        assert_eq!((conducting.leaving, conducting.expendable), (all.leaving(), node(0)));
+        all.stay(node(0));
+        assert_eq!((all.leaving(), all.expendable()), (node(1), NodeSet::default()));
+        assert_eq!(all.begin_epoch(1, &conducting, NodeSet::default()), Ok(false), "one of them stays");
+        all.drain(node(0));
+        assert!(all.expendable().is_empty(), "that was another time");
+    }
+
+    #[test]
     fn a_change_that_nobody_conducts_is_taken_up() {
         let lost = NodeSet::default().with(NodeId(2));
         let mut all = alive(&[1, 2]);
         all.join_controller(3, LEASE, None);
         all.lose(lost, 3).unwrap();
-        all.leave(3).unwrap();
+        all.resign(3).unwrap();
         all.join_controller(4, LEASE, None);
         all.renew(4).unwrap();
         assert!(all.is_abandoned() && all.conducting(4).is_none());

@@ -436,10 +436,11 @@ fn with_a_minority_nothing_is_changed() {
     there.change(|all| all.lose(node, 2)).unwrap().unwrap();
     agreed.push(whole());
     let conducting = there.look(|all| all.conducting(2)).unwrap().unwrap();
-    assert_eq!(
-        there.change(|all| all.begin_epoch(2, &conducting, &[(1, Verdicts::default())], NodeSet::default())).unwrap(),
-        Ok(true)
-    );
+    let begins = |all: &mut Membership| {
+        all.decided(2, &[(1, Verdicts::default())])?;
+        all.begin_epoch(2, &conducting, NodeSet::default())
+    };
+    assert_eq!(there.change(begins).unwrap(), Ok(true));
     agreed.push(whole());
     majority.iter().for_each(|server| servers[*server].signal("-STOP"));
     servers[alone].signal("-CONT");
@@ -490,9 +491,11 @@ fn controllers_race_and_each_epoch_begins_once() {
                     let Some(conducting) = here.look(|all| all.conducting(controller)).unwrap() else { continue };
                     let verdicts: Vec<_> =
                         conducting.clients.iter().map(|client| (*client, Verdicts::default())).collect();
-                    let begins =
-                        here.change(|all| all.begin_epoch(controller, &conducting, &verdicts, NodeSet::default()));
-                    if begins.unwrap() == Ok(true) {
+                    let begins = |all: &mut Membership| {
+                        all.decided(controller, &verdicts)?;
+                        all.begin_epoch(controller, &conducting, NodeSet::default())
+                    };
+                    if here.change(begins).unwrap() == Ok(true) {
                         begun.lock().unwrap().push(conducting.epoch);
                     }
                 }

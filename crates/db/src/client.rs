@@ -16,7 +16,7 @@ use remora_memory::{MemoryError, Registration, identity};
 use remora_sync::TransactionId;
 use remora_txn::SessionConfig;
 
-use crate::cluster::{Cluster, in_one_epoch};
+use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::error::OpenError;
 use crate::keeper::Keeper;
 
@@ -55,11 +55,11 @@ impl Client {
     ) -> Result<Client, OpenError> {
         let life = in_one_epoch(cluster.configuration(), || {
             cluster.follow_epoch()?;
-            let register = async |guest: &Lane| cluster.register(guest, coroutines).await;
-            let registration = remora_fabric::block_on(cluster.fabric(), ClientId(0), register)??;
-            let life = begin(cluster, worker, registration, yields, lane)?;
-            worker.run([(life.admin.id(), life.is_remembered())]).into_iter().collect::<Result<(), MemoryError>>()?;
-            Ok::<_, OpenError>(life)
+            let announce = async |guest: &Lane| cluster.announce(guest).await;
+            let announced = remora_fabric::block_on(cluster.fabric(), ClientId(0), announce)??;
+            let arrived = Arrived::connect(cluster, worker, announced, yields, lane)?;
+            let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, coroutines))]);
+            Ok::<_, OpenError>(lives.pop().expect("a task that has run has a result")?)
         })?;
         let life = RefCell::new(Rc::new(life));
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
@@ -72,17 +72,11 @@ impl Client {
         lane: &Lane,
     ) -> Result<Client, OpenError> {
         let guest = lane.on(&worker.connect(cluster.fabric(), ClientId(0))?);
-        let registration = cluster.register(&guest, 1).await?;
+        let announced = cluster.announce(&guest).await?;
         drop(guest);
-        let life = begin(cluster, worker, registration, false, &mut |endpoint| lane.on(endpoint))?;
-        life.is_remembered().await?;
-        Ok(Client {
-            cluster: cluster.clone(),
-            worker: worker.clone(),
-            coroutines: 1,
-            yields: false,
-            life: RefCell::new(Rc::new(life)),
-        })
+        let arrived = Arrived::connect(cluster, worker, announced, false, &mut |endpoint| lane.on(endpoint))?;
+        let life = RefCell::new(Rc::new(arrived.begin(cluster, 1).await?));
+        Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines: 1, yields: false, life })
     }
 
     /// Its incarnation now.
@@ -150,11 +144,11 @@ impl Client {
         let guest = self.worker.connect(self.cluster.fabric(), ClientId(0))?;
         let guest = former.admin.on(&guest);
         self.cluster.enter_epoch(&guest).await?;
-        let registration = self.cluster.register(&guest, self.coroutines).await?;
+        let announced = self.cluster.announce(&guest).await?;
         drop(guest);
-        let life =
-            begin(&self.cluster, &self.worker, registration, self.yields, &mut |endpoint| former.admin.on(endpoint))?;
-        life.is_remembered().await?;
+        let lane = &mut |endpoint: &Rc<Endpoint>| former.admin.on(endpoint);
+        let arrived = Arrived::connect(&self.cluster, &self.worker, announced, self.yields, lane)?;
+        let life = arrived.begin(&self.cluster, self.coroutines).await?;
         if let Some(keeper) = &life.keeper {
             keeper.wake(&life.admin);
         }
@@ -164,31 +158,47 @@ impl Client {
     }
 }
 
-/// The life of a client that is registered.
-fn begin(
-    cluster: &Cluster,
-    worker: &remora_fabric::Worker,
-    (registration, epoch): (Registration, u64),
-    yields: bool,
-    lane: &mut Lanes<'_>,
-) -> Result<Life, MemoryError> {
-    let incarnation = registration.incarnation;
-    let endpoint = worker.connect(cluster.fabric(), ClientId(incarnation))?;
-    endpoint.yield_after_rounds(yields);
-    let sequence = Rc::new(Cell::new(1));
-    let admin = lane(&endpoint);
-    let keeper = cluster.configuration().cloned();
-    let keeper =
-        keeper.map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, sequence.clone())));
-    let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
-    let config = SessionConfig { protocol, epoch, sequence, vcache };
-    Ok(Life { registration, endpoint, admin, keeper, config })
+/// A client that is connected, and has nothing at the memory nodes yet.
+struct Arrived {
+    announced: Announced,
+    endpoint: Rc<Endpoint>,
+    admin: Lane,
+}
+
+impl Arrived {
+    fn connect(
+        cluster: &Cluster,
+        worker: &remora_fabric::Worker,
+        announced: Announced,
+        yields: bool,
+        lane: &mut Lanes<'_>,
+    ) -> Result<Arrived, MemoryError> {
+        let endpoint = worker.connect(cluster.fabric(), ClientId(announced.incarnation))?;
+        endpoint.yield_after_rounds(yields);
+        let admin = lane(&endpoint);
+        Ok(Arrived { announced, endpoint, admin })
+    }
+
+    /// Registers the client, by its own connection: once it is revoked, it takes nothing any more.
+    async fn begin(self, cluster: &Cluster, coroutines: usize) -> Result<Life, MemoryError> {
+        let Arrived { announced: Announced { incarnation, epoch, nodes }, endpoint, admin } = self;
+        // They have been reached anew: one may have come back with nothing meanwhile.
+        identity::remembered(&admin, nodes).await?;
+        let registration = Registration::connect_as(&admin, nodes, incarnation, coroutines).await?;
+        let sequence = Rc::new(Cell::new(1));
+        let keeper = cluster.configuration().cloned();
+        let keeper = keeper
+            .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, sequence.clone())));
+        let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
+        let config = SessionConfig { protocol, epoch, sequence, vcache };
+        Ok(Life { registration, endpoint, admin, keeper, config })
+    }
 }
 
 impl Life {
-    /// Whether the memory nodes that its endpoint has reached are those that it registered at.
-    async fn is_remembered(&self) -> Result<(), MemoryError> {
-        identity::remembered(&self.admin, self.registration.nodes()).await
+    /// The epoch that it is of.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.config.epoch
     }
 
     /// An id of its own, of no transaction.

@@ -18,8 +18,7 @@ use remora_fabric::{
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Registration, Replica, TableSpec, identity, metadata,
-    next_incarnation, node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableSpec, come, identity, metadata, node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
@@ -99,6 +98,15 @@ pub struct Cluster {
     configuration: Option<Arc<dyn Configuration>>,
     lease: Option<Duration>,
     told: Option<Told>,
+}
+
+/// A client that is about to register.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    pub(crate) incarnation: u32,
+    pub(crate) epoch: u64,
+    /// The memory nodes of that epoch.
+    pub(crate) nodes: NodeSet,
 }
 
 /// Whoever is told of what recovery puts back.
@@ -290,23 +298,22 @@ impl Cluster {
         if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
     }
 
-    /// Registers a client, whom the configuration knows before it takes anything; and the epoch that it is of.
-    pub(crate) async fn register(&self, lane: &Lane, lanes: usize) -> Result<(Registration, u64), MemoryError> {
-        identity::remembered(lane, self.live_nodes()).await?;
+    /// Gives a client an incarnation, on a lane of nobody's. The configuration knows it before it takes anything.
+    pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
+        identity::remembered(guest, self.live_nodes()).await?;
         self.lacks_nothing()?;
         // The epoch first: if another one is entered meanwhile, this one is refused, whichever nodes go with it.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
+        let incarnation = come(guest, nodes).await?;
         let is_local = self.protocol.validation() == Validation::Local;
-        let announce = |incarnation| {
-            let Some(configuration) = &self.configuration else {
-                let unknown = MemoryError::NeedsConfiguration(self.protocol.name());
-                return if is_local { Err(unknown) } else { Ok(()) };
-            };
+        if let Some(configuration) = &self.configuration {
             let tables = || is_local.then(|| (self.inner.number, lock(&self.inner.claimed).clone()));
-            join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)
-        };
-        Ok((Registration::connect_announced(lane, nodes, lanes, announce).await?, epoch))
+            join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
+        } else if is_local {
+            return Err(MemoryError::NeedsConfiguration(self.protocol.name()));
+        }
+        Ok(Announced { incarnation, epoch, nodes })
     }
 
     /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are now. Who comes while
@@ -324,7 +331,8 @@ impl Cluster {
     async fn enter(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), OpenError> {
         let now = configuration.look(|membership| (membership.epoch(), membership.lost()));
         let (epoch, lost) = now.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        if epoch == self.epoch() {
+        // A node that this has come without, though the epoch has it, was added while it came.
+        if epoch == self.epoch() && lock(&self.inner.lost).without(lost).is_empty() {
             return Ok(());
         }
         self.expect_all();
@@ -548,9 +556,11 @@ impl Cluster {
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
         };
-        let client = (*lock(&self.inner.admin)).into();
-        let (nodes, places, first) = (self.live_nodes(), self.places(), NodeId(options.first_node));
-        let create = async |lane: &Lane| metadata::create_table(lane, nodes, places, client, spec, first).await;
+        // Asked in there, where the last epoch has been entered.
+        let create = async |lane: &Lane| {
+            let (nodes, places, client) = (self.live_nodes(), self.places(), *lock(&self.inner.admin));
+            metadata::create_table(lane, nodes, places, client.into(), spec, NodeId(options.first_node)).await
+        };
         let (_, metadata) = self.administer(create)?;
         // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
         // be of one instant.
@@ -622,8 +632,7 @@ impl Cluster {
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
-        let table = self.placed(&table.inner);
-        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &table, rows).await)
+        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &self.placed(&table.inner), rows).await)
     }
 
     /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
@@ -641,8 +650,9 @@ impl Cluster {
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
-        let table = self.placed(&table.inner);
-        self.administer(async |lane: &Lane| remora_index::bulk_load_parts(lane, &table, parts, loaded).await)
+        self.administer(async |lane: &Lane| {
+            remora_index::bulk_load_parts(lane, &self.placed(&table.inner), parts, loaded).await
+        })
     }
 
     /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all is as it should be.
@@ -661,9 +671,8 @@ impl Cluster {
         mut visit: impl FnMut(&[u8], &V),
     ) -> Result<Inspection, crate::Error> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        let table = self.placed(&table.inner);
         let found = self.administer(async |lane: &Lane| {
-            inspect(lane, &table, |record| {
+            inspect(lane, &self.placed(&table.inner), |record| {
                 key.clear();
                 key.extend(record.key());
                 value.clear();
@@ -831,14 +840,6 @@ impl Drop for Inner {
             tracing::warn!(%error, "the configuration could not be told that a client has left");
         }
     }
-}
-
-/// An incarnation for a client of a cluster that runs no transactions, if the nodes are what it can work with.
-pub(crate) async fn come(lane: &Lane, nodes: NodeSet) -> Result<u32, MemoryError> {
-    for node in nodes.iter() {
-        node::superblock(lane, node).await?;
-    }
-    next_incarnation(lane, nodes.leader()).await
 }
 
 /// Lets the next one look for an epoch, also if this one is dropped.

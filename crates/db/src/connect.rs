@@ -15,10 +15,10 @@ use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::identity::{self, Identity};
 use remora_memory::limits::REPLICAS_MAX;
-use remora_memory::{MemoryError, Metadata, metadata};
+use remora_memory::{MemoryError, Metadata, come, connected, metadata};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterOptions, EPOCH_PATIENCE, come, in_one_epoch, join};
+use crate::cluster::{Cluster, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
 use crate::error::OpenError;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
@@ -177,6 +177,15 @@ pub enum ConnectError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
+    /// No configuration was named, and a memory node has something that the others have gone on without.
+    #[error(
+        "memory node {name} has missed an epoch: its cluster has gone on without it; name the cluster's configuration \
+         (--configuration), which says so, or start this node again, empty"
+    )]
+    Behind {
+        /// Its address or path.
+        name: String,
+    },
     /// A memory node cannot be added.
     #[error("memory node {name} cannot be added: {why}")]
     CannotAdd {
@@ -282,10 +291,13 @@ impl Cluster {
             let live = NodeSet::first(count).without(lost).without(absent);
             NodeSet::first(count).without(live).iter().for_each(|node| fabric.abandon(node));
             live.iter().for_each(|node| fabric.readmit(node));
+            // So that a controller hears of those that are there again when it looks for the first time.
+            absent.iter().for_each(|node| _ = fabric.answers(node));
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
                 let admin = come(lane, live).await?;
                 let mut metadata = metadata::read(lane, live.leader()).await?;
                 are_named(&metadata, count)?;
+                let mut behind = NodeSet::default();
                 if options.controls {
                     // Of an epoch that is about to begin, perhaps: it is read again then.
                     metadata.epoch = epoch;
@@ -294,10 +306,18 @@ impl Cluster {
                     if metadata.epoch != epoch {
                         return Err(MemoryError::EpochChanging);
                     }
+                } else {
+                    // Nobody says which are lost: those of them that live do not know it.
+                    (_, behind) = newest(lane, live).await?;
                 }
-                Ok((admin, metadata, lost, absent))
+                Ok((behind, (admin, metadata, lost, absent)))
             });
-            connected.map_err(MemoryError::from).and_then(|connected| connected).map_err(|error| blame(&nodes, error))
+            let connected = connected.map_err(MemoryError::from).and_then(|connected| connected);
+            let (behind, connected) = connected.map_err(|error| blame(&nodes, error))?;
+            match behind.iter().next() {
+                Some(node) => Err(ConnectError::Behind { name: nodes.name(node).unwrap_or_else(|| node.to_string()) }),
+                None => Ok(connected),
+            }
         })?;
         let options = ClusterOptions {
             memory_nodes: founders,
@@ -328,6 +348,12 @@ impl Cluster {
                 return Err(cannot("it is none of host:port"));
             }
             let tcp = self.beside(address).ok_or_else(|| cannot("memory nodes in files cannot be added"))?;
+            // It would be taken in as both.
+            let lost = configuration.look(Membership::lost)?;
+            let names = lost.iter().filter_map(|node| self.nodes()?.name(node));
+            if let Some(name) = names.into_iter().find(|name| tcp.is_at(NodeId(0), name)) {
+                return Err(cannot(&format!("it is {name} by another name, which is to be taken in already")));
+            }
             let asked = block_on(&tcp, ClientId(0), async |lane: &Lane| {
                 let is_there = identity::of(lane, NodeId(0)).await?;
                 metadata::read(lane, NodeId(0)).await.map(|metadata| is_there.is_some() || metadata.generation > 0)
@@ -381,7 +407,15 @@ type Known = (u64, Option<Arc<dyn Configuration>>);
 /// Looks which node is which, and which are missing. The configuration is opened unless it is known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options)?;
-    let found = find(&*remote.fabric(), named.count() as u16).map_err(|error| blame(named, error))?;
+    // Where a node was that was added, and is lost, there may be another cluster's by now, or one that has come by another name.
+    let unasked = match known {
+        Some((_, Some(configuration))) => configuration.look(|membership| {
+            let lost = membership.added().iter().filter(|(number, _)| membership.lost().has(NodeId(**number)));
+            lost.filter_map(|(_, name)| named.place_of(name)).collect()
+        })?,
+        _ => NodeSet::default(),
+    };
+    let found = find(&*remote.fabric(), named.count() as u16, unasked).map_err(|error| blame(named, error))?;
     let configuration = match known {
         Some((cluster, configuration)) if *cluster == found.cluster => configuration.clone(),
         _ => {
@@ -417,7 +451,8 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
 }
 
 /// Has a configuration that is new, because what the cluster had before was lost, go on in the memory nodes' epoch: without
-/// those that have not come to it, and with those that were `added`. Fails if one is `silent`: it may know of an epoch that these have missed.
+/// those that have not come to it, and with those that were `added`; and has the clients ended that are connected, as nobody
+/// says whether they live. Fails if one is `silent`: it may know of an epoch that these have missed.
 fn catch_up(
     fabric: &dyn Fabric,
     configuration: &Arc<dyn Configuration>,
@@ -428,20 +463,15 @@ fn catch_up(
     let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
     let known = configuration.look(Membership::epoch).map_err(failed)?;
     NodeSet::first(fabric.nodes()).without(nodes).iter().for_each(|node| fabric.abandon(node));
-    let (newest, behind) = block_on(fabric, ClientId(0), async |lane: &Lane| {
-        let newest = metadata::newest(lane, nodes).await?;
-        let mut behind = NodeSet::default();
-        for node in nodes.iter() {
-            if metadata::read(lane, node).await?.epoch < newest.epoch {
-                behind = behind.with(node);
-            }
-        }
-        Ok::<_, MemoryError>((newest, behind))
+    let (newest, behind, clients) = block_on(fabric, ClientId(0), async |lane: &Lane| {
+        let (newest, behind) = newest(lane, nodes).await?;
+        let clients = connected(lane, nodes.without(behind).leader()).await?;
+        Ok::<_, MemoryError>((newest, behind, clients))
     })??;
     if newest.epoch > known {
         if let Some(error) = silent {
             return Err(MemoryError::Configuration(format!(
-                "it is new, and one that may know more is silent: {error}"
+                "it is new, or an old one, and a memory node that may know more is silent: {error}"
             )));
         }
         are_named(&newest, fabric.nodes())?;
@@ -449,7 +479,23 @@ fn catch_up(
         tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
         configuration.change(|membership| membership.catch_up(newest.epoch, behind, added)).map_err(failed)?;
     }
+    if !clients.is_empty() {
+        let clients = clients.iter().map(|client| client.incarnation);
+        configuration.change(|membership| membership.inherit(clients.clone())).map_err(failed)?;
+    }
     Ok(())
+}
+
+/// The newest catalog that some of these nodes has, and those that have not come to its epoch.
+async fn newest(lane: &Lane, nodes: NodeSet) -> Result<(Metadata, NodeSet), MemoryError> {
+    let newest = metadata::newest(lane, nodes).await?;
+    let mut behind = NodeSet::default();
+    for node in nodes.iter() {
+        if metadata::read(lane, node).await?.epoch < newest.epoch {
+            behind = behind.with(node);
+        }
+    }
+    Ok((newest, behind))
 }
 
 /// An error that names its memory node as the caller did.
@@ -522,9 +568,11 @@ impl Found {
     }
 }
 
-/// Finds out which memory node is which; founds their cluster if nobody has.
-fn find(fabric: &dyn Fabric, count: u16) -> Result<Found, MemoryError> {
-    let mut silent = BTreeMap::new();
+/// Finds out which memory node is which; founds their cluster if nobody has. Those that are `unasked` count as silent.
+fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, MemoryError> {
+    let is_away = |node| (node, FabricError { node, fault: Fault::Unreachable }.into());
+    let mut silent: BTreeMap<NodeId, MemoryError> = unasked.iter().map(is_away).collect();
+    unasked.iter().for_each(|node| fabric.fail(node));
     let mut known = loop {
         let of_whom = silent.keys().fold(NodeSet::default(), |nodes, node| nodes.with(*node));
         let asked = block_on(fabric, ClientId(0), async |lane: &Lane| identity::known(lane, count, of_whom).await);
@@ -558,7 +606,7 @@ fn find(fabric: &dyn Fabric, count: u16) -> Result<Found, MemoryError> {
 }
 
 /// Whether a node is not there at all, rather than refusing to be talked to.
-fn is_silence(fault: Fault) -> bool {
+pub(crate) fn is_silence(fault: Fault) -> bool {
     matches!(fault, Fault::Refused(Refusal::Unreachable(_)) | Fault::Unreachable | Fault::Behind)
 }
 

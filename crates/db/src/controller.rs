@@ -13,14 +13,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use remora_cluster::{Configuration, Membership, RecoveredClients};
-use remora_fabric::{ClientId, Lane, Nanos, NodeId, NodeSet};
+use remora_cluster::{Configuration, ConfigurationError, Membership, RecoveredClients};
+use remora_fabric::{ClientId, FabricError, Lane, Nanos, NodeId, NodeSet};
 use remora_memory::metadata::{self, Wanted};
-use remora_memory::{GivenUp, Identity, MemoryError, Metadata, ShardId, identity, next_incarnation, node};
-use remora_txn::recovery::{self, Copier, Loss};
+use remora_memory::{GivenUp, Identity, MemoryError, Metadata, ShardId, identity, next_incarnation};
+use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
 
 use crate::client::Client;
 use crate::cluster::Cluster;
+use crate::connect::is_silence;
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
@@ -51,7 +52,7 @@ impl Controller {
         let worker = remora_fabric::Worker::new();
         let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
         let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
-        let keeper = Rc::new(Keeper::new(cluster, configuration.clone(), client, Rc::default()));
+        let keeper = Rc::new(Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default()));
         Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
     }
 
@@ -95,14 +96,17 @@ impl Controller {
         let (id, keeper) = (lane.id(), watcher.keeper);
         let work = async move {
             while !watcher.shut.get() {
-                watcher.watch_on(lane, &over).await;
+                let reach = watcher.watch_on(lane, &over).await;
                 if watcher.shut.get() {
                     break;
                 }
                 // Connected once more: memory nodes have come that this connection does not reach.
                 match watcher.worker.connect(watcher.cluster.fabric(), ClientId(watcher.me)) {
-                    Ok(endpoint) => *lane = lane.on(&endpoint),
-                    Err(error) => tracing::warn!(%error, "a controller cannot connect again yet"),
+                    Ok(endpoint) => {
+                        *lane = lane.on(&endpoint);
+                        watcher.reached.set(reach);
+                    }
+                    Err(error) => watcher.lose_in_the_way(lane, error).await,
                 }
             }
             keeper.rest(lane).await;
@@ -146,8 +150,8 @@ impl Watcher<'_> {
     }
 
     /// Works with one connection, until there are memory nodes that it does not reach, or may not reach any more, or it is to
-    /// end.
-    async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) {
+    /// end. Those that another connection reaches.
+    async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) -> NodeSet {
         let mut all = pin!(self.keeper.attend(lane));
         let mut watch = pin!(self.watch(lane));
         let mut copy = pin!(self.keep_copying(lane));
@@ -157,22 +161,27 @@ impl Watcher<'_> {
             }
             self.shut.set(true);
         });
-        let mut ends = false;
+        let mut ends = None;
         // One lane for all, whoever of them is ready: each looks for itself.
         poll_fn(|context| {
             let _ = all.as_mut().poll(context);
-            if !ends {
+            if ends.is_none() {
                 let _ = copy.as_mut().poll(context);
-                ends = end.as_mut().poll(context).is_ready() || watch.as_mut().poll(context).is_ready();
+                ends = match (end.as_mut().poll(context), watch.as_mut().poll(context)) {
+                    (_, Poll::Ready(reach)) => Some(reach),
+                    (Poll::Ready(()), Poll::Pending) => Some(self.reached.get()),
+                    _ => None,
+                };
             }
-            if ends && self.keeper.is_idle() { Poll::Ready(()) } else { Poll::Pending }
+            ends.filter(|_| self.keeper.is_idle()).map_or(Poll::Pending, Poll::Ready)
         })
-        .await;
+        .await
     }
 
-    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when there are new ones.
-    async fn watch(&self, lane: &Lane) {
+    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when another connection reaches others: these.
+    async fn watch(&self, lane: &Lane) -> NodeSet {
         let mut absence = 0;
+        let mut stuck = Stuck::default();
         loop {
             self.keeper.pause(lane).await;
             if let Err(error) = self.cluster.learn_names() {
@@ -197,24 +206,33 @@ impl Watcher<'_> {
             let missed = epoch > self.epoch.replace(epoch) + 1;
             self.reached.set(if missed { NodeSet::default() } else { self.reached.get().without(lost) });
             if changing && !missed {
-                if let Err(error) = self.conduct(lane).await {
-                    tracing::warn!(%error, "the next epoch cannot begin yet");
+                if stuck.makes_way(lane.now()) {
+                    continue;
+                }
+                let Err(error) = self.conduct(lane).await else {
+                    stuck = Stuck::default();
+                    continue;
+                };
+                tracing::warn!(%error, "the next epoch cannot begin yet");
+                if stuck.for_too_long(lane.now(), self.keeper.lease().unwrap_or(0)) {
+                    self.make_way().unwrap_or_else(|error| tracing::warn!(%error, "nor can another begin it"));
                 }
                 continue;
             }
+            stuck = Stuck::default();
             let unreached = live.without(self.reached.get());
             if !unreached.is_empty() {
                 // They have come since this connection was made, or were away already when this controller came.
                 let gone = self.gone(lane, self.cluster.absent().without(lost)).await;
                 if !gone.is_empty() {
                     if !self.lose_or_say(lane, live, gone).await {
-                        return;
+                        return self.reached.get();
                     }
                     continue;
                 }
                 self.cluster.expect_all();
                 match self.cluster.follow_nodes() {
-                    Ok(()) => return self.reached.set(live),
+                    Ok(()) => return live,
                     Err(error) => tracing::warn!(%error, "a controller cannot go near new memory nodes yet"),
                 }
                 continue;
@@ -227,14 +245,14 @@ impl Watcher<'_> {
             let silent = silent(lane, live, false).await;
             if silent == live {
                 // It is this connection that is lost, more likely than all of them.
-                if self.come_anew(live) {
-                    return;
+                if let Some(reach) = self.come_anew(live) {
+                    return reach;
                 }
                 continue;
             }
             if !silent.is_empty() {
                 if !self.lose_or_say(lane, live, silent).await {
-                    return;
+                    return self.reached.get();
                 }
                 continue;
             }
@@ -250,7 +268,7 @@ impl Watcher<'_> {
             match asked {
                 Ok(()) => {
                     if let Some(node) = back {
-                        return self.reached.set(self.reached.get().with(node));
+                        return self.reached.get().with(node);
                     }
                 }
                 Err(error) => tracing::warn!(%error, "copies cannot be made yet"),
@@ -258,18 +276,33 @@ impl Watcher<'_> {
         }
     }
 
-    /// Whether another connection may reach more than this one, which reaches nothing any more. Nodes that do not answer are
-    /// given up when it does.
-    fn come_anew(&self, live: NodeSet) -> bool {
+    /// What another connection may reach, when this one reaches nothing any more. Nodes that do not answer are given up when it
+    /// does.
+    fn come_anew(&self, live: NodeSet) -> Option<NodeSet> {
         let fabric = self.cluster.fabric();
         let away = live.iter().filter(|node| !fabric.answers(*node)).fold(NodeSet::default(), NodeSet::with);
         if away == live {
             tracing::error!("no memory node answers");
-            return false;
+            return None;
         }
         self.cluster.miss(away);
-        self.reached.set(live.without(away));
-        true
+        Some(live.without(away))
+    }
+
+    /// A node kept it from connecting once more: one that has just died is lost, as far as can be told by the connection
+    /// that it has.
+    async fn lose_in_the_way(&self, lane: &Lane, error: FabricError) {
+        tracing::warn!(%error, "a controller cannot connect again yet");
+        let reached = self.reached.get();
+        if is_silence(error.fault) && !reached.without(NodeSet::default().with(error.node)).is_empty() {
+            self.lose_or_say(lane, reached, NodeSet::default().with(error.node)).await;
+        }
+    }
+
+    /// Leaves the conductor's part to another controller, who may reach what this one does not.
+    fn make_way(&self) -> Result<(), RecoveryError> {
+        tracing::warn!(client = self.me, "another controller is to conduct the next epoch");
+        Ok(self.configuration()?.change(|membership| membership.resign(self.me))??)
     }
 
     /// A node that was lost, and answers, and has nothing. One that has what it had when it was lost is told to give it up.
@@ -405,24 +438,35 @@ impl Watcher<'_> {
                 epoch: conducting.epoch,
                 admitted: conducting.admitted,
                 leaving: conducting.leaving,
+                expendable: conducting.expendable,
                 filling: conducting.filling,
                 copied: &conducting.copied,
                 clients: &conducting.clients,
                 incarnations: conducting.incarnations,
             };
-            let ready = recovery::fail_over(cluster.fabric(), lane, &loss, &|told| cluster.tell(told)).await;
-            let (verdicts, after) = match ready {
-                Ok(ready) => ready,
+            let decided = |verdicts: &[(u32, Verdicts)]| {
+                let decided = configuration.change(|membership| membership.decided(me, verdicts));
+                let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
+                decided.and_then(|decided| Ok(decided?)).map_err(failed)
+            };
+            let tell = Tell { rollback: &|rollback: &Rollback<'_>| cluster.tell(rollback), decided: &decided };
+            let after = match recovery::fail_over(cluster.fabric(), lane, &loss, &tell).await {
+                Ok(after) => after,
                 Err(error) => {
-                    let silent = silent(lane, reached, true).await;
-                    if !silent.is_empty() {
-                        self.lose(lane, reached, silent).await?;
+                    let mut silent = silent(lane, reached, true).await;
+                    if let MemoryError::NotApplied(node) = error {
+                        silent = silent.with(node);
+                    }
+                    // Those that it was to take in may be no good to it: it begins without.
+                    let lost = if silent.is_empty() { conducting.admitted } else { silent };
+                    if !lost.is_empty() {
+                        self.lose(lane, reached, lost).await?;
                     }
                     return Err(error.into());
                 }
             };
             let emptied = after.without_replicas(conducting.leaving);
-            if configuration.change(|membership| membership.begin_epoch(me, &conducting, &verdicts, emptied))?? {
+            if configuration.change(|membership| membership.begin_epoch(me, &conducting, emptied))?? {
                 tracing::info!(epoch = conducting.epoch, lost = ?conducting.lost, "the next epoch begins");
                 let entered = cluster.enter_epoch(lane).await;
                 return Ok(entered.map_err(|error| MemoryError::Configuration(error.to_string()))?);
@@ -444,15 +488,13 @@ impl Watcher<'_> {
 
     async fn copy_all(&self, lane: &Lane) -> Result<(), RecoveryError> {
         let configuration = self.configuration()?;
-        let (leads, changing, copied) = configuration
-            .look(|membership| (membership.leads(self.me), membership.is_changing(), membership.copied()))?;
-        let metadata = self.cluster.catalog();
-        let left: Vec<_> = joining(&metadata).filter(|one| !copied.contains(one)).collect();
-        if !leads
-            || changing
-            || left.is_empty()
-            || metadata.epoch != configuration.look(|membership| membership.epoch())?
-        {
+        let left = || {
+            let (metadata, copied) = (self.cluster.catalog(), configuration.look(|membership| membership.copied())?);
+            let left: Vec<_> = joining(&metadata).filter(|one| !copied.contains(one)).collect();
+            Ok::<_, RecoveryError>((metadata, left))
+        };
+        let may_copy = |membership: &Membership| membership.leads(self.me) && !membership.is_changing();
+        if !configuration.look(may_copy)? || left()?.1.is_empty() {
             return Ok(());
         }
         let failed = |error: OpenError| MemoryError::Configuration(error.to_string());
@@ -460,6 +502,13 @@ impl Watcher<'_> {
         let life = client.life();
         let Some(keeper) = life.keeper.clone() else { return Ok(()) };
         keeper.wake(&life.admin);
+        let (metadata, left) = left()?;
+        if metadata.epoch != life.epoch() {
+            // It does not know yet where the replicas of its client's epoch are.
+            life.registration.clone().disconnect(&life.admin).await?;
+            keeper.leave();
+            return Err(MemoryError::EpochChanging.into());
+        }
         tracing::info!(shards = left.len(), client = life.registration.incarnation, "copies are made of what was lost");
         let mut attending = pin!(keeper.attend(&life.admin));
         let departed = RecoveredClients::new(configuration.clone());
@@ -498,16 +547,13 @@ pub(crate) async fn arranged(
     configuration: &Arc<dyn Configuration>,
     live: NodeSet,
 ) -> Result<(Metadata, Metadata), RecoveryError> {
-    let now = |membership: &Membership| (membership.leaving(), membership.filling(), membership.copied());
-    let (leaving, filling, copied) = configuration.look(now)?;
+    let now = |all: &Membership| (all.leaving(), all.expendable(), all.filling(), all.copied());
+    let (leaving, expendable, filling, copied) = configuration.look(now)?;
     let before = metadata::read(lane, live.leader()).await?;
     let all_copied = joining(&before).all(|one| copied.contains(&one));
-    let wanted = Wanted { nodes: live.without(leaving), filling, copied: if all_copied { &copied } else { &[] } };
-    let mut room = BTreeMap::new();
-    for node in live.iter() {
-        room.insert(node, node::superblock(lane, node).await?.free());
-    }
-    let after = metadata::arrangement(&before, &wanted, &room);
+    let copied = if all_copied { &copied[..] } else { &[] };
+    let wanted = Wanted { nodes: live.without(leaving), expendable, filling, copied };
+    let after = metadata::arranged(lane, &before, &wanted).await?;
     Ok((before, after))
 }
 
@@ -535,11 +581,54 @@ async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
     silent
 }
 
+/// Whether a conductor gets no further.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stuck {
+    since: Option<Nanos>,
+    /// Until then others may conduct.
+    aside: Nanos,
+}
+
+impl Stuck {
+    /// Another controller may conduct now.
+    fn makes_way(&self, now: Nanos) -> bool {
+        now < self.aside
+    }
+
+    /// It has failed again. Whether it has for so long that others are to try, for as long.
+    fn for_too_long(&mut self, now: Nanos, lease: Nanos) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let is_too_long = now.saturating_sub(since) > lease.saturating_mul(LEASES_OF_A_CONDUCTOR);
+        if is_too_long {
+            *self = Stuck { since: None, aside: now.saturating_add(lease) };
+        }
+        is_too_long
+    }
+}
+
+/// A conductor that has failed for so many leases lets others try.
+const LEASES_OF_A_CONDUCTOR: Nanos = 2;
+
 /// Between two looks whether everybody has stopped.
 const LOOK_PAUSE_NS: Nanos = 50_000;
 
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Controller").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conductor_that_gets_no_further_makes_way_for_a_lease() {
+        const LEASE: Nanos = 100;
+        let mut stuck = Stuck::default();
+        assert!([1_000, 1_100, 1_200].iter().all(|now| !stuck.for_too_long(*now, LEASE)));
+        assert!(!stuck.makes_way(1_200) && stuck.for_too_long(1_201, LEASE));
+        assert!(stuck.makes_way(1_300) && !stuck.makes_way(1_301));
+        assert!(!stuck.for_too_long(1_301, LEASE), "it tries again itself");
     }
 }

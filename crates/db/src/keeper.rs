@@ -141,6 +141,7 @@ impl Keeper {
         cluster: &Cluster,
         configuration: Arc<dyn Configuration>,
         client: u32,
+        epoch: u64,
         sequence: Rc<Cell<u64>>,
     ) -> Keeper {
         let (lease, partitions) = (cluster.lease_ns(), cluster.capabilities().partitions);
@@ -153,7 +154,7 @@ impl Keeper {
             cluster: cluster.clone(),
             configuration,
             client,
-            epoch: cluster.epoch(),
+            epoch,
             lease,
             held,
             partitions,

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remora::floors::fabric::seeded::Seeded;
-use remora::floors::fabric::{ClientId, Fabric};
+use remora::floors::fabric::{ClientId, Fabric, Lane, NodeId, block_on};
+use remora::floors::memory::connected;
 use remora::{
     Cluster, ClusterOptions, Error, Intent, Observer, Protocol, Rollback, Session, Standing, Table, TableOptions,
-    TransactionEvent, TransactionId, Verdict, Worker,
+    TransactionEvent, TransactionId, Verdict, Worker, WorkerOptions,
 };
 
 use support::{Words, cut_off, embedded, look, options, seeds, table, worker};
@@ -70,6 +71,28 @@ fn assert_whole(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) {
     let (values, found) = look(cluster, rows);
     assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{what}: {found:?}");
     assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), ROWS * MONEY, "{what}: money");
+}
+
+/// Whoever is taken for dead while it registers takes nothing from then on: its slot may be another's soon, with its rings.
+#[test]
+fn who_is_revoked_while_it_registers_goes_no_further() {
+    let (mut ends, mut registers) = (0, 0);
+    for steps in (0..3_000).step_by(50) {
+        let (cluster, fabric, _) = cluster(Protocol::DrtmR, 3, steps);
+        let before = worker(&cluster, 1, steps).incarnations().next().unwrap();
+        fabric.revoke_after(ClientId(before + 1), steps);
+        if cluster.worker(WorkerOptions::default()).is_ok() {
+            registers += 1;
+            continue;
+        }
+        ends += 1;
+        let registered = |node| {
+            let slots = block_on(&fabric, ClientId(0), async |lane: &Lane| connected(lane, NodeId(node)).await);
+            slots.unwrap().unwrap().iter().any(|slot| slot.incarnation == before + 1)
+        };
+        assert!(!(0..3).all(registered), "{steps}");
+    }
+    assert!(ends > 0 && registers > 0, "{ends}, {registers}");
 }
 
 /// A victim that loses its access after so many steps, in the middle of a transfer between two shards. Its answer, and the

@@ -44,23 +44,20 @@ pub struct Registration {
 impl Registration {
     /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and rings at every node.
     pub async fn connect(lane: &Lane, nodes: NodeSet, lanes: usize) -> Result<Registration, MemoryError> {
-        Registration::connect_announced(lane, nodes, lanes, |_| Ok(())).await
+        let incarnation = come(lane, nodes).await?;
+        Registration::connect_as(lane, nodes, incarnation, lanes).await
     }
 
-    /// The same for a client whose incarnation is announced before it takes anything: so that whoever finds out that it has
-    /// died, at whatever point of this, knows of it.
-    pub async fn connect_announced(
+    /// The same for a client that has its incarnation, and has announced it, so that whoever finds out that it has died, at
+    /// whatever point of this, knows of it. On a lane of its own: when it is revoked, it takes no slot any more, and empties
+    /// no rings that may be another's by then.
+    pub async fn connect_as(
         lane: &Lane,
         nodes: NodeSet,
+        incarnation: u32,
         lanes: usize,
-        announce: impl FnOnce(u32) -> Result<(), MemoryError>,
     ) -> Result<Registration, MemoryError> {
-        for node in nodes.iter() {
-            node::superblock(lane, node).await?;
-        }
         let leader = nodes.leader();
-        let incarnation = next_incarnation(lane, leader).await?;
-        announce(incarnation)?;
         let bytes = lanes as u64 * RING_EXTENT_BYTES;
         let slot = take_slot(lane, leader, u64::from(incarnation), bytes).await?;
         let mut rings = BTreeMap::new();
@@ -97,7 +94,15 @@ impl Registration {
     }
 }
 
-/// An incarnation for a client that needs no slot: one that runs no transactions.
+/// An incarnation for a client, if the nodes are what it can work with.
+pub async fn come(lane: &Lane, nodes: NodeSet) -> Result<u32, MemoryError> {
+    for node in nodes.iter() {
+        node::superblock(lane, node).await?;
+    }
+    next_incarnation(lane, nodes.leader()).await
+}
+
+/// An incarnation that nobody has had.
 pub async fn next_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
     let mut round = lane.round();
     let add = round.fetch_add(node::at(leader, AT_INCARNATION), 1);
@@ -222,6 +227,14 @@ impl Remains {
         }
         Ok(())
     }
+}
+
+/// Bytes that each slot has for rings at a node, whoever has it.
+pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let done = lane.execute(round).await?;
+    Ok(done.words(read).chunks_exact(SLOT_WORDS).map(|slot| slot[3]).collect())
 }
 
 fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {

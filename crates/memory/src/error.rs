@@ -161,6 +161,9 @@ pub enum MemoryError {
     /// A memory node is empty, while others of its cluster hold tables.
     #[error("{0} is empty, while the others hold tables: it was started anew, and the cluster has not taken it in yet")]
     LostMemory(NodeId),
+    /// A memory node does not apply what clients have logged, though it answers.
+    #[error("{0} answers, and does not apply what is in its redo rings: start it again, empty")]
+    NotApplied(NodeId),
     /// Several clients set up the cluster at the same time.
     #[error("other clients are setting up these memory nodes: try again")]
     Founding,

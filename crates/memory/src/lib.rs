@@ -15,7 +15,9 @@ pub mod metadata;
 pub mod node;
 pub mod ring;
 
-pub use client::{ClientSlot, Registration, Remains, changes, clients, connected, follow_leader, next_incarnation};
+pub use client::{
+    ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation,
+};
 pub use error::MemoryError;
 pub use identity::{GivenUp, Identity};
 pub use metadata::{

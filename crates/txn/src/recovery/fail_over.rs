@@ -35,6 +35,8 @@ use crate::event::Rollback;
 
 /// Between two looks whether rings have been applied.
 const APPLY_PAUSE_NS: Nanos = 20_000;
+/// A node whose rings have not been applied for so long will not apply them.
+const APPLY_PATIENCE_NS: Nanos = 10_000_000_000;
 
 /// What a fail-over is about.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,8 @@ pub struct Loss<'d> {
     pub admitted: NodeSet,
     /// Nodes that are to have nothing any more.
     pub leaving: NodeSet,
+    /// Those of them whose copies need not be made elsewhere first.
+    pub expendable: NodeSet,
     /// Nodes that are to have their share.
     pub filling: NodeSet,
     /// Joining replicas that have everything.
@@ -59,17 +63,30 @@ pub struct Loss<'d> {
     pub incarnations: u32,
 }
 
-/// Makes the survivors ready for the next epoch. What became of the clients' transactions, for each. Done again, by
-/// whomever, it does nothing more. `told` of each record that is put back, before it is. And the configuration to come.
+/// Who is told of what a fail-over does.
+#[derive(Clone, Copy)]
+pub struct Tell<'d> {
+    /// Of each record that is put back, before it is.
+    pub rollback: &'d dyn Fn(&Rollback<'_>),
+    /// What became of the clients' transactions, for each, before its slot may be given to another: a successor of a dead
+    /// conductor does not find out any more.
+    pub decided: &'d dyn Fn(&[(u32, Verdicts)]) -> Result<(), MemoryError>,
+}
+
+/// Makes the survivors ready for the next epoch: the configuration to come. Done again, by whomever, it does nothing more.
 pub async fn fail_over(
     fabric: &dyn Fabric,
     lane: &Lane,
     loss: &Loss<'_>,
-    told: &dyn Fn(&Rollback<'_>),
-) -> Result<(Vec<(u32, Verdicts)>, Metadata), MemoryError> {
-    let Loss { survivors, lost, epoch, admitted, leaving, filling, copied, clients, incarnations } = *loss;
+    tell: &Tell<'_>,
+) -> Result<Metadata, MemoryError> {
+    let Loss { survivors, lost, epoch, admitted, leaving, expendable, filling, copied, clients, incarnations } = *loss;
     lost.iter().for_each(|node| fabric.abandon(node));
-    revoke(fabric, clients)?;
+    for client in clients {
+        // Over a network each takes a while, and the conductor's own lease runs.
+        revoke(fabric, &[*client])?;
+        lane.sleep(1).await;
+    }
     lane.probe(probes::REPAIRS);
     let all = NodeSet::from_bits(survivors.to_bits() | admitted.to_bits());
     for node in admitted.iter() {
@@ -80,24 +97,29 @@ pub async fn fail_over(
     // Who conducted this before, and did not get to its end, may have published at any of them.
     let before = metadata::newest(lane, all).await?;
     let after = metadata::without(&before, lost, epoch)?;
-    let verdicts = decide(lane, survivors, after.clone(), clients, told).await?;
+    let verdicts = decide(lane, survivors, after.clone(), clients, tell.rollback).await?;
+    let began = lane.now();
     for client in clients {
         let Some(remains) = Remains::find(lane, survivors, *client).await? else { continue };
         for (node, _, base) in remains.rings() {
             while !mutant!(PublishBeforeApply) && !RingCopy::is_applied(lane, node, base, *client).await? {
+                if lane.now().saturating_sub(began) > APPLY_PATIENCE_NS {
+                    return Err(MemoryError::NotApplied(node));
+                }
                 lane.sleep(APPLY_PAUSE_NS).await;
             }
         }
     }
+    (tell.decided)(&verdicts)?;
     for (shard, node) in copied {
         copy_header(lane, &after, *shard, *node).await?;
     }
-    let wanted = Wanted { nodes: all.without(leaving), filling, copied };
+    let wanted = Wanted { nodes: all.without(leaving), expendable, filling, copied };
     let after = metadata::rearrange(lane, &after, &wanted).await?;
     // Who leaves with this epoch may have led until now, and knows what it has given.
     let leader = all.without(after.without_replicas(leaving)).leader();
     follow_leader(lane, all, leader, incarnations).await?;
     metadata::unlock_catalog(lane, leader).await?;
     metadata::publish(lane, all, &after).await?;
-    Ok((verdicts, after))
+    Ok(after)
 }
