@@ -276,11 +276,17 @@ impl Cluster {
             let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
             return Err(OpenError::from(too_many).into());
         }
-        let of_epoch = |membership: &Membership| (membership.epoch(), membership.lost());
+        let of_epoch = |membership: &Membership| {
+            let is_named = membership.added().range(count..).all(|(number, _)| membership.lost().has(NodeId(*number)));
+            is_named.then(|| (membership.epoch(), membership.lost()))
+        };
         let fabric = remote.fabric();
         let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), || {
             let (epoch, lost) = match &configuration {
-                Some(configuration) => configuration.look(of_epoch)?,
+                // One that was added and taken in just now is to be met with the others.
+                Some(configuration) => {
+                    configuration.look(of_epoch)?.ok_or(OpenError::from(MemoryError::EpochChanging))?
+                }
                 None => (1, NodeSet::default()),
             };
             let absent =
@@ -463,6 +469,7 @@ fn catch_up(
     let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
     let known = configuration.look(Membership::epoch).map_err(failed)?;
     NodeSet::first(fabric.nodes()).without(nodes).iter().for_each(|node| fabric.abandon(node));
+    // In the first epoch clients may go by no configuration, and live.
     let (newest, behind, clients) = block_on(fabric, ClientId(0), async |lane: &Lane| {
         let (newest, behind) = newest(lane, nodes).await?;
         let clients = connected(lane, nodes.without(behind).leader()).await?;
@@ -477,11 +484,11 @@ fn catch_up(
         are_named(&newest, fabric.nodes())?;
         metadata::without(&newest, behind, newest.epoch)?;
         tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
-        configuration.change(|membership| membership.catch_up(newest.epoch, behind, added)).map_err(failed)?;
-    }
-    if !clients.is_empty() {
-        let clients = clients.iter().map(|client| client.incarnation);
-        configuration.change(|membership| membership.inherit(clients.clone())).map_err(failed)?;
+        let caught_up = configuration.change(|membership| {
+            membership.inherit(clients.iter().map(|client| client.incarnation));
+            membership.catch_up(newest.epoch, behind, added);
+        });
+        caught_up.map_err(failed)?;
     }
     Ok(())
 }

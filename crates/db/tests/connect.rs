@@ -1,15 +1,24 @@
 //! Clusters of memory nodes that are served to others: founded once, found again, in whatever order they are named.
 
 mod support;
+#[path = "../../cluster/tests/etcd_support/wire.rs"]
+mod wire;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use remora::floors::cluster::Membership;
+use remora::floors::fabric::{ClientId, NodeSet, block_on};
 use remora::{
-    Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeKey, Nodes, Protocol, ServerOptions, Table,
-    TableOptions,
+    Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeId, NodeKey, Nodes, Place, Protocol, ServerOptions,
+    Standing, Table, TableOptions, TransactionId,
 };
 
 use support::Words;
+use wire::Wire;
 
 const BYTES: u64 = 8 << 20;
 
@@ -23,6 +32,65 @@ fn address(node: &MemoryNode) -> String {
 
 fn connect(addresses: &[String]) -> Result<Cluster, ConnectError> {
     Cluster::connect(&Nodes::Tcp(addresses.to_vec()), &ConnectOptions::default())
+}
+
+/// A folder of a test's own, with the configurations of clusters.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("remora-connect-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn options(&self, configuration: &str) -> ConnectOptions {
+        let configuration = Some(Place::File(self.0.join(configuration)));
+        ConnectOptions { configuration, patience: Some(Duration::from_millis(300)), ..ConnectOptions::default() }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn look<T>(cluster: &Cluster, what: impl Fn(&Membership) -> T) -> T {
+    cluster.configuration().unwrap().change(|membership| what(membership)).unwrap()
+}
+
+/// Does something while a controller looks after the memory nodes.
+fn controlled(nodes: &Nodes, options: &ConnectOptions, what: impl FnOnce()) {
+    struct Over<'o>(&'o AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    let cluster = Cluster::connect(nodes, &ConnectOptions { controls: true, ..options.clone() }).unwrap();
+    let cluster = cluster.with_lease(Some(Duration::from_millis(500)));
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let over = &over;
+        scope.spawn(move || {
+            let mut controller = cluster.controller().unwrap();
+            tell.send(()).unwrap();
+            controller.run(|| over.load(Ordering::Relaxed));
+        });
+        let _over = Over(over);
+        told.recv().unwrap();
+        what();
+    });
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Adds 1 to every row; the rows' sum after it.
@@ -130,6 +198,116 @@ fn files_keep_what_they_hold() {
     let gone = Cluster::connect(&nodes, &options).unwrap_err().to_string();
     assert!(gone.contains(&paths[0].display().to_string()), "{gone}");
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
+/// What it holds is out of date, and it does not know.
+#[test]
+fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
+    let nodes = [listen(), listen(), listen()];
+    let [a, b, c] = nodes.each_ref().map(address);
+    let wire = Wire::to(c.clone());
+    let all = Nodes::Tcp(vec![a.clone(), b.clone(), wire.address()]);
+    let folder = Folder::new("behind");
+    let options = folder.options("configuration");
+    let cluster = Cluster::connect(&all, &options).unwrap();
+    support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    assert_eq!(add_to_all(&connect(&[a.clone(), b.clone(), c.clone()]).unwrap()), 20, "nothing is lost yet");
+    controlled(&all, &options, || {
+        wire.cut();
+        wait_until("the node is lost", || look(&cluster, |all| all.lost().has(NodeId(2))));
+        wait_until("the next epoch has begun", || look(&cluster, |all| !all.is_changing()));
+        assert_eq!(add_to_all(&cluster), 40);
+    });
+    // Whichever of them has its catalog read.
+    for names in [[&c, &a, &b], [&a, &b, &c]] {
+        let refused = connect(&names.map(Clone::clone)).unwrap_err();
+        let error = refused.to_string();
+        assert!(matches!(refused, ConnectError::Behind { name } if name == c), "{error}");
+        assert!(error.contains("--configuration"), "{error}");
+    }
+    wire.mend();
+    assert_eq!(add_to_all(&Cluster::connect(&all, &options).unwrap()), 60);
+}
+
+/// Who has come by the configuration alone is not sent to where a node was that has left.
+#[test]
+fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
+    let nodes = [listen(), listen(), listen(), listen()];
+    let [a, b, c, d] = nodes.each_ref().map(address);
+    let founders = Nodes::Tcp(vec![a, b, c]);
+    let folder = Folder::new("left");
+    let options = folder.options("configuration");
+    let cluster = Cluster::connect(&founders, &options).unwrap();
+    support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    let local = d.replace("127.0.0.1", "localhost");
+    let added = cluster.add_node(&d).unwrap();
+    assert_eq!(added, NodeId(3));
+    let twice = cluster.add_node(&local).unwrap_err().to_string();
+    assert!(twice.contains(&d) && twice.contains("another name"), "{twice}");
+    // Of somebody whose names told him nothing.
+    let configuration = cluster.configuration().unwrap();
+    assert_eq!(configuration.change(|all| all.add(3, &local)).unwrap(), Some(NodeId(4)));
+    controlled(&founders, &options, || {
+        wait_until("it is taken in", || look(&cluster, |all| !all.lost().has(added) && !all.is_changing()));
+        assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 20, "once, by the name that counts");
+        configuration.change(|all| all.drain(NodeSet::default().with(added))).unwrap();
+        wait_until("it has left", || look(&cluster, |all| all.lost().has(added) && !all.is_changing()));
+    });
+    let [.., fourth] = nodes;
+    drop(fourth);
+    let anew = MemoryNode::listen(&d, BYTES, ServerOptions::default()).unwrap();
+    connect(std::slice::from_ref(&d)).unwrap();
+    assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 40);
+    drop(anew);
+    let options_of_others =
+        ServerOptions { keys: Some(NodeKey::generate().unwrap().into()), ..ServerOptions::default() };
+    let _others = MemoryNode::listen(&d, BYTES, options_of_others).unwrap();
+    assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 60);
+}
+
+/// A client dies, and then what knew of it is lost: whoever comes by a new configuration frees what it had locked.
+#[test]
+fn clients_that_a_new_configuration_does_not_know_are_recovered() {
+    let nodes = [listen(), listen(), listen()];
+    let all = Nodes::Tcp(nodes.iter().map(address).collect());
+    let folder = Folder::new("unknown");
+    let first = Cluster::connect(&all, &folder.options("lost")).unwrap();
+    controlled(&all, &folder.options("lost"), || {
+        let begins = first.configuration().unwrap().change(|all| {
+            let leader = all.clients().map(|(client, _)| client).find(|client| all.leads(*client));
+            all.rearrange(leader.unwrap())
+        });
+        begins.unwrap().unwrap();
+        wait_until("the next epoch", || look(&first, |all| all.epoch()) == 2);
+    });
+    let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+    let mut worker = first.worker(Default::default()).unwrap();
+    worker.block_on(async |session| session.transact(async |tx| tx.read(&rows, 7).await).await.unwrap());
+    let client = worker.incarnations().next().unwrap();
+    let pointer = support::pointer_of(&rows, 7);
+    let record = rows.untyped().replicas(pointer)[0].address(pointer.offset());
+    let locked = block_on(first.fabric(), ClientId(client), async |lane| {
+        let mut round = lane.round();
+        let lock = round.compare_swap(record, 0, TransactionId::new(client, 1).unwrap().lock().to_bits());
+        lane.execute(round).await.unwrap().swapped(lock)
+    });
+    assert!(locked.unwrap());
+    worker.abandon();
+
+    let cluster = Cluster::connect(&all, &folder.options("new")).unwrap();
+    assert_eq!(add_to_all(&cluster), 20);
+    let mut lives = cluster.worker(Default::default()).unwrap();
+    lives.block_on(async |session| {
+        let began = Instant::now();
+        while look(&cluster, |all| all.standing(client)) != Some(Standing::Forgotten) {
+            assert!(began.elapsed() < Duration::from_secs(30), "something is left of it");
+            session.lane().sleep(10_000_000).await;
+        }
+    });
+    // Nobody is taken for dead by one that others go by.
+    let client = lives.incarnations().next().unwrap();
+    let another = Cluster::connect(&all, &folder.options("new")).unwrap();
+    assert_eq!(look(&another, |all| all.standing(client)), Some(Standing::Alive));
 }
 
 #[test]

@@ -29,10 +29,12 @@
 //! [`Fault::Unreachable`] from then on. Nothing is ever sent twice, and nothing reconnects in
 //! secret: whether the verbs of a lost round have run is unknown, and only the layers above can find out.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::address::{NodeId, RegionId};
@@ -120,7 +122,20 @@ struct Cluster {
     down: AtomicU64,
     /// Of the transports: what is down is told to those that wait.
     bells: Mutex<Vec<Weak<Bell>>>,
+    /// Whether nodes answer: one thread at most asks each.
+    inquiries: Mutex<BTreeMap<NodeId, Inquiry>>,
 }
+
+/// Whether a node answers, as far as is known.
+#[derive(Debug, Default)]
+struct Inquiry {
+    is_under_way: bool,
+    /// When the last one ended, if the node had answered.
+    answered: Option<Instant>,
+}
+
+/// So long an answer says that a node answers.
+const ANSWER_COUNTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
     /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the list. Names are resolved
@@ -129,7 +144,8 @@ impl Tcp {
     pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
         assert!(addresses.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let addresses = RwLock::new(addresses);
-        let cluster = Cluster { addresses, options, down: AtomicU64::new(0), bells: Mutex::default() };
+        let (down, bells, inquiries) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+        let cluster = Cluster { addresses, options, down, bells, inquiries };
         Tcp { cluster: Arc::new(cluster) }
     }
 
@@ -142,6 +158,15 @@ impl Tcp {
             addresses.push(address);
         }
         has_room
+    }
+
+    /// Whether a memory node is at this address, which may be another name of it, as far as names tell here.
+    #[must_use]
+    pub fn is_at(&self, node: NodeId, address: &str) -> bool {
+        let resolved = |name: &str| name.to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect);
+        let own = self.cluster.addresses().get(usize::from(node.0)).cloned().unwrap_or_default();
+        let own = resolved(&own);
+        resolved(address).iter().any(|address| own.contains(address))
     }
 
     /// The fabric of this memory node alone, by the same options.
@@ -289,8 +314,21 @@ impl Fabric for Tcp {
         self.cluster.down.fetch_and(!bit(node), Ordering::Relaxed);
     }
 
+    /// Asks on a thread of its own: a machine that is silently away keeps who asks waiting for seconds.
     fn answers(&self, node: NodeId) -> bool {
-        self.status(node).is_ok()
+        let mut inquiries = self.cluster.inquiries.lock().unwrap_or_else(PoisonError::into_inner);
+        let inquiry = inquiries.entry(node).or_default();
+        if !inquiry.is_under_way {
+            let asker = self.clone();
+            let ask = move || {
+                let answered = asker.status(node).is_ok().then(Instant::now);
+                let mut inquiries = asker.cluster.inquiries.lock().unwrap_or_else(PoisonError::into_inner);
+                inquiries.insert(node, Inquiry { is_under_way: false, answered });
+            };
+            let begun = thread::Builder::new().name("inquiry".to_owned()).spawn(ask);
+            inquiry.is_under_way = begun.is_ok();
+        }
+        inquiry.answered.is_some_and(|answered| answered.elapsed() < ANSWER_COUNTS)
     }
 
     fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {

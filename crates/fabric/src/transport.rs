@@ -144,7 +144,8 @@ pub trait Fabric: Send + Sync {
         let _ = node;
     }
 
-    /// Whether a node that was abandoned would answer who connects to it, without doing so.
+    /// Whether a node that was abandoned would answer who connects to it, without doing so. It never waits: where asking
+    /// takes time, this says what was last heard, nothing at first, and asks again meanwhile.
     fn answers(&self, node: NodeId) -> bool {
         let _ = node;
         false
@@ -185,6 +186,9 @@ pub trait Handler: Send {
     fn forget(&mut self, order: &[u64], cut: &mut dyn FnMut()) {
         let _ = (order, cut);
     }
+
+    /// The node's process has been started anew: what it knew is gone, except for what is in its memory. For simulated nodes.
+    fn restart(&mut self) {}
 }
 
 /// A fabric whose memory nodes are in this process: their own CPUs' side.

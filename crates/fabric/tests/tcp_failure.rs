@@ -3,7 +3,7 @@
 mod tcp_support;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,6 +51,45 @@ fn a_node_that_is_stopped_is_named() {
     // Once it is known to be gone, others connect.
     fabric.fail(NodeId(1));
     block_on(&fabric, ClientId(2), node_1_is_lost).unwrap();
+}
+
+/// Others may have been told of it, and count on it.
+#[test]
+fn a_node_that_came_later_cannot_be_reached() {
+    let ((_, first), (_, second)) = (serve(ServerOptions::default()), serve(ServerOptions::default()));
+    let fabric = tcp(&[&first], TcpOptions::default());
+    block_on(&fabric, ClientId(1), async |lane| {
+        let nowhere = touch(lane, &[1]).await.expect_err("there is no such node").fault;
+        assert!(matches!(nowhere, Fault::NoSuchRegion(_)) && !nowhere.lost(), "{nowhere}");
+        assert!(fabric.add(second));
+        assert_eq!(touch(lane, &[0, 1]).await, Err(down(1)));
+        assert!(matches!(touch(lane, &[2]).await, Err(FabricError { fault: Fault::NoSuchRegion(_), .. })));
+    })
+    .unwrap();
+    block_on(&fabric, ClientId(1), async |lane| touch(lane, &[0, 1]).await.expect("who connects now reaches it"))
+        .unwrap();
+}
+
+#[test]
+fn who_asks_whether_a_node_answers_does_not_wait_for_it() {
+    // The system accepts for it, and nobody ever greets.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_server, lives) = serve(ServerOptions::default());
+    let fabric = tcp(&[&silent.local_addr().unwrap().to_string(), &lives], TcpOptions::default());
+    let began = Instant::now();
+    assert!(!fabric.answers(NodeId(1)), "nothing has been heard of it yet");
+    while !fabric.answers(NodeId(1)) {
+        assert!(!fabric.answers(NodeId(0)));
+        thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..1_000 {
+        assert!(!fabric.answers(NodeId(0)));
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "it took {:?}", began.elapsed());
+    // Of a thousand questions one was asked.
+    silent.set_nonblocking(true).unwrap();
+    let asked = silent.incoming().take_while(Result::is_ok).count();
+    assert!(asked <= 1, "{asked} were asked at a time");
 }
 
 #[test]

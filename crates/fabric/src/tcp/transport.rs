@@ -75,6 +75,7 @@ pub(crate) struct TcpTransport {
 
 #[derive(Debug)]
 struct State {
+    cluster: Arc<Cluster>,
     links: Vec<Link>,
     poller: Poller,
     receiver: Receiver,
@@ -105,6 +106,7 @@ impl TcpTransport {
         let links = (0..).zip(streams).map(|(node, stream)| Link::new(NodeId(node), stream)).collect();
         let patience = u64::try_from(cluster.options.patience.as_nanos()).unwrap_or(u64::MAX / 2);
         let state = State {
+            cluster: cluster.clone(),
             links,
             poller,
             receiver: Receiver::new(),
@@ -223,6 +225,8 @@ impl State {
             let node = verb.node()?;
             let fault = match self.links.get_mut(usize::from(node.0)) {
                 Some(link) => link.refusal(verb)?,
+                // It has come since this connected.
+                None if node.0 < self.cluster.count() => Fault::Unreachable,
                 None => Fault::NoSuchRegion(match *verb {
                     Verb::Read { at, .. }
                     | Verb::Write { at, .. }
