@@ -1,14 +1,19 @@
 //! `remora add`: adds a memory node to a cluster that runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use remora::floors::cluster::Membership;
+use remora::floors::memory::Metadata;
+use remora::{Cluster, Configuration, NodeId};
 
 use crate::connected::stop_on_signals;
-use crate::drain::{LOOKED_AFTER, PAUSE, shards_at};
+use crate::drain::{LOOKED_AFTER, PAUSE, Progress, Stall, extent, failure, room};
 use crate::meet::MeetArgs;
-use crate::{Failure, Verdict, output};
+use crate::{Failure, Verdict, output, value};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -20,7 +25,7 @@ the others. Ends when that is so; if it is ended before, the work goes on. Clien
 and so do those that come: --connect goes on naming the nodes that the cluster was founded with. A node that was drained, and
 started again, is given its share again by the same command.
 
-Exit status: 0 the node has its share, 2 it cannot be added.")]
+Exit status: 0 the node has its share, which may be nothing, 2 it cannot be added, or was lost again.")]
 pub(crate) struct AddOptions {
     #[command(flatten)]
     meet: MeetArgs,
@@ -29,35 +34,81 @@ pub(crate) struct AddOptions {
     node: String,
 }
 
+/// For so long it is no wonder that no controller has reached the node.
+const UNREACHED: Duration = Duration::from_secs(10);
+
 pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
     let cluster = options.meet.connect()?;
     let configuration = cluster.configuration().ok_or_else(|| Failure::new("--configuration", "is needed"))?;
-    let failure = |error: remora::ConfigurationError| Failure::new("--configuration", error);
-    if !configuration.look(|membership| membership.has_controller()).map_err(failure)? {
+    if !configuration.look(Membership::has_controller).map_err(failure)? {
         return Err(Failure::new(&options.node, LOOKED_AFTER));
     }
     let node = cluster.add_node(&options.node).map_err(|error| Failure::new("remora add", error))?;
-    while configuration.look(|membership| membership.lost().has(node)).map_err(failure)? {
+    let is_lost = || configuration.look(|membership| membership.lost().has(node)).map_err(failure);
+    let (began, mut has_said) = (Instant::now(), false);
+    while is_lost()? {
+        if !has_said && began.elapsed() > UNREACHED {
+            output::note(&format!(
+                "no controller has reached {} yet: see that one runs, that its machine reaches the node by this name, and that \
+                 both have the same key",
+                options.node
+            ));
+            has_said = true;
+        }
         wait(&stop, options)?;
     }
     output::show(&format!("{} is memory node {} of the cluster\n", options.node, node.0));
-    let mut said = 0;
+    let (mut stall, mut said) = (Stall::new(), 0);
     loop {
+        if is_lost()? {
+            let why =
+                "was lost again before it had its share: see that it runs; started again, empty, it is taken in again";
+            return Err(Failure::new(&options.node, why));
+        }
         // Not while an epoch begins.
         let is_arranged = cluster.is_arranged().unwrap_or(false);
-        if let Some(replicas) = shards_at(&cluster, node) {
-            let joining = replicas.iter().filter(|replica| replica.joining).count();
+        if let Some(progress) = Progress::of(&cluster, configuration) {
+            let joining = progress.joining_at(node);
             if joining > 0 && joining != said {
                 output::show(&format!("{joining} shards are being copied to {}\n", options.node));
                 said = joining;
             }
             if is_arranged {
-                output::show(&format!("{} has copies of {} shards\n", options.node, replicas.len()));
+                let share = match progress.shards_at(node) {
+                    0 => nothing(&progress.catalog, room_at(&cluster, node)),
+                    count => format!("has copies of {count} shards"),
+                };
+                output::show(&format!("{} {share}\n", options.node));
                 return Ok(Verdict::Sound);
             }
         }
+        stall.look(said, || nobody_looks(configuration));
         wait(&stop, options)?;
+    }
+}
+
+fn nobody_looks(configuration: &Arc<dyn Configuration>) -> Option<String> {
+    let is_looked_after = configuration.look(Membership::has_controller).ok()?;
+    (!is_looked_after).then(|| LOOKED_AFTER.to_owned())
+}
+
+fn room_at(cluster: &Cluster, node: NodeId) -> Option<u64> {
+    // With the others, since clients have rings there that this one is to have too.
+    room(cluster, cluster.live_nodes().with(node))?.remove(&node)
+}
+
+/// Why a node with so much room has no shards.
+fn nothing(catalog: &Metadata, room: Option<u64>) -> String {
+    let Some(smallest) = catalog.shards.iter().map(extent).min() else {
+        return "has nothing yet: there are no tables, and it gets its part of those that are created".to_owned();
+    };
+    match room.filter(|room| *room < smallest) {
+        Some(room) => {
+            let [room, smallest] = [room, smallest].map(value::show_bytes);
+            format!("has no shards: none fits, since the smallest takes {smallest}, and there is room for {room}")
+        }
+        None => "has no shards: none needs to be there, since that would spread them no more evenly".to_owned(),
     }
 }
 
@@ -67,4 +118,27 @@ fn wait(stop: &AtomicBool, options: &AddOptions) -> Result<(), Failure> {
     }
     thread::sleep(PAUSE);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use remora::floors::memory::{ShardPlacement, TableId};
+
+    use super::*;
+
+    #[test]
+    fn who_gets_nothing_is_told_why() {
+        let shard = |bytes| ShardPlacement { table: TableId(0), bytes, replicas: Vec::new() };
+        let shards = vec![shard(3 << 20), shard((2 << 20) - 1)];
+        let catalog = Metadata { shards, ..Metadata::default() };
+        let none = Metadata::default();
+        for (catalog, room, why) in [
+            (&none, None, "there are no tables"),
+            (&catalog, Some(1 << 20), "none fits, since the smallest takes 2.0 MiB, and there is room for 1.0 MiB"),
+            (&catalog, Some(2 << 20), "none needs to be there"),
+        ] {
+            let said = nothing(catalog, room);
+            assert!(said.contains(why), "{said}");
+        }
+    }
 }

@@ -21,6 +21,11 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "error: {line}");
 }
 
+/// One line on standard error of who goes on.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "note: {line}");
+}
+
 /// Lets what the library logs go to standard error, in plain lines.
 pub(crate) fn log(least: LevelFilter) {
     tracing_subscriber::fmt().with_max_level(least).with_writer(io::stderr).with_ansi(false).with_target(false).init();

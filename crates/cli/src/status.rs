@@ -1,4 +1,5 @@
-//! `remora status`: what memory nodes hold. It asks each of them by itself, so one that is down hides no other.
+//! `remora status`: what memory nodes hold, and what the cluster is doing. It asks each of them by itself, so one that is down
+//! hides no other.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,11 +9,13 @@ use std::time::Duration;
 use clap::Args;
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
-use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, block_on};
-use remora::floors::memory::{MemoryError, Metadata, TableId, connected, identity, metadata, node};
-use remora::{NodeId, NodeStatus, Nodes};
+use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
+use remora::floors::memory::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
+use remora::{NodeId, NodeStatus, Nodes, Place};
 use serde::Serialize;
 
+use crate::drain::failure;
+use crate::etcd::EtcdArgs;
 use crate::memnode::{read_client_tls, read_keys};
 use crate::output::{self, ReportTo};
 use crate::{Failure, Verdict, value};
@@ -21,12 +24,18 @@ use crate::{Failure, Verdict, value};
 #[command(after_help = "Examples:
   remora status --connect 127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002
   remora status --connect shm:/dev/shm/n0,/dev/shm/n1 --report -
+  remora status --connect 10.0.0.7:7000,10.0.0.8:7000,10.0.0.9:7000 --configuration /var/lib/remora/bank
 
 Exit status: 0 all nodes answer, 1 one does not, 2 bad input.")]
 pub(crate) struct StatusOptions {
     /// The memory nodes: host:port of each, or shm: and the path of each.
     #[arg(long, value_name = "ADDR,...", required = true)]
     connect: Nodes,
+    /// Say also what clients and controllers know that name the same: which nodes are lost, leave or are filled.
+    #[arg(long, value_name = "FILE|etcd://...")]
+    configuration: Option<Place>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// The key that they ask for.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -42,6 +51,28 @@ pub(crate) struct StatusOptions {
 struct Status {
     nodes: Vec<Node>,
     tables: Vec<Table>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    configuration: Option<Known>,
+}
+
+/// What the configuration says.
+#[derive(Debug, Serialize)]
+struct Known {
+    epoch: u64,
+    /// The next one is about to begin.
+    changing: bool,
+    /// Somebody looks after the memory nodes.
+    controllers: bool,
+    /// Nodes that the cluster goes on without, ...
+    lost: Vec<String>,
+    /// ... whose shards go elsewhere, ...
+    leaving: Vec<String>,
+    /// ... and that are to have as much as the others.
+    filling: Vec<String>,
+    /// Replicas that join, ...
+    joining: usize,
+    /// ... and those of them that have everything, and count from the next epoch on.
+    copied: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -99,11 +130,14 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let tls = options.tls_ca.as_deref().map(read_client_tls).transpose()?;
     let tcp = TcpOptions { keys, tls, ..TcpOptions::default() };
     let report_to = ReportTo::open(options.report.as_deref())?;
+    let place = options.etcd.complete(options.configuration.clone())?;
     let mut catalog: Option<Metadata> = None;
+    let mut cluster = None;
     let nodes = (0..options.connect.count() as u16).map(|at| {
         let address = options.connect.name(NodeId(at)).unwrap_or_default();
         match ask(&options.connect, at, &tcp) {
-            Ok((state, metadata)) => {
+            Ok((state, identity, metadata)) => {
+                cluster = cluster.or(identity.map(|identity| identity.cluster));
                 // The newest one that a node knows.
                 if catalog.as_ref().is_none_or(|known| known.generation < metadata.generation) {
                     catalog = Some(metadata);
@@ -134,7 +168,12 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
             name: spec.name,
         }
     });
-    let status = Status { nodes, tables: tables.collect() };
+    let tables = tables.collect();
+    let configuration = match place.zip(cluster) {
+        Some((place, cluster)) => Some(known(&place, cluster, &nodes, &catalog)?),
+        None => None,
+    };
+    let status = Status { nodes, tables, configuration };
     report_to.write(&status, || table(&status))?;
     let down: Vec<&str> =
         status.nodes.iter().filter(|node| node.error.is_some()).map(|node| node.address.as_str()).collect();
@@ -145,8 +184,39 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     Ok(Verdict::Unsound)
 }
 
+/// What a configuration says, of nodes that have been asked.
+fn known(place: &Place, cluster: u64, nodes: &[Node], catalog: &Metadata) -> Result<Known, Failure> {
+    // Who opens one makes it.
+    if let Place::File(path) = place
+        && !path.exists()
+    {
+        return Err(Failure::new("--configuration", format!("there is no {}", path.display())));
+    }
+    let configuration = place.open(cluster).map_err(failure)?;
+    let known = configuration.look(|now| {
+        let name = |node: NodeId| {
+            let address = |one: &&Node| one.state.as_ref().is_some_and(|state| state.number == Some(node.0));
+            let asked = nodes.iter().find(address).map(|one| one.address.clone());
+            asked.or_else(|| now.added().get(&node.0).cloned()).unwrap_or_else(|| node.to_string())
+        };
+        let names = |nodes: NodeSet| nodes.iter().map(name).collect();
+        let copied = now.copied();
+        Known {
+            epoch: now.epoch(),
+            changing: now.is_changing(),
+            controllers: now.has_controller(),
+            lost: names(now.lost()),
+            leaving: names(now.leaving()),
+            filling: names(now.filling()),
+            joining: catalog.joining().count(),
+            copied: catalog.joining().filter(|one| copied.contains(one)).count(),
+        }
+    });
+    known.map_err(failure)
+}
+
 /// Asks one node, as if there were no others.
-fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<(State, Metadata), String> {
+fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<(State, Option<Identity>, Metadata), String> {
     const HERE: NodeId = NodeId(0);
     let (fabric, server): (Arc<dyn Fabric>, Option<NodeStatus>) = match nodes {
         Nodes::Tcp(addresses) => {
@@ -162,12 +232,13 @@ fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<(State, Metadata), St
     };
     let held = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
         let superblock = node::superblock(lane, HERE).await?;
-        let number = identity::of(lane, HERE).await?.map(|identity| identity.number.0);
+        let identity = identity::of(lane, HERE).await?;
+        let number = identity.map(|identity| identity.number.0);
         let clients = connected(lane, HERE).await?.len();
         let metadata = metadata::read(lane, HERE).await?;
         let (bytes, allocated) = (superblock.bytes, superblock.allocated);
         let (shards, server) = (0, server.map(Server::from));
-        Ok::<_, MemoryError>((State { number, bytes, allocated, shards, clients, server }, metadata))
+        Ok::<_, MemoryError>((State { number, bytes, allocated, shards, clients, server }, identity, metadata))
     });
     let fault = |error: FabricError| error.fault.to_string();
     held.map_err(fault)?.map_err(|error| match error {
@@ -216,6 +287,9 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
         }
         text.push('\n');
     }
+    if let Some(known) = &status.configuration {
+        write_known(text, known)?;
+    }
     if status.tables.is_empty() {
         return writeln!(text, "\nno tables");
     }
@@ -233,6 +307,22 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
             "{}",
             if *joining > 0 { format!("; {joining} copies of shards are being made") } else { String::new() }
         )?;
+    }
+    Ok(())
+}
+
+fn write_known(text: &mut String, known: &Known) -> std::fmt::Result {
+    let Known { epoch, joining, copied, .. } = known;
+    let next = if known.changing { ", and the next one is about to begin" } else { "" };
+    let looks = if known.controllers { "there is a controller" } else { "nobody looks after the memory nodes" };
+    writeln!(text, "\nepoch {epoch}{next}; {looks}")?;
+    for (what, nodes) in [("lost", &known.lost), ("leaving", &known.leaving), ("filling", &known.filling)] {
+        if !nodes.is_empty() {
+            writeln!(text, "{what}: {}", nodes.join(", "))?;
+        }
+    }
+    if *joining > 0 {
+        writeln!(text, "{copied} of {joining} copies of shards have been made")?;
     }
     Ok(())
 }

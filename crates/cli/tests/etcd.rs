@@ -81,8 +81,8 @@ mod present {
         for protocol in ["drtm-r", "ford"] {
             let csv = scratch(&format!("etcd-drill-{protocol}.csv"));
             let drill = format!(
-                "drill --kill nodes --memory-nodes 4 --spares 1 --protocol {protocol} --every 3 --seconds 3 --lease-ms 500 \
-                 --accounts 200 --rate 4000 --report - --csv {} --configuration etcd://{}",
+                "drill --kill nodes --memory-nodes 4 --spares 1 --protocol {protocol} --every 5 --seconds 5 --lease-ms 500 \
+                 --accounts 200 --rate 1000 --report - --csv {} --configuration etcd://{}",
                 csv.display(),
                 server.address()
             );
@@ -90,9 +90,11 @@ mod present {
             assert_eq!(ended.code, Some(0), "{} {}", ended.output, ended.errors);
             let report = report(&ended);
             assert_eq!((&report["kills"], &report["histories"]["anomalies"]), (&1.into(), &0.into()), "{report:#}");
+            assert_eq!(report["recovery_ms"]["not_before_the_next"], 0, "{report:#}");
             assert_eq!(report["copies_ms"].as_array().unwrap().len(), 1, "{report:#}");
             let timeline = fs::read_to_string(csv).unwrap();
-            assert!(timeline.matches(",node-").count() == 1 && !timeline.contains(",node-3"), "not the spare");
+            // It is killed, started again, and its copies are restored.
+            assert!(timeline.matches(",node-").count() == 3 && !timeline.contains(",node-3"), "not the spare");
         }
     }
 

@@ -278,6 +278,66 @@ fn a_memory_node_is_added() {
     assert_eq!(left.code, Some(0), "{}", left.errors);
 }
 
+/// The only node that could take what another one is to give up has no room for it; the next one that is added has, and dies
+/// before it has everything. All of that is said.
+#[test]
+fn what_does_not_move_says_why() {
+    let (nodes, connect) = listen("still-node", 2);
+    let meet = format!("--connect {connect} --configuration {}", fresh("still-configuration").display());
+    let controller = format!("controller {meet} --lease-ms 500 --patience-ms 500 --copy-mb 1");
+    let mut controller = Process::start("still-controller", &words(&controller));
+    controller.wait_until("ready", |process| process.output().ends_with('\n'));
+    let bank = format!("bench smallbank {meet} --threads 1 --coroutines 2 --replicas 2 --accounts 20000");
+    let loads = remora("still-load", &words(&format!("{bank} --transactions 100")));
+    assert_eq!(loads.code, Some(0), "{}", loads.errors);
+    let errors = |name: &str| fs::read_to_string(scratch(&format!("{name}.err"))).unwrap();
+    let known = || -> Value {
+        let status = remora("still-status", &words(&format!("status {meet} --report -")));
+        assert_eq!(status.code, Some(0), "{}", status.errors);
+        serde_json::from_str::<Value>(&status.output).unwrap()["configuration"].take()
+    };
+
+    let small = Node::start("still-small", "--listen 127.0.0.1:0 --size 1MiB");
+    let added = remora("still-small-add", &words(&format!("add {meet} {}", small.address())));
+    assert_eq!(added.code, Some(0), "{}", added.errors);
+    let leaver = nodes[0].address();
+    let drains = format!("drain {meet} {leaver}");
+    let mut drain = Process::start("still-drain", &words(&drains));
+    drain.wait_until("why nothing moves", |_| errors("still-drain").contains("has room for"));
+    let said = errors("still-drain");
+    assert!(said.lines().count() == 1 && [leaver, small.address()].iter().all(|name| said.contains(name)), "{said}");
+    let now = known();
+    assert_eq!((&now["leaving"], &now["controllers"]), (&serde_json::json!([leaver]), &true.into()), "{now:#}");
+    let cancels = |name: &str| remora(name, &words(&format!("{drains} --cancel")));
+    assert_eq!(cancels("still-cancel").code, Some(0));
+    let drained = drain.wait();
+    assert!(drained.code == Some(2) && drained.errors.contains("stays"), "{}", drained.errors);
+    let refused = cancels("still-cancel-again");
+    assert!(refused.code == Some(2) && refused.errors.contains("not being drained"), "{}", refused.errors);
+    assert_eq!(known()["leaving"], serde_json::json!([]));
+
+    controller.signal(Signal::STOP);
+    let mut large = Node::listen("still-large", "");
+    let mut add = Process::start("still-add", &words(&format!("add {meet} {}", large.address())));
+    add.wait_until("that nobody comes", |_| errors("still-add").contains("no controller has reached"));
+    let now = known();
+    assert!(now["lost"] == serde_json::json!([large.address()]) && now["epoch"].as_u64() > Some(1), "{now:#}");
+    controller.signal(Signal::CONT);
+    let counts = |process: &Process| -> Vec<u64> {
+        let output = process.output();
+        let lines = output.lines().filter(|line| line.contains("are being copied"));
+        lines.map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    add.wait_until("one shard after the other", |process| counts(process).len() > 1);
+    let left = counts(&add);
+    assert!(left.windows(2).all(|two| two[0] > two[1]), "{left:?}");
+    let now = known();
+    assert!(now["copied"].as_u64() > Some(0) && now["copied"].as_u64() < now["joining"].as_u64(), "{now:#}");
+    large.process.kill();
+    let lost = add.wait();
+    assert!(lost.code == Some(2) && lost.errors.contains("lost again"), "{}", lost.errors);
+}
+
 /// Whoever starts everything at once after a power failure: a memory node is gone, or has nothing any more, and nobody was
 /// there to see it.
 #[test]

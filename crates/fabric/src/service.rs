@@ -25,6 +25,9 @@ pub enum Progress {
 pub trait Service: Send {
     /// Does a bounded piece of work.
     fn step(&mut self) -> Progress;
+
+    /// The node's process has been started anew: what it knew is gone, except for what is in its memory. For simulated nodes.
+    fn restart(&mut self) {}
 }
 
 /// Sleep after a step that found work. Short enough that a log ring of the default size does not fill meanwhile.

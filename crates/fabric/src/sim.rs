@@ -372,7 +372,7 @@ impl Sim {
     }
 
     /// A node that has failed works again, for clients that connect from now on: with what its medium has kept, or, where
-    /// that keeps nothing, empty.
+    /// that keeps nothing, empty. Its process is another one: handler and services know nothing of before.
     pub fn restart(&self, node: NodeId) {
         let mut world = self.world();
         if usize::from(node.0) < world.nodes.len() {

@@ -1,10 +1,13 @@
 //! A simulated memory node fails and works again: what its memory has kept, and what became of verbs in flight.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::sim::{FaultKind, Planned, Profile, Sim, SimOptions};
 use remora_fabric::{
-    Address, ClientId, Fabric, FabricError, Fault, Flush, LINE_WORDS, Lane, NodeId, RegionId, Worker, block_on,
+    Address, ClientId, Fabric, FabricError, Fault, Flush, Handler, Host, LINE_WORDS, Lane, NodeId, Progress, RegionId,
+    Service, Worker, block_on,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -144,6 +147,59 @@ fn what_is_lost_follows_from_the_seed() {
     }
 }
 
+/// What a process knows beside its node's memory: how often it was asked, and stepped.
+#[derive(Clone, Default)]
+struct Knowing {
+    calls: u64,
+    steps: Arc<AtomicU64>,
+}
+
+impl Handler for Knowing {
+    fn call(&mut self, _: ClientId, _: &[u64], reply: &mut Vec<u64>) {
+        self.calls += 1;
+        reply.push(self.calls);
+    }
+
+    fn restart(&mut self) {
+        self.calls = 0;
+    }
+}
+
+impl Service for Knowing {
+    fn step(&mut self) -> Progress {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        Progress::Idle
+    }
+
+    fn restart(&mut self) {
+        self.steps.store(0, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_node_that_restarts_knows_only_what_its_memory_has() {
+    for options in [volatile(1), persistent(1, false)] {
+        let sim = cluster(&options);
+        let known = Knowing::default();
+        sim.answer(NODE, Box::new(known.clone()));
+        let _service = sim.serve(NODE, "knowing", Box::new(known.clone()));
+        let calls = || {
+            let call = async |lane: &Lane| {
+                let mut round = lane.round();
+                let call = round.call(NODE, &[], None, 1);
+                lane.execute(round).await.expect("a healthy node").reply(call)[0]
+            };
+            block_on(&sim, ClientId(1), call).expect("a client")
+        };
+        assert_eq!([calls(), calls()], [1, 2]);
+        sim.settle_services();
+        assert!(known.steps.load(Ordering::Relaxed) > 0);
+        sim.fail(NODE);
+        sim.restart(NODE);
+        assert_eq!((known.steps.load(Ordering::Relaxed), calls()), (0, 1));
+    }
+}
+
 /// With DDIO a flush reaches the processor's cache, which ADR does not keep.
 #[test]
 fn with_ddio_a_flush_keeps_nothing() {
@@ -189,8 +245,7 @@ fn a_crash_tears_a_write_at_lines() {
         }));
         // As it is when it fails: before the medium forgets anything.
         let region = sim.region(NODE, RegionId(0)).expect("a region");
-        let words: Vec<u64> =
-            region.words()[..WORDS].iter().map(|word| word.load(std::sync::atomic::Ordering::Relaxed)).collect();
+        let words: Vec<u64> = region.words()[..WORDS].iter().map(|word| word.load(Ordering::Relaxed)).collect();
         sim.restart(NODE);
         let kept = lines(&sim);
         for (line, kept) in words.chunks(LINE_WORDS).zip(&kept) {

@@ -283,9 +283,10 @@ impl Host {
 /// What a host knows of one shard.
 #[derive(Debug, Default)]
 struct Allocator {
-    /// Record slots that can be taken, lowest first.
+    /// Record slots that could be taken when they were freed, lowest first.
     free: BTreeSet<u64>,
-    /// By the slot of a prepared record.
+    /// By the slot of a prepared record. If the shard was elsewhere meanwhile, what is prepared has been prepared here since,
+    /// and remembered anew: nobody logs or copies such a record.
     remembered: HashMap<u64, Before>,
     /// How many may be remembered before those that have committed are looked for.
     remembered_max: usize,
@@ -304,21 +305,24 @@ impl Allocator {
     /// A record slot: one that was freed, else one that was never used, else a tombstone that nobody has freed, because
     /// its deleter or the free list is gone.
     fn take(&mut self, view: &View<'_>) -> Option<u64> {
-        // One that is locked is about to be let go by whoever has undone an insert there.
-        if let Some(slot) = self.free.iter().copied().find(|slot| view.is_unlocked(*slot)) {
-            self.free.remove(&slot);
-            return Some(slot);
-        }
         let Geometry { slots, .. } = view.shard.geometry;
-        let used = view.words[HEADER_SLOTS_WORD].load(Ordering::Acquire);
+        let used = view.words[HEADER_SLOTS_WORD].load(Ordering::Acquire).min(slots);
+        // One that is locked is about to be let go by whoever has undone an insert there. The others are hints: since they
+        // were freed the shard may have been elsewhere, where its primary has used them, or counts them as never used.
+        while let Some(slot) = self.free.iter().copied().find(|slot| view.is_unlocked(*slot)) {
+            self.free.remove(&slot);
+            if slot < view.shard.geometry.slot_at(used) && view.is_vacant(slot) {
+                // Whoever made it a tombstone: `prepare` raises the floor above the version that is there now.
+                return Some(slot);
+            }
+        }
         if used < slots {
             view.words[HEADER_SLOTS_WORD].store(used + 1, Ordering::Release);
             return Some(view.shard.geometry.slot_at(used));
         }
-        let number = (0..slots).map(|step| (self.searched + step) % slots).find(|number| {
-            let slot = view.shard.geometry.slot_at(*number);
-            matches!(view.life(slot), None | Some(Life::Deleted { .. })) && view.is_reusable(slot)
-        })?;
+        let number = (0..slots)
+            .map(|step| (self.searched + step) % slots)
+            .find(|number| view.is_vacant(view.shard.geometry.slot_at(*number)))?;
         self.searched = number + 1;
         let slot = view.shard.geometry.slot_at(number);
         // It may have been locked when the free ones were looked at, and have been let go since.
@@ -437,6 +441,11 @@ impl View<'_> {
     fn retained_version(&self, pair: &Pair) -> Version {
         let slot = offset(pair.entry);
         if self.shard.geometry.is_slot(slot) { self.version(slot) } else { Version::default() }
+    }
+
+    /// Whether a record slot can be taken: one that was never used, or a tombstone, and nobody's.
+    fn is_vacant(&self, slot: u64) -> bool {
+        matches!(self.life(slot), None | Some(Life::Deleted { .. })) && self.is_reusable(slot)
     }
 
     /// Whether a tombstone, or a slot that was never used, has nothing to do with anybody: unlinked by its deleter, who

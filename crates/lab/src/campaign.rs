@@ -819,7 +819,13 @@ impl<'c> Memory<'c> {
             let leaves = configuration.change(|membership| {
                 let live: Vec<NodeId> = all.without(membership.lost()).without(membership.leaving()).iter().collect();
                 let node = live[number % live.len()];
-                membership.drain(NodeSet::default().with(node));
+                let leaver = NodeSet::default().with(node);
+                // Of those that die and never come back, too few may be left.
+                if self.nodes.absence.is_some() && live.len() > usize::from(self.nodes.replicas) {
+                    membership.drain(leaver);
+                } else {
+                    membership.drain_to_fewer(leaver);
+                }
                 membership.fill(all);
                 node
             })?;

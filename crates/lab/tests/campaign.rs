@@ -119,13 +119,14 @@ fn errors_of_localized_validation_are_found_within_few_seeds() {
     }
 }
 
-/// Any node is lost, also the one that has the cluster's version cache; every client lives on in the next epoch.
+/// Any node is lost, also the one that has the cluster's version cache, and starts again without it; every client lives on in the
+/// next epoch.
 #[test]
 fn version_caches_outlive_memory_nodes() {
     for protocol in [Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL] {
         for load in [Load::Registers, Load::SmallBank] {
-            let case = Case::new(0, load, protocol, &faults(&["fail", "pause", "crash"]));
-            let summary = campaign(&case, 0..6, 2, &|| {});
+            let case = Case::new(0, load, protocol, &faults(&["fail", "drain", "pause", "crash"]));
+            let summary = campaign(&case, 0..12, 2, &|| {});
             assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
         }
     }

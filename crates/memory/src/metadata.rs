@@ -31,11 +31,13 @@ use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use crate::client;
 use crate::error::MemoryError;
 use crate::limits::{
-    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, RINGS_SPARE, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
 };
 use crate::node::{self, AT_LOCK, AT_METADATA, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
+use crate::ring::RING_EXTENT_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"REMORAcd");
 
@@ -398,6 +400,13 @@ impl Metadata {
         nodes.without(self.shards.iter().flat_map(|shard| &shard.replicas).map(|replica| replica.node).collect())
     }
 
+    /// Shards and nodes of all replicas that are joining.
+    pub fn joining(&self) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
+        (0..).map(ShardId).zip(&self.shards).flat_map(|(id, shard)| {
+            shard.replicas.iter().filter(|replica| replica.joining).map(move |replica| (id, replica.node))
+        })
+    }
+
     /// The bytes that nodes keep.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -683,7 +692,9 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
 pub struct Wanted<'w> {
     /// Nodes that are to have shards.
     pub nodes: NodeSet,
-    /// Those of them that are to have as much as the others: so long, shards move there.
+    /// Nodes that are to have none, also where that leaves fewer copies than there should be. All others keep theirs so long.
+    pub expendable: NodeSet,
+    /// Those of the first that are to have as much as the others: so long, shards move there.
     pub filling: NodeSet,
     /// Joining replicas that have everything by now.
     pub copied: &'w [(ShardId, NodeId)],
@@ -709,11 +720,16 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
             replica.joining &= !wanted.copied.contains(&(ShardId(number), replica.node));
         }
         let here = |replica: &Replica| wanted.nodes.has(replica.node);
+        let kept = |replica: &Replica| !wanted.expendable.has(replica.node);
         // The primary stays that until it leaves: nobody would free a lock that is held there, or take back an insert.
         shard.replicas.sort_by_key(|replica| replica.joining);
         let staying = shard.copies().filter(|replica| here(replica)).count();
-        if staying >= copies.min(wanted.nodes.count().into()) && staying > 0 {
-            shard.replicas.retain(|replica| here(replica));
+        let keeping = shard.copies().filter(|replica| kept(replica)).count();
+        let most = usize::from(wanted.nodes.count()) + keeping - staying;
+        if staying >= copies {
+            shard.replicas.retain(here);
+        } else if keeping >= copies.min(most) && keeping > 0 {
+            shard.replicas.retain(kept);
         }
         let needed = node::extent(shard.bytes);
         let missing = copies.saturating_sub(shard.replicas.iter().filter(|replica| here(replica)).count());
@@ -727,7 +743,7 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
             shard.replicas.push(Replica { node: *node, region: node::REGION, base: UNPLACED, joining: true });
         }
     }
-    leave_fullest(&mut after);
+    leave_fullest(&mut after, wanted.nodes);
     fill(&mut after, wanted, &mut room);
     if after != *before {
         after.generation += CHANGES_UNDER_WAY;
@@ -767,16 +783,19 @@ impl Load {
     }
 }
 
-/// Gives up the copies that shards have too many, because a filling node has got one: those at the nodes that have most. The
-/// copy that came last takes its place, as the primary too.
-fn leave_fullest(metadata: &mut Metadata) {
+/// Gives up the copies that shards have too many, because a filling node has got one, or one to which they go: those that are
+/// at none of the `nodes`, or at the nodes that have most. The copy that came last takes its place, as the primary too.
+fn leave_fullest(metadata: &mut Metadata, nodes: NodeSet) {
     let mut load = Load::of(metadata);
     for shard in &mut metadata.shards {
         let Some(table) = metadata.tables.get(usize::from(shard.table.0)) else { continue };
         while shard.copies().count() > usize::from(table.spec.replicas) {
             let last = shard.copies().count() - 1;
-            let fullest = (0..last).max_by_key(|at| (load.bytes(shard.replicas[*at].node), std::cmp::Reverse(*at)));
-            let Some(fullest) = fullest else { break };
+            let most = |at: &usize| {
+                let node = shard.replicas[*at].node;
+                (!nodes.has(node), load.bytes(node), std::cmp::Reverse(*at))
+            };
+            let Some(fullest) = (0..last).max_by_key(most) else { break };
             let came = shard.replicas.remove(last);
             let left = std::mem::replace(&mut shard.replicas[fullest], came);
             if let Some((bytes, _)) = load.0.get_mut(usize::from(left.node.0)) {
@@ -792,7 +811,7 @@ fn fill(after: &mut Metadata, wanted: &Wanted<'_>, room: &mut [(u64, NodeId)]) {
     let settled = |metadata: &Metadata| {
         let mut settled = metadata.clone();
         settled.shards.iter_mut().flat_map(|shard| &mut shard.replicas).for_each(|replica| replica.joining = false);
-        leave_fullest(&mut settled);
+        leave_fullest(&mut settled, wanted.nodes);
         settled
     };
     let mut load = Load::of(&settled(after));
@@ -836,14 +855,44 @@ fn next_to_move(
     })
 }
 
+/// Bytes of these nodes that shards may take. The rest is for the redo rings of clients: as many as they have at any of the
+/// others, and [`RINGS_SPARE`].
+pub async fn room(lane: &Lane, nodes: NodeSet) -> Result<BTreeMap<NodeId, u64>, MemoryError> {
+    let mut rings = BTreeMap::new();
+    for node in nodes.iter() {
+        rings.insert(node, client::ring_bytes(lane, node).await?);
+    }
+    let most = |slot: usize| rings.values().map(|bytes| bytes[slot]).max().unwrap_or(0);
+    let mut room = BTreeMap::new();
+    for (node, bytes) in &rings {
+        let superblock = node::superblock(lane, *node).await?;
+        // Rings that are too small are not made larger, but others are taken.
+        let lacking = bytes.iter().enumerate().map(|(slot, here)| Some(most(slot)).filter(|most| most > here));
+        let spare = (superblock.bytes / 8).min(RINGS_SPARE * RING_EXTENT_BYTES);
+        room.insert(*node, lacking.flatten().fold(superblock.free().saturating_sub(spare), u64::saturating_sub));
+    }
+    Ok(room)
+}
+
+/// The same by the [`room`] that there is.
+pub async fn arranged(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Result<Metadata, MemoryError> {
+    let mut free = BTreeMap::new();
+    for node in wanted.nodes.iter() {
+        free.insert(node, node::superblock(lane, node).await?.free());
+    }
+    let after = arrangement(before, wanted, &free);
+    // Who asks all the time looks at the slots of clients only when something may go somewhere.
+    let is_new = |replica: &Replica| replica.base == UNPLACED;
+    if !after.shards.iter().flat_map(|shard| &shard.replicas).any(is_new) {
+        return Ok(after);
+    }
+    Ok(arrangement(before, wanted, &room(lane, wanted.nodes).await?))
+}
+
 /// The same, and gives new replicas their places, whose memory is zero. Whoever does this has the whole cluster standing
 /// still. If it is not published, the memory is lost.
 pub async fn rearrange(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Result<Metadata, MemoryError> {
-    let mut room = BTreeMap::new();
-    for node in wanted.nodes.iter() {
-        room.insert(node, node::superblock(lane, node).await?.free());
-    }
-    let mut after = arrangement(before, wanted, &room);
+    let mut after = arranged(lane, before, wanted).await?;
     for shard in &mut after.shards {
         let bytes = shard.bytes;
         for replica in shard.replicas.iter_mut().filter(|replica| replica.base == UNPLACED) {

@@ -506,11 +506,12 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
 
 proptest! {
     /// Nodes are added, filled and drained one after the other; of what joins, some has been copied when the next epoch
-    /// begins. That comes to an end, there are never too few copies, and none can move any more to where there is less.
+    /// begins. That comes to an end, there are never too few copies, and none can move any more to where there is less. Nor
+    /// does anybody leave as long as the others are too few.
     #[test]
     fn nodes_that_are_filled_get_their_share(
         founders in 1u16..6,
-        added in prop::collection::vec(0u8..3, 1..5),
+        added in prop::collection::vec(0u8..4, 1..5),
         tables in prop::collection::vec((1u16..7, 1u8..4, 1u64..40), 1..6),
         parts in 1usize..4,
     ) {
@@ -521,16 +522,17 @@ proptest! {
         let extent = |bytes: u64| bytes.next_multiple_of(node::ALIGNMENT);
         for (number, what) in (founders..).map(NodeId).zip(added) {
             nodes = nodes.with(number);
-            // An earlier one leaves, as long as enough are left for all copies.
-            let leaver = NodeSet::default().with(nodes.leader());
-            if what == 0 && nodes.count() > founders {
-                nodes = nodes.without(leaver);
+            // An earlier one leaves, or two, as soon as enough are left for all copies.
+            for _ in 0..[1, 0, 0, 2][usize::from(what)] {
+                let leaver = NodeSet::default().with(nodes.leader());
+                nodes = if nodes.count() > 1 { nodes.without(leaver) } else { nodes };
             }
             filling = if what == 1 { filling } else { filling.with(number) };
             let mut copied = Vec::new();
             for epoch in 0.. {
                 prop_assert!(epoch < 200, "it does not come to an end");
-                let next = metadata::arrangement(&now, &Wanted { nodes, filling, copied: &copied }, &room);
+                let wanted = Wanted { nodes, filling, copied: &copied, ..Wanted::default() };
+                let next = metadata::arrangement(&now, &wanted, &room);
                 for (before, shard) in now.shards.iter().zip(&next.shards) {
                     let primary = before.replicas[0].node;
                     let is_backup = shard.copies().skip(1).any(|replica| replica.node == primary);
@@ -558,14 +560,74 @@ proptest! {
                 let table = &now.tables[usize::from(shard.table.0)];
                 prop_assert_eq!(shard.replicas.len(), usize::from(table.spec.replicas));
                 let at: NodeSet = shard.replicas.iter().map(|replica| replica.node).collect();
-                prop_assert!(at.without(nodes).is_empty(), "somebody has left: {:?}", shard);
-                let fullest = at.iter().map(bytes).max().unwrap_or(0);
+                let needed = u16::from(table.spec.replicas).saturating_sub(nodes.count());
+                prop_assert_eq!(at.without(nodes).count(), needed, "who leaves is there as long as need be: {:?}", shard);
+                let fullest = NodeSet::from_bits(at.to_bits() & nodes.to_bits()).iter().map(bytes).max().unwrap_or(0);
                 for filled in NodeSet::from_bits(filling.to_bits() & nodes.to_bits()).without(at).iter() {
                     prop_assert!(fullest <= bytes(filled) + extent(shard.bytes), "{:?} could be at {}", shard, filled);
                 }
             }
         }
     }
+}
+
+/// Two nodes have a table; one of them is to leave, the other dies, and nobody else is there but one that has nothing yet.
+#[test]
+fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
+    let [leaver, dead, other] = [0, 1, 2].map(|number| NodeSet::default().with(NodeId(number)));
+    let room = (0..3).map(|node| (NodeId(node), 1 << 20)).collect();
+    let left = metadata::without(&laid_out(&[(1, 2, 4096)], 2), dead, 2).unwrap();
+    let places = |metadata: &Metadata| -> Vec<(u16, bool)> {
+        metadata.shards[0].replicas.iter().map(|replica| (replica.node.0, replica.joining)).collect()
+    };
+    for expendable in [NodeSet::default(), leaver] {
+        let arranged = |before: &Metadata, nodes, copied: &[(ShardId, NodeId)]| {
+            metadata::arrangement(before, &Wanted { nodes, expendable, filling: NodeSet::default(), copied }, &room)
+        };
+        let joins = arranged(&left, other, &[]);
+        assert_eq!(places(&joins), [(0, false), (2, true)]);
+        let copied = arranged(&joins, other, &[(ShardId(0), NodeId(2))]);
+        if expendable == leaver {
+            assert_eq!(places(&copied), [(2, false)]);
+            continue;
+        }
+        assert_eq!(places(&copied), [(0, false), (2, false)], "two copies, though one leaves");
+        assert_eq!(arranged(&copied, other, &[]), copied, "and it waits");
+        let both = NodeSet::from_bits(other.to_bits() | dead.to_bits());
+        let back = arranged(&copied, both, &[]);
+        assert_eq!(places(&back), [(0, false), (2, false), (1, true)]);
+        assert_eq!(places(&arranged(&back, both, &[(ShardId(0), NodeId(1))])), [(2, false), (1, false)]);
+    }
+}
+
+/// A node that has room for every shard but not for clients as well gets as many as leave room for these: for those that are
+/// there, and for the same as many again, who come in the next epoch before the others are gone.
+#[test]
+fn clients_find_room_where_shards_go() {
+    const SMALL: usize = 6 << 20;
+    let fabric = formatted(Shm::new(&[vec![16 << 20], vec![SMALL]]).unwrap());
+    let nodes = NodeSet::first(2);
+    let (founder, small) = (NodeSet::first(1), NodeId(1));
+    let shards = 5;
+    block_on(&fabric, ClientId(1), async |lane: &Lane| {
+        let table = TableSpec { shards, shard_bytes: 1 << 20, ..spec("rows", 1) };
+        let (_, mut before) = metadata::create_table(lane, founder, founder, 1, table, NODE).await.unwrap();
+        let clients = [4, 5].map(async |lanes| Registration::connect(lane, founder, lanes).await.unwrap());
+        for client in clients {
+            client.await;
+        }
+        // There should be two copies, and all but one of them fit.
+        before.tables[0].spec.replicas = 2;
+        let wanted = Wanted { nodes, ..Wanted::default() };
+        let after = metadata::rearrange(lane, &before, &wanted).await.unwrap();
+        let joined = after.shards.iter().filter(|shard| shard.replicas.iter().any(|replica| replica.node == small));
+        assert_eq!(joined.count(), 4);
+        metadata::publish(lane, nodes, &after).await.unwrap();
+        for lanes in [4, 5, 4, 5] {
+            Registration::connect(lane, nodes, lanes).await.unwrap();
+        }
+    })
+    .unwrap();
 }
 
 #[test]

@@ -154,6 +154,10 @@ impl Service for Applier {
         }
         progress
     }
+
+    fn restart(&mut self) {
+        *self = Applier::new(self.region.clone());
+    }
 }
 
 impl fmt::Debug for Applier {

@@ -50,7 +50,7 @@ use remora_memory::{
 use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
 
 pub use copy::{Copier, copy};
-pub use fail_over::{Loss, Tell, fail_over};
+pub use fail_over::{Decided, Loss, Tell, fail_over};
 
 pub use crate::event::Rollback;
 use crate::log::{self, LoggedRecord, PATCH_WORDS};

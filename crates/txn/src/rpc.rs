@@ -340,6 +340,10 @@ impl Handler for RpcHandler {
         if let Err(error) = node::renew(&self.region) {
             tracing::error!(%error, "this memory node is of no use any more");
         }
+        self.restart();
+    }
+
+    fn restart(&mut self) {
         *self = RpcHandler::new(self.region.clone());
     }
 
@@ -357,5 +361,28 @@ impl Handler for RpcHandler {
             Some((Code::Commit | Code::Release | Code::Undo | Code::Free, _)) => 40,
             None => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remora_fabric::NodeId;
+    use remora_fabric::shm::Memory;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_started_anew_does_not_know_what_was_published() {
+        let memory = Memory::map(&[vec![node::BYTES_MIN as usize]]).expect("memory");
+        let mut handler = RpcHandler::new(memory.region(NodeId(0), node::REGION).expect("a region").clone());
+        let consult = |handler: &mut RpcHandler, publishes: usize, version: u64| {
+            let mut reply = Vec::new();
+            handler.call(ClientId(1), &[Code::Consult.word(publishes), 1, 64, version], &mut reply);
+            reply
+        };
+        consult(&mut handler, 1, 4);
+        assert_eq!(consult(&mut handler, 0, 2), [0]);
+        handler.restart();
+        assert_eq!(consult(&mut handler, 0, 2), [1]);
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Timeline {
     clients: Vec<Line>,
     /// Memory nodes that were killed, and when.
     nodes: Vec<(usize, Nanos)>,
+    /// What became of them, and when.
+    restored: Vec<(usize, &'static str, Nanos)>,
 }
 
 /// Time from a kill until the survivors commit 90 % of what they did before, in milliseconds.
@@ -73,7 +75,12 @@ impl Timeline {
             }
         }
         let nodes = ran.lost.iter().map(|lost| (lost.node, since(lost.at_ns))).collect();
-        Timeline { bins, length, every: (every.as_nanos() as u64 / BIN) as usize, clients, nodes }
+        let restored = ran.lost.iter().flat_map(|lost| {
+            let events = [("restarted", lost.back_ns), ("copied", lost.copied_ns)];
+            events.into_iter().filter_map(|(what, at)| Some((lost.node, what, since(at?))))
+        });
+        let restored = restored.collect();
+        Timeline { bins, length, every: (every.as_nanos() as u64 / BIN) as usize, clients, nodes, restored }
     }
 
     pub(super) fn seconds(&self) -> f64 {
@@ -84,7 +91,8 @@ impl Timeline {
         self.clients.iter().flat_map(|client| &client.committed).map(|count| u64::from(*count)).sum()
     }
 
-    /// A row for each client and bin in which it lived, and one for each memory node that was killed.
+    /// A row for each client and bin in which it lived, and three for each memory node that was killed: for that, for when it
+    /// was started again, and for when there were as many copies of everything again, which may be after the last bin.
     pub(super) fn csv(&self) -> String {
         let mut text = "bin_ms,client,committed,killed\n".to_owned();
         for bin in 0..self.bins {
@@ -98,6 +106,9 @@ impl Timeline {
             for (node, _) in self.nodes.iter().filter(|(_, at)| (at / BIN) as usize == bin) {
                 let _ = writeln!(text, "{},node-{node},0,1", bin as u64 * BIN / MS);
             }
+        }
+        for (node, what, at) in &self.restored {
+            let _ = writeln!(text, "{},node-{node}-{what},0,0", at / BIN * BIN / MS);
         }
         text
     }
@@ -184,6 +195,7 @@ mod tests {
             every: 100,
             clients: vec![survivor(), victim, survivor()],
             nodes: vec![],
+            restored: vec![],
         }
     }
 
@@ -205,6 +217,11 @@ mod tests {
         assert_eq!(csv.lines().count(), 1 + 300 + 300 + 101);
         assert!(csv.contains("\n2000,1,0,1\n") && csv.matches(",1\n").count() == 1);
         assert_eq!(timeline(2).committed(), 298 * 20 + 1_000);
+        let restored = vec![(2, "restarted", 120 * BIN), (2, "copied", 310 * BIN + 7)];
+        let csv = Timeline { nodes: vec![(2, 110 * BIN)], restored, ..timeline(2) }.csv();
+        for row in ["2200,node-2,0,1", "2400,node-2-restarted,0,0", "6200,node-2-copied,0,0"] {
+            assert!(csv.lines().any(|line| line == row), "{row}");
+        }
         assert!(timeline(2).svg("drill", "a client is killed").unwrap().contains("killed"));
     }
 }

@@ -56,6 +56,13 @@ impl Answering {
         let Some(serving) = handler.as_mut() else { return };
         guarded(|| serving.forget(order, cut)).unwrap_or_else(|_| *handler = None);
     }
+
+    /// The node's process has been started anew.
+    pub(crate) fn restart(&self) {
+        if let Some(serving) = &mut self.lock().handler {
+            serving.restart();
+        }
+    }
 }
 
 impl fmt::Debug for Answering {

@@ -257,7 +257,7 @@ pub(super) fn fail(world: &mut World, node: usize) {
     }
 }
 
-/// It restarts: with what its medium has kept, or with nothing.
+/// It restarts: with what its medium has kept, or with nothing; and with CPUs that know nothing else.
 pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
     let number = NodeId(node as u16);
     if persistent {
@@ -280,6 +280,10 @@ pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
             }
         }
     }
+    if let Some(answering) = world.memory.answering(number) {
+        answering.restart();
+    }
+    world.restart_services(node);
     world.nodes[node].down = false;
     world.nodes[node].life += 1;
 }

@@ -1480,6 +1480,14 @@ impl World {
         self.queue.push(self.now + pause, Event::Service { index });
     }
 
+    /// A node's services begin anew.
+    pub(super) fn restart_services(&mut self, node: usize) {
+        for running in self.services.iter_mut().flatten().filter(|running| running.node == node) {
+            running.service.restart();
+            running.nap = NAP_MIN;
+        }
+    }
+
     /// Steps the services until none finds work.
     pub(super) fn settle_services(&mut self) {
         loop {

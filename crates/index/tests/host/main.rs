@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use proptest::prelude::*;
 use remora_fabric::{NodeId, copy};
 use remora_index::cluster_hash::{
-    BUCKET_SLOTS, Geometry, HEADER_BYTES, entry_word, is_entry, link_word, linked_bucket, offset, unlinked,
+    BUCKET_SLOTS, Geometry, HEADER_BYTES, HEADER_SLOTS_WORD, entry_word, is_entry, link_word, linked_bucket, offset,
+    unlinked,
 };
 use remora_index::host::LINKS_MAX;
 use remora_index::{Found, Host, HostShard, Location, Patch, Prepared, Refused, apply_patch};
@@ -337,6 +338,54 @@ fn a_full_shard_refuses_until_a_tombstone_is_found() {
     assert!(primary.undo(&insert, transaction(1)));
     primary.host = Host::new();
     assert!(primary.prepare(&key(21)).is_ok(), "and given back");
+}
+
+/// The shard was elsewhere meanwhile: what this host knew to be free has another primary's record, or its tombstone.
+#[test]
+fn a_slot_that_another_primary_has_used_is_not_free() {
+    for is_deleted in [false, true] {
+        let mut primary = Primary::new(SMALL, ReadScheme::SingleLine);
+        let old = primary.prepare(&key(1)).unwrap();
+        let slot = old.location.pointer.offset();
+        primary.commit(&old, 1);
+        primary.delete(&old);
+        assert!(primary.free(&old));
+        let first = std::mem::take(&mut primary.host);
+        assert!(primary.free(&old), "the other one knows it too");
+        let used = primary.prepare(&key(3)).unwrap();
+        assert_eq!(used.location.pointer, old.location.pointer);
+        for value in 0..10 {
+            primary.commit(&used, value);
+        }
+        if is_deleted {
+            primary.delete(&used);
+        }
+        let (life, version) = (primary.life(slot), primary.version(slot));
+
+        primary.host = first;
+        let new = primary.prepare(&key(5)).unwrap();
+        if is_deleted {
+            assert_eq!(new.location.pointer, used.location.pointer, "vacant again");
+            assert!(primary.version(slot) > version);
+        } else {
+            assert_ne!(new.location.pointer, used.location.pointer);
+            assert_eq!((primary.life(slot), primary.version(slot)), (life, version));
+        }
+    }
+}
+
+/// An insert that was undone has left no trace elsewhere: there the slot has never been used, and is counted so.
+#[test]
+fn a_slot_that_another_primary_has_never_used_is_not_free() {
+    let mut primary = Primary::new(SMALL, ReadScheme::SingleLine);
+    let kept = primary.prepare(&key(1)).unwrap();
+    primary.commit(&kept, 1);
+    let undone = primary.prepare(&key(3)).unwrap();
+    assert!(primary.undo(&undone, transaction(1)));
+    primary.word(8 * HEADER_SLOTS_WORD as u64).store(1, Ordering::Relaxed);
+    let [one, two] = [5, 7].map(|number| primary.prepare(&key(number)).unwrap().location.pointer);
+    assert_ne!(one, two);
+    assert_eq!(one, undone.location.pointer, "the next that was never used");
 }
 
 /// A free slot may be locked when it is looked for among the free ones, and be let go before it is found as a tombstone.

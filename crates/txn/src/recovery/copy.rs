@@ -14,16 +14,20 @@
 //!    what is copied comes as an entry, and an entry of a transaction may come before it or behind it.
 //! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not. A bucket of the index counts
 //!    if the slots that it links are there, each in the incarnation that it is linked in, and it is the same before and after
-//!    they have been looked at: an entry that was taken back and linked again, for another key, has the same incarnation.
+//!    they have been looked at: an entry that was taken back and linked again, for another key, has the same incarnation. A
+//!    link counts when the bucket behind it has had a committed entry: an insert that was taken back leaves one that its
+//!    primary alone has.
 //! 3. *Under the lock*, where clients write in place: no commit of the record is between its first replica and its last.
+//! 4. *The same once*: each pair of the index, with both words, each link, and each record, which may also be newer and whole.
+//!    What comes later comes as to any replica. The header has no part in it, for the next epoch brings it (`copy_header`).
 
 use std::collections::VecDeque;
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::{LINE_BYTES, Lane, Nanos, NodeId, WORD_BYTES, probes};
 use remora_index::cluster_hash::{
-    BUCKET_BYTES, BUCKET_SLOTS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD, incarnation as index_incarnation,
-    is_earlier, is_entry, offset,
+    BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD,
+    incarnation as index_incarnation, is_entry, linked_bucket, offset,
 };
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
@@ -35,14 +39,33 @@ use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
 
 /// Between two looks at what was not ready.
 const AGAIN_PAUSE: Nanos = 20_000;
-/// How often the copy of something is compared until it is given up: for two seconds, at least.
-const COMPARISONS: usize = 100_000;
+/// For how long, and how often, what differs is looked at again until it is given up: at least.
+const COMPARED_FOR: Nanos = 2_000_000_000;
+const COMPARISONS: usize = 1_000;
 
 /// Buckets in a round: with seven pairs each, all of whose slots are looked at in one.
 const BUCKETS: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
 
 fn pairs(bucket: &[u64]) -> impl Iterator<Item = &[u64]> {
     bucket.chunks(2).take(BUCKET_SLOTS)
+}
+
+/// How often something has been looked at again, since when.
+struct Looks {
+    since: Nanos,
+    count: usize,
+}
+
+impl Looks {
+    fn begin(lane: &Lane) -> Looks {
+        Looks { since: lane.now(), count: 0 }
+    }
+
+    /// Once more; whether that is enough.
+    fn enough(&mut self, lane: &Lane) -> bool {
+        self.count += 1;
+        self.count > COMPARISONS && lane.now() - self.since > COMPARED_FOR
+    }
 }
 
 /// Who copies.
@@ -216,7 +239,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Looks at every bucket of both: what is committed in the copy must be at the joining replica, or something later.
+    /// Looks at every bucket of both, until each of its pairs, and its link, has been the same: as committed in the copy. What
+    /// is ahead in one of them is looked at again like anything else: it may be wrong.
     async fn compare_buckets(
         &mut self,
         shard: &Shard<'_>,
@@ -225,32 +249,34 @@ impl Copier<'_> {
         joining: &Replica,
         buckets: u64,
     ) -> Result<(), MemoryError> {
-        let mut left: VecDeque<u64> = (0..buckets).collect();
-        let mut again = 0;
+        // With what has not been the same yet: its pairs, and the link.
+        let mut left: VecDeque<(u64, [bool; BUCKET_WORDS / 2])> =
+            (0..buckets).map(|number| (number, [true; BUCKET_WORDS / 2])).collect();
+        let mut looks = Looks::begin(self.lane);
         while !left.is_empty() {
-            let batch: Vec<u64> = left.drain(..BUCKETS.min(left.len())).collect();
-            let wanted = self.committed(shard, from, &batch).await?;
-            let joined = self.buckets(shard, joining, &batch).await?;
+            let batch: Vec<_> = left.drain(..BUCKETS.min(left.len())).collect();
+            let numbers: Vec<u64> = batch.iter().map(|(number, _)| *number).collect();
+            let wanted = self.committed(shard, from, &numbers).await?;
+            let joined = self.buckets(shard, joining, &numbers).await?;
             let mut agree = 0;
-            for (number, (wanted, joined)) in batch.iter().zip(wanted.iter().zip(&joined)) {
-                let is_there = |wanted: &Vec<u64>| {
-                    pairs(wanted).zip(pairs(joined)).all(|(wanted, joined)| !is_earlier(joined[0], wanted[0]))
-                };
-                if wanted.as_ref().is_some_and(is_there) {
-                    agree += 1;
+            for ((number, mut open), (wanted, joined)) in batch.into_iter().zip(wanted.iter().zip(&joined)) {
+                let both = wanted.iter().flat_map(|wanted| wanted.chunks(2)).zip(joined.chunks(2));
+                open.iter_mut().zip(both).for_each(|(open, (wanted, joined))| *open &= wanted != joined);
+                if open.contains(&true) {
+                    left.push_back((number, open));
                 } else {
-                    left.push_back(*number);
+                    agree += 1;
                 }
             }
-            if agree == 0 {
-                again += 1;
-                if again > COMPARISONS {
-                    tracing::error!(?id, node = %joining.node, ?batch, "a joining replica's index is not what it is a copy of");
-                    return Err(MemoryError::Differs { shard: id, node: joining.node });
-                }
+            if agree > 0 {
+                looks = Looks::begin(self.lane);
+            } else if looks.enough(self.lane) {
+                tracing::error!(?id, node = %joining.node, ?numbers, "a joining replica's index is not what it is a copy of");
+                return Err(MemoryError::Differs { shard: id, node: joining.node });
+            } else {
                 self.lane.sleep(AGAIN_PAUSE).await;
             }
-            self.pace(2 * batch.len() * BUCKET_BYTES).await;
+            self.pace(2 * numbers.len() * BUCKET_BYTES).await;
         }
         Ok(())
     }
@@ -263,8 +289,33 @@ impl Copier<'_> {
         Ok(reads.into_iter().map(|read| done.words(read).to_vec()).collect())
     }
 
-    /// Buckets as committed transactions have left them; `None` of one that has an entry of an insert or a delete under way.
+    /// Buckets as committed transactions have left them; `None` of one that has an entry of an insert or a delete under way, or
+    /// a link to such a bucket.
     async fn committed(
+        &self,
+        shard: &Shard<'_>,
+        from: &Replica,
+        numbers: &[u64],
+    ) -> Result<Vec<Option<Vec<u64>>>, MemoryError> {
+        let mut buckets = self.settled(shard, from, numbers).await?;
+        let linked = |bucket: &Vec<u64>| shard.geometry.bucket_number(linked_bucket(bucket[LINK_WORD])?);
+        let behind: Vec<u64> = buckets.iter().flatten().filter_map(linked).collect();
+        if behind.is_empty() {
+            return Ok(buckets);
+        }
+        let mut behind = self.settled(shard, from, &behind).await?.into_iter();
+        for bucket in buckets.iter_mut().filter(|bucket| bucket.as_ref().and_then(linked).is_some()) {
+            match (bucket.as_mut(), behind.next().flatten()) {
+                (Some(words), Some(next)) if pairs(&next).all(|pair| pair[0] == 0) => words[LINK_WORD] = 0,
+                (_, Some(_)) => {}
+                (_, None) => *bucket = None,
+            }
+        }
+        Ok(buckets)
+    }
+
+    /// The same with all links.
+    async fn settled(
         &self,
         shard: &Shard<'_>,
         from: &Replica,
@@ -421,8 +472,10 @@ impl Copier<'_> {
                 .map(|(_, words)| Version::from_bits(words[1]).0.to_bits())
                 .collect();
             let mut left: Vec<(u64, u64)> = batch.iter().copied().zip(first).collect();
-            for _ in 0..COMPARISONS {
+            let mut looks = Looks::begin(self.lane);
+            loop {
                 let places: Vec<u64> = left.iter().map(|(at, _)| *at).collect();
+                self.pace(2 * places.len() * bytes).await;
                 let ours = self.records(shard, joining, &places).await?;
                 let theirs = self.records(shard, from, &places).await?;
                 let mut again = Vec::new();
@@ -436,16 +489,13 @@ impl Copier<'_> {
                     }
                 }
                 left = again;
-                if left.is_empty() {
-                    break;
+                let Some((at, _)) = left.first() else { break };
+                if looks.enough(self.lane) {
+                    tracing::error!(?id, node = %joining.node, at, "a joining replica is not what it is a copy of");
+                    return Err(MemoryError::Differs { shard: id, node: joining.node });
                 }
                 self.lane.sleep(AGAIN_PAUSE).await;
             }
-            if let Some((at, _)) = left.first() {
-                tracing::error!(?id, node = %joining.node, at, "a joining replica is not what it is a copy of");
-                return Err(MemoryError::Differs { shard: id, node: joining.node });
-            }
-            self.pace(2 * batch.len() * bytes).await;
         }
         Ok(())
     }

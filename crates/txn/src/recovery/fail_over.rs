@@ -70,8 +70,11 @@ pub struct Tell<'d> {
     pub rollback: &'d dyn Fn(&Rollback<'_>),
     /// What became of the clients' transactions, for each, before its slot may be given to another: a successor of a dead
     /// conductor does not find out any more.
-    pub decided: &'d dyn Fn(&[(u32, Verdicts)]) -> Result<(), MemoryError>,
+    pub decided: &'d Decided<'d>,
 }
+
+/// Takes down what became of the transactions of clients, for each.
+pub type Decided<'d> = dyn Fn(&[(u32, Verdicts)]) -> Result<(), MemoryError> + 'd;
 
 /// Makes the survivors ready for the next epoch: the configuration to come. Done again, by whomever, it does nothing more.
 pub async fn fail_over(
