@@ -126,7 +126,7 @@ fn version_caches_outlive_memory_nodes() {
     for protocol in [Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL] {
         for load in [Load::Registers, Load::SmallBank] {
             let case = Case::new(0, load, protocol, &faults(&["fail", "drain", "pause", "crash"]));
-            let summary = campaign(&case, 0..12, 2, &|| {});
+            let summary = campaign(&case, 0..8, 2, &|| {});
             assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
         }
     }
@@ -150,10 +150,13 @@ fn a_failing_run_is_shrunk() {
 #[test]
 fn a_deleted_record_is_unlinked_once() {
     let faults = faults(&["crash", "delay", "stall", "clock-step", "lose"]);
-    let case = Case::new(890, Load::Tatp, Protocol::DrtmR, &faults);
-    run(&case).unwrap();
-    mutant::set(Some(Mutant::UnlinkTwice));
-    let with = run(&case);
-    mutant::set(None);
-    assert!(with.is_err(), "the seed does not show it any more");
+    let shows = |seed| {
+        let case = Case::new(seed, Load::Tatp, Protocol::DrtmR, &faults);
+        mutant::set(Some(Mutant::UnlinkTwice));
+        let with = run(&case);
+        mutant::set(None);
+        with.is_err() && run(&case).is_ok()
+    };
+    // Every hundredth does, or so.
+    assert!((0..300).any(shows), "no seed shows it any more");
 }

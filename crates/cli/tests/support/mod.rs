@@ -18,6 +18,16 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
+/// By a drill's timeline, each of its clients has committed something within its last second.
+pub(crate) fn assert_all_have_gone_on(timeline: &str, clients: usize) {
+    for client in 0..clients {
+        let rows = timeline.lines().map(|row| row.split(',').collect::<Vec<_>>());
+        let of_client = rows.filter(|row| row[1] == client.to_string()).map(|row| row[2].to_owned());
+        let last: Vec<String> = of_client.collect::<Vec<_>>().into_iter().rev().take(50).collect();
+        assert!(last.iter().any(|committed| committed != "0"), "client {client} has not gone on: {last:?}");
+    }
+}
+
 /// A process of the command.
 pub(crate) struct Process {
     child: Child,
