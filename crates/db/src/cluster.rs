@@ -796,7 +796,8 @@ impl Cluster {
     /// The same cluster, with workers that have leases of this length, and recover those whose leases have run out; or with
     /// workers that do neither. A worker whose thread does nothing but compute, or blocks, for longer than its lease is
     /// taken for dead: its transactions then fail with [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing
-    /// is not.
+    /// is not. Over a network, one without a lease may read at a memory node that the cluster goes on without, as long as it
+    /// has not heard of that.
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }
