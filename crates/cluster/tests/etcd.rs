@@ -387,6 +387,8 @@ fn a_configuration_that_begins_again_is_not_believed() {
     let server = Server::start();
     let (here, there) = (open(&options(&server)).unwrap(), open(&options(&server)).unwrap());
     (1..5).for_each(|client| join(&here, client));
+    // Who has not heard of it all has nothing to doubt.
+    until("all that there is", PATIENCE, || there.generation() == here.generation());
     with_client(&server, async |mut client: Client| {
         client.delete(KEY, None).await.unwrap();
     });

@@ -293,9 +293,10 @@ impl Watcher<'_> {
     /// that it has.
     async fn lose_in_the_way(&self, lane: &Lane, error: FabricError) {
         tracing::warn!(%error, "a controller cannot connect again yet");
-        let reached = self.reached.get();
-        if is_silence(error.fault) && !reached.without(NodeSet::default().with(error.node)).is_empty() {
-            self.lose_or_say(lane, reached, NodeSet::default().with(error.node)).await;
+        let (reached, node) = (self.reached.get(), NodeSet::default().with(error.node));
+        let is_there = reached.has(error.node) && silent(lane, node, false).await.is_empty();
+        if is_silence(error.fault) && !is_there && !reached.without(node).is_empty() {
+            self.lose_or_say(lane, reached, node).await;
         }
     }
 

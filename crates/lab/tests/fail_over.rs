@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::memory::{Metadata, node};
+use remora::floors::memory::{MemoryError, Metadata, node};
 use remora::floors::txn::mutant::Mutant;
+use remora::floors::txn::recovery::{Loss, Tell, fail_over};
 use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Standing, Table, TableOptions, WorkerOptions};
 use remora_fabric::sim::{Driven, Ended, FaultKind, Planned, Profile, Sim, SimOptions};
-use remora_fabric::{ClientId, Fabric, NodeId, NodeSet, probes};
+use remora_fabric::{ClientId, Fabric, Lane, NodeId, NodeSet, block_on, probes};
 use remora_lab::campaign::{Case, Load, mutation_score, run};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -375,6 +376,39 @@ fn a_begun_transaction_ends_with_its_epoch() {
         sim.instant(true);
         assert!(done.get() && !cluster.live_nodes().has(shape.lost));
     }
+}
+
+/// A node that answers and applies nothing, because it has stopped half-way, would be waited for for ever: it is named, so that
+/// the next epoch can begin without it.
+#[test]
+fn a_node_that_does_not_apply_what_was_logged_is_named() {
+    let (cluster, sim, accounts) = cluster(Protocol::DrtmR, SHAPE, 7);
+    let mut worker = cluster.worker(WorkerOptions::default()).expect("a worker");
+    let kind = FaultKind::Stall(60_000_000_000);
+    sim.plan(Planned { probe: probes::LOCKS, nth: 1, after: 0, kind, holding: true });
+    sim.instant(false);
+    worker.block_on(async |session| transfer(session, &accounts, 1, 2).await).expect("a commit");
+    assert_eq!(sim.injected().len(), 1);
+    let clients: Vec<u32> = worker.incarnations().collect();
+    worker.abandon();
+    let none = NodeSet::default();
+    let loss = Loss {
+        survivors: NodeSet::first(SHAPE.nodes),
+        lost: none,
+        epoch: 2,
+        admitted: none,
+        leaving: none,
+        expendable: none,
+        filling: none,
+        copied: &[],
+        clients: &clients,
+        incarnations: 1_000,
+    };
+    let tell = Tell { rollback: &|_| {}, decided: &|_| panic!("it does not get so far") };
+    let began = sim.now();
+    let ended = block_on(&sim, ClientId(1_000), async |lane: &Lane| fail_over(&sim, lane, &loss, &tell).await);
+    assert!(matches!(ended, Ok(Err(MemoryError::NotApplied(_)))), "{ended:?}");
+    assert!(sim.now() - began > 10_000_000_000, "{} ns", sim.now() - began);
 }
 
 /// The network between one client and a memory node is cut, and nobody else misses that node. What the client had under way is
