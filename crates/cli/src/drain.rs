@@ -242,7 +242,7 @@ pub(crate) fn room(cluster: &Cluster, nodes: NodeSet) -> Option<BTreeMap<NodeId,
 
 /// What a shard takes of a node.
 pub(crate) fn extent(shard: &ShardPlacement) -> u64 {
-    shard.bytes.div_ceil(node::ALIGNMENT).saturating_mul(node::ALIGNMENT)
+    node::extent(shard.bytes)
 }
 
 /// Which shards of a node none of the others takes, which have so much room, and what to do.

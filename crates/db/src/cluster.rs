@@ -26,7 +26,7 @@ use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionC
 use zerocopy::IntoBytes;
 
 use crate::connect::{Nodes, Remote, are_named};
-use crate::controller::{Controller, arranged, joining};
+use crate::controller::{Controller, arranged};
 use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
@@ -448,7 +448,7 @@ impl Cluster {
         let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
         let arranged = arranged.map_err(|error: FabricError| MemoryError::from(error))?;
         let (before, after) = arranged.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        Ok(before == after && joining(&before).next().is_none())
+        Ok(before == after && before.joining().next().is_none())
     }
 
     /// Where the memory nodes are, in the order of their numbers; `None` if they are in this process.

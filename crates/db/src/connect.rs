@@ -469,10 +469,11 @@ fn catch_up(
     let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
     let known = configuration.look(Membership::epoch).map_err(failed)?;
     NodeSet::first(fabric.nodes()).without(nodes).iter().for_each(|node| fabric.abandon(node));
-    // In the first epoch clients may go by no configuration, and live.
     let (newest, behind, clients) = block_on(fabric, ClientId(0), async |lane: &Lane| {
         let (newest, behind) = newest(lane, nodes).await?;
-        let clients = connected(lane, nodes.without(behind).leader()).await?;
+        // In the first epoch clients may go by no configuration, and live.
+        let is_new = newest.epoch > known;
+        let clients = if is_new { connected(lane, nodes.without(behind).leader()).await? } else { Vec::new() };
         Ok::<_, MemoryError>((newest, behind, clients))
     })??;
     if newest.epoch > known {

@@ -16,7 +16,7 @@ use std::task::Poll;
 use remora_cluster::{Configuration, ConfigurationError, Membership, RecoveredClients};
 use remora_fabric::{ClientId, FabricError, Lane, Nanos, NodeId, NodeSet};
 use remora_memory::metadata::{self, Wanted};
-use remora_memory::{GivenUp, Identity, MemoryError, Metadata, ShardId, identity, next_incarnation};
+use remora_memory::{GivenUp, Identity, MemoryError, Metadata, identity, next_incarnation};
 use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
 
 use crate::client::Client;
@@ -491,7 +491,7 @@ impl Watcher<'_> {
         let configuration = self.configuration()?;
         let left = || {
             let (metadata, copied) = (self.cluster.catalog(), configuration.look(|membership| membership.copied())?);
-            let left: Vec<_> = joining(&metadata).filter(|one| !copied.contains(one)).collect();
+            let left: Vec<_> = metadata.joining().filter(|one| !copied.contains(one)).collect();
             Ok::<_, RecoveryError>((metadata, left))
         };
         let may_copy = |membership: &Membership| membership.leads(self.me) && !membership.is_changing();
@@ -551,18 +551,11 @@ pub(crate) async fn arranged(
     let now = |all: &Membership| (all.leaving(), all.expendable(), all.filling(), all.copied());
     let (leaving, expendable, filling, copied) = configuration.look(now)?;
     let before = metadata::read(lane, live.leader()).await?;
-    let all_copied = joining(&before).all(|one| copied.contains(&one));
+    let all_copied = before.joining().all(|one| copied.contains(&one));
     let copied = if all_copied { &copied[..] } else { &[] };
     let wanted = Wanted { nodes: live.without(leaving), expendable, filling, copied };
     let after = metadata::arranged(lane, &before, &wanted).await?;
     Ok((before, after))
-}
-
-/// Shards and nodes of all joining replicas.
-pub(crate) fn joining(metadata: &Metadata) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
-    (0..).map(ShardId).zip(&metadata.shards).flat_map(|(id, shard)| {
-        shard.replicas.iter().filter(|replica| replica.joining).map(move |replica| (id, replica.node))
-    })
 }
 
 /// Those of some nodes that do not answer, or have nothing: they were started again before anybody missed them. Unless they

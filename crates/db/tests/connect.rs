@@ -89,6 +89,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        // Nobody tells.
         thread::sleep(Duration::from_millis(10));
     }
 }

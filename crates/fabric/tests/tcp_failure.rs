@@ -80,6 +80,7 @@ fn who_asks_whether_a_node_answers_does_not_wait_for_it() {
     assert!(!fabric.answers(NodeId(1)), "nothing has been heard of it yet");
     while !fabric.answers(NodeId(1)) {
         assert!(!fabric.answers(NodeId(0)));
+        // Nobody tells when one has been heard of.
         thread::sleep(Duration::from_millis(10));
     }
     for _ in 0..1_000 {

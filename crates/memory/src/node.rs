@@ -73,7 +73,8 @@ pub const BYTES_MIN: u64 = AT_SPACE + 4096;
 pub const ALIGNMENT: u64 = 4096;
 
 /// What an allocation of so many bytes takes; as good as everything if that is absurd.
-pub(crate) fn extent(bytes: u64) -> u64 {
+#[must_use]
+pub fn extent(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
 
