@@ -1,0 +1,1 @@
+//! Results and histories: where they go, and what happens when they cannot.

@@ -1,0 +1,13 @@
+//! What hostile but fair users do with the command, one file a kind of use: each test failed once.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod creation;
+mod files;
+mod memory;
+mod names;
+mod output;
+mod paths;
+mod signals;
+mod status;

@@ -1,0 +1,1 @@
+//! Output that cannot be written.

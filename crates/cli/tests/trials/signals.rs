@@ -1,0 +1,1 @@
+//! Signals, from the first moment on.

@@ -1,0 +1,1 @@
+//! What a status shows when something is missing or strange.

@@ -1,0 +1,1 @@
+//! Futures that are dropped inside a transaction, which then goes on.

@@ -1,0 +1,13 @@
+//! What hostile but fair programs do with the library, one file a kind of use: each test failed once.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod at_rest;
+mod creation;
+mod dropped;
+mod held;
+mod messages;
+mod owners;
+mod patience;

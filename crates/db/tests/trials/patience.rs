@@ -1,0 +1,1 @@
+//! How long a transaction is tried, and what a deadline bounds.
