@@ -29,6 +29,9 @@
 //!    other child, below the first that has one. So a leaf is empty only if it is the only one, and nothing stays of ranges
 //!    that are not used any more. (A leaf with few entries stays as it is, and a tree keeps its height.)
 //!
+//! 5. **An operation fetches all that it needs before it changes anything**, and awaits nothing from its first change on. So
+//!    its future can be dropped at any await: the transaction then holds none of it, or all of it.
+//!
 //! # Round trips
 //!
 //! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of up to 60 leaves; validation
@@ -90,6 +93,19 @@ struct Step {
     id: u64,
     level: u16,
     slot: Slot<NodeRecord>,
+}
+
+/// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each ancestor that has no other
+/// child.
+struct Merge {
+    /// Of the topmost of them.
+    parent: Slot<NodeRecord>,
+    /// Its child that goes.
+    at: usize,
+    /// Each with its neighbour.
+    nodes: Vec<(Slot<NodeRecord>, Slot<NodeRecord>)>,
+    /// Whether the neighbours are on the left.
+    to_left: bool,
 }
 
 /// Where the nodes of an ordered table lie, and so how a client finds a leaf that it remembers nothing of. The three designs
@@ -495,22 +511,23 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
         let node = self.seen(tx, leaf)?;
         let Ok(at) = node.find(encoded(key).bytes()) else { return Ok(None) };
-        let before = match &self.values {
-            Some(values) => {
-                let slot = tx.want_for(values, *key, Intent::Delete);
-                tx.fetch().await?;
+        let (inline, is_last) = (self.value(&node, at), node.count() == 1);
+        let apart = self.values.as_ref().map(|values| tx.want_for(values, *key, Intent::Delete));
+        if apart.is_some() {
+            tx.fetch().await?;
+        }
+        let merge = if is_last { self.plan_merge(tx, leaf, key).await? } else { None };
+        let before = match apart {
+            Some(apart) => {
                 // Leaf and value are changed together; if not, one of them was read before.
-                let before = *tx.find(slot).ok_or(CHANGED)?;
-                tx.remove(slot)?;
+                let before = *tx.find(apart).ok_or(CHANGED)?;
+                tx.remove(apart)?;
                 before
             }
-            None => self.value(&node, at)?,
+            None => inline?,
         };
-        let mut node = self.changed(tx, leaf)?;
-        node.remove(at);
-        if node.count() == 0 {
-            self.merge(tx, key).await?;
-        }
+        self.changed(tx, leaf)?.remove(at);
+        merge.map_or(Ok(()), |merge| self.merge(tx, &merge))?;
         Ok(Some(before))
     }
 
@@ -732,6 +749,13 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         key: K,
         value: V,
     ) -> Result<(), Error> {
+        let apart = self.values.as_ref().map(|values| tx.want_for(values, key, Intent::Insert));
+        if let Some(apart) = apart {
+            tx.fetch().await?;
+            if tx.find(apart).is_some() {
+                return Err(CHANGED); // the leaf was read before
+            }
+        }
         if self.seen(tx, leaf)?.is_full() {
             leaf = self.split(tx, leaf, &key).await?;
         }
@@ -739,13 +763,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let mut node = self.changed(tx, leaf)?;
         let at = node.find(encoded.bytes()).unwrap_or_else(|at| at);
         node.insert(at, encoded.bytes(), inline);
-        if let Some(values) = &self.values {
-            match tx.insert(values, key, value).await {
-                Err(Error::Exists) => return Err(CHANGED), // the leaf was read before
-                inserted => inserted?,
-            }
-        }
-        Ok(())
+        apart.map_or(Ok(()), |apart| tx.put(apart, value))
     }
 
     /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that the key belongs to.
@@ -846,34 +864,41 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(if right.contains(key) { new.slot } else { full })
     }
 
-    /// Merges the leaf of a key, which is empty, with a neighbour: see invariant 4.
-    async fn merge(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<(), Error> {
-        let path = self.descend(tx, &self.directory, key, Intent::Update).await?;
+    /// Fetches what a merge of the leaf of a key with a neighbour needs: the leaf is about to lose its last entry. `None` if
+    /// it has no neighbour. Nothing is changed yet, so that the operation can be dropped here.
+    async fn plan_merge(
+        &self,
+        tx: &mut Transaction<'_, '_>,
+        leaf: Slot<NodeRecord>,
+        key: &K,
+    ) -> Result<Option<Merge>, Error> {
+        let mut path = self.descend(tx, &self.directory, key, Intent::Update).await?;
         let mut below = path.len();
-        let leaf = path.last().ok_or(CHANGED)?;
-        if self.seen(tx, leaf.slot)?.count() > 0 {
+        let last = path.last().ok_or(CHANGED)?;
+        if !last.slot.is(leaf) {
             return Err(CHANGED); // another leaf of the key: one of them has gone
         }
         loop {
             match below.checked_sub(2) {
-                None => return Ok(()), // it is the only one
+                None => return Ok(None), // it is the only one
                 Some(parent) if self.seen(tx, path[parent].slot)?.count() > 1 => break,
                 Some(_) => below -= 1,
             }
         }
         below -= 1;
-        let (parent, path) = (path[below - 1], &path[below..]);
+        let parent = path[below - 1];
+        path.drain(..below);
         let node = self.seen(tx, parent.slot)?;
         let at = node.child_of(encoded(key).bytes());
         let (to_left, mut id) = if at > 0 { (true, node.child(at - 1)) } else { (false, node.child(1)) };
         // What is left of two goes on, what is right of it is deleted.
         let (ours, theirs) = if to_left { (Intent::Delete, Intent::Update) } else { (Intent::Update, Intent::Delete) };
         tx.want_for(self.of_level(parent.level), parent.id, Intent::Update);
-        for step in path {
+        for step in &path {
             tx.want_for(self.of_level(step.level), step.id, ours);
         }
         let mut beside = Vec::with_capacity(path.len());
-        for step in path {
+        for step in &path {
             let slot = tx.want_for(self.of_level(step.level), id, theirs);
             tx.fetch().await?;
             beside.push(slot);
@@ -882,8 +907,14 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
                 id = node.child(if to_left { node.count() - 1 } else { 0 });
             }
         }
-        for (ours, theirs) in path.iter().zip(beside) {
-            let (left, right) = if to_left { (theirs, ours.slot) } else { (ours.slot, theirs) };
+        let nodes = path.iter().map(|step| step.slot).zip(beside).collect();
+        Ok(Some(Merge { parent: parent.slot, at: if to_left { at } else { 1 }, nodes, to_left }))
+    }
+
+    /// Merges nodes with their neighbours, once everything is there: see invariant 4.
+    fn merge(&self, tx: &mut Transaction<'_, '_>, merge: &Merge) -> Result<(), Error> {
+        for (ours, theirs) in &merge.nodes {
+            let (left, right) = if merge.to_left { (*theirs, *ours) } else { (*ours, *theirs) };
             let gone = tx.get(right)?.0;
             let gone = self.node(&gone[..])?;
             let mut node = self.changed(tx, left)?;
@@ -895,7 +926,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             node.absorb(&gone, first);
             tx.remove(right)?;
         }
-        self.changed(tx, parent.slot)?.remove(if to_left { at } else { 1 });
+        self.changed(tx, merge.parent)?.remove(merge.at);
         Ok(())
     }
 

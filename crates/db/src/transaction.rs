@@ -23,6 +23,13 @@ impl<V> Clone for Slot<V> {
 
 impl<V> Copy for Slot<V> {}
 
+impl<V> Slot<V> {
+    /// Whether both name the same record.
+    pub(crate) fn is(self, other: Slot<V>) -> bool {
+        self.slot == other.slot
+    }
+}
+
 impl<V> std::fmt::Debug for Slot<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.slot.fmt(f)

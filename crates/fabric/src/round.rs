@@ -211,7 +211,7 @@ pub struct RoundBuffer {
     pub(crate) background: bool,
     /// It was given to the transport.
     pub(crate) sent: bool,
-    /// Tells rounds apart: handles in debug builds, continuations always.
+    /// Tells rounds apart: their handles, and their continuations.
     pub(crate) serial: u64,
 }
 
@@ -267,6 +267,16 @@ impl RoundBuffer {
         self.tally.fences != 0
     }
 
+    fn mark(&self) -> Mark {
+        Mark(self.serial as u32)
+    }
+
+    /// Stops a caller that redeems a handle, or writes a staged piece, of another round.
+    #[inline(always)]
+    fn check(&self, mark: Mark) {
+        assert!(mark == self.mark(), "the handle is another round's");
+    }
+
     /// What names it while it is under way: unique among the rounds of an endpoint.
     #[must_use]
     pub fn ticket(&self) -> Ticket {
@@ -293,16 +303,16 @@ impl RoundBuffer {
         }
     }
 
-    /// Takes `words` of the buffer; 0 and an outcome if there are not so many.
+    /// Takes `words` of the buffer: their place, or 0 and an outcome if the round has no room for them.
     #[inline]
-    fn lease(&mut self, words: usize, node: NodeId) -> u32 {
+    fn lease(&mut self, words: usize, node: NodeId) -> u16 {
         let at = self.words_used;
         if words > self.words.len() - at && !self.grow(words) {
             self.refuse(Some(node), Fault::RoundFull);
             return 0;
         }
         self.words_used = at + words;
-        at as u32
+        at as u16
     }
 
     /// Makes room for so many more words, if a round may have them.
@@ -332,47 +342,53 @@ pub struct Round<'l> {
     buffer: Option<Box<RoundBuffer>>,
 }
 
+/// Which round a handle or a staged piece belongs to: the low half of the round's serial number.
+///
+/// A handle can outlive its round, because a coroutine may drop the future of a round and go on. An answer that is looked
+/// up by such a handle would be a word of another round, so every look-up compares marks, in every build.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Mark(u32);
+
+// Places and lengths in a round's buffer fit the halves of a handle.
+const _: () = assert!(ROUND_WORDS_MAX <= u16::MAX as usize);
+const _: () = assert!(size_of::<SwapHandle>() == 16 && size_of::<ReadHandle>() == 8);
+
 /// A READ of a round: redeem it at [`Completed::words`] or [`Completed::bytes`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadHandle {
-    at: u32,
-    words: u32,
-    #[cfg(debug_assertions)]
-    serial: u64,
+    at: u16,
+    words: u16,
+    mark: Mark,
 }
 
 /// A compare-and-swap of a round: redeem it at [`Completed::swapped`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwapHandle {
-    at: u32,
     expected: u64,
-    #[cfg(debug_assertions)]
-    serial: u64,
+    at: u16,
+    mark: Mark,
 }
 
 /// A FETCH_ADD of a round: redeem it at [`Completed::added`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddHandle {
-    at: u32,
-    #[cfg(debug_assertions)]
-    serial: u64,
+    at: u16,
+    mark: Mark,
 }
 
 /// A call of a round: redeem it at [`Completed::reply`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallHandle {
-    at: u32,
-    #[cfg(debug_assertions)]
-    serial: u64,
+    at: u16,
+    mark: Mark,
 }
 
 /// Bytes copied into a round once, to be written to several places.
 #[derive(Clone, Copy, Debug)]
 pub struct Staged {
-    at: u32,
-    words: u32,
-    #[cfg(debug_assertions)]
-    serial: u64,
+    at: u16,
+    words: u16,
+    mark: Mark,
 }
 
 impl<'l> Round<'l> {
@@ -402,14 +418,9 @@ impl<'l> Round<'l> {
         let into = buffer.lease(words, at.node);
         // More have been refused; here only their sum must not overflow.
         let words = words.min(ROUND_WORDS_MAX);
-        buffer.push(Verb::Read { at, words: words as u32, into });
+        buffer.push(Verb::Read { at, words: words as u32, into: into.into() });
         buffer.tally.add(Tally::READ, 0, words * WORD_BYTES);
-        ReadHandle {
-            at: into,
-            words: words as u32,
-            #[cfg(debug_assertions)]
-            serial: buffer.serial,
-        }
+        ReadHandle { at: into, words: words as u16, mark: buffer.mark() }
     }
 
     /// Copies bytes into the round, to be written by any number of [`Round::write_staged`].
@@ -423,7 +434,7 @@ impl<'l> Round<'l> {
         }
         let staged = self.stage_words(words);
         // Nothing was staged if the round is refused already: it will not be sent.
-        if staged.words as usize == words {
+        if usize::from(staged.words) == words {
             self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
         }
         staged
@@ -436,18 +447,15 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         let at = buffer.lease(words, NodeId(0));
         let words = if buffer.outcome.is_ok() { words } else { 0 };
-        Staged {
-            at,
-            words: words as u32,
-            #[cfg(debug_assertions)]
-            serial: buffer.serial,
-        }
+        Staged { at, words: words as u16, mark: buffer.mark() }
     }
 
     /// The words of a staged piece. Empty if the round was full.
     #[inline]
     pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
-        &mut self.buffer().words[staged.at as usize..][..staged.words as usize]
+        let buffer = self.buffer();
+        buffer.check(staged.mark);
+        &mut buffer.words[usize::from(staged.at)..][..usize::from(staged.words)]
     }
 
     /// Writes bytes to `at`; they are copied now.
@@ -467,13 +475,10 @@ impl<'l> Round<'l> {
     #[inline]
     pub fn write_staged(&mut self, at: Address, staged: Staged) {
         let buffer = self.buffer();
-        #[cfg(debug_assertions)]
-        debug_assert_eq!(staged.serial, buffer.serial, "the staged piece is another round's");
-        // Also in release: a transport must never meet a verb that leaves its own buffer.
-        assert!(staged.at as usize + staged.words as usize <= buffer.words_used, "the staged piece is another round's");
-        let bytes = staged.words as usize * WORD_BYTES;
+        buffer.check(staged.mark);
+        let bytes = usize::from(staged.words) * WORD_BYTES;
         let words = aligned_words(buffer, at, bytes);
-        buffer.push(Verb::Write { at, words: words as u32, from: staged.at });
+        buffer.push(Verb::Write { at, words: words as u32, from: staged.at.into() });
         buffer.tally.add(Tally::WRITE, bytes, 0);
     }
 
@@ -483,14 +488,9 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         aligned_words(buffer, at, WORD_BYTES);
         let into = buffer.lease(1, at.node);
-        buffer.push(Verb::CompareSwap { at, expected, new, into });
+        buffer.push(Verb::CompareSwap { at, expected, new, into: into.into() });
         buffer.tally.add(Tally::ATOMIC, 2 * WORD_BYTES, WORD_BYTES);
-        SwapHandle {
-            at: into,
-            expected,
-            #[cfg(debug_assertions)]
-            serial: buffer.serial,
-        }
+        SwapHandle { at: into, expected, mark: buffer.mark() }
     }
 
     /// Adds `delta` to the word at `at`, wrapping.
@@ -499,13 +499,9 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         aligned_words(buffer, at, WORD_BYTES);
         let into = buffer.lease(1, at.node);
-        buffer.push(Verb::FetchAdd { at, delta, into });
+        buffer.push(Verb::FetchAdd { at, delta, into: into.into() });
         buffer.tally.add(Tally::ATOMIC, WORD_BYTES, WORD_BYTES);
-        AddHandle {
-            at: into,
-            #[cfg(debug_assertions)]
-            serial: buffer.serial,
-        }
+        AddHandle { at: into, mark: buffer.mark() }
     }
 
     /// Flushes the earlier writes of this round to a node, as far as the backend reaches.
@@ -519,37 +515,31 @@ impl<'l> Round<'l> {
     pub fn call(&mut self, node: NodeId, head: &[u64], body: Option<Staged>, reply_words: usize) -> CallHandle {
         let head = {
             let staged = self.stage_words(head.len());
-            if staged.words as usize == head.len() {
+            if usize::from(staged.words) == head.len() {
                 self.staged_mut(staged).copy_from_slice(head);
             }
             staged
         };
         let buffer = self.buffer();
         let body = body.unwrap_or(Staged { words: 0, ..head });
-        #[cfg(debug_assertions)]
-        debug_assert_eq!(body.serial, buffer.serial, "the staged piece is another round's");
-        assert!(body.at as usize + body.words as usize <= buffer.words_used, "the staged piece is another round's");
+        buffer.check(body.mark);
         let into = buffer.lease(1 + reply_words, node);
         if buffer.outcome.is_ok() {
             buffer.words[into as usize] = 0;
         }
         let (out, back) =
-            ((head.words + body.words) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
+            (usize::from(head.words + body.words) * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
         buffer.push(Verb::Call {
             node,
-            head: head.at,
-            head_words: head.words,
-            body: body.at,
-            body_words: body.words,
-            into,
+            head: head.at.into(),
+            head_words: head.words.into(),
+            body: body.at.into(),
+            body_words: body.words.into(),
+            into: into.into(),
             capacity: reply_words.min(ROUND_WORDS_MAX) as u32,
         });
         buffer.tally.add(Tally::CALL, out, back);
-        CallHandle {
-            at: into,
-            #[cfg(debug_assertions)]
-            serial: buffer.serial,
-        }
+        CallHandle { at: into, mark: buffer.mark() }
     }
 
     /// What is added from now on starts when everything before has completed, and does not start if anything before has
@@ -608,17 +598,17 @@ impl<'l> Completed<'l> {
     }
 
     #[inline(always)]
-    fn buffer(&self) -> &RoundBuffer {
-        self.buffer.as_ref().expect("a completed round keeps its buffer until it is dropped")
+    fn buffer(&self, handle: Mark) -> &RoundBuffer {
+        let buffer = self.buffer.as_ref().expect("a completed round keeps its buffer until it is dropped");
+        buffer.check(handle);
+        buffer
     }
 
     /// The words that a READ brought.
     #[inline]
     #[must_use]
     pub fn words(&self, handle: ReadHandle) -> &[u64] {
-        #[cfg(debug_assertions)]
-        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
-        &self.buffer().words[handle.at as usize..][..handle.words as usize]
+        &self.buffer(handle.mark).words[usize::from(handle.at)..][..usize::from(handle.words)]
     }
 
     /// The bytes that a READ brought, 8-byte aligned.
@@ -639,18 +629,15 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn previous(&self, handle: SwapHandle) -> u64 {
-        #[cfg(debug_assertions)]
-        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
-        self.buffer().words[handle.at as usize]
+        self.buffer(handle.mark).words[usize::from(handle.at)]
     }
 
     /// The words that a call was answered with.
     #[inline]
     #[must_use]
     pub fn reply(&self, handle: CallHandle) -> &[u64] {
-        #[cfg(debug_assertions)]
-        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
-        let (length, reply) = self.buffer().words[handle.at as usize..].split_first().unwrap_or((&0, &[]));
+        let (length, reply) =
+            self.buffer(handle.mark).words[usize::from(handle.at)..].split_first().unwrap_or((&0, &[]));
         &reply[..*length as usize]
     }
 
@@ -658,9 +645,7 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn added(&self, handle: AddHandle) -> u64 {
-        #[cfg(debug_assertions)]
-        debug_assert_eq!(handle.serial, self.buffer().serial, "the handle is another round's");
-        self.buffer().words[handle.at as usize]
+        self.buffer(handle.mark).words[usize::from(handle.at)]
     }
 }
 

@@ -34,20 +34,30 @@ pub(crate) enum Seen {
 
 impl Tx<'_> {
     /// Brings every record that was named and is not here yet.
+    ///
+    /// Its future may be dropped at any time, and the transaction goes on: what has not been heard of is asked again by the
+    /// next fetch, or by the commit.
     pub async fn fetch(&mut self) -> Result<(), Stop> {
         if let Protocol::Ford(ford) = self.state.protocol {
             return ford::execute(self, ford).await;
+        }
+        if self.unheard {
+            self.forget_unheard();
         }
         let mut waiting = Waiting::default();
         while self.state.sets.fetched < self.state.sets.items.len() {
             let mut round = self.lane.round();
             self.ask(&mut round);
+            self.unheard = true;
             let done = self.lane.execute(round).await?;
+            self.unheard = false;
             let (mut unstable, mut stop) = (None, None);
             for index in self.state.sets.fetched..self.state.sets.items.len() {
-                if !self.state.sets.items[index].asked {
+                let item = &mut self.state.sets.items[index];
+                if !item.asked {
                     continue;
                 }
+                item.loose = false;
                 match self.arrived(index, &done) {
                     Ok(Seen::Unstable(why)) => {
                         unstable = Some(why);
@@ -326,6 +336,7 @@ fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
     let item = &mut sets.items[index];
     item.asked = round.has_room(1, (words + 1 + reply) * 8);
     if item.asked {
+        item.loose |= code == Code::Prepare;
         item.call = round.call(node, &request[..words], None, reply);
     }
 }

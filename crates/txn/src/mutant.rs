@@ -64,6 +64,9 @@ pub enum Mutant {
     /// Localized validation: a record of which something else was published than was read is refused without a look at its
     /// primary. Trap T6.
     RefuseOtherVersions,
+    /// FORD: a lock whose answer was never heard, because the future of its fetch was dropped, is taken for held by the
+    /// fetch that follows. (Not of a text: an error that this code once had.)
+    BelieveUnheard,
     // From here on: of recovery, or nothing without it, or too rare for a campaign.
     /// A slot that has been prepared for an insert is taken back by who had it prepared, and by nobody who has it locked
     /// at that time for the record that lay there before.
@@ -134,7 +137,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 56] = [
+    pub const ALL: [Mutant; 57] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -160,6 +163,7 @@ impl Mutant {
         Mutant::PublishBehindCommit,
         Mutant::ForgetEvicted,
         Mutant::RefuseOtherVersions,
+        Mutant::BelieveUnheard,
         Mutant::LeavePrepared,
         Mutant::FreeForeignLocks,
         Mutant::VisibleAtOnce,
@@ -209,7 +213,7 @@ impl Mutant {
             | Mutant::ForgetEvicted
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
-            ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader => {
+            ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader | Mutant::BelieveUnheard => {
                 matches!(protocol, Protocol::Ford(_))
             }
             AcceptLocked | OverwriteLog | ApplyOlderVersions | LogAtBackupsOnly | CpuLocksForNics => {

@@ -16,7 +16,7 @@ use remora_sync::{Key, LockWord, TransactionId, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
-use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS, READ_PAUSE_NS};
+use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS, READ_PAUSE_NS, SET_MAX};
 use crate::protocol::{Check, Protocol};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
@@ -456,11 +456,13 @@ impl Session {
 /// gives them up.
 #[cold]
 async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
-    let keys = std::mem::take(&mut state.loose);
-    let observer = state.observer.take();
     let mut tx = Tx::begin(lane, state, Attempt { label: 0, number: 1, first_began: 0 })?;
-    for (table, key) in &keys {
-        tx.want_for(*table, key, Intent::Insert)?;
+    (tx.silent, tx.preparing) = (true, true);
+    let named = tx.state.loose.len().min(SET_MAX);
+    for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
+        let slot = tx.want_for(table, &key, Intent::Insert)?;
+        // Until its answer has been heard: also if this is dropped before it is asked.
+        tx.state.sets.item_mut(slot).loose = true;
     }
     // One that is locked is being inserted by somebody else, who will see to it.
     let result = match tx.fetch().await {
@@ -469,8 +471,6 @@ async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
     };
     tx.release_and_wait().await;
     tx.end(Outcome::Aborted(Abort::Dropped));
-    drop(tx);
-    state.observer = observer;
     result
 }
 

@@ -116,7 +116,8 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lock {
     No,
-    /// The CAS was sent, its answer has not come.
+    /// The CAS was sent, its answer has not come; or it never will, because the future of its round was dropped or the
+    /// round has failed ([`Tx::forget_unheard`](crate::Tx)).
     Maybe,
     /// It is, and of the record nothing has been seen since.
     Unseen,
@@ -175,6 +176,8 @@ pub(crate) struct Item {
     pub(crate) hops: u32,
     /// Whether the round that is under way reads it.
     pub(crate) asked: bool,
+    /// Whether a slot may have been linked for its key by a call whose answer this transaction has not heard.
+    pub(crate) loose: bool,
 }
 
 impl Item {
@@ -213,6 +216,7 @@ impl Item {
             lookups: 0,
             hops: 0,
             asked: false,
+            loose: false,
         }
     }
 

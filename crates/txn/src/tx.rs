@@ -18,7 +18,7 @@ use crate::protocol::{Primitive, Protocol};
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
 use crate::session::{Needed, State};
-use crate::sets::{Change, Fetch, Intent, Item, Lock, Sets, Slot, locks};
+use crate::sets::{Change, Fetch, Intent, Item, Lock, Sets, Slot, locks, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -48,6 +48,11 @@ pub struct Tx<'s> {
     pub(crate) locking: bool,
     /// Whether it may have had a slot linked that nobody else will take back.
     pub(crate) preparing: bool,
+    /// Whether a round of a fetch was posted whose answer this transaction has not heard: it is under way, or its future was
+    /// dropped, or it has failed. What it did is unknown then, and its handles name nothing.
+    pub(crate) unheard: bool,
+    /// Whether its end is told to no observer: it is the session's own, and no program's.
+    pub(crate) silent: bool,
 }
 
 /// Which attempt of which transaction it is.
@@ -90,6 +95,8 @@ impl<'s> Tx<'s> {
             finished: false,
             locking: false,
             preparing: false,
+            unheard: false,
+            silent: false,
         })
     }
 
@@ -238,6 +245,7 @@ impl<'s> Tx<'s> {
         if !self.locking && !self.preparing {
             return;
         }
+        self.keep_loose();
         let locking = std::mem::take(&mut self.locking);
         let mut preparing = std::mem::take(&mut self.preparing);
         let me = self.id.lock().to_bits();
@@ -395,17 +403,49 @@ impl Tx<'_> {
         self.tell(outcome);
     }
 
-    /// Keeps the keys whose slots are being prepared: the session will have them taken back.
+    /// Keeps the keys for which slots may have been linked without this transaction having heard which: the session has
+    /// them taken back before its next transaction.
     fn keep_loose(&mut self) {
         let State { sets, loose, .. } = &mut *self.state;
-        for item in
-            sets.items.iter().filter(|item| self.preparing && matches!(item.fetch, Fetch::Place(Intent::Insert)))
-        {
-            let bytes = usize::from(sets.table(item.table).entry().spec.layout.key_bytes);
-            if let Some(key) = Key::new(&item.key_words(&sets.arena).as_bytes()[..bytes]).filter(|_| item.asked) {
-                loose.push((item.table, key));
-            }
+        let Sets { tables, items, arena, .. } = sets;
+        for item in items.iter_mut().filter(|item| item.loose) {
+            item.loose = false;
+            let bytes = usize::from(registered(tables, item.table).entry().spec.layout.key_bytes);
+            loose.extend(Key::new(&item.key_words(arena).as_bytes()[..bytes]).map(|key| (item.table, key)));
         }
+    }
+
+    /// Goes on after a fetch whose future was dropped, or whose round has failed: what that round asked for is asked again.
+    ///
+    /// Locks are given back first, because the answers that say which of them were taken are lost. Atomics of one endpoint
+    /// at one node are ordered (contract of a round, rule 1): this CAS comes behind the one that may have locked, and ahead
+    /// of the one that will. A lock that another item of this transaction holds is none of those: the CAS has failed there.
+    #[cold]
+    pub(crate) fn forget_unheard(&mut self) {
+        self.unheard = false;
+        let me = self.id.lock().to_bits();
+        let mut round = self.lane.round();
+        let items = &mut self.state.sets.items;
+        for index in 0..items.len() {
+            items[index].asked = false;
+            if items[index].lock != Lock::Maybe {
+                continue;
+            }
+            let address = items[index].address;
+            if mutant!(BelieveUnheard) {
+                items[index].lock = Lock::Held;
+                continue;
+            }
+            items[index].lock = Lock::No;
+            if items.iter().any(|other| other.lock == Lock::Held && other.address == address) {
+                continue;
+            }
+            if !round.has_room(1, 4 * 8) {
+                self.lane.post(std::mem::replace(&mut round, self.lane.round()));
+            }
+            round.compare_swap(address, me, LockWord::FREE.to_bits());
+        }
+        self.lane.post(round);
     }
 
     /// A record that it needs is locked by another. If that one is dead, and everything that it had logged is decided, its
@@ -434,14 +474,14 @@ impl Tx<'_> {
     /// The one place where an attempt's end is told.
     fn tell(&mut self, outcome: Outcome) {
         self.finished = true;
-        if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped)) {
+        if matches!(outcome, Outcome::Unknown | Outcome::Aborted(Abort::Dropped)) && !self.silent {
             self.state.note_unsure(self.id);
         }
         self.show(outcome, |observer, event| observer.transaction(event));
     }
 
     fn show(&mut self, outcome: Outcome, told: impl FnOnce(&mut dyn Observer, &TransactionEvent<'_>)) {
-        let Some(mut observer) = self.state.observer.take() else { return };
+        let Some(mut observer) = self.state.observer.take_if(|_| !self.silent) else { return };
         let event = TransactionEvent {
             id: self.id,
             label: self.attempt.label,
@@ -462,20 +502,17 @@ impl Tx<'_> {
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         let mut outcome = Outcome::Aborted(Abort::Dropped);
-        match self.logging.take() {
-            Some(log) => {
-                // Decided by the log, whose answer nobody awaits any more.
-                let mut rounds = std::mem::take(&mut self.unsent);
-                if let Protocol::Ford(_) = self.state.protocol {
-                    rounds.extend(Release::of(self).rounds());
-                    self.state.undo_written(self.undo_words, Needed::Meanwhile);
-                } else {
-                    self.install_rounds(|round| rounds.push(round));
-                }
-                log.then_post_all(rounds);
-                outcome = Outcome::Unknown;
+        if let Some(log) = self.logging.take() {
+            // Decided by the log, whose answer nobody awaits any more.
+            let mut rounds = std::mem::take(&mut self.unsent);
+            if let Protocol::Ford(_) = self.state.protocol {
+                rounds.extend(Release::of(self).rounds());
+                self.state.undo_written(self.undo_words, Needed::Meanwhile);
+            } else {
+                self.install_rounds(|round| rounds.push(round));
             }
-            None => self.keep_loose(),
+            log.then_post_all(rounds);
+            outcome = Outcome::Unknown;
         }
         self.release();
         if !self.finished {

@@ -184,12 +184,17 @@ enum Seen {
 
 /// Brings every record that was named and is not here yet, and locks those that were named to be written.
 pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    if tx.unheard {
+        tx.forget_unheard();
+    }
     let mut waiting = Waiting::default();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         grow(tx)?;
         let mut round = tx.lane.round();
         ask(tx, &mut round, ford);
+        tx.unheard = true;
         let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
         let asked = tx.state.sets.items.len();
         locked(tx, &done)?;
         let mut unstable = None;
