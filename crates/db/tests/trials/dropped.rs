@@ -18,6 +18,7 @@ every_protocol!(
     updates_are_not_lost,
     an_answer_that_comes_late_is_no_lock,
     every_await_of_every_operation,
+    a_merge_that_was_dropped_leaves_no_empty_leaf,
     a_session_whose_cleaning_was_dropped
 );
 
@@ -172,22 +173,26 @@ struct World {
 }
 
 /// Keys that an operation takes: so few that a transaction of the whole table fits a round.
-const KEYS: [u64; 5] = [100, 101, 102, 103, 104];
+const KEYS: [u64; 5] = [256, 257, 258, 259, 260];
 
 impl World {
     fn new(cluster: &Cluster) -> World {
         let rows = cluster.create_table("rows", TableOptions::for_rows(200)).unwrap();
         cluster.load(&rows, (0..8).map(|key| (key, Words([0])))).unwrap();
-        let around = || (0..200).step_by(10).map(|key| key + 5);
-        let ordered = around().map(|key| (key, Words::all(0)));
-        let apart = around().map(|key| (key, Words::all(0)));
+        let apart = (5..200).step_by(10).map(|key| (key, Words::all(0)));
         World {
             rows,
-            ordered: cluster.load_ordered("ordered", OrderedOptions::for_rows(200), ordered).unwrap(),
+            ordered: World::ordered(cluster, "ordered"),
             apart: cluster.load_ordered("apart", OrderedOptions::for_rows(200), apart).unwrap(),
             large: cluster.create_large("large", LargeOptions::for_values(8, 1 << 16)).unwrap(),
             uploaded: RefCell::default(),
         }
+    }
+
+    /// A table in which the keys of an operation have a leaf of their own.
+    fn ordered(cluster: &Cluster, name: &str) -> Ordered<u64, Words<14>> {
+        let rows = (5..200).step_by(10).chain(KEYS).map(|key| (key, Words::all(0)));
+        cluster.load_ordered(name, OrderedOptions { apart: 7, ..OrderedOptions::for_rows(200) }, rows).unwrap()
     }
 
     async fn act(&self, tx: &mut Transaction<'_, '_>, act: Act, number: u64, stored: &[Stored]) -> Result<(), Error> {
@@ -348,6 +353,13 @@ impl World {
     }
 }
 
+/// After how many polls an operation is dropped next. A poll is a step on the seeded fabric; on the others there are
+/// thousands while a call is served.
+fn next(fabric: usize, polls: usize) -> usize {
+    const SEEDED: usize = 1;
+    polls + 1 + polls / if fabric == SEEDED { 32 } else { 4 }
+}
+
 /// Each operation is dropped at each of its polls, and the transaction ends in each way.
 fn every_await_of_every_operation(protocol: Protocol) {
     for (fabric, cluster) in on_every_fabric(protocol, 2).into_iter().enumerate() {
@@ -358,9 +370,8 @@ fn every_await_of_every_operation(protocol: Protocol) {
             for act in Act::ALL {
                 for ending in [Ending::Again, Ending::Commit, Ending::Abort, Ending::Drop] {
                     let mut polls = 0;
-                    // Where a poll is not a step, there are many.
                     while !drop_at(&world, session, act, ending, polls, &number).await {
-                        polls += 1 + if fabric < 2 { polls / 32 } else { polls / 4 };
+                        polls = next(fabric, polls);
                     }
                 }
             }
@@ -370,6 +381,31 @@ fn every_await_of_every_operation(protocol: Protocol) {
         });
         drop(worker);
         world.inspect(&cluster);
+    }
+}
+
+fn a_merge_that_was_dropped_leaves_no_empty_leaf(protocol: Protocol) {
+    let cluster = support::embedded(protocol, 2);
+    let mut world = World::new(&cluster);
+    let leaves = |world: &World| {
+        let (_, tree) = cluster.inspect_ordered(&world.ordered, |_, _| ()).unwrap();
+        assert_eq!((tree.empty_leaves, tree.fault), (0, None));
+        tree.leaves
+    };
+    let mut worker = support::worker(&cluster, 1, 1);
+    let mut polls = 0;
+    loop {
+        world.ordered = World::ordered(&cluster, &format!("ordered {polls}"));
+        let before = leaves(&world);
+        let done = worker
+            .block_on(async |session| drop_at(&world, session, Act::Merge, Ending::Commit, polls, &Cell::new(0)).await);
+        assert!(worker.drain().unwrap());
+        let after = leaves(&world);
+        if done {
+            assert_eq!(after, before - 1, "a leaf is merged");
+            break;
+        }
+        polls = next(0, polls);
     }
 }
 
