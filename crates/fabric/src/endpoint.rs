@@ -201,7 +201,22 @@ impl Endpoint {
         }
     }
 
-    /// Posts `next` when the round with this ticket has come back without error.
+    /// Posts `next` when the round with this ticket, which is under way or about to be posted, has completed without error.
+    pub(crate) fn chain(&self, after: Ticket, mut next: Box<RoundBuffer>) {
+        next.background = true;
+        let lane = next.lane;
+        match self.transport.chain(after, next) {
+            Ok(()) => self.count_background(lane, 1),
+            Err(next) => self.continue_with(after, next),
+        }
+    }
+
+    /// Whether this round waits for another one, and has not been posted yet.
+    pub(crate) fn is_chained(&self, ticket: Ticket) -> bool {
+        self.continuations.borrow().iter().any(|(_, next)| next.ticket() == ticket) || self.transport.is_chained(ticket)
+    }
+
+    /// Posts `next` when the round with this ticket has come back to this endpoint without error.
     pub(crate) fn continue_with(&self, after: Ticket, next: Box<RoundBuffer>) {
         self.count_background(next.lane, 1);
         self.continuations.borrow_mut().push((after, next));

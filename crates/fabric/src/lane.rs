@@ -120,9 +120,10 @@ impl Lane {
         self.endpoint.post(buffer);
     }
 
-    /// The same for several rounds, each posted when the one before it has completed without error. What others post
-    /// meanwhile does not wait for them, as it would behind a fence ([`Round::after_completion`]).
-    pub fn post_all<'l>(&'l self, rounds: impl IntoIterator<Item = Round<'l>>) {
+    /// Posts several rounds that nobody awaits, each when the one before it has completed without error. What others post
+    /// meanwhile does not wait for them, as it would behind a fence ([`Round::after_completion`]). Names the last of them,
+    /// if there is any.
+    pub fn post_all<'l>(&'l self, rounds: impl IntoIterator<Item = Round<'l>>) -> Option<Ticket> {
         let mut rounds = rounds.into_iter().filter_map(|round| {
             let buffer = round.into_buffer().1?;
             if buffer.verbs().is_empty() {
@@ -132,9 +133,33 @@ impl Lane {
             self.count(buffer.tally, false);
             Some(buffer)
         });
-        let Some(first) = rounds.next() else { return };
-        rounds.for_each(|next| self.endpoint.continue_with(first.ticket(), next));
+        let first = rounds.next()?;
+        let mut last = first.ticket();
+        rounds.for_each(|next| {
+            last = next.ticket();
+            self.endpoint.chain(first.ticket(), next);
+        });
         self.endpoint.post(first);
+        Some(last)
+    }
+
+    /// Whether a round of [`Lane::post_all`] still waits for one before it, and has not been posted.
+    #[must_use]
+    pub fn is_held_back(&self, round: Ticket) -> bool {
+        self.endpoint.is_chained(round)
+    }
+
+    /// Posts a round that nobody awaits, when that other one, if it is still held back, has completed without error.
+    pub fn post_behind(&self, other: Ticket, round: Round<'_>) {
+        if !self.is_held_back(other) {
+            return self.post(round);
+        }
+        let (_, Some(buffer)) = round.into_buffer() else { return };
+        if buffer.verbs().is_empty() {
+            return self.endpoint.recycle(buffer);
+        }
+        self.count(buffer.tally, false);
+        self.endpoint.chain(other, buffer);
     }
 
     #[inline]
@@ -279,7 +304,7 @@ impl<'l> Execute<'l> {
                 endpoint.finish_abandoned(buffer);
             }
             State::Pending(ticket) => {
-                rounds.for_each(|next| endpoint.continue_with(ticket, next));
+                rounds.for_each(|next| endpoint.chain(ticket, next));
                 endpoint.abandon(ticket, self.lane.id);
             }
             State::Finished => {}

@@ -59,6 +59,7 @@ mod node;
 mod poller;
 mod rdma;
 mod server;
+mod stand_in;
 mod stream;
 pub mod tls;
 mod transport;

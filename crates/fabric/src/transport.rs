@@ -73,6 +73,22 @@ pub trait Transport {
     /// Nobody waits for this round any more. Its buffer, if it has completed; else it comes out of [`Transport::poll`].
     fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>>;
 
+    /// Has a round posted once the round with this ticket has completed without error; if that fails, this one fails too,
+    /// unsent. Either is told by [`Transport::poll`], as of an orphaned round. The first round may be under way, or about to
+    /// be posted. Several rounds behind one are posted one after the other.
+    ///
+    /// Gives the round back where the endpoint has to do it, which it can only while its worker runs.
+    fn chain(&self, after: Ticket, next: Box<RoundBuffer>) -> Result<(), Box<RoundBuffer>> {
+        let _ = after;
+        Err(next)
+    }
+
+    /// Whether this round waits for another one, and has not been posted yet.
+    fn is_chained(&self, ticket: Ticket) -> bool {
+        let _ = ticket;
+        false
+    }
+
     /// Makes progress: names the lanes whose round has completed, and hands back the buffers of orphaned rounds. Either
     /// callback may post, so no lock or borrow of the transport's own may be held over it.
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>));

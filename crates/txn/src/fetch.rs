@@ -41,9 +41,7 @@ impl Tx<'_> {
         if let Protocol::Ford(ford) = self.state.protocol {
             return ford::execute(self, ford).await;
         }
-        if self.unheard {
-            self.forget_unheard();
-        }
+        self.resume().await?;
         let mut waiting = Waiting::default();
         while self.state.sets.fetched < self.state.sets.items.len() {
             let mut round = self.lane.round();

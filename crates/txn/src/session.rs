@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use remora_fabric::limits::NODES_MAX;
-use remora_fabric::{Endpoint, Lane, Nanos, NodeId, NodeSet, WORD_BYTES, catch_panic};
+use remora_fabric::{Address, Endpoint, Lane, Nanos, NodeId, NodeSet, Round, Ticket, WORD_BYTES, catch_panic};
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
@@ -115,7 +115,7 @@ pub(crate) struct State {
     /// Whether this attempt notes the ends of its phases.
     pub(crate) sample_phases: bool,
     /// The last transaction whose locks are freed in the background, some time after its answer.
-    pub(crate) released: LockWord,
+    pub(crate) released: Released,
     /// Where undo entries are put in the rings.
     pub(crate) undo: UndoWindow,
     /// By which it validates, if its protocol does so locally.
@@ -251,6 +251,57 @@ impl UndoWindow {
     }
 }
 
+/// The last transaction of a lane that has committed, and whose locks are freed behind its answer.
+#[derive(Debug, Default)]
+pub(crate) struct Released {
+    /// Whose locks they are.
+    pub(crate) holder: LockWord,
+    /// The round that frees them, if it was to wait for another one.
+    unlock: Option<Ticket>,
+    /// Background rounds of the lane that had failed before.
+    failures: u32,
+    /// Where the locks are.
+    locks: Vec<Address>,
+}
+
+impl Released {
+    /// A transaction has committed: its locks are freed by a round, which may wait for others.
+    pub(crate) fn begin(&mut self, lane: &Lane, holder: LockWord, locks: impl Iterator<Item = Address>) {
+        (self.holder, self.unlock, self.failures) = (holder, None, lane.background_failures());
+        self.locks.clear();
+        self.locks.extend(locks);
+    }
+
+    /// Which round frees the locks.
+    pub(crate) fn by(&mut self, unlock: Option<Ticket>) {
+        self.unlock = unlock;
+    }
+
+    /// Whether the round that frees the locks has not been posted yet.
+    pub(crate) fn is_held_back(&self, lane: &Lane) -> bool {
+        self.unlock.is_some_and(|unlock| lane.is_held_back(unlock))
+    }
+
+    /// Whether it never will be: a round before it has failed.
+    pub(crate) fn has_failed(&self, lane: &Lane) -> bool {
+        lane.background_failures() != self.failures
+    }
+
+    /// Whether this lock is one of them, and held back.
+    #[inline]
+    pub(crate) fn holds_back(&self, lane: &Lane, lock: Address) -> bool {
+        self.locks.contains(&lock) && self.is_held_back(lane)
+    }
+
+    /// Posts a round behind the one that frees the locks.
+    pub(crate) fn post_behind(&self, lane: &Lane, round: Round<'_>) {
+        match self.unlock {
+            Some(unlock) => lane.post_behind(unlock, round),
+            None => lane.post(round),
+        }
+    }
+}
+
 /// How long the undo entry of a transaction is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Needed {
@@ -301,7 +352,7 @@ impl Session {
             observer: None,
             tell_committing: false,
             sample_phases: false,
-            released: LockWord::FREE,
+            released: Released::default(),
             undo: UndoWindow::default(),
             vcache: config.vcache,
             load: vec![0; NODES_MAX],
@@ -409,7 +460,7 @@ impl Session {
                 return result;
             }
             if let Err(Stop::Abort(Abort::Locked(holder))) = result
-                && holder == state.released
+                && holder == state.released.holder
                 && !holder.is_free()
             {
                 // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.

@@ -48,6 +48,8 @@ pub struct Tx<'s> {
     pub(crate) locking: bool,
     /// Whether it may have had a slot linked that nobody else will take back.
     pub(crate) preparing: bool,
+    /// Whether it has taken a lock over from the lane's last transaction, whose release may be under way.
+    pub(crate) heir: bool,
     /// Whether a round of a fetch was posted whose answer this transaction has not heard: it is under way, or its future was
     /// dropped, or it has failed. What it did is unknown then, and its handles name nothing.
     pub(crate) unheard: bool,
@@ -95,6 +97,7 @@ impl<'s> Tx<'s> {
             finished: false,
             locking: false,
             preparing: false,
+            heir: false,
             unheard: false,
             silent: false,
         })
@@ -307,14 +310,45 @@ impl<'s> Tx<'s> {
         }
     }
 
+    /// Posts a round that frees locks which this transaction has or may have, in the background. One that it has taken
+    /// over is not free before its former holder's release is done, whatever becomes of that.
+    pub(crate) fn post_release(&self, round: Round<'s>) {
+        if !self.heir {
+            self.lane.post(round);
+        } else if !self.state.released.has_failed(self.lane) {
+            self.state.released.post_behind(self.lane, round);
+        }
+    }
+
+    /// Waits until the release of the lane's last transaction is done as far as its unlocks, if this one has taken a lock
+    /// over.
+    pub(crate) async fn inherit(&mut self) -> Result<(), Stop> {
+        while self.heir && self.state.released.is_held_back(self.lane) {
+            self.lane.sleep(READ_PAUSE_NS).await;
+        }
+        if self.heir && self.state.released.has_failed(self.lane) {
+            return Err(Abort::Locked(self.state.released.holder).into());
+        }
+        self.heir = false;
+        Ok(())
+    }
+
     /// Releases all locks in the background.
     pub(crate) fn release(&mut self) {
         let lane = self.lane;
-        self.release_rounds(|round| lane.post(round));
+        if !self.heir {
+            return self.release_rounds(|round| lane.post(round));
+        }
+        let mut rounds = Vec::new();
+        self.release_rounds(|round| rounds.push(round));
+        rounds.into_iter().for_each(|round| self.post_release(round));
     }
 
     /// Releases all locks, and returns when they are gone.
     pub(crate) async fn release_and_wait(&mut self) {
+        if self.inherit().await.is_err() {
+            return self.release();
+        }
         let lane = self.lane;
         let mut under_way = Vec::new();
         self.release_rounds(|round| under_way.push(lane.execute(round)));
@@ -421,7 +455,8 @@ impl Tx<'_> {
     /// at one node are ordered (contract of a round, rule 1): this CAS comes behind the one that may have locked, and ahead
     /// of the one that will. A lock that another item of this transaction holds is none of those: the CAS has failed there.
     #[cold]
-    pub(crate) fn forget_unheard(&mut self) {
+    async fn forget_unheard(&mut self) -> Result<(), Stop> {
+        self.inherit().await?;
         self.unheard = false;
         let me = self.id.lock().to_bits();
         let mut round = self.lane.round();
@@ -446,6 +481,13 @@ impl Tx<'_> {
             round.compare_swap(address, me, LockWord::FREE.to_bits());
         }
         self.lane.post(round);
+        Ok(())
+    }
+
+    /// Before a fetch: goes on where the one before was not heard to its end.
+    #[inline]
+    pub(crate) async fn resume(&mut self) -> Result<(), Stop> {
+        if self.unheard { self.forget_unheard().await } else { Ok(()) }
     }
 
     /// A record that it needs is locked by another. If that one is dead, and everything that it had logged is decided, its

@@ -7,16 +7,19 @@
 //! answers of the former are there, and none was an error. Rounds that are posted meanwhile are held back, as rule 1 of the
 //! contract orders them behind all stages.
 //!
+//! A round that waits for another one ([`Transport::chain`]) is posted here too, so that it does not take the worker to see
+//! that the first one was answered: where the worker's thread is kept busy by its program, the thread of
+//! [`stand_in`](super::stand_in) does what it would have done. Hence the lock, which only that thread contends for.
+//!
 //! A node that has closed the connection, or broken the protocol, or left a frame unanswered for longer than the client's
 //! patience, is lost to this transport for good: it never connects again and never sends anything twice, as it could not
 //! know what of it had run.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +34,7 @@ use crate::tcp::buffer::{Received, Receiver};
 use crate::tcp::frame::{self, Malformed};
 use crate::tcp::link::{Link, Part};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
+use crate::tcp::stand_in::{Left, StandIn, Worked};
 use crate::tcp::stream::{Stream, Timed};
 use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
 
@@ -68,9 +72,16 @@ enum News {
 /// A connection to every node.
 #[derive(Debug)]
 pub(crate) struct TcpTransport {
+    shared: Arc<Shared>,
+}
+
+/// What a transport's worker shares with the thread that stands in for it.
+#[derive(Debug)]
+struct Shared {
     cluster: Arc<Cluster>,
     bell: Arc<Bell>,
-    state: RefCell<State>,
+    worked: Worked,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
@@ -86,6 +97,8 @@ struct State {
     /// The round whose last stage has not been sent, and those that were posted since.
     fenced: Option<u32>,
     held: VecDeque<u32>,
+    /// Rounds to be posted when those with these tickets have completed.
+    chained: Vec<(u64, Box<RoundBuffer>)>,
     /// Rounds under way, and links with something to send: without either there is nothing to poll for.
     under_way: usize,
     /// Nodes known to be down.
@@ -116,66 +129,103 @@ impl TcpTransport {
             news: VecDeque::new(),
             fenced: None,
             held: VecDeque::new(),
+            chained: Vec::new(),
             under_way: 0,
             down: 0,
             look_at: 0,
             patience,
         };
-        TcpTransport { cluster, bell, state: RefCell::new(state) }
+        let shared = Arc::new(Shared { cluster, bell, worked: Worked::default(), state: Mutex::new(state) });
+        TcpTransport { shared }
     }
 
-    fn progress(&self) {
-        let state = &mut *self.state.borrow_mut();
-        state.lose_those_down(self.cluster.down.load(Ordering::Relaxed));
-        if state.under_way == 0 && state.links.iter().all(|link| !link.readable) {
-            return;
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic of this transport's own would be a mistake of ours; its state is as good as it was.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No coroutine awaits a round that is under way: it is to go on also if the worker's thread does something else. Called
+    /// with the lock, by which the stand-in sees the round if it sees that one was left.
+    fn leave_if(&self, background: bool) {
+        if background && self.shared.worked.leave() {
+            StandIn::watch(&self.shared);
         }
-        let now = monotonic_ns();
-        state.send(now);
-        state.receive(now);
+    }
+}
+
+impl Left for Shared {
+    fn worked(&self) -> &Worked {
+        &self.worked
+    }
+
+    /// The worker is at something else: does what its next poll would do, but for telling it.
+    fn stand_in(&self) {
+        // A worker that waits for answers has the lock, and looks for itself.
+        if let Ok(mut state) = self.state.try_lock() {
+            state.progress(self.cluster.down.load(Ordering::Relaxed));
+            self.worked.rest_if(state.under_way == 0);
+        }
     }
 }
 
 impl Transport for TcpTransport {
     fn post(&self, mut round: Box<RoundBuffer>) -> Posted {
-        let state = &mut *self.state.borrow_mut();
-        state.lose_those_down(self.cluster.down.load(Ordering::Relaxed));
+        let (ticket, background) = (round.ticket(), round.background);
+        let mut state = self.state();
+        state.lose_those_down(self.shared.cluster.down.load(Ordering::Relaxed));
         if let Some(error) = state.refusal(round.verbs()) {
             round.finish(Err(error));
+            state.run_chain(ticket.0, Err(error));
             return Posted::Done(round);
         }
-        let ticket = round.ticket();
         let slot = state.admit(round);
-        if state.fenced.is_some() {
-            state.held.push_back(slot);
-        } else if state.begin(slot) {
-            return Posted::Done(state.release(slot));
+        if !state.start(slot) {
+            self.leave_if(background);
+            return Posted::Pending(ticket);
         }
-        Posted::Pending(ticket)
+        let round = state.release(slot);
+        state.run_chain(ticket.0, round.outcome);
+        Posted::Done(round)
     }
 
     fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
-        let state = &mut *self.state.borrow_mut();
+        let mut state = self.state();
         let slot = state.find(ticket)?;
         state.flights[slot as usize].complete.then(|| state.release(slot))
     }
 
     fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
-        let state = &mut *self.state.borrow_mut();
+        let mut state = self.state();
         let slot = state.find(ticket)?;
         let flight = &mut state.flights[slot as usize];
         if flight.complete {
-            return Some(state.release(slot));
+            let round = state.release(slot);
+            state.run_chain(ticket.0, round.outcome);
+            return Some(round);
         }
         flight.orphan = true;
+        self.leave_if(true);
         None
     }
 
+    fn chain(&self, after: Ticket, next: Box<RoundBuffer>) -> Result<(), Box<RoundBuffer>> {
+        self.state().chained.push((after.0, next));
+        Ok(())
+    }
+
+    fn is_chained(&self, ticket: Ticket) -> bool {
+        self.state().chained.iter().any(|(_, next)| next.ticket() == ticket)
+    }
+
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
-        self.progress();
+        {
+            let mut state = self.state();
+            state.progress(self.shared.cluster.down.load(Ordering::Relaxed));
+            self.shared.worked.turn(state.under_way == 0);
+        }
         loop {
             // Taken out one by one: whoever is told may post.
-            let Some(news) = self.state.borrow_mut().news.pop_front() else { return };
+            let Some(news) = self.state().news.pop_front() else { return };
             match news {
                 News::Ready(lane) => ready(lane),
                 News::Reclaimed(round) => reclaimed(round),
@@ -188,11 +238,11 @@ impl Transport for TcpTransport {
     }
 
     fn idle_waker(&self) -> Option<Waker> {
-        Some(self.bell.clone().into())
+        Some(self.shared.bell.clone().into())
     }
 
     fn idle(&self, until: Option<Nanos>) {
-        let state = &mut *self.state.borrow_mut();
+        let mut state = self.state();
         let now = monotonic_ns();
         state.send(now);
         if !state.news.is_empty() {
@@ -207,18 +257,30 @@ impl Transport for TcpTransport {
             thread::yield_now();
             return;
         }
-        if self.bell.sleep() {
-            state.wait(left.map(Duration::from_nanos), &self.bell);
-            self.bell.wake_up();
+        let bell = &self.shared.bell;
+        if bell.sleep() {
+            state.wait(left.map(Duration::from_nanos), bell);
+            bell.wake_up();
         }
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.cluster.capabilities()
+        self.shared.cluster.capabilities()
     }
 }
 
 impl State {
+    /// Sends what there is, and takes what has come.
+    fn progress(&mut self, down: u64) {
+        self.lose_those_down(down);
+        if self.under_way == 0 && self.links.iter().all(|link| !link.readable) {
+            return;
+        }
+        let now = monotonic_ns();
+        self.send(now);
+        self.receive(now);
+    }
+
     /// Why a round cannot be sent at all, if so.
     fn refusal(&mut self, verbs: &[Verb]) -> Option<FabricError> {
         verbs.iter().find_map(|verb| {
@@ -237,6 +299,36 @@ impl State {
             };
             Some(FabricError { node, fault })
         })
+    }
+
+    /// Posts a round that has a place, or holds it back behind a fence. True if it is complete with that.
+    fn start(&mut self, slot: u32) -> bool {
+        if self.fenced.is_some() {
+            self.held.push_back(slot);
+            return false;
+        }
+        self.begin(slot)
+    }
+
+    /// A round has completed: posts the one that waited for it. If it has failed, so do those that waited for it.
+    fn run_chain(&mut self, completed: u64, outcome: Result<(), FabricError>) {
+        let Some(at) = self.chained.iter().position(|(after, _)| *after == completed) else { return };
+        let (_, mut next) = self.chained.remove(at);
+        let ticket = next.ticket().0;
+        for (after, _) in self.chained.iter_mut().filter(|(after, _)| *after == completed) {
+            *after = ticket;
+        }
+        let refused = outcome.and(next.outcome).err().or_else(|| self.refusal(next.verbs()));
+        if let Some(error) = refused {
+            next.finish(Err(error));
+            self.news.push_back(News::Reclaimed(next));
+            return self.run_chain(ticket, Err(error));
+        }
+        let slot = self.admit(next);
+        self.flights[slot as usize].orphan = true;
+        if self.start(slot) {
+            self.complete(slot);
+        }
     }
 
     /// Gives a round a place.
@@ -308,6 +400,7 @@ impl State {
         let Some(mut round) = flight.round.take() else { return false };
         let (ticket, mut next) = (flight.ticket, flight.next);
         let background = round.background;
+        let is_followed = self.chained.iter().any(|(after, _)| *after == ticket);
         let (verbs, words) = round.parts();
         let (mut parts, mut outcome) = (0, Ok(()));
         while parts == 0 && next < verbs.len() {
@@ -319,8 +412,8 @@ impl State {
                 outcome = Err(error);
                 break;
             }
-            // Only its last answer ends a round that nobody waits for.
-            let lazy = background && end == verbs.len();
+            // Only its last answer ends a round that nobody waits for, nor any other round.
+            let lazy = background && end == verbs.len() && !is_followed;
             let mut nodes = 0u64;
             for (index, verb) in (next..).zip(stage) {
                 let Some(node) = verb.node() else { continue };
@@ -373,11 +466,16 @@ impl State {
     fn complete(&mut self, slot: u32) {
         let flight = &mut self.flights[slot as usize];
         flight.complete = true;
+        let (ticket, outcome, orphan) = (flight.ticket, flight.outcome, flight.orphan);
         let news = match &flight.round {
-            Some(round) if !flight.orphan => News::Ready(round.lane()),
+            Some(round) if !orphan => News::Ready(round.lane()),
             _ => News::Reclaimed(self.release(slot)),
         };
         self.news.push_back(news);
+        // What is still awaited may be given up, and continued, later.
+        if orphan && !self.chained.is_empty() {
+            self.run_chain(ticket, outcome);
+        }
     }
 
     fn send(&mut self, now: Nanos) {
@@ -548,7 +646,7 @@ impl State {
 impl Drop for TcpTransport {
     /// What has been posted runs, as on any other backend: waits for it, but not long.
     fn drop(&mut self) {
-        let state = self.state.get_mut();
+        let state = &mut *self.state();
         let deadline = Instant::now() + Duration::from_nanos(state.patience).min(CLOSE_TIME_MAX);
         let has_queue = |link: &Link| link.stream.as_ref().is_ok_and(|stream| stream.channel().is_some());
         while state.links.iter_mut().any(|link| has_queue(link) && link.is_awaited()) && Instant::now() < deadline {

@@ -44,6 +44,16 @@
 //! So WRITE and CAS of the version word must be atomic to each other. Undo entries are not freed: recovery tells by the
 //! versions that a transaction has ended, and shows replicas by CAS as well.
 //!
+//! # Hand-over
+//!
+//! The unlocks of a release wait for the answer to its first round, and the lane's next transaction may want the same record
+//! at once. It **takes the lock over**, by CAS(former -> me) in place of CAS(free -> me), which saves it a round trip and an
+//! attempt. What it reads comes behind the former's WRITE of the version, on the same connection. But the former's release
+//! may still be on its way to other replicas, so until it is acknowledged the heir neither writes anything nor frees the
+//! lock: its commit waits, and its own release is posted behind the former's unlocks (invariant 5 holds for both). If the
+//! former's release fails, so does the heir, and the lock stays for recovery, as the former's would. In a crash the heir's
+//! lock is one that no log names; the former's transaction is complete on every replica, and is rolled forward.
+//!
 //! # Localized validation
 //!
 //! Where all who write a table publish in one version cache ([`Ford::validation`]), what was only read is looked up there
@@ -54,7 +64,8 @@
 //! # Invariants
 //!
 //! 1. **A written record is locked by its writer**, at its primary, from before it was last read until every replica is
-//!    visible again. Locks are taken by CAS(free -> me) and released by CAS(me -> free), only if they may have been taken.
+//!    visible again. Locks are taken by CAS(free -> me), or by CAS(former -> me) from the lane's last transaction, which has
+//!    committed; and released by CAS(me -> free), only if they may have been taken.
 //! 2. **Validation after the last lock, before the commit round, at the primary, and it fails on the lock of another**, also
 //!    in a transaction that only reads. Else, of one that writes: write skew. Of one that only reads: the holder of the lock
 //!    may have validated what it only read, before that was overwritten by a transaction which has been answered since; so
@@ -184,9 +195,7 @@ enum Seen {
 
 /// Brings every record that was named and is not here yet, and locks those that were named to be written.
 pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
-    if tx.unheard {
-        tx.forget_unheard();
-    }
+    tx.resume().await?;
     let mut waiting = Waiting::default();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         grow(tx)?;
@@ -196,7 +205,9 @@ pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
         let asked = tx.state.sets.items.len();
-        locked(tx, &done)?;
+        if locked(tx, &done)? == Locks::Again {
+            continue;
+        }
         let mut unstable = None;
         for index in tx.state.sets.fetched..asked {
             if !std::mem::take(&mut tx.state.sets.items[index].asked) {
@@ -299,7 +310,11 @@ fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
     let item = &mut tx.state.sets.items[index];
     if item.lock == Lock::No {
         item.lock = Lock::Maybe;
-        item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
+        let released = &tx.state.released;
+        let inherits = released.holds_back(tx.lane, item.address);
+        tx.heir |= inherits;
+        let holder = if inherits { released.holder } else { LockWord::FREE };
+        item.swap = round.compare_swap(item.address, holder.to_bits(), me);
         tx.state.count(tx.state.sets.items[index].address.node, 16);
         if !std::mem::replace(&mut tx.locking, true) {
             tx.lane.probe(probes::LOCKS);
@@ -314,19 +329,29 @@ fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
     copies.min_by_key(|replica| of(&replicas[*replica])).unwrap_or(0)
 }
 
+/// What became of the locks that a round has asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locks {
+    Held,
+    /// One was to be taken over from the lane's last transaction, and had been freed: everything is asked again.
+    Again,
+}
+
 /// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and releases its own.
-fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<(), Stop> {
+fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
     let me = tx.id.lock();
-    let mut conflict = None;
+    let (mut conflict, mut again) = (None, false);
     for (index, item) in tx.state.sets.items.iter_mut().enumerate().filter(|(_, item)| item.lock == Lock::Maybe) {
         let previous = LockWord::from_bits(done.previous(item.swap));
         // A stale location can lead two items to one slot, which is one's own then, under the name of the other.
-        item.lock = if previous.is_free() { Lock::Held } else { Lock::No };
-        if !previous.is_free() && previous != me {
+        item.lock = if done.swapped(item.swap) { Lock::Held } else { Lock::No };
+        if item.lock == Lock::No && previous.is_free() {
+            again = true;
+        } else if item.lock == Lock::No && previous != me {
             conflict = Some((index, previous));
         }
     }
-    let Some((index, holder)) = conflict else { return Ok(()) };
+    let Some((index, holder)) = conflict else { return Ok(if again { Locks::Again } else { Locks::Held }) };
     tx.met(index, holder);
     Err(Abort::Locked(holder).into())
 }
@@ -340,6 +365,7 @@ fn unstable(why: Unstable) -> Seen {
 
 /// A record has arrived: keeps it, if it is whole, visible, and its key's.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, Stop> {
+    let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let record = match check(FetchedRecord::new(words, shape(tables, item))) {
@@ -364,11 +390,18 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, 
         return Err(Abort::Changed.into());
     }
     item.keep(arena, &record);
-    item.current = item.at_primary && record.lock().is_free();
+    item.current = item.at_primary && is_nobodys(record.lock(), released);
     if item.lock == Lock::Held || mutant!(LogWithoutLocks) {
         item.keep_before(arena, &record);
     }
     Ok(Seen::Done)
+}
+
+/// Whether a lock says nothing of what its record holds: it is free, or held by the lane's last transaction, which has
+/// committed, and whose data is on every replica. No other transaction can have locked the record since.
+#[inline]
+fn is_nobodys(lock: LockWord, released: LockWord) -> bool {
+    lock.is_free() || lock == released
 }
 
 #[inline]
@@ -384,7 +417,7 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
     if item.lock == Lock::Held {
         let mut round = tx.lane.round();
         round.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
-        tx.lane.post(round);
+        tx.post_release(round);
     }
     tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
     let item = &mut tx.state.sets.items[index];
@@ -466,6 +499,7 @@ fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64])
 }
 
 fn search_bucket(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64], next: u64) -> Result<Seen, Stop> {
+    let released = tx.state.released.holder;
     let Sets { tables, items, arena, .. } = &mut tx.state.sets;
     let item = &mut items[index];
     let table = registered(tables, item.table);
@@ -508,7 +542,7 @@ fn search_bucket(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64]
                 item.fetch = Fetch::Record(Found::Probed(bucket, slot as usize));
             } else {
                 item.keep(arena, &record);
-                item.current = item.at_primary && record.lock().is_free();
+                item.current = item.at_primary && is_nobodys(record.lock(), released);
             }
             return Ok(Seen::Done);
         }
@@ -789,7 +823,7 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         }
         let done = tx.lane.execute(round).await?;
         for check in &tx.state.checks {
-            passes(&tx.state.sets, &done, *check, writes, tx.id.lock())?;
+            passes(&tx.state.sets, &done, *check, writes, [tx.id.lock(), tx.state.released.holder])?;
         }
     }
     Ok(())
@@ -819,7 +853,13 @@ fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Ch
 }
 
 /// Whether what was looked at again is still what was read, and nobody else has it locked.
-fn passes(sets: &Sets, done: &Completed<'_>, check: Check, writes: bool, me: LockWord) -> Result<(), Stop> {
+fn passes(
+    sets: &Sets,
+    done: &Completed<'_>,
+    check: Check,
+    writes: bool,
+    [me, released]: [LockWord; 2],
+) -> Result<(), Stop> {
     let (item, words, same) = match check {
         Check::Read { item, read } => {
             let (item, words) = (&sets.items[item], done.words(read));
@@ -833,7 +873,7 @@ fn passes(sets: &Sets, done: &Completed<'_>, check: Check, writes: bool, me: Loc
     };
     debug_assert!(!item.structural);
     let lock = RecordHeader::parse(words).map_or(LockWord::FREE, |header| header.lock);
-    let anothers = !lock.is_free() && lock != me;
+    let anothers = !is_nobodys(lock, released) && lock != me;
     let ignored = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
     if anothers && !ignored {
         return Err(Abort::Locked(lock).into());
@@ -860,6 +900,10 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
         touch_chains(tx);
     }
     let entry = prepare_entry(tx)?;
+    let released = &tx.state.released;
+    let inherits = |item: &Item| item.is_written() && released.holds_back(tx.lane, item.address);
+    tx.heir |= tx.state.sets.items.iter().any(inherits);
+    tx.inherit().await?;
     while !tx.state.has_room_for_undo(tx.lane, entry.words) {
         if tx.lane.background() == 0 {
             return Err(Limit::LogInDoubt.into());
@@ -978,7 +1022,9 @@ async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
             next += 1;
         }
         let done = tx.lane.execute(round).await?;
-        locked(tx, &done)?;
+        if locked(tx, &done)? == Locks::Again {
+            return Err(Abort::Changed.into()); // nothing is taken over here
+        }
         let Sets { tables, items, arena, .. } = &mut tx.state.sets;
         for item in &mut items[first..next] {
             if !std::mem::take(&mut item.asked) {
@@ -1167,12 +1213,14 @@ async fn release(tx: &mut Tx<'_>, ford: Ford) {
     // Of a release of many rounds, the one that frees the entry may come behind the next commit.
     let needed = if release.full.is_empty() { Needed::No } else { Needed::Meanwhile };
     tx.state.undo_written(tx.undo_words, needed);
-    tx.state.released = tx.id.lock();
+    let locks = tx.state.sets.items.iter().filter(|item| item.lock == Lock::Held).map(|item| item.address);
+    tx.state.released.begin(lane, tx.id.lock(), locks);
     if mutant!(UnlockFirst) {
         return release.rounds().for_each(|round| lane.post(round));
     }
     if ford.background_release {
-        return lane.post_all(release.rounds());
+        let unlock = lane.post_all(release.rounds());
+        return tx.state.released.by(unlock);
     }
     let mut waiting = Acknowledged::of(tx);
     let mut rounds = Awaited { under_way: None, rest: release.rounds() };
