@@ -1,1 +1,145 @@
 //! How long locks are held, and what is sent for those who wait for them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use remora::{
+    Cluster, ClusterOptions, Error, Intent, Observer, Outcome, Protocol, Table, TableOptions, TransactionEvent,
+};
+
+use super::support::{self, Words, look, on_every_fabric, table};
+
+every_protocol!(a_thread_that_is_kept_busy_holds_up_nobody, a_lone_client_is_never_in_its_own_way);
+
+fn over_tcp(protocol: Protocol) -> Cluster {
+    Cluster::embedded_servers(None, ClusterOptions { node_bytes: 32 << 20, ..support::options(protocol, 3) }).unwrap()
+}
+
+/// A client commits, and then its thread does something else for as long as another client has not committed, too.
+fn a_thread_that_is_kept_busy_holds_up_nobody(protocol: Protocol) {
+    let cluster = over_tcp(protocol);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(3), Words([0u64]));
+    let (committed, first) = mpsc::channel();
+    let (done, second) = mpsc::channel();
+    thread::scope(|scope| {
+        let (cluster, rows) = (&cluster, &rows);
+        let busy = scope.spawn(move || {
+            let mut worker = cluster.worker(Default::default()).unwrap();
+            worker.block_on(async |session| {
+                session.transact(async |tx| support::add(tx, rows, 0..3, 3).await).await.unwrap();
+                committed.send(()).unwrap();
+                // Much longer than it takes, also on a machine that has much else to do.
+                second.recv_timeout(Duration::from_secs(20))
+            })
+        });
+        scope.spawn(move || {
+            let mut worker = cluster.worker(Default::default()).unwrap();
+            worker.block_on(async |session| {
+                first.recv().unwrap();
+                loop {
+                    match session.transact(async |tx| support::add(tx, rows, 0..3, 3).await).await {
+                        Ok(()) => break,
+                        Err(Error::Aborted(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+            let _ = done.send(()); // the other one may have given up
+        });
+        assert_eq!(busy.join().unwrap(), Ok(()), "others have waited for a thread that was busy");
+    });
+    assert_eq!(look(&cluster, &rows).0, [Words([2]); 3]);
+}
+
+/// Counts the ends of attempts, and the round trips of those that have committed.
+#[derive(Default)]
+struct Counts {
+    committed: Cell<u64>,
+    others: Cell<u64>,
+    round_trips: Cell<u64>,
+}
+
+struct Counter(Rc<Counts>);
+
+impl Observer for Counter {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let Counts { committed, others, round_trips } = &*self.0;
+        if event.outcome == Outcome::Committed {
+            committed.set(committed.get() + 1);
+            round_trips.set(round_trips.get() + event.cost.round_trips);
+        } else {
+            others.set(others.get() + 1);
+        }
+    }
+}
+
+/// What a transaction of a client on its own does with a record that its last one has written.
+async fn again(session: &mut remora::Session, rows: &Table<u64, Words<1>>, turn: u64) -> Result<(), Error> {
+    session
+        .transact(async |tx| match turn % 4 {
+            // Locked when it is fetched, where the protocol does that; or only when it is committed.
+            0 | 1 => support::add(tx, rows, 1..2, 1).await,
+            2 => {
+                let row = tx.read(rows, 1).await?.ok_or(Error::NotFound)?;
+                tx.write(rows, 1, Words([row.0[0] + 1])).await
+            }
+            _ => support::add(tx, rows, 0..3, 0).await,
+        })
+        .await
+}
+
+/// Its last transaction's locks are no conflict, wherever their release is.
+fn a_lone_client_is_never_in_its_own_way(protocol: Protocol) {
+    const TURNS: u64 = 80;
+    for cluster in on_every_fabric(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(3), Words([0u64]));
+        let mut worker = support::worker(&cluster, 1, 1);
+        let counts = Rc::new(Counts::default());
+        worker.block_on(async |session| {
+            session.transact(async |tx| support::add(tx, &rows, 0..3, 0).await).await.unwrap();
+            session.observe(Some(Box::new(Counter(counts.clone()))));
+            for turn in 0..TURNS {
+                again(session, &rows, turn).await.unwrap();
+            }
+            session.observe(None);
+        });
+        drop(worker);
+        assert_eq!(counts.committed.get(), TURNS);
+        if protocol.discipline().is_in_place() {
+            assert_eq!(counts.others.get(), 0, "attempts that did not commit");
+        }
+        let (found, at_rest) = look(&cluster, &rows);
+        assert_eq!((found[1].0[0], at_rest.locked, at_rest.differing_lines), (TURNS / 4 * 3, 0, 0));
+    }
+}
+
+/// An update of the record that the last transaction has updated takes no round trip more than one of another record.
+#[test]
+fn a_lock_is_taken_over_without_a_round_trip() {
+    for cluster in on_every_fabric(Protocol::FORD, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(9), Words([0u64]));
+        let mut worker = support::worker(&cluster, 1, 1);
+        let round_trips = |keys: u64, worker: &mut remora::Worker| {
+            let counts = Rc::new(Counts::default());
+            worker.block_on(async |session| {
+                session.transact(async |tx| support::add(tx, &rows, 0..9, 0).await).await.unwrap();
+                session.observe(Some(Box::new(Counter(counts.clone()))));
+                for turn in 0..30 {
+                    let update = session.transact(async |tx| {
+                        let slot = tx.want_for(&rows, turn % keys, Intent::Update);
+                        tx.fetch().await?;
+                        tx.get_mut(slot)?.0[0] += 1;
+                        Ok(())
+                    });
+                    update.await.unwrap();
+                }
+                session.observe(None);
+            });
+            counts.round_trips.get()
+        };
+        assert_eq!((round_trips(9, &mut worker), round_trips(1, &mut worker)), (60, 60));
+    }
+}
