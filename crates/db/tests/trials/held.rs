@@ -14,8 +14,10 @@ use super::support::{self, Words, look, on_every_fabric, table};
 
 every_protocol!(a_thread_that_is_kept_busy_holds_up_nobody, a_lone_client_is_never_in_its_own_way);
 
+/// Memory nodes over TCP, and leases so long that a client whose thread is busy is not taken for dead.
 fn over_tcp(protocol: Protocol) -> Cluster {
-    Cluster::embedded_servers(None, ClusterOptions { node_bytes: 32 << 20, ..support::options(protocol, 3) }).unwrap()
+    let options = ClusterOptions { node_bytes: 32 << 20, ..support::options(protocol, 3) };
+    Cluster::embedded_servers(None, options).unwrap().with_lease(Some(Duration::from_secs(100)))
 }
 
 /// A client commits, and then its thread does something else for as long as another client has not committed, too.
