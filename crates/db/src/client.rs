@@ -3,6 +3,10 @@
 //! An incarnation ends with its epoch: when a memory node is lost, everybody's access is taken away, and what they had
 //! begun is decided ([`remora_txn::recovery::fail_over`]). The client's keeper, which is the coroutine that notices,
 //! connects it again, as a new incarnation; each of its sessions moves there with its next transaction.
+//!
+//! An incarnation can also come to the end of its transaction ids. Long before, the keeper connects the client as another
+//! one, while transactions go on by the former one. When the new one is there, the former one begins no attempt any more, and
+//! ends like a client that has gone: with its lease, when what it had under way has long been done.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -115,18 +119,47 @@ impl Client {
         self.cluster.live_nodes().leader()
     }
 
-    /// Keeps the lease, watches over the others', and has it live on in the next epoch, for as long as it is polled.
+    /// Keeps the lease, watches over the others', and has it live on in the next epoch, or when its transaction ids come to
+    /// an end, for as long as it is polled.
     pub(crate) async fn attend(&self) {
         loop {
             let life = self.life();
             let Some(keeper) = &life.keeper else { return pending().await };
-            {
+            let succeeded = {
                 let mut attending = pin!(keeper.attend(&life.admin));
-                let epoch_ends = poll_fn(|context| {
+                let ends = poll_fn(|context| {
                     let _ = attending.as_mut().poll(context);
-                    if keeper.outlived() { Poll::Ready(()) } else { Poll::Pending }
+                    if keeper.outlived() || life.has_few_ids(&self.cluster) { Poll::Ready(()) } else { Poll::Pending }
                 });
-                epoch_ends.await;
+                ends.await;
+                // The lease of the one that has few ids is kept until the next one is there.
+                let mut coming = pin!(self.reincarnate(&life));
+                let succeeded = poll_fn(|context| {
+                    let _ = attending.as_mut().poll(context);
+                    if keeper.outlived() {
+                        return Poll::Ready(None);
+                    }
+                    coming.as_mut().poll(context).map(Some)
+                });
+                let succeeded = succeeded.await;
+                let idle = poll_fn(|context| {
+                    let _ = attending.as_mut().poll(context);
+                    if keeper.is_busy() { Poll::Pending } else { Poll::Ready(()) }
+                });
+                idle.await;
+                succeeded
+            };
+            match succeeded {
+                Some(Ok(())) => {
+                    keeper.retire();
+                    continue;
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "a client that has few transaction ids left cannot come as another one yet");
+                    keeper.pause(&life.admin).await;
+                    continue;
+                }
+                None => {}
             }
             keeper.until_next_epoch(&life.admin).await;
             while let Err(error) = self.reincarnate(&life).await {
@@ -185,7 +218,7 @@ impl Arrived {
         // They have been reached anew: one may have come back with nothing meanwhile.
         identity::remembered(&admin, nodes).await?;
         let registration = Registration::connect_as(&admin, nodes, incarnation, coroutines).await?;
-        let sequence = Rc::new(Cell::new(1));
+        let sequence = Rc::new(Cell::new(TransactionId::SEQUENCE_MAX - cluster.transaction_ids() + 1));
         let keeper = cluster.configuration().cloned();
         let keeper = keeper
             .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, sequence.clone())));
@@ -196,6 +229,12 @@ impl Arrived {
 }
 
 impl Life {
+    /// Whether its transaction ids come to an end: less than an eighth of them is left.
+    fn has_few_ids(&self, cluster: &Cluster) -> bool {
+        let left = TransactionId::SEQUENCE_MAX.saturating_sub(self.config.sequence.get());
+        left < cluster.transaction_ids() / 8
+    }
+
     /// The epoch that it is of.
     pub(crate) fn epoch(&self) -> u64 {
         self.config.epoch

@@ -20,6 +20,7 @@ use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
     Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableSpec, come, identity, metadata, node,
 };
+use remora_sync::TransactionId;
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
 
@@ -97,6 +98,8 @@ pub struct Cluster {
     protocol: Protocol,
     configuration: Option<Arc<dyn Configuration>>,
     lease: Option<Duration>,
+    /// Transaction ids of each client incarnation.
+    transaction_ids: u64,
     told: Option<Told>,
 }
 
@@ -235,6 +238,7 @@ impl Cluster {
             protocol: options.protocol,
             configuration: Some(configuration),
             lease: None,
+            transaction_ids: TransactionId::SEQUENCE_MAX,
             told: None,
         })
     }
@@ -267,7 +271,7 @@ impl Cluster {
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
-        Cluster { inner, protocol, configuration, lease, told: None }
+        Cluster { inner, protocol, configuration, lease, transaction_ids: TransactionId::SEQUENCE_MAX, told: None }
     }
 
     /// Reads the catalog again.
@@ -801,6 +805,18 @@ impl Cluster {
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }
+    }
+
+    /// A handle to the cluster whose workers' clients have only so many transaction ids each, at least 1 and at most 2^39: for
+    /// tests of what happens at the end. A client goes on as another incarnation before its ids come to an end, if it has a
+    /// lease; otherwise its transactions end with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
+    #[must_use]
+    pub fn with_transaction_ids(&self, ids: u64) -> Cluster {
+        Cluster { transaction_ids: ids.clamp(1, TransactionId::SEQUENCE_MAX), ..self.clone() }
+    }
+
+    pub(crate) fn transaction_ids(&self) -> u64 {
+        self.transaction_ids
     }
 
     /// The same cluster, with workers that tell of what they put back when they recover a dead client: of every record before

@@ -209,6 +209,20 @@ impl Keeper {
         }
     }
 
+    /// Another incarnation has taken this one's place: it begins nothing any more, and its lease runs out.
+    pub(crate) fn retire(&self) {
+        tracing::info!(
+            client = self.client,
+            "a client has used most of its transaction ids, and goes on as another one"
+        );
+        self.held.end();
+    }
+
+    /// Whether it is in the middle of steps that must not be given up half-way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.get() > 0
+    }
+
     /// Whether this incarnation has ended, with its epoch or by itself, and another one may come.
     pub(crate) fn outlived(&self) -> bool {
         self.held.is_over() && self.may_outlive()

@@ -8,8 +8,8 @@ use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{Lane, Nanos, NodeId};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
-use remora_txn::Stop;
 use remora_txn::recovery::Verdict;
+use remora_txn::{Limit, Stop};
 use remora_txn::{Observer, TransactOptions};
 
 use crate::client::{Client, Life};
@@ -404,6 +404,7 @@ impl Session {
                     return Err(if is_over { Stop::Fenced } else { stop }.into());
                 }
                 Err(Stop::Fenced | Stop::Unavailable(_)) => {}
+                Err(Stop::Limit(Limit::TransactionIds)) if self.next_incarnation(deadline).await => {}
                 outcome => return outcome.unwrap_or_else(|stop| Err(stop.into())),
             }
         }
@@ -430,6 +431,23 @@ impl Session {
             }
             if lane.now() >= began.saturating_add(alone) {
                 keeper.give_up();
+            }
+            lane.sleep(EPOCH_PAUSE_NS).await;
+        }
+        true
+    }
+
+    /// This incarnation has no transaction id left. Waits until its client has connected as another one, which its keeper
+    /// began to do long ago.
+    #[cold]
+    async fn next_incarnation(&self, deadline: Option<Nanos>) -> bool {
+        let lane = self.inner.lane();
+        let keeper = self.life.keeper.as_ref().filter(|keeper| keeper.is_leased());
+        let Some(patience) = keeper.and_then(|keeper| keeper.patience()) else { return false };
+        let give_up = lane.now().saturating_add(patience).min(deadline.unwrap_or(Nanos::MAX));
+        while self.client.lives(&self.life) {
+            if lane.now() >= give_up {
+                return false;
             }
             lane.sleep(EPOCH_PAUSE_NS).await;
         }

@@ -8,6 +8,7 @@ mod at_rest;
 mod creation;
 mod dropped;
 mod held;
+mod ids;
 mod messages;
 mod owners;
 mod patience;

@@ -1,0 +1,74 @@
+//! Transaction ids of a client incarnation come to an end; its transactions do not.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use remora::{Error, Limit, Observer, Outcome, Protocol, TableOptions, TransactionEvent};
+
+use super::support::{self, Words, look, table};
+
+every_protocol!(a_client_goes_on_as_another_one);
+
+const KEYS: u64 = 16;
+
+/// Whose ids were used, and how attempts ended that neither committed nor aborted.
+#[derive(Default)]
+struct Told {
+    owners: BTreeSet<u32>,
+    strange: Vec<Outcome>,
+}
+
+struct Listener(Rc<RefCell<Told>>);
+
+impl Observer for Listener {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        let Told { owners, strange } = &mut *self.0.borrow_mut();
+        owners.insert(event.id.owner());
+        if !matches!(event.outcome, Outcome::Committed | Outcome::Aborted(_)) {
+            strange.push(event.outcome);
+        }
+    }
+}
+
+fn a_client_goes_on_as_another_one(protocol: Protocol) {
+    const IDS: u64 = 500;
+    const TURNS: u64 = 400;
+    let cluster = support::embedded(protocol, 3).with_lease(Some(Duration::from_millis(60)));
+    let cluster = cluster.with_transaction_ids(IDS);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(KEYS), Words([0u64]));
+    let mut worker = support::worker(&cluster, 4, 1);
+    let told = Rc::new(RefCell::new(Told::default()));
+    worker.sessions().iter_mut().for_each(|session| _ = session.observe(Some(Box::new(Listener(told.clone())))));
+    let outcomes = worker.run(async |client, session| {
+        for turn in 0..TURNS {
+            let first = (turn + client as u64) % (KEYS - 1);
+            session.transact(async |tx| support::add(tx, &rows, first..first + 2, 1).await).await?;
+        }
+        Ok::<_, Error>(())
+    });
+    outcomes.into_iter().for_each(|outcome| outcome.unwrap());
+    drop(worker);
+    let Told { owners, strange } = &*told.borrow();
+    assert!(owners.len() as u64 >= 4 * TURNS / IDS, "incarnations: {owners:?}");
+    assert!(strange.is_empty(), "{strange:?}");
+    let (found, at_rest) = look(&cluster, &rows);
+    assert_eq!(found.iter().map(|row| row.0[0]).sum::<u64>(), 4 * TURNS);
+    assert_eq!((at_rest.locked, at_rest.torn, at_rest.differing_lines), (0, 0, 0));
+}
+
+/// Nobody renews a client that has no lease: the limit is told.
+#[test]
+fn without_a_lease_the_end_is_told() {
+    let cluster = support::embedded(Protocol::default(), 1).with_lease(None).with_transaction_ids(10);
+    let rows = table(&cluster, "rows", TableOptions::for_rows(1), Words([0u64]));
+    let mut worker = support::worker(&cluster, 1, 1);
+    let ended = worker.block_on(async |session| {
+        for _ in 0..20 {
+            session.transact(async |tx| tx.read(&rows, 0).await).await?;
+        }
+        Ok::<_, Error>(())
+    });
+    assert!(matches!(ended, Err(Error::Limit(Limit::TransactionIds))), "{ended:?}");
+}
