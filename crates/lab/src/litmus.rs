@@ -305,6 +305,27 @@ pub const ALL: &[Litmus] = &[
         program: programs::late_release,
     },
     Litmus {
+        name: "ford-heir-frees",
+        source: "found here: a lock that was taken over is freed while its former holder's release is on its way",
+        mutant: Mutant::HeirFreesEarly,
+        protocol: Protocol::FORD,
+        program: programs::heir_aborts,
+    },
+    Litmus {
+        name: "ford-heir-writes",
+        source: "found here: a record is written under a lock that was taken over before its former holder's release is done",
+        mutant: Mutant::HeirWritesEarly,
+        protocol: Protocol::FORD,
+        program: recovery::heir,
+    },
+    Litmus {
+        name: "ford-dropped-fetch",
+        source: "found here: a lock whose answer was not heard, because its future was dropped, is taken for held",
+        mutant: Mutant::BelieveUnheard,
+        protocol: Protocol::FORD,
+        program: programs::dropped_fetch,
+    },
+    Litmus {
         name: "ford-lean-late-release",
         source: "R11b: a lean release that makes backups visible whatever they hold by then",
         mutant: Mutant::ShowByWrite,

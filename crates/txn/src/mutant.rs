@@ -133,11 +133,16 @@ pub enum Mutant {
     /// Fail-over: the configuration to come is published before the survivors have applied their rings. Rule 5 of
     /// [`fail_over`](crate::recovery::fail_over).
     PublishBeforeApply,
+    /// FORD: a lock that was taken over is freed while its former holder's release is on its way. (Not of a text.)
+    HeirFreesEarly,
+    /// FORD: a record is written under a lock that was taken over while its former holder's release is on its way. (Not of
+    /// a text.)
+    HeirWritesEarly,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 57] = [
+    pub const ALL: [Mutant; 59] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -195,6 +200,8 @@ impl Mutant {
         Mutant::UnlinkTwice,
         Mutant::InstallIncomplete,
         Mutant::PublishBeforeApply,
+        Mutant::HeirFreesEarly,
+        Mutant::HeirWritesEarly,
     ];
 }
 

@@ -11,8 +11,8 @@ use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
 use remora::floors::txn::{Slot, Stop, Tx};
 
 use super::stage::{
-    Actor, Broken, Explored, Row, Said, Stage, get, insert, put, want, want_to_change, want_to_delete, want_to_insert,
-    words,
+    Actor, Broken, Explored, Row, Said, Scene, Stage, get, insert, put, want, want_to_change, want_to_delete,
+    want_to_insert, words,
 };
 
 type Found = Exploration<Broken>;
@@ -513,18 +513,91 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
                 })
                 .await
         },
-        |scene| {
-            // What client 0 has read tells who came first; if it has not committed, only the other one wrote.
-            let first = if scene.said[0].as_deref() == Some(&[0]) { 1 } else { 2 };
-            let values = [0, first, 3 - first];
-            (0..NODES).try_for_each(|node| {
-                let (version, value) = scene.replica(node, record);
-                let visible = version >> 63 == 0;
-                let expected = values.get((version as usize).wrapping_sub(2) / 2);
-                check(!visible || expected == Some(&value), || {
-                    format!("node {node} shows {value} as version {version}, which was {expected:?}")
+        |scene| shown_is_right(scene, NODES, record),
+    )
+}
+
+/// One client writes a record, takes its lock over and gives it up; another one writes the record, and crashes: whatever a
+/// replica shows as a version is what that version was.
+pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
+    const NODES: u16 = 2;
+    let mut stage = Stage::new(NODES, &[protocol; 2]);
+    let record = stage.table(SingleLine, 1, &[0])(0);
+    stage.explore(
+        &Explored { crash: Some(1), ..within(runs_max) },
+        async |_, actor| actor.look_up(&[record]).await,
+        async |client, actor| {
+            let written = actor
+                .once(async |tx| {
+                    let slot = want_to_change(tx, record)?;
+                    tx.fetch().await?;
+                    let before = get(tx, slot)?;
+                    put(tx, record, slot, client as u64 + 1)?;
+                    Ok(vec![before])
                 })
-            })
+                .await;
+            if client == 0 {
+                let gives_up = actor.once(async |tx| {
+                    want_to_change(tx, record)?;
+                    tx.fetch().await?;
+                    Err(Stop::Absent)
+                });
+                gives_up.await;
+            }
+            written
+        },
+        |scene| shown_is_right(scene, NODES, record),
+    )
+}
+
+/// Of a record that client 0 and client 1 write once each: what a replica shows as a version is what that version was.
+fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Broken> {
+    // What client 0 has read tells who came first; if it has not committed, only the other one wrote.
+    let first = if scene.said[0].as_deref() == Some(&[0]) { 1 } else { 2 };
+    let values = [0, first, 3 - first];
+    (0..nodes).try_for_each(|node| {
+        let (version, value) = scene.replica(node, record);
+        let visible = version >> 63 == 0;
+        let expected = values.get((version as usize).wrapping_sub(2) / 2);
+        check(!visible || expected == Some(&value), || {
+            format!("node {node} shows {value} as version {version}, which was {expected:?}")
+        })
+    })
+}
+
+/// Two clients add one to a record; one of them drops the future of its fetch, and fetches again.
+pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    let counter = stage.table(SingleLine, 1, &[0])(0);
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&[counter]).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let slot = want_to_change(tx, counter)?;
+                    if client == 0 {
+                        let mut fetch = std::pin::pin!(tx.fetch());
+                        std::future::poll_fn(|context| {
+                            let _ = fetch.as_mut().poll(context);
+                            std::task::Poll::Ready(())
+                        })
+                        .await;
+                    }
+                    tx.fetch().await?;
+                    let value = get(tx, slot)?;
+                    put(tx, counter, slot, value + 1)?;
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&[counter]);
+            let committed = scene.committed();
+            check(values == [committed], || {
+                format!("{committed} increments have committed, the counter says {values:?}")
+            })?;
+            check(found.locked == 0, || format!("{found:?}"))
         },
     )
 }

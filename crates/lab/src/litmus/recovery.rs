@@ -521,6 +521,22 @@ fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64)
     )
 }
 
+/// One client writes two records and then one of them again, under the lock that it takes over, and is taken for dead.
+pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
+    let table = stage.table(SingleLine, 1, &[0, 0]);
+    let rows = [table(0), table(1)];
+    stage.explore(
+        &suspected(&SUSPECTED, runs_max),
+        async |_, actor| actor.look_up(&rows).await,
+        async |_, actor| {
+            add(actor, &rows).await;
+            add(actor, &rows[..1]).await
+        },
+        |scene| judge_all(scene, &rows, &[writes(0, &rows), Writes { nth: 1, ..writes(0, &rows[..1]) }]),
+    )
+}
+
 /// Each of two clients takes its half of a pair if both are there, and one of them is taken for dead: one half stays.
 pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();

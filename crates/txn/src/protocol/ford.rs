@@ -903,7 +903,9 @@ pub(super) async fn commit(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     let released = &tx.state.released;
     let inherits = |item: &Item| item.is_written() && released.holds_back(tx.lane, item.address);
     tx.heir |= tx.state.sets.items.iter().any(inherits);
-    tx.inherit().await?;
+    if !mutant!(HeirWritesEarly) {
+        tx.inherit().await?;
+    }
     while !tx.state.has_room_for_undo(tx.lane, entry.words) {
         if tx.lane.background() == 0 {
             return Err(Limit::LogInDoubt.into());
