@@ -39,6 +39,8 @@ pub struct Endpoint {
     continuations: RefCell<Vec<(Ticket, Box<RoundBuffer>)>>,
     /// Rounds of each lane that nobody awaits and that have not completed.
     background: [Cell<u32>; LANES_MAX],
+    /// Lanes that are to go on when a background round of theirs has completed, a bit each.
+    waiting: Cell<u64>,
     failures: RefCell<Vec<BackgroundFailure>>,
     /// Background rounds of each lane that have failed, ever.
     failed: [Cell<u32>; LANES_MAX],
@@ -62,6 +64,7 @@ impl Endpoint {
             timers: RefCell::new(Vec::with_capacity(2 * LANES_MAX)),
             continuations: RefCell::default(),
             background: [const { Cell::new(0) }; LANES_MAX],
+            waiting: Cell::new(0),
             failures: RefCell::default(),
             failed: [const { Cell::new(0) }; LANES_MAX],
             unreported: Cell::new(0),
@@ -211,6 +214,11 @@ impl Endpoint {
         }
     }
 
+    /// Has a lane go on when a background round of its own has completed.
+    pub(crate) fn wait_for_background(&self, lane: LaneId) {
+        self.waiting.set(self.waiting.get() | 1 << lane.0);
+    }
+
     /// Whether this round waits for another one, and has not been posted yet.
     pub(crate) fn is_chained(&self, ticket: Ticket) -> bool {
         self.continuations.borrow().iter().any(|(_, next)| next.ticket() == ticket) || self.transport.is_chained(ticket)
@@ -225,6 +233,11 @@ impl Endpoint {
     /// A round that nobody awaited has completed.
     fn reclaim(&self, buffer: Box<RoundBuffer>) {
         self.count_background(buffer.lane, -1);
+        let waiting = self.waiting.get();
+        if waiting & 1 << buffer.lane.0 != 0 {
+            self.waiting.set(waiting & !(1 << buffer.lane.0));
+            self.make_ready(buffer.lane);
+        }
         let outcome = buffer.outcome;
         if let (Err(error), true) = (outcome, buffer.background) {
             self.failed(BackgroundFailure { lane: buffer.lane, error });

@@ -149,6 +149,18 @@ impl Lane {
         self.endpoint.is_chained(round)
     }
 
+    /// Waits until a round of [`Lane::post_all`] is not held back any more: it has been posted, or a round before it has
+    /// failed.
+    pub fn until_posted(&self, round: Ticket) -> impl Future<Output = ()> + '_ {
+        std::future::poll_fn(move |_| {
+            if !self.is_held_back(round) {
+                return Poll::Ready(());
+            }
+            self.endpoint.wait_for_background(self.id);
+            Poll::Pending
+        })
+    }
+
     /// Posts a round that nobody awaits, when that other one, if it is still held back, has completed without error.
     pub fn post_behind(&self, other: Ticket, round: Round<'_>) {
         if !self.is_held_back(other) {

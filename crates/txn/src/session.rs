@@ -282,6 +282,13 @@ impl Released {
         self.unlock.is_some_and(|unlock| lane.is_held_back(unlock))
     }
 
+    /// Waits until the round that frees the locks has been posted, or never will be.
+    pub(crate) async fn until_freed(&self, lane: &Lane) {
+        if let Some(unlock) = self.unlock {
+            lane.until_posted(unlock).await;
+        }
+    }
+
     /// Whether it never will be: a round before it has failed.
     pub(crate) fn has_failed(&self, lane: &Lane) -> bool {
         lane.background_failures() != self.failures

@@ -323,8 +323,8 @@ impl<'s> Tx<'s> {
     /// Waits until the release of the lane's last transaction is done as far as its unlocks, if this one has taken a lock
     /// over.
     pub(crate) async fn inherit(&mut self) -> Result<(), Stop> {
-        while self.heir && self.state.released.is_held_back(self.lane) {
-            self.lane.sleep(READ_PAUSE_NS).await;
+        if self.heir {
+            self.state.released.until_freed(self.lane).await;
         }
         if self.heir && self.state.released.has_failed(self.lane) {
             return Err(Abort::Locked(self.state.released.holder).into());

@@ -521,11 +521,11 @@ fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64)
     )
 }
 
-/// One client writes two records and then one of them again, under the lock that it takes over, and is taken for dead.
+/// One client writes two records, each at a node of its own, and then one of them again, under the lock that it takes over,
+/// and is taken for dead.
 pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
-    let table = stage.table(SingleLine, 1, &[0, 0]);
-    let rows = [table(0), table(1)];
+    let rows = [0, 1].map(|node| stage.table_at(node, 1, SingleLine, 1, &[0])(0));
     stage.explore(
         &suspected(&SUSPECTED, runs_max),
         async |_, actor| actor.look_up(&rows).await,
