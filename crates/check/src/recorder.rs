@@ -30,7 +30,6 @@ struct Shared {
     first_line: Option<(File, u64)>,
     /// The first thing that went wrong: a recorder cannot tell its caller.
     failure: Option<io::Error>,
-    ended: bool,
 }
 
 impl HistoryFile {
@@ -62,7 +61,7 @@ impl HistoryFile {
     }
 
     fn begin(file: Box<dyn Write + Send>, first_line: Option<(File, u64)>, durable: bool) -> Arc<HistoryFile> {
-        let shared = Shared { file, first_line, failure: None, ended: false };
+        let shared = Shared { file, first_line, failure: None };
         let history = Arc::new(HistoryFile { shared: Mutex::new(shared), durable });
         history.append(Mark::Begun { durable }.line().as_bytes());
         history
@@ -88,18 +87,20 @@ impl HistoryFile {
     }
 
     /// Ends the history: a line says that it is whole. Fails with the first thing that went wrong, if anything has. Call it
-    /// when all recorders are gone.
+    /// once, when all recorders are gone. Rollbacks that are told later still go to the file.
     pub fn finish(&self) -> io::Result<()> {
         self.append(Mark::Ended.line().as_bytes());
-        let mut shared = self.lock();
-        shared.ended = true;
-        shared.failure.take().map_or(Ok(()), Err)
+        // It stays: a history that is cut takes nothing more.
+        match &self.lock().failure {
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            None => Ok(()),
+        }
     }
 
     fn append(&self, lines: &[u8]) {
         let mut shared = self.lock();
         // After a failure nothing more: a history with a hole would accuse the innocent.
-        if shared.failure.is_some() || shared.ended {
+        if shared.failure.is_some() {
             return;
         }
         if let Err(error) = shared.file.write_all(lines) {

@@ -220,8 +220,9 @@ fn outlive_file_size_limits() -> Result<(), Failure> {
 /// A command line that cannot be used, in one line; or help and version, which are asked for in the same way.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Help for somebody who has given too little goes to standard error.
-        let shown = if error.use_stderr() { Ok(_ = error.print()) } else { output::show(&error.render().to_string()) };
+        let printed = error.print();
+        // Help for a command line that says too little goes to standard error.
+        let shown = if error.use_stderr() { Ok(()) } else { output::shown(printed) };
         return shown.map_or_else(|failure| failure.end(), |()| ExitCode::from(error.exit_code() as u8));
     }
     let text = error.render().to_string();

@@ -17,11 +17,19 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::{Failure, Verdict};
 
-/// Writes lines to standard output. A reader that has closed its pipe ends the command quietly.
+/// Writes lines for people to standard output.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
-    let mut output = io::stdout().lock();
-    let written = output.write_all(escaped(text, &['\n']).as_bytes()).and_then(|()| output.flush());
-    written.map_err(|error| match error.kind() {
+    put(&escaped(text, &['\n']))
+}
+
+/// Writes to standard output.
+fn put(text: &str) -> Result<(), Failure> {
+    shown(io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// What became of something that was written to standard output. A reader that has closed its pipe ends the command quietly.
+pub(crate) fn shown(written: io::Result<()>) -> Result<(), Failure> {
+    written.and_then(|()| io::stdout().flush()).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::unheard(),
         _ => Failure::new("standard output", error),
     })
@@ -43,13 +51,18 @@ pub(crate) fn printable(name: &str) -> Cow<'_, str> {
 }
 
 fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
-    let is_shown = |one: char| kept.contains(&one) || matches!(one, '\\' | '"' | '\'') || one.escape_debug().len() == 1;
-    if text.chars().all(is_shown) {
+    // Controls of terminals, and characters that change the direction of others, or cannot be seen.
+    let acts = |one: char| {
+        let is_hidden =
+            matches!(one, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        (one.is_control() || is_hidden) && !kept.contains(&one)
+    };
+    if !text.contains(acts) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
     for one in text.chars() {
-        if is_shown(one) { shown.push(one) } else { shown.extend(one.escape_debug()) }
+        if acts(one) { shown.extend(one.escape_debug()) } else { shown.push(one) }
     }
     Cow::Owned(shown)
 }
@@ -163,7 +176,7 @@ impl ReportTo {
         };
         match self {
             ReportTo::People => show(&table()),
-            ReportTo::Output => show(&json()?),
+            ReportTo::Output => put(&json()?),
             ReportTo::File(output) => all([show(&table()), json().and_then(|json| output.fill(&json))]),
         }
     }
@@ -308,6 +321,7 @@ mod tests {
             ("Käufer's \"C:\\x\"", "Käufer's \"C:\\x\""),
             ("two\nlines\t", "two\\nlines\\t"),
             ("\u{1b}[31mred\u{9b}", "\\u{1b}[31mred\\u{9b}"),
+            ("a\u{308}u\u{308}", "a\u{308}u\u{308}"),
             ("left\u{202e}right", "left\\u{202e}right"),
         ] {
             assert_eq!(printable(name), shown);
