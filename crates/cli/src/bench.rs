@@ -267,7 +267,8 @@ pub(crate) struct Bench {
     report_to: ReportTo,
 }
 
-/// The history of a run: a file that is left as it is until the run begins, or until there is something to tell before.
+/// The history of a run: a file that is left as it is until every worker is ready, or until there is something to tell
+/// before.
 #[derive(Debug)]
 pub(crate) struct HistoryTo {
     output: OutputFile,
@@ -303,14 +304,17 @@ impl HistoryTo {
         self.begin().ok()
     }
 
-    /// Whether it could not be written on.
+    /// Whether it could not be begun, or not be written on.
     pub(crate) fn is_cut(&self) -> bool {
-        matches!(self.begun.get(), Some(Ok(file)) if file.has_failed())
+        self.begun.get().is_some_and(|begun| begun.as_ref().map_or(true, |file| file.has_failed()))
     }
 
-    /// Ends it, when all is recorded. What went wrong, if anything has.
+    /// Ends it, if it was begun, when all is recorded. What went wrong, if anything has.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
-        self.begin()?.finish().map_err(|error| self.output.failure(error))
+        match self.begun.get() {
+            Some(_) => self.begin()?.finish().map_err(|error| self.output.failure(error)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -379,9 +383,7 @@ impl Bench {
     /// Runs a workload, and reports.
     pub(crate) fn run<W: Workload>(&self, opened: &Opened<W>, config: &impl Serialize) -> Result<Verdict, Failure> {
         let (run, cluster) = (&self.run, &opened.cluster);
-        if let Some(history) = &self.history {
-            history.begin()?;
-        }
+        let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
         let observer = || Some(Box::new(self.history.as_ref()?.file()?.recorder()) as Box<dyn Observer>);
         let options = RunOptions {
             threads: run.threads() as usize,
@@ -414,7 +416,6 @@ impl Bench {
             Ok(ran) => ran,
             Err(failure) => return output::all([Err(failure), recorded]).map(|()| Verdict::Unsound),
         };
-        let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
         let history_failure = recorded.as_ref().err().map(|Failure(why)| why.clone());
         let report = Report { simulated, history_failure, ..measured.report::<W>(cluster, self.fabric(), config) };
         let hardware = match &run.sim.profile {
@@ -450,7 +451,7 @@ impl Bench {
         if !self.history.as_ref().is_some_and(|history| history.is_cut()) {
             return ControlFlow::Continue(());
         }
-        output::note("the history cannot be written on, so the run ends now");
+        output::note("the history cannot be written, so the run ends now");
         ControlFlow::Break(())
     }
 }

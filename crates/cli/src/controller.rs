@@ -56,7 +56,7 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     let has_said = Cell::new(false);
     let over = || {
         if !has_said.get() && history.as_ref().is_some_and(|history| history.is_cut()) {
-            output::complain("the history cannot be written on; the memory nodes are looked after all the same");
+            output::complain("the history cannot be written any more; the memory nodes are looked after all the same");
             has_said.set(true);
         }
         stop.load(Ordering::Relaxed)

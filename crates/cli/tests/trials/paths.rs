@@ -128,6 +128,7 @@ fn variables_that_are_no_text_are_told_and_passed_over() {
 #[test]
 fn a_memory_node_that_no_list_could_name_is_refused() {
     let path = scratch("one,two");
+    let _ = fs::remove_file(&path); // of an earlier run
     let refused = remora("comma", &["memnode", "--size", "8MiB", "--shm", path.to_str().unwrap()]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.errors.contains("one,two") && refused.errors.contains("without one"), "{}", refused.errors);
