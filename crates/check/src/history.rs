@@ -6,11 +6,13 @@
 
 mod intern;
 mod json;
+pub(crate) mod marks;
 mod reader;
 mod writer;
 
 pub(crate) use intern::KEYS_MAX;
 use intern::KeyInterner;
+pub use marks::Unended;
 pub use reader::{HistoryError, HistoryReader, LineError, LoadedHistory, ReadOptions};
 pub use writer::{Line, LineBuffer, LineHeader, Outcome};
 

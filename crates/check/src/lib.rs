@@ -26,6 +26,6 @@ mod recorder;
 pub use checker::{Anomaly, AnomalyClass, Counts, Report, check};
 pub use history::{
     History, HistoryError, HistoryReader, Line, LineBuffer, LineError, LineHeader, LoadedHistory, Observed, Outcome,
-    Read, ReadOptions, Rollback, Scan, Status, Transaction, Write, WriteKind,
+    Read, ReadOptions, Rollback, Scan, Status, Transaction, Unended, Write, WriteKind,
 };
 pub use recorder::{HistoryFile, Recorder};

@@ -4,11 +4,14 @@
 //! durable history has a transaction's writes before they can be seen.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind as Change};
 
+use crate::history::marks::Mark;
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
 /// A recorder's lines are written to the file when there are so many bytes of them: rarely enough that threads do not
@@ -23,29 +26,45 @@ pub struct HistoryFile {
 
 struct Shared {
     file: Box<dyn Write + Send>,
+    /// The same file and where the history's first line is in it, if that line can be changed later.
+    first_line: Option<(File, u64)>,
     /// The first thing that went wrong: a recorder cannot tell its caller.
     failure: Option<io::Error>,
 }
 
 impl HistoryFile {
-    /// Records to this file from its current position on.
+    /// Records to anything that takes bytes.
     #[must_use]
     pub fn new(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
-        HistoryFile::recording(Box::new(file), false)
+        HistoryFile::begin(Box::new(file), None, false)
     }
 
-    /// The same for a client that may be killed, whose history is then still good for a check.
+    /// Records for a client that may be killed, to anything that takes bytes: the history is then still good for a check.
     ///
     /// Before the first verb that could make a transaction commit, a line of unknown outcome has been written with its
     /// reads, its writes and the versions that it will install. Its final line replaces that one. Every line goes to the
     /// file at once, in one write, so only the last one can be truncated.
     #[must_use]
     pub fn durable(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
-        HistoryFile::recording(Box::new(file), true)
+        HistoryFile::begin(Box::new(file), None, true)
     }
 
-    fn recording(file: Box<dyn Write + Send>, durable: bool) -> Arc<HistoryFile> {
-        Arc::new(HistoryFile { shared: Mutex::new(Shared { file, failure: None }), durable })
+    /// Records to a file from its current position on; [durably](HistoryFile::durable), if wanted. Fails if the file takes
+    /// not even the first line. When a later write fails, the first line is changed in its place, for which a full disk has
+    /// room: the history then says itself that it is cut.
+    pub fn in_file(mut file: File, durable: bool) -> io::Result<Arc<HistoryFile>> {
+        // A pipe has no position, and its first line has left.
+        let first_line = file.stream_position().and_then(|at| Ok((file.try_clone()?, at))).ok();
+        let history = HistoryFile::begin(Box::new(file), first_line, durable);
+        let begun = history.lock().failure.take();
+        begun.map_or(Ok(history), Err)
+    }
+
+    fn begin(file: Box<dyn Write + Send>, first_line: Option<(File, u64)>, durable: bool) -> Arc<HistoryFile> {
+        let shared = Shared { file, first_line, failure: None };
+        let history = Arc::new(HistoryFile { shared: Mutex::new(shared), durable });
+        history.append(Mark::Begun { durable }.line().as_bytes());
+        history
     }
 
     /// A recorder for the sessions of one thread.
@@ -62,16 +81,34 @@ impl HistoryFile {
         self.append(lines.bytes());
     }
 
-    /// What went wrong, if anything has. Call it when all recorders are gone.
+    /// Whether a write has failed: the history is cut, and takes no more lines.
+    pub fn has_failed(&self) -> bool {
+        self.lock().failure.is_some()
+    }
+
+    /// Ends the history: a line says that it is whole. Fails with the first thing that went wrong, if anything has. Call it
+    /// once, when all recorders are gone. Rollbacks that are told later still go to the file.
     pub fn finish(&self) -> io::Result<()> {
-        self.lock().failure.take().map_or(Ok(()), Err)
+        self.append(Mark::Ended.line().as_bytes());
+        // It stays: a history that is cut takes nothing more.
+        match &self.lock().failure {
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            None => Ok(()),
+        }
     }
 
     fn append(&self, lines: &[u8]) {
         let mut shared = self.lock();
         // After a failure nothing more: a history with a hole would accuse the innocent.
-        if shared.failure.is_none() {
-            shared.failure = shared.file.write_all(lines).err();
+        if shared.failure.is_some() {
+            return;
+        }
+        if let Err(error) = shared.file.write_all(lines) {
+            shared.failure = Some(error);
+            if let Some((file, at)) = &shared.first_line {
+                // Where that fails too, only the caller knows.
+                let _ = file.write_all_at(Mark::Cut.line().as_bytes(), *at);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod common;
 
 use common::{HistoryModel, aborted, committed, expect_classes, expect_clean, expect_one, history, key, unknown};
 use remora_check::AnomalyClass::*;
+use remora_check::{Observed, WriteKind};
 
 /// The same version installed by both, as two clients that read and wrote without a lock do.
 #[test]
@@ -650,4 +651,17 @@ fn many_anomalies_are_counted() {
     let report = history(transactions).check();
     assert_eq!(report.anomalies.len() as u64 + report.anomalies_omitted, 500);
     assert_eq!(report.anomalies.len(), 100);
+}
+
+/// A history may name a table as it likes: each line of an explanation stays one, and does nothing to a terminal.
+#[test]
+fn names_of_tables_break_no_line() {
+    let key = ("two\nlines \u{1b}[2J".to_owned(), vec![1]);
+    let [mut writer, mut reader] = [committed(1, 10, 20), committed(2, 30, 40)];
+    writer.writes.push((key.clone(), Some(4), WriteKind::Update));
+    reader.reads.push((key, Observed::Present(2)));
+    let report = expect_one(StaleRead, vec![writer, reader]);
+    let lines = &report.anomalies[0].explanation;
+    assert!(lines.iter().any(|line| line.contains("two\\nlines \\u{1b}[2J")), "{report}");
+    assert!(!lines.iter().any(|line| line.contains(char::is_control)), "{report}");
 }

@@ -12,6 +12,9 @@ use remora_workload::{Prng, Workload};
 
 const ACCOUNTS: u64 = 6;
 
+/// How a durable history begins.
+const BEGUN: &[u8] = b"{\"history\":\"durable\"}\n";
+
 /// A file in memory that keeps its writes apart, and whose writer dies instead of making one more than so many.
 #[derive(Clone)]
 struct Writes(Arc<Mutex<Vec<Vec<u8>>>>, usize);
@@ -73,7 +76,10 @@ fn what_is_about_to_commit_is_written_down_first() {
         file.finish().unwrap();
         let mut announced = None;
         let mut kinds = [0; 2];
-        for line in writes.lines() {
+        let lines = writes.lines();
+        let [begun, lines @ .., ended] = lines.as_slice() else { panic!("it begins and ends") };
+        assert_eq!((begun.as_slice(), ended.as_slice()), (BEGUN, &b"{\"history\":\"ended\"  }\n"[..]));
+        for line in lines {
             assert!(line.ends_with(b"\n") && line.iter().filter(|byte| **byte == b'\n').count() == 1);
             let mut reader = HistoryReader::new(ReadOptions::default());
             reader.read("line", line.as_slice()).unwrap();
@@ -93,13 +99,13 @@ fn what_is_about_to_commit_is_written_down_first() {
     }
 }
 
-/// One of four clients dies instead of writing line `death`; what the check of all four says.
+/// One of four clients dies instead of writing the `death`th line after the first one; what the check of all four says.
 fn with_a_death(protocol: Protocol, seed: u64, death: usize) -> (Counts, bool) {
     let cluster = cluster(protocol, seed);
     let bank = SmallBank::load(&cluster, Customers::new(ACCOUNTS, 0.5, 0.5)).unwrap();
     let options = WorkerOptions { coroutines: 4, clients: 4, seed, yield_after_rounds: true };
     let mut worker = cluster.worker(options).unwrap();
-    let writes: Vec<Writes> = [death, usize::MAX, usize::MAX, usize::MAX].map(Writes::until).to_vec();
+    let writes: Vec<Writes> = [1 + death, usize::MAX, usize::MAX, usize::MAX].map(Writes::until).to_vec();
     for (session, writes) in worker.sessions().iter_mut().zip(&writes) {
         session.observe(Some(Box::new(HistoryFile::durable(writes.clone()).recorder())));
     }
@@ -109,14 +115,14 @@ fn with_a_death(protocol: Protocol, seed: u64, death: usize) -> (Counts, bool) {
         ended.map_or(coroutine == 0, |result| result.is_ok())
     });
     assert_eq!(ran, [true; 4]);
-    let mut reader = HistoryReader::new(ReadOptions::default());
+    let mut reader = HistoryReader::new(ReadOptions { crashed: true });
     for (client, writes) in writes.iter().enumerate() {
         reader.read(&format!("client {client}"), writes.lines().concat().as_slice()).unwrap();
     }
     let history = reader.finish().history;
     let report = check(&history);
     assert!(report.is_clean(), "{protocol:?}, seed {seed}, death at line {death}: {report}");
-    (report.counts, writes[0].lines().len() == death)
+    (report.counts, writes[0].lines().len() == 1 + death)
 }
 
 #[test]

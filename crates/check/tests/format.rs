@@ -190,7 +190,6 @@ fn invalid_utf8_is_not_read() {
 
 #[test]
 fn only_one_newline_may_end_a_file() {
-    assert_eq!(complaint(""), "");
     assert_eq!(complaint(&good_line()), "");
     assert_eq!(complaint(&format!("{}\n", good_line())), "");
     assert_eq!(complaint(&format!("{}\n\n", good_line())), "history.jsonl:2: the line is empty");
@@ -261,6 +260,58 @@ fn a_crash_may_truncate_the_last_line_of_each_file() {
     // Damage is not truncation.
     let damaged = format!("{good}\n{}", good.replace("17", "18").replace("committed", "c"));
     assert!(read_all(&[("one", &damaged)], true).is_err());
+}
+
+/// A first and a last line say whether a history is whole; one without them is read as it is.
+#[test]
+fn a_history_says_whether_it_is_whole() {
+    const BEGUN: &str = "{\"history\":\"begun\"  }\n";
+    const DURABLE: &str = "{\"history\":\"durable\"}\n";
+    const CUT: &str = "{\"history\":\"cut\"    }\n";
+    const ENDED: &str = "{\"history\":\"ended\"  }\n";
+    let one = good_line() + "\n";
+    let other = one.replace("17", "18");
+    let said = |text: &str, crashed| read_all(&[("h", text)], crashed).map(|(model, _)| model.transactions.len());
+    for (text, otherwise, crashed) in [
+        (one.clone(), Ok(1), Ok(1)),
+        (format!("{BEGUN}{one}{ENDED}"), Ok(1), Ok(1)),
+        (format!("{BEGUN}{ENDED}"), Ok(0), Ok(0)),
+        // Recovery may go on for a moment when a run has ended.
+        (format!("{BEGUN}{one}{ENDED}{other}"), Ok(2), Ok(2)),
+        (format!("{BEGUN}{one}{ENDED}{DURABLE}{other}{ENDED}"), Ok(2), Ok(2)),
+        (format!("{DURABLE}{one}"), Err("h: the history has no end: its client was killed, or runs still"), Ok(1)),
+        (DURABLE.to_owned(), Err("h: the history has no end: its client was killed, or runs still"), Ok(0)),
+        (
+            format!("{BEGUN}{one}"),
+            Err("h: the history has no end: its client was killed, or runs still"),
+            Err("h: the history has no end: its client was killed, and what it did last is not in it"),
+        ),
+        (
+            format!("{BEGUN}{one}{DURABLE}{other}{ENDED}"),
+            Err("h:3: another history begins here, and the one before it has no end: its client was killed, or runs"),
+            Err("h:3: another history begins here, and the one before it has no end: its client was killed, and"),
+        ),
+        (format!("{CUT}{one}"), Err("h:1: the history is cut"), Err("h:1: the history is cut")),
+        (format!("{one}{ENDED}"), Err("h:2: the history ends here, and does not"), Err("h:2: the history ends here")),
+        (String::new(), Err("h: is empty: it was emptied, or its client ended before it began"), Ok(0)),
+        ("{\"history\":\"x\"}".to_owned(), Err("h:1: unknown mark \"x\""), Err("h:1: unknown mark \"x\"")),
+        (
+            "{\"history\":\"ended\",\"reads\":[]}".to_owned(),
+            Err("h:1: a line that begins or ends a history has no field \"reads\""),
+            Err("h:1: a line that begins or ends a history has no field \"reads\""),
+        ),
+    ] {
+        for (crashed, expected) in [(false, otherwise), (true, crashed)] {
+            match (said(&text, crashed), expected) {
+                (Ok(count), Ok(expected)) if count == expected => {}
+                (Err(why), Err(expected)) if why.starts_with(expected) => {}
+                (said, expected) => panic!("{text}, crashed {crashed}: {said:?} instead of {expected:?}"),
+            }
+        }
+    }
+    let mut reader = HistoryReader::new(ReadOptions { crashed: true });
+    reader.read("nothing", &b""[..]).expect("a client may end before it begins");
+    assert_eq!(reader.finish().empty_files, ["nothing"]);
 }
 
 /// Reading fails in the middle.

@@ -89,6 +89,7 @@ fn run<W: Workload>(
         Ok(ledger)
     });
     worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+    file.finish().map_err(|error| error.to_string())?;
     let ledgers = ledgers.into_iter().collect::<Result<Vec<_>, _>>()?;
     let settled = worker.drain().map_err(|error| error.to_string())?;
     let invariants = workload.invariants(&cluster, After { ledgers: &ledgers, settled, unknown: 0 }).unwrap();

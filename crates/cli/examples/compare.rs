@@ -45,7 +45,8 @@ fn run(protocol: Protocol, replicas: u8, recorded: bool, seconds: f64, threads: 
     let history = recorded.then(|| HistoryFile::new(File::create(&path).expect("a file for the history")));
     let observer = || history.as_ref().map(|file| Box::new(file.recorder()) as Box<dyn Observer>);
     let measured = driver::run(&cluster, &bank, &options, &observer, |_| ()).expect("a run without failures");
-    if recorded {
+    if let Some(history) = history {
+        history.finish().expect("a whole history");
         std::fs::remove_file(&path).expect("the history that was just written");
     }
     let committed = measured.statistics.committed() as f64;

@@ -58,7 +58,7 @@ pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
         }
         wait(&stop, options)?;
     }
-    output::show(&format!("{} is memory node {} of the cluster\n", options.node, node.0));
+    output::show(&format!("{} is memory node {} of the cluster\n", options.node, node.0))?;
     let (mut stall, mut said) = (Stall::new(), 0);
     loop {
         if is_lost()? {
@@ -71,7 +71,7 @@ pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
         if let Some(progress) = Progress::of(&cluster, configuration) {
             let joining = progress.joining_at(node);
             if joining > 0 && joining != said {
-                output::show(&format!("{joining} shards are being copied to {}\n", options.node));
+                output::show(&format!("{joining} shards are being copied to {}\n", options.node))?;
                 said = joining;
             }
             if is_arranged {
@@ -79,7 +79,7 @@ pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
                     0 => nothing(&progress.catalog, room_at(&cluster, node)),
                     count => format!("has copies of {count} shards"),
                 };
-                output::show(&format!("{} {share}\n", options.node));
+                output::show(&format!("{} {share}\n", options.node))?;
                 return Ok(Verdict::Sound);
             }
         }

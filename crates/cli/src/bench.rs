@@ -1,6 +1,7 @@
 //! What all benchmarks of transactions have in common: their options, and one run of a workload. Each has a file of its
 //! own for its options and what it loads.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -39,15 +40,16 @@ pub(crate) struct RunArgs {
     #[serde(flatten)]
     pub(crate) rdma: RdmaArgs,
     /// Use running memory nodes: host:port of each, or shm: and the path of each. Who comes first loads the tables.
-    #[arg(long, value_name = "ADDR,...")]
+    #[arg(long, value_name = "ADDR,...", value_parser = value::nodes())]
     #[serde(serialize_with = "value::serialize_nodes")]
     pub(crate) connect: Option<Nodes>,
     /// The key that these memory nodes ask for.
     #[arg(long, value_name = "FILE", requires = "connect")]
+    #[serde(serialize_with = "value::serialize_path")]
     pub(crate) key_file: Option<PathBuf>,
     /// What says which clients are alive, the same for all client processes of a cluster: a file, if they are on one host, or
     /// etcd://host:port,host:port,.../PATH. Beside the first file of memory nodes if they are files
-    #[arg(long, value_name = "FILE|etcd://...", requires = "connect")]
+    #[arg(long, value_name = "FILE|etcd://...", requires = "connect", value_parser = value::place())]
     #[serde(serialize_with = "value::serialize_place")]
     pub(crate) configuration: Option<Place>,
     #[command(flatten)]
@@ -55,6 +57,7 @@ pub(crate) struct RunArgs {
     pub(crate) etcd: EtcdArgs,
     /// Talk TLS to them, and trust these certificates: PEM, of an authority or their own.
     #[arg(long, value_name = "FILE", requires = "connect")]
+    #[serde(serialize_with = "value::serialize_path")]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
@@ -107,9 +110,11 @@ pub(crate) struct RunArgs {
     pub(crate) seed: u64,
     /// Write the report as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
+    #[serde(serialize_with = "value::serialize_path")]
     report: Option<PathBuf>,
     /// Record every attempt, as JSON lines for `remora check`.
     #[arg(long, value_name = "FILE")]
+    #[serde(serialize_with = "value::serialize_path")]
     history: Option<PathBuf>,
     /// Record also what is about to commit, before it does: for clients that may be killed, and `remora check --crashed`.
     #[arg(long, requires = "history")]
@@ -259,9 +264,11 @@ pub(crate) struct Bench {
     /// Where the memory nodes are, in the order of their numbers, once they have been connected to.
     pub(crate) nodes: Option<Nodes>,
     pub(crate) history: Option<Arc<HistoryTo>>,
+    report_to: ReportTo,
 }
 
-/// The history of a run: a file that is emptied when every worker is ready, or when there is something to tell before.
+/// The history of a run: a file that is left as it is until every worker is ready, or until there is something to tell
+/// before.
 #[derive(Debug)]
 pub(crate) struct HistoryTo {
     output: OutputFile,
@@ -286,16 +293,26 @@ impl HistoryTo {
         }))
     }
 
-    pub(crate) fn file(&self) -> Option<&Arc<HistoryFile>> {
-        let begin = |file| if self.durable { HistoryFile::durable(file) } else { HistoryFile::new(file) };
-        self.begun.get_or_init(|| self.output.begin().map(begin)).as_ref().ok()
+    /// Empties the file, and begins the history.
+    pub(crate) fn begin(&self) -> Result<&Arc<HistoryFile>, Failure> {
+        let begin = |file| HistoryFile::in_file(file, self.durable).map_err(|error| self.output.failure(error));
+        let begun = self.begun.get_or_init(|| self.output.begin().and_then(begin));
+        begun.as_ref().map_err(|Failure(why)| Failure(why.clone()))
     }
 
-    /// What went wrong, if anything has.
+    pub(crate) fn file(&self) -> Option<&Arc<HistoryFile>> {
+        self.begin().ok()
+    }
+
+    /// Whether it could not be begun, or not be written on.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.begun.get().is_some_and(|begun| begun.as_ref().map_or(true, |file| file.has_failed()))
+    }
+
+    /// Ends it, if it was begun, when all is recorded. What went wrong, if anything has.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         match self.begun.get() {
-            Some(Ok(file)) => file.finish().map_err(|error| self.output.failure(&error)),
-            Some(Err(Failure(why))) => Err(Failure(why.clone())),
+            Some(_) => self.begin()?.finish().map_err(|error| self.output.failure(error)),
             None => Ok(()),
         }
     }
@@ -307,7 +324,8 @@ impl Bench {
         let sized_by = run.node_size.map_or(because_of, |bytes| format!("--node-size {bytes}"));
         let node_bytes = run.node_size.unwrap_or(needed);
         let node_size = if run.connect.is_some() { None } else { Some(node_bytes) };
-        Bench { run: RunArgs { node_size, ..run }, node_bytes, sized_by, nodes: None, history: None }
+        let run = RunArgs { node_size, ..run };
+        Bench { run, node_bytes, sized_by, nodes: None, history: None, report_to: ReportTo::People }
     }
 
     /// Bytes of a memory node of this process, if there is memory for all of them.
@@ -340,9 +358,10 @@ impl Bench {
         run.leased(cluster.map_err(|error| self.blame(&error))?)
     }
 
-    /// The file of the history, if one is wanted; as it was until then.
-    pub(crate) fn open_history(&mut self) -> Result<(), Failure> {
+    /// Opens all files that the run will write, before anything takes time.
+    pub(crate) fn open_files(&mut self) -> Result<(), Failure> {
         let run = &self.run;
+        self.report_to = ReportTo::open(run.report.as_deref())?;
         self.history = run.history.as_deref().map(|path| HistoryTo::open(path, run.history_durable)).transpose()?;
         Ok(())
     }
@@ -364,7 +383,7 @@ impl Bench {
     /// Runs a workload, and reports.
     pub(crate) fn run<W: Workload>(&self, opened: &Opened<W>, config: &impl Serialize) -> Result<Verdict, Failure> {
         let (run, cluster) = (&self.run, &opened.cluster);
-        let report_to = ReportTo::open(run.report.as_deref())?;
+        let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
         let observer = || Some(Box::new(self.history.as_ref()?.file()?.recorder()) as Box<dyn Observer>);
         let options = RunOptions {
             threads: run.threads() as usize,
@@ -374,29 +393,33 @@ impl Bench {
             yield_after_rounds: run.yield_after_rounds,
             rate: run.rate.map(|rate| rate as f64),
         };
-        let (measured, simulated) = match &opened.sim {
+        let ran = match &opened.sim {
             Some(sim) => {
                 let bar = ProgressBar::new_spinner().with_message("simulating");
                 bar.enable_steady_tick(Duration::from_millis(100));
                 let done = self.simulate(opened, sim, &observer);
                 bar.finish_and_clear();
-                let (measured, simulated) = done?;
-                (measured, Some(simulated))
+                done.map(|(measured, simulated)| (measured, Some(simulated)))
             }
             None => {
                 let bar = progress_bar(options.length);
-                let measured = self.measure(opened, &options, &observer, |progress| advance(&bar, &options, progress));
+                let measured = self.measure(opened, &options, &observer, |progress| {
+                    advance(&bar, &options, progress);
+                    self.goes_on()
+                });
                 bar.finish_and_clear();
-                (measured?, None)
+                measured.map(|measured| (measured, None))
             }
         };
-        if let Some(history) = &self.history {
-            history.finish()?;
-        }
-        let config = serde_json::to_value(config).map_err(|error| Failure::new("the report", error))?;
-        let report = Report { simulated, ..measured.report::<W>(cluster, self.fabric(), config) };
+        let recorded = self.history.as_ref().map_or(Ok(()), |history| history.finish());
+        let (measured, simulated) = match ran {
+            Ok(ran) => ran,
+            Err(failure) => return output::all([Err(failure), recorded]).map(|()| Verdict::Unsound),
+        };
+        let history_failure = recorded.as_ref().err().map(|Failure(why)| why.clone());
+        let report = Report { simulated, history_failure, ..measured.report::<W>(cluster, self.fabric(), config) };
         let hardware = match &run.sim.profile {
-            Some(profile) => format!("{profile}, {} client machines, ", run.sim.machines()),
+            Some(profile) => format!("{}, {} client machines, ", profile.display(), run.sim.machines()),
             None => String::new(),
         };
         let setting = format!(
@@ -408,7 +431,8 @@ impl Bench {
             run.coroutines,
             run.seed
         );
-        report_to.write(&report, || output::table(&report, &setting))?;
+        let written = self.report_to.write(&report, || output::table(&report, &setting));
+        let told = output::all([written, recorded]);
         let broken: Vec<&str> = report
             .invariants
             .iter()
@@ -416,10 +440,19 @@ impl Bench {
             .map(|invariant| invariant.name)
             .collect();
         if broken.is_empty() {
-            return Ok(Verdict::Sound);
+            return Verdict::Sound.told(told);
         }
         output::complain(&format!("an invariant does not hold: {}", broken.join(", ")));
-        Ok(Verdict::Unsound)
+        Verdict::Unsound.told(told)
+    }
+
+    /// Whether the run goes on: not without the history that it was to record.
+    fn goes_on(&self) -> ControlFlow<()> {
+        if !self.history.as_ref().is_some_and(|history| history.is_cut()) {
+            return ControlFlow::Continue(());
+        }
+        output::note("the history cannot be written, so the run ends now");
+        ControlFlow::Break(())
     }
 }
 

@@ -10,7 +10,7 @@ use remora::floors::txn::mutant::Mutant;
 use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
 use serde_json::json;
 
-use crate::output::{self, ReportTo};
+use crate::output::{self, OutputFile, ReportTo};
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args)]
@@ -165,8 +165,8 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
         })).collect::<Vec<_>>(),
         "untested": summary.untested,
     });
-    report_to.write(&json, || people(&case, &summary, began.elapsed().as_secs_f64()))?;
-    Ok(if summary.is_clean() { Verdict::Sound } else { Verdict::Unsound })
+    let written = report_to.write(&json, || people(&case, &summary, began.elapsed().as_secs_f64()));
+    if summary.is_clean() { Verdict::Sound } else { Verdict::Unsound }.told(written)
 }
 
 fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
@@ -237,7 +237,7 @@ fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: 
             "what": one.what,
         })).collect::<Vec<_>>(),
     });
-    report_to.write(&json, || {
+    let written = report_to.write(&json, || {
         let mut text = String::new();
         for one in &caught {
             let what = one.what.lines().next().unwrap_or_default();
@@ -254,31 +254,28 @@ fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: 
             };
         }
         text + &format!("\nmutation score {found} of {}\n", caught.len())
-    })?;
-    Ok(if found * 10 >= caught.len() * 9 { Verdict::Sound } else { Verdict::Unsound })
+    });
+    if found * 10 >= caught.len() * 9 { Verdict::Sound } else { Verdict::Unsound }.told(written)
 }
 
 pub(crate) fn replay(options: &ReplayOptions) -> Result<Verdict, Failure> {
     let case = options.case.case(options.seed)?;
+    let history_to = options.history.as_deref().map(|path| OutputFile::open("--history", path)).transpose()?;
     let (ran, history) = campaign::run_recorded(&case);
-    if let Some(path) = &options.history {
-        std::fs::write(path, history).map_err(|error| Failure::new(format!("--history {}", path.display()), error))?;
-    }
-    match ran {
+    let recorded = history_to.map_or(Ok(()), |output| output.fill(&history));
+    let (verdict, said) = match ran {
         Ok(ran) => {
             let faults: Vec<String> = ran.faults.iter().map(|(kind, (all, _))| format!("{kind} {all}")).collect();
-            output::show(&format!(
+            let said = format!(
                 "nothing is wrong: {} committed in {:.1} ms of virtual time, faults: {}, history {:016x}\n",
                 ran.committed,
                 ran.virtual_ns as f64 / 1e6,
                 faults.join(", "),
                 ran.digest
-            ));
-            Ok(Verdict::Sound)
+            );
+            (Verdict::Sound, said)
         }
-        Err(what) => {
-            output::show(&format!("{what}\n"));
-            Ok(Verdict::Unsound)
-        }
-    }
+        Err(what) => (Verdict::Unsound, format!("{what}\n")),
+    };
+    verdict.told(output::all([output::show(&said), recorded]))
 }

@@ -14,12 +14,12 @@ use crate::{Failure, Verdict, output};
 
 The history of a client that was killed can be checked if it was recorded with --history-durable.
 
-Exit status: 0 strictly serializable, 1 an anomaly was found, 2 a history cannot be read.")]
+Exit status: 0 strictly serializable, 1 an anomaly was found, 2 a history cannot be read, or is not whole.")]
 pub(crate) struct CheckOptions {
     /// Histories of one run, as `remora bench --history` writes them.
     #[arg(required = true, value_name = "HISTORY")]
     histories: Vec<PathBuf>,
-    /// Accept that a client was killed while it wrote the last line of its file.
+    /// Accept that clients were killed: that their histories have no end, or a truncated last line, or are empty.
     #[arg(long)]
     crashed: bool,
 }
@@ -35,7 +35,13 @@ pub(crate) fn check(options: &CheckOptions) -> Result<Verdict, Failure> {
     for file in &loaded.truncated_files {
         output::complain(&format!("{file}: the last line is truncated, and was left out"));
     }
+    for file in &loaded.empty_files {
+        output::complain(&format!("{file}: is empty, and says nothing"));
+    }
+    if loaded.empty_files.len() == options.histories.len() {
+        return Err(Failure("there is nothing to check: all histories are empty".to_owned()));
+    }
     let report = remora_check::check(&loaded.history);
-    output::show(&format!("{report}\n"));
-    Ok(if report.is_clean() { Verdict::Sound } else { Verdict::Unsound })
+    let verdict = if report.is_clean() { Verdict::Sound } else { Verdict::Unsound };
+    verdict.told(output::show(&format!("{report}\n")))
 }

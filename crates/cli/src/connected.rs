@@ -63,7 +63,7 @@ impl Bench {
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
-        self.open_history()?;
+        self.open_files()?;
         let Some(nodes) = self.run.connect.clone() else {
             let began = Instant::now();
             let (cluster, sim) = if self.run.is_simulated() {
@@ -162,11 +162,14 @@ impl Bench {
         opened: &Opened<W>,
         options: &RunOptions,
         observers: Observers<'_>,
-        mut look: impl FnMut(Progress),
+        mut look: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Measured, Failure> {
         let Opened { cluster, workload, guests, .. } = opened;
         let Some(guests) = guests else {
-            return driver::run(cluster, workload, options, observers, look).map_err(|error| self.failure(error));
+            let measured = driver::run_then(cluster, workload, options, observers, look, |after| {
+                Ok(workload.invariants(cluster, after)?)
+            });
+            return measured.map_err(|error| self.failure(error));
         };
         if self.run.check {
             let invariants = guests.check(cluster, workload).map_err(|error| self.guest(error))?;
@@ -175,8 +178,8 @@ impl Bench {
         let stop = stop_on_signals()?;
         guests.arrive(cluster).map_err(|error| self.guest(error))?;
         let look = |progress| {
-            look(progress);
-            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let looked = look(progress);
+            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { looked }
         };
         let measured = driver::run_then(cluster, workload, options, observers, look, |after| {
             guests.leave(&Farewell::of(&after))?;

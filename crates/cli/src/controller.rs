@@ -1,5 +1,6 @@
 //! `remora controller`: looks after memory nodes until it is told to stop.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -41,15 +42,25 @@ pub(crate) struct ControllerOptions {
 
 pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    let cluster = options.meet.control(Duration::from_millis(options.patience_ms))?;
     let history = options.history.as_deref().map(|path| HistoryTo::open(path, true)).transpose()?;
+    let cluster = options.meet.control(Duration::from_millis(options.patience_ms))?;
+    if let Some(history) = &history {
+        history.begin()?;
+    }
     let cluster = HistoryTo::told_of_rollbacks(history.as_ref(), cluster);
     let cluster = cluster.with_lease(Some(Duration::from_millis(options.lease_ms)));
     let rate = options.copy_mb.map(|megabytes| megabytes * 1_000_000);
     let begin = || cluster.controller().map(|controller| controller.with_copy_rate(rate));
     let mut controller = begin().map_err(|error| Failure::new("--connect", error))?;
-    output::show(&format!("remora controller ready: client {}\n", controller.incarnation()));
-    let over = || stop.load(Ordering::Relaxed);
+    output::show(&format!("remora controller ready: client {}\n", controller.incarnation()))?;
+    let has_said = Cell::new(false);
+    let over = || {
+        if !has_said.get() && history.as_ref().is_some_and(|history| history.is_cut()) {
+            output::complain("the history cannot be written any more; the memory nodes are looked after all the same");
+            has_said.set(true);
+        }
+        stop.load(Ordering::Relaxed)
+    };
     controller.run(over);
     // One that was taken for dead, because it was kept from running, takes its place again.
     while controller.is_fenced() && !over() {

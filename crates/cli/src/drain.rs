@@ -1,6 +1,7 @@
 //! `remora drain`: has what a memory node holds go elsewhere, so that it can be stopped.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -38,7 +39,7 @@ pub(crate) struct DrainOptions {
     cancel: bool,
     /// The memory node, as it is named by --connect.
     #[arg(value_name = "ADDR")]
-    node: String,
+    node: OsString,
 }
 
 /// Between two looks.
@@ -50,48 +51,48 @@ pub(crate) const LOOKED_AFTER: &str = "nobody looks after the memory nodes: star
 pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
     let cluster = options.meet.connect()?;
-    let named = |node: &NodeId| cluster.nodes().and_then(|nodes| nodes.name(*node)).as_ref() == Some(&options.node);
+    let name = options.node.display();
+    let named = |node: &NodeId| cluster.nodes().is_some_and(|nodes| nodes.is_named(*node, &options.node));
     let node = (0..cluster.memory_nodes()).map(NodeId).find(named);
-    let node = node.ok_or_else(|| {
-        Failure::new(&options.node, "is none of the memory nodes that --connect names, or that were added")
-    })?;
+    let node = node
+        .ok_or_else(|| Failure::new(&name, "is none of the memory nodes that --connect names, or that were added"))?;
     let configuration = cluster.configuration().ok_or_else(|| Failure::new("--configuration", "is needed"))?;
     if options.cancel {
         let stays = configuration.change(|membership| cancel(membership, node)).map_err(failure)?;
-        stays.map_err(|why| Failure::new(&options.node, why))?;
-        output::show(&format!("{} stays, with what it has still\n", options.node));
+        stays.map_err(|why| Failure::new(&name, why))?;
+        output::show(&format!("{name} stays, with what it has still\n"))?;
         return Ok(Verdict::Sound);
     }
     if !configuration.look(Membership::has_controller).map_err(failure)? {
-        return Err(Failure::new(&options.node, LOOKED_AFTER));
+        return Err(Failure::new(&name, LOOKED_AFTER));
     }
     cluster.in_one_epoch(|| cluster.refresh()).map_err(|error| Failure::new("--connect", error))?;
     let (all, catalog) = (NodeSet::first(cluster.memory_nodes()), cluster.catalog());
     let begins = |membership: &mut Membership| begin(membership, node, all, &catalog, options.fewer_copies);
     let begun = configuration.change(begins).map_err(failure)?;
-    begun.map_err(|why| Failure::new(&options.node, why))?;
+    begun.map_err(|why| Failure::new(&name, why))?;
     let mut stall = Stall::new();
     let mut said = 0;
     loop {
         let now = |membership: &Membership| (membership.lost().has(node), membership.leaving().has(node));
         match configuration.look(now).map_err(failure)? {
             (true, _) => break,
-            (_, false) => return Err(Failure::new(&options.node, "stays: somebody has cancelled that it leaves")),
+            (_, false) => return Err(Failure::new(&name, "stays: somebody has cancelled that it leaves")),
             (_, true) if stop.load(Ordering::Relaxed) => {
-                return Err(Failure::new(&options.node, "its shards go elsewhere still: the cluster sees to it"));
+                return Err(Failure::new(&name, "its shards go elsewhere still: the cluster sees to it"));
             }
             (_, true) => {}
         }
         let progress = Progress::of(&cluster, configuration);
         let left = progress.as_ref().map_or(said, |progress| progress.left_at(node));
         if left != said && left > 0 {
-            output::show(&format!("{left} shards are left at {}\n", options.node));
+            output::show(&format!("{left} shards are left at {name}\n"))?;
         }
         said = left;
         stall.look(left, || why_nothing_moves(&cluster, configuration, progress.as_ref(), node));
         thread::sleep(PAUSE);
     }
-    output::show(&format!("nothing is left at {}: it may be stopped\n", options.node));
+    output::show(&format!("nothing is left at {name}: it may be stopped\n"))?;
     Ok(Verdict::Sound)
 }
 

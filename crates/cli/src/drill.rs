@@ -4,9 +4,10 @@
 mod processes;
 mod timeline;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -66,7 +67,7 @@ pub(crate) struct DrillOptions {
     /// Where clients and controllers meet: a file of the drill's own, if not said.
     #[arg(long, value_name = "FILE|etcd://...")]
     #[serde(skip)]
-    configuration: Option<String>,
+    configuration: Option<OsString>,
     /// Client processes at a time, each with one thread. A drill of one has nobody who could recover it.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     clients: u16,
@@ -208,16 +209,13 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
     let (ran, (invariants, histories, timeline)) = ran.map_err(|Failure(why)| {
         Failure(format!("{why}; the files of the run are in {}", processes.keep().display()))
     })?;
-    let write = |output: &Option<OutputFile>, text: &dyn Fn() -> Result<String, Failure>| match output {
-        Some(output) => output.begin()?.write_all(text()?.as_bytes()).map_err(|error| output.failure(&error)),
-        None => Ok(()),
-    };
-    write(&csv_to, &|| Ok(timeline.csv()))?;
+    let csv = csv_to.map_or(Ok(()), |output| output.fill(timeline.csv()));
     let victim = if options.kill == Victims::Nodes { "a memory node" } else { "a client" };
     let title = format!("{} over {}: {victim} is killed every {} s", options.protocol, options.fabric, options.every);
-    write(&svg_to, &|| {
-        timeline.svg(&title, &format!("{victim} is killed")).map_err(|error| Failure::new("--svg", error))
-    })?;
+    let svg = svg_to.map_or(Ok(()), |output| {
+        let drawn = timeline.svg(&title, &format!("{victim} is killed"));
+        output.fill(drawn.map_err(|error| output.failure(error))?)
+    });
     let (committed, seconds) = (timeline.committed(), timeline.seconds());
     let report = Report {
         workload: "smallbank",
@@ -237,15 +235,15 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         histories,
         invariants,
     };
-    report_to.write(&report, || table(&report))?;
+    let written = output::all([report_to.write(&report, || table(&report)), csv, svg]);
     let broken: Vec<&str> =
         report.invariants.iter().filter(|one| one.holds != Some(true)).map(|one| one.name.as_str()).collect();
     if broken.is_empty() {
-        return Ok(Verdict::Sound);
+        return Verdict::Sound.told(written);
     }
     let kept = processes.keep();
     output::complain(&format!("does not hold: {}; the files of the run are in {}", broken.join(", "), kept.display()));
-    Ok(Verdict::Unsound)
+    Verdict::Unsound.told(written)
 }
 
 /// Bytes of a memory node: beside the tables, rings for the living, for the dead that are not recovered yet, and for those
@@ -444,10 +442,17 @@ fn conclude(
     processes.stop_nodes()?;
     let mut reader = HistoryReader::new(ReadOptions { crashed: true });
     let of_clients = ran.clients.iter().map(|client| client.history.as_path());
+    let mut unreadable = None;
     for path in std::iter::once(processes.loaded()).chain(processes.put_back()).chain(of_clients) {
-        if let Some(file) = existing(path)? {
-            let name = path.display().to_string();
-            reader.read(&name, BufReader::with_capacity(1 << 20, file)).map_err(|error| Failure(error.to_string()))?;
+        let name = path.display().to_string();
+        let read = existing(path).and_then(|file| match file {
+            Some(file) => {
+                reader.read(&name, BufReader::with_capacity(1 << 20, file)).map_err(|e| Failure(e.to_string()))
+            }
+            None => Ok(()),
+        });
+        if let Err(Failure(why)) = read {
+            unreadable.get_or_insert(why);
         }
     }
     let history = reader.finish().history;
@@ -462,12 +467,18 @@ fn conclude(
         rollbacks: counts.rollbacks,
         anomalies: report.anomalies.len() as u64 + report.anomalies_omitted,
     };
-    if !report.is_clean() {
-        output::complain(&report.to_string());
-    }
-    let detail = format!("{counts}; {} anomalies", histories.anomalies);
     let name = "histories are strictly serializable".to_owned();
-    invariants.push(Invariant { name, holds: Some(report.is_clean()), detail });
+    invariants.push(match unreadable {
+        // What it lacks would be missed elsewhere.
+        Some(why) => Invariant { name, holds: None, detail: why },
+        None => {
+            if !report.is_clean() {
+                output::complain(&report.to_string());
+            }
+            let detail = format!("{counts}; {} anomalies", histories.anomalies);
+            Invariant { name, holds: Some(report.is_clean()), detail }
+        }
+    });
     let timeline = Timeline::new(&history, ran, Duration::from_secs_f64(options.every));
     Ok((invariants, histories, timeline))
 }

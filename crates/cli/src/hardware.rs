@@ -1,5 +1,6 @@
 //! `remora sim hardware`: how far the simulator is from the hardware it stands for.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use clap::Args;
 use remora_fabric::sim::Profile;
 use remora_lab::hardware::{Row, calibrate};
 
-use crate::output::ReportTo;
+use crate::output::{self, ReportTo};
 use crate::{Failure, Verdict, simulated};
 
 #[derive(Debug, Args)]
@@ -20,7 +21,7 @@ Exit status: 0 done, 1 a row that must be within 10 % is not, 2 there is no such
 pub(crate) struct HardwareOptions {
     /// The hardware: a profile that comes with remora, or a TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "connectx4")]
-    profile: String,
+    profile: OsString,
     /// All profiles that come with remora.
     #[arg(long, conflicts_with = "profile")]
     all: bool,
@@ -39,13 +40,16 @@ pub(crate) fn hardware(options: &HardwareOptions) -> Result<Verdict, Failure> {
         vec![simulated::profile(&options.profile)?]
     };
     let report = ReportTo::open(options.report.as_deref())?;
-    let mut rows = Vec::new();
+    let (mut rows, mut done) = (Vec::new(), Ok(()));
     for profile in &profiles {
-        let measured = calibrate(profile, options.seed);
-        rows.extend(measured.map_err(|error| Failure::new(format!("--profile {}", profile.name), error))?);
+        match calibrate(profile, options.seed) {
+            Ok(measured) => rows.extend(measured),
+            Err(error) => done = Err(Failure::new(format!("--profile {}", profile.name), error)),
+        }
     }
-    report.write(&rows, || table(&profiles, &rows))?;
-    Ok(if rows.iter().any(Row::is_off) { Verdict::Unsound } else { Verdict::Sound })
+    let written = report.write(&rows, || table(&profiles, &rows));
+    let verdict = if rows.iter().any(Row::is_off) { Verdict::Unsound } else { Verdict::Sound };
+    verdict.told(output::all([done, written]))
 }
 
 /// The rows for people, a table for each profile.

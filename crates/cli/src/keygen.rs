@@ -60,7 +60,7 @@ pub(crate) fn keygen(options: &KeygenOptions) -> Result<Verdict, Failure> {
         KeyStep::Swap => ("the second key is now the first", ", then go on with --drop"),
         KeyStep::Drop => ("only the first key is left", "; connections that are open stay open"),
     };
-    output::show(&format!("{name}: {now}; copy it to every machine{next}\n"));
+    output::show(&format!("{name}: {now}; copy it to every machine{next}\n"))?;
     Ok(Verdict::Sound)
 }
 
@@ -72,6 +72,6 @@ fn make(options: &KeygenOptions, name: &str) -> Result<Verdict, Failure> {
         }
         error => Failure::new(name, error),
     })?;
-    output::show(&format!("{name}: a new key, for --key-file of memory nodes and clients\n"));
+    output::show(&format!("{name}: a new key, for --key-file of memory nodes and clients\n"))?;
     Ok(Verdict::Sound)
 }

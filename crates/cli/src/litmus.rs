@@ -38,9 +38,9 @@ pub(crate) fn litmus(options: &LitmusOptions) -> Result<Verdict, Failure> {
     let chosen = ALL.iter().filter(|litmus| options.only.is_none_or(|only| only.name == litmus.name));
     let found: Vec<Found> = chosen.map(|litmus| run(litmus, bound)).collect();
     let entries: Vec<Entry> = found.iter().map(Found::entry).collect();
-    report_to.write(&entries, || table(&found))?;
+    let written = report_to.write(&entries, || table(&found));
     let sound = found.iter().all(Found::is_as_it_should_be);
-    Ok(if sound { Verdict::Sound } else { Verdict::Unsound })
+    if sound { Verdict::Sound } else { Verdict::Unsound }.told(written)
 }
 
 fn table(found: &[Found]) -> String {

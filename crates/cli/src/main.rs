@@ -1,7 +1,8 @@
 //! The `remora` command.
 //!
-//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2 bad input, or nothing
-//! to work with. Whatever is wrong is said in one line on standard error.
+//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2 bad input, nothing to
+//! work with, or a result that cannot be written; 141 standard output is a pipe that nobody reads. Whatever is wrong is said
+//! in one line on standard error.
 #![forbid(unsafe_code)]
 
 mod add;
@@ -31,6 +32,8 @@ mod value;
 mod ycsb;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
@@ -113,6 +116,28 @@ impl Failure {
     fn new(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Failure {
         Failure(format!("{what}: {why}"))
     }
+
+    /// The reader of standard output has gone, which is nothing to complain about.
+    fn unheard() -> Failure {
+        Failure(String::new())
+    }
+
+    fn is_unheard(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Says it.
+    fn complain(&self) {
+        if !self.is_unheard() {
+            output::complain(&one_line(&self.0));
+        }
+    }
+
+    /// Says it, as the last thing that the command says.
+    fn end(&self) -> ExitCode {
+        self.complain();
+        ExitCode::from(if self.is_unheard() { UNHEARD } else { BAD_INPUT })
+    }
 }
 
 /// What a command found.
@@ -124,20 +149,24 @@ enum Verdict {
 }
 
 const BAD_INPUT: u8 = 2;
+/// The reader of standard output has closed its pipe: the status of a program that SIGPIPE ends.
+const UNHEARD: u8 = 128 + 13;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         output::complain(&format!("this is a bug in remora: {}", one_line(&panic.to_string())));
     }));
     drill::end_with_the_parent();
+    if let Err(failure) = outlive_file_size_limits() {
+        return failure.end();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
     // What a failing benchmark has to say is its one line; a server has nobody else to tell.
     let serves = matches!(cli.command, Command::Memnode(_) | Command::Controller(_));
-    let wanted = std::env::var("REMORA_LOG").ok().and_then(|level| level.parse().ok());
-    output::log(wanted.unwrap_or(if serves { LevelFilter::WARN } else { LevelFilter::ERROR }));
+    output::log(wanted_log().unwrap_or(if serves { LevelFilter::WARN } else { LevelFilter::ERROR }));
     let result = match cli.command {
         Command::Bench { workload: Workload::Smallbank(options) } => smallbank::smallbank(&options),
         Command::Bench { workload: Workload::Tatp(options) } => tatp::tatp(&options),
@@ -164,19 +193,37 @@ fn main() -> ExitCode {
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,
         Ok(Verdict::Unsound) => ExitCode::FAILURE,
-        Err(Failure(why)) => {
-            output::complain(&one_line(&why));
-            ExitCode::from(BAD_INPUT)
-        }
+        Err(failure) => failure.end(),
     }
+}
+
+/// How much the library is to log, if `REMORA_LOG` says so.
+fn wanted_log() -> Option<LevelFilter> {
+    let given = std::env::var_os("REMORA_LOG")?;
+    let level = given.to_str().and_then(|level| level.parse().ok());
+    if level.is_none() && !given.is_empty() {
+        let given = given.to_string_lossy();
+        output::note(&format!(
+            "REMORA_LOG is {given:?}, and has no effect: there are off, error, warn, info, debug, trace"
+        ));
+    }
+    level
+}
+
+/// Has writes beyond the limit of a file's size fail, as on a full disk, instead of ending the process.
+fn outlive_file_size_limits() -> Result<(), Failure> {
+    let unused = Arc::new(AtomicBool::new(false));
+    let handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, unused);
+    handled.map(drop).map_err(|error| Failure::new("signals", error))
 }
 
 /// A command line that cannot be used, in one line; or help and version, which are asked for in the same way.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // A closed pipe is no error of ours.
-        let _ = error.print();
-        return ExitCode::from(error.exit_code() as u8);
+        let printed = error.print();
+        // Help for a command line that says too little goes to standard error.
+        let shown = if error.use_stderr() { Ok(()) } else { output::shown(printed) };
+        return shown.map_or_else(|failure| failure.end(), |()| ExitCode::from(error.exit_code() as u8));
     }
     let text = error.render().to_string();
     let lines = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

@@ -6,17 +6,17 @@ use std::time::Duration;
 use clap::Args;
 use remora::{Cluster, ConnectError, ConnectOptions, Nodes, Place};
 
-use crate::Failure;
 use crate::etcd::EtcdArgs;
 use crate::memnode::{read_client_tls, read_keys};
+use crate::{Failure, value};
 
 #[derive(Debug, Args)]
 pub(crate) struct MeetArgs {
     /// The memory nodes: host:port of each.
-    #[arg(long, value_name = "ADDR,...", required = true)]
+    #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
     connect: Nodes,
     /// What the clients name with the same option. Beside the first file of memory nodes if they are files.
-    #[arg(long, value_name = "FILE|etcd://...")]
+    #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
     configuration: Option<Place>,
     #[command(flatten)]
     etcd: EtcdArgs,

@@ -1,6 +1,7 @@
 //! `remora memnode`: serves memory until it is told to stop.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -73,7 +74,7 @@ pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
         Found::Killed => "reopened: the last server was killed",
     };
     let size = value::show_bytes(node.region().bytes());
-    output::show(&format!("remora memory node ready: {place}, {size}, {found}\n"));
+    output::show(&format!("remora memory node ready: {place}, {size}, {found}\n"))?;
     signals.forever().next();
     drop(node);
     Ok(Verdict::Sound)
@@ -105,6 +106,10 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
 }
 
 fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, Failure> {
+    if path.as_os_str().as_bytes().contains(&b',') {
+        let why = "clients name memory nodes in a list with commas: take a path without one";
+        return Err(Failure::new(format!("--shm {}", path.display()), why));
+    }
     let size = bytes.map_or_else(|| "--size".to_owned(), |bytes| format!("--size {bytes}"));
     let there = fs::metadata(path);
     let new = there.as_ref().map_or(true, |there| there.is_file() && there.len() == 0);

@@ -1,7 +1,7 @@
 //! `remora bench micro`.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use remora_workload::micro::verbs::LIST;
 use remora_workload::micro::{self, Backend, Kind, MicroError, MicroReport, Unfit, VerbsReport};
 use serde::Serialize;
 
-use crate::output::{OutputFile, ReportTo};
+use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
 use crate::{Failure, Verdict, simulated, value};
 
@@ -49,12 +49,12 @@ pub(crate) struct MicroOptions {
     rates: bool,
     /// Write a profile for the simulator that behaves as what was measured; implies --rates.
     #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     write_profile: Option<PathBuf>,
     /// Where that profile has from what was not measured [default: by the fabric, connectx5 for verbs].
     #[arg(long, value_name = "NAME|FILE", requires = "write_profile")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base_profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
+    base_profile: Option<OsString>,
     /// How long to measure; the rates take as long again.
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = value::seconds)]
     seconds: f64,
@@ -63,6 +63,7 @@ pub(crate) struct MicroOptions {
     seed: u64,
     /// Write the report as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
+    #[serde(serialize_with = "value::serialize_path")]
     report: Option<PathBuf>,
 }
 
@@ -104,13 +105,17 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     bar.finish_and_clear();
     let report = report.map_err(|error| refuse(&options, &error))?;
     let fitted = match (&to_fit, &report.verbs) {
-        (Some(to_fit), Some(verbs)) => Some(to_fit.fit(&report, verbs, inline_bytes, options.seed)?),
+        (Some(to_fit), Some(verbs)) => Some(to_fit.fit(&report, verbs, inline_bytes, options.seed)),
         _ => None,
     };
-    let profile = fitted.map(|fitted| ProfileReport { name: fitted.profile.name, checks: fitted.checks });
+    // What was measured is shown whatever becomes of the profile.
+    let (profile, fitted) = match fitted.transpose() {
+        Ok(fitted) => (fitted.map(|one| ProfileReport { name: one.profile.name, checks: one.checks }), Ok(())),
+        Err(failure) => (None, Err(failure)),
+    };
     let report = WithProfile { report, profile };
-    report_to.write(&report, || table(&report))?;
-    Ok(Verdict::Sound)
+    let written = report_to.write(&report, || table(&report));
+    output::all([written, fitted]).map(|()| Verdict::Sound)
 }
 
 /// A profile to be written.
@@ -132,7 +137,7 @@ impl ToFit {
             "verbs" => "connectx5",
             _ => "cxl",
         };
-        let base = options.base_profile.as_deref().unwrap_or(nearest);
+        let base = options.base_profile.as_deref().unwrap_or(OsStr::new(nearest));
         let base = simulated::profile_of("--base-profile", base)?;
         Ok(ToFit { file: OutputFile::open("--write-profile", path)?, name, base })
     }
@@ -156,7 +161,7 @@ impl ToFit {
             machine.cpu, machine.cores
         );
         let text = fitted.to_toml(&heading);
-        self.file.begin()?.write_all(text.as_bytes()).map_err(|error| self.file.failure(&error))?;
+        self.file.fill(&text)?;
         Ok(fitted)
     }
 }

@@ -1,29 +1,70 @@
-//! What the command says, and to whom: results to standard output, complaints to standard error.
+//! What the command says, and to whom: results to standard output and to files, complaints to standard error.
+//!
+//! Whatever cannot be written is an error: [`show`] and [`OutputFile`] say so, and no result is lost because one of several
+//! places cannot take it. Names that came from memory nodes or files may hold anything; they reach a terminal escaped.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use remora_workload::{LatencyUs, Report};
 use serde::Serialize;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::Failure;
+use crate::{Failure, Verdict};
 
-/// Writes to standard output. Whoever has closed it does not want to know more.
-pub(crate) fn show(text: &str) {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+/// Writes lines for people to standard output.
+pub(crate) fn show(text: &str) -> Result<(), Failure> {
+    put(&escaped(text, &['\n']))
 }
 
-/// One line on standard error.
+/// Writes to standard output.
+fn put(text: &str) -> Result<(), Failure> {
+    shown(io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// What became of something that was written to standard output. A reader that has closed its pipe ends the command quietly.
+pub(crate) fn shown(written: io::Result<()>) -> Result<(), Failure> {
+    written.and_then(|()| io::stdout().flush()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::unheard(),
+        _ => Failure::new("standard output", error),
+    })
+}
+
+/// A complaint on standard error, mostly a line.
 pub(crate) fn complain(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "error: {line}");
+    let _ = writeln!(io::stderr().lock(), "error: {}", escaped(line, &['\n'])); // there is no other place to say so
 }
 
-/// One line on standard error of who goes on.
+/// One line on standard error of a command that goes on.
 pub(crate) fn note(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "note: {line}");
+    let _ = writeln!(io::stderr().lock(), "note: {}", escaped(line, &['\n'])); // there is no other place to say so
+}
+
+/// A name in a line: what would break the line, or make a terminal do something, is escaped.
+pub(crate) fn printable(name: &str) -> Cow<'_, str> {
+    escaped(name, &[])
+}
+
+fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
+    // Controls of terminals, and characters that change the direction of others, or cannot be seen.
+    let acts = |one: char| {
+        let is_hidden =
+            matches!(one, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        (one.is_control() || is_hidden) && !kept.contains(&one)
+    };
+    if !text.contains(acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for one in text.chars() {
+        if acts(one) { shown.extend(one.escape_debug()) } else { shown.push(one) }
+    }
+    Cow::Owned(shown)
 }
 
 /// Lets what the library logs go to standard error, in plain lines.
@@ -31,7 +72,30 @@ pub(crate) fn log(least: LevelFilter) {
     tracing_subscriber::fmt().with_max_level(least).with_writer(io::stderr).with_ansi(false).with_target(false).init();
 }
 
-/// A file that an option names, opened before the long run that will fill it, and left as it is until then.
+/// The first failure of several places that a result was to go to; the others are said at once.
+pub(crate) fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(), Failure> {
+    let mut failures = written.into_iter().filter_map(Result::err);
+    let first = failures.next();
+    failures.for_each(|failure| failure.complain());
+    first.map_or(Ok(()), Err)
+}
+
+impl Verdict {
+    /// The verdict of a result that was to be written. That something does not hold matters more than that it could not be
+    /// written.
+    pub(crate) fn told(self, written: Result<(), Failure>) -> Result<Verdict, Failure> {
+        match (self, written) {
+            (Verdict::Unsound, Err(failure)) => {
+                failure.complain();
+                Ok(Verdict::Unsound)
+            }
+            (verdict, written) => written.map(|()| verdict),
+        }
+    }
+}
+
+/// A file that an option names, opened before the long run that will fill it, and left as it is until then. Nothing else
+/// that writes such files can open it meanwhile, under whatever name.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     option: &'static str,
@@ -44,16 +108,42 @@ impl OutputFile {
         let name = path.display().to_string();
         let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
         let file = opened.map_err(|error| Failure::new(format!("{option} {name}"), error))?;
-        Ok(OutputFile { option, name, file })
+        let output = OutputFile { option, name, file };
+        output.claim()?;
+        Ok(output)
+    }
+
+    /// Sees to it that only this option of this process writes the file. Devices and pipes are everybody's.
+    fn claim(&self) -> Result<(), Failure> {
+        let Some(file) = self.file.metadata().ok().filter(|file| file.is_file()) else { return Ok(()) };
+        let is_same = |other: rustix::fs::Stat| (other.st_dev, other.st_ino) == (file.dev(), file.ino());
+        let (output, errors) = (io::stdout(), io::stderr());
+        for (stream, what) in [(output.as_fd(), "standard output"), (errors.as_fd(), "standard error")] {
+            if rustix::fs::fstat(stream).is_ok_and(is_same) {
+                return Err(self.failure(format!("is where {what} goes: name another file")));
+            }
+        }
+        match self.file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                Err(self.failure("another option, or another process, writes the same file: name one for each"))
+            }
+            // Some file systems have no locks.
+            Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+        }
     }
 
     /// The file, empty now.
     pub(crate) fn begin(&self) -> Result<File, Failure> {
         let emptied = self.file.metadata().and_then(|what| if what.is_file() { self.file.set_len(0) } else { Ok(()) });
-        emptied.and_then(|()| self.file.try_clone()).map_err(|error| self.failure(&error))
+        emptied.and_then(|()| self.file.try_clone()).map_err(|error| self.failure(error))
     }
 
-    pub(crate) fn failure(&self, error: &io::Error) -> Failure {
+    /// Replaces what is in the file.
+    pub(crate) fn fill(&self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+        self.begin()?.write_all(text.as_ref()).map_err(|error| self.failure(error))
+    }
+
+    pub(crate) fn failure(&self, error: impl std::fmt::Display) -> Failure {
         Failure::new(format!("{} {}", self.option, self.name), error)
     }
 }
@@ -78,6 +168,7 @@ impl ReportTo {
         }
     }
 
+    /// Writes the report. The table is shown whatever becomes of a file.
     pub(crate) fn write(&self, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), Failure> {
         let json = || {
             let text = serde_json::to_string_pretty(report).map_err(|error| Failure::new("the report", error))?;
@@ -85,14 +176,9 @@ impl ReportTo {
         };
         match self {
             ReportTo::People => show(&table()),
-            ReportTo::Output => show(&json()?),
-            ReportTo::File(output) => {
-                let json = json()?;
-                output.begin()?.write_all(json.as_bytes()).map_err(|error| output.failure(&error))?;
-                show(&table());
-            }
+            ReportTo::Output => put(&json()?),
+            ReportTo::File(output) => all([show(&table()), json().and_then(|json| output.fill(&json))]),
         }
-        Ok(())
     }
 }
 
@@ -137,6 +223,9 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
     }
     if report.table_full {
         writeln!(text, "ended early    because a table had no room for another row")?;
+    }
+    if let Some(why) = &report.history_failure {
+        writeln!(text, "history        is cut, and good for nothing: {why}")?;
     }
     if report.fenced > 0 {
         writeln!(text, "reconnected    {} times, because others took a worker for dead", report.fenced)?;
@@ -223,7 +312,22 @@ fn write_latency(text: &mut String, latency: &LatencyUs) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use super::grouped;
+    use super::{escaped, grouped, printable};
+
+    #[test]
+    fn names_cannot_act_on_a_terminal() {
+        for (name, shown) in [
+            ("accounts", "accounts"),
+            ("Käufer's \"C:\\x\"", "Käufer's \"C:\\x\""),
+            ("two\nlines\t", "two\\nlines\\t"),
+            ("\u{1b}[31mred\u{9b}", "\\u{1b}[31mred\\u{9b}"),
+            ("a\u{308}u\u{308}", "a\u{308}u\u{308}"),
+            ("left\u{202e}right", "left\\u{202e}right"),
+        ] {
+            assert_eq!(printable(name), shown);
+        }
+        assert_eq!(escaped("✓ one\n\u{7}two\n", &['\n']), "✓ one\n\\u{7}two\n");
+    }
 
     #[test]
     fn thousands_are_apart() {

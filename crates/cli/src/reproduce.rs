@@ -1,14 +1,13 @@
 //! `remora sim reproduce`: experiments that a text has published, on simulated clusters, and its figures beside ours.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, latches, trees, xstore};
 
-use crate::output::{OutputFile, ReportTo, complain};
+use crate::output::{self, OutputFile, ReportTo, complain};
 use crate::{Failure, Verdict};
 
 #[derive(Debug, Args)]
@@ -76,14 +75,15 @@ pub(crate) fn reproduce(options: &ReproduceOptions) -> Result<Verdict, Failure> 
     });
     bar.finish_and_clear();
     let done = done?;
-    if let Some(plot) = plot {
-        let svg = done.plot().map_err(|error| Failure::new("the plot", error))?;
-        plot.begin()?.write_all(svg.as_bytes()).map_err(|error| plot.failure(&error))?;
-    }
     let rows: Vec<Row> = done.rows.iter().cloned().chain(done.run_rows()).collect();
-    report.write(&rows, || table(&done))?;
+    let written = report.write(&rows, || table(&done));
+    let plotted = plot.map_or(Ok(()), |plot| {
+        let svg = done.plot().map_err(|error| Failure::new("the plot", error))?;
+        plot.fill(&svg)
+    });
     done.violated.iter().for_each(|violated| complain(violated));
-    Ok(if done.violated.is_empty() { Verdict::Sound } else { Verdict::Unsound })
+    let verdict = if done.violated.is_empty() { Verdict::Sound } else { Verdict::Unsound };
+    verdict.told(output::all([written, plotted]))
 }
 
 fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, Failure> {

@@ -1,5 +1,6 @@
 //! Benchmarks on simulated clusters: `remora bench WORKLOAD --fabric sim`.
 
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::{Failure, value};
 pub(crate) struct SimArgs {
     /// The hardware: a profile that comes with remora, or a TOML file [default: connectx4].
     #[arg(long, value_name = "NAME|FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
+    pub(crate) profile: Option<OsString>,
     /// Client machines, each with --threads workers [default: 1; if symmetric, the memory nodes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,18 +58,20 @@ pub(crate) enum Deployment {
     Disaggregated,
 }
 
+/// The profile of a simulation that names none.
+const DEFAULT: &str = "connectx4";
 const WARMUP_MS: f64 = 1.0;
 const MEASURE_MS: f64 = 5.0;
 
 /// A profile by its name, or from a file.
-pub(crate) fn profile(name: &str) -> Result<Profile, Failure> {
+pub(crate) fn profile(name: &OsStr) -> Result<Profile, Failure> {
     profile_of("--profile", name)
 }
 
-/// The same, given with this option.
-pub(crate) fn profile_of(option: &str, name: &str) -> Result<Profile, Failure> {
-    let option = || format!("{option} {name}");
-    match Profile::named(name) {
+/// The profile that an option names.
+pub(crate) fn profile_of(option: &str, name: &OsStr) -> Result<Profile, Failure> {
+    let option = || format!("{option} {}", name.display());
+    match name.to_str().and_then(Profile::named) {
         Some(profile) => Ok(profile),
         None if Path::new(name).exists() => {
             Profile::read(Path::new(name)).map_err(|error| Failure::new(option(), error))
@@ -107,12 +110,12 @@ impl SimArgs {
             let why = format!("with --deployment symmetric the client machines are the {memory_nodes} memory nodes");
             return Err(Failure::new(format!("--compute-nodes {compute_nodes}"), why));
         }
-        let name = self.profile.clone().unwrap_or_else(|| "connectx4".to_owned());
+        let name = self.profile.clone().unwrap_or_else(|| DEFAULT.into());
         let memory = self.memory.clone().unwrap_or_else(|| "dram".to_owned());
         let profile = profile(&name)?;
         if !profile.media.contains_key(&memory) {
             let known: Vec<&str> = profile.media.keys().map(String::as_str).collect();
-            let why = format!("the profile {name} has {}", known.join(", "));
+            let why = format!("the profile {} has {}", name.display(), known.join(", "));
             return Err(Failure::new(format!("--memory {memory}"), why));
         }
         Ok(SimArgs {
@@ -127,7 +130,7 @@ impl SimArgs {
     }
 
     fn hardware(&self) -> Result<Profile, Failure> {
-        profile(self.profile.as_deref().unwrap_or("connectx4"))
+        profile(self.profile.as_deref().unwrap_or(OsStr::new(DEFAULT)))
     }
 
     /// Worker threads of a client machine, as the profile has them.

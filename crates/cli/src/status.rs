@@ -29,10 +29,10 @@ use crate::{Failure, Verdict, value};
 Exit status: 0 all nodes answer, 1 one does not, 2 bad input.")]
 pub(crate) struct StatusOptions {
     /// The memory nodes: host:port of each, or shm: and the path of each.
-    #[arg(long, value_name = "ADDR,...", required = true)]
+    #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
     connect: Nodes,
     /// Say also what clients and controllers know that name the same: which nodes are lost, leave or are filled.
-    #[arg(long, value_name = "FILE|etcd://...")]
+    #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
     configuration: Option<Place>,
     #[command(flatten)]
     etcd: EtcdArgs,
@@ -53,6 +53,9 @@ struct Status {
     tables: Vec<Table>,
     #[serde(skip_serializing_if = "Option::is_none")]
     configuration: Option<Known>,
+    /// Why nothing is known of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    configuration_error: Option<String>,
 }
 
 /// What the configuration says.
@@ -170,18 +173,20 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     });
     let tables = tables.collect();
     let configuration = match place.zip(cluster) {
-        Some((place, cluster)) => Some(known(&place, cluster, &nodes, &catalog)?),
-        None => None,
+        Some((place, cluster)) => known(&place, cluster, &nodes, &catalog).map(Some),
+        None => Ok(None),
     };
-    let status = Status { nodes, tables, configuration };
-    report_to.write(&status, || table(&status))?;
+    // Nodes are shown whatever is wrong with the configuration.
+    let (configuration, unknown) = configuration.map_or_else(|why| (None, Err(why)), |known| (known, Ok(())));
+    let configuration_error = unknown.as_ref().err().map(|Failure(why)| why.clone());
+    let status = Status { nodes, tables, configuration, configuration_error };
+    let written = output::all([unknown, report_to.write(&status, || table(&status))]);
     let down: Vec<&str> =
         status.nodes.iter().filter(|node| node.error.is_some()).map(|node| node.address.as_str()).collect();
-    if down.is_empty() {
-        return Ok(Verdict::Sound);
+    if !down.is_empty() {
+        output::complain(&format!("cannot be had: {}", down.join(", ")));
     }
-    output::complain(&format!("cannot be had: {}", down.join(", ")));
-    Ok(Verdict::Unsound)
+    written.map(|()| if down.is_empty() { Verdict::Sound } else { Verdict::Unsound })
 }
 
 /// What a configuration says, of nodes that have been asked.
@@ -293,12 +298,14 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     if status.tables.is_empty() {
         return writeln!(text, "\nno tables");
     }
-    let width = status.tables.iter().map(|table| table.name.len()).max().unwrap_or(0).max(16) + 2;
+    // Another program may have made a table of any name.
+    let names: Vec<_> = status.tables.iter().map(|table| output::printable(&table.name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(16) + 2;
     write!(text, "\n{:<width$}{:>14}{:>8}{:>10}{:>12}  ", "table", "rows that fit", "shards", "replicas", "bytes")?;
     writeln!(text, "discipline")?;
-    for table in &status.tables {
+    for (table, name) in status.tables.iter().zip(&names) {
         let (rows, bytes) = (output::grouped(table.rows), value::show_bytes(table.bytes));
-        let Table { name, shards, replicas, copies, joining, discipline, .. } = table;
+        let Table { shards, replicas, copies, joining, discipline, .. } = table;
         let copies =
             if copies == &usize::from(*replicas) { copies.to_string() } else { format!("{copies} of {replicas}") };
         write!(text, "{name:<width$}{rows:>14}{shards:>8}{copies:>10}{bytes:>12}  {discipline}")?;
@@ -318,7 +325,8 @@ fn write_known(text: &mut String, known: &Known) -> std::fmt::Result {
     writeln!(text, "\nepoch {epoch}{next}; {looks}")?;
     for (what, nodes) in [("lost", &known.lost), ("leaving", &known.leaving), ("filling", &known.filling)] {
         if !nodes.is_empty() {
-            writeln!(text, "{what}: {}", nodes.join(", "))?;
+            let names: Vec<_> = nodes.iter().map(|name| output::printable(name)).collect();
+            writeln!(text, "{what}: {}", names.join(", "))?;
         }
     }
     if *joining > 0 {
@@ -336,6 +344,25 @@ fn show_time(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_tables_break_no_line() {
+        let table_named = |name: &str| Table {
+            name: name.to_owned(),
+            rows: 1,
+            shards: 1,
+            replicas: 1,
+            copies: 1,
+            joining: 0,
+            discipline: "locks".to_owned(),
+            bytes: 64,
+        };
+        let tables = vec![table_named("good"), table_named("bad\n\u{1b}[2Jname")];
+        let status = Status { nodes: Vec::new(), tables, configuration: None, configuration_error: None };
+        let shown = table(&status);
+        assert!(shown.lines().any(|line| line.starts_with("bad\\n\\u{1b}[2Jname  ")), "{shown}");
+        assert!(!shown.contains('\u{1b}'));
+    }
 
     #[test]
     fn times_are_shown_in_hours() {

@@ -1,7 +1,9 @@
 //! Values of options: what they may be, and in which words they are refused.
 
+use std::path::Path;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use remora::{Ford, Nodes, Place, Protocol};
 use serde::{Serialize, Serializer};
 
@@ -88,6 +90,24 @@ pub(crate) fn fabric(text: &str) -> Result<String, String> {
             .to_owned()),
         _ => Err("no such fabric; there are shm, verbs and sim".to_owned()),
     }
+}
+
+/// Memory nodes: a list of addresses, or of paths, which need not be text.
+pub(crate) fn nodes() -> impl TypedValueParser<Value = Nodes> {
+    OsStringValueParser::new().try_map(|text| Nodes::try_from(text.as_os_str()))
+}
+
+/// A place of the configuration: a path, which need not be text, or where etcd is.
+pub(crate) fn place() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(|text| Place::try_from(text.as_os_str()))
+}
+
+/// A path in a report, where everything is text.
+pub(crate) fn serialize_path<S: Serializer, P: AsRef<Path>>(
+    path: &Option<P>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.as_ref().to_string_lossy()).serialize(serializer)
 }
 
 /// A place of the configuration, as it is written on the command line.

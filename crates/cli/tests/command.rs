@@ -271,7 +271,11 @@ fn a_recorded_run_is_found_serializable() {
     let committed = lines.lines().filter(|line| line.contains("\"committed\"")).count() as u64;
     assert_eq!(report["committed"], committed);
     let aborted: u64 = report["aborted"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
-    assert_eq!(lines.lines().count() as u64, committed + aborted, "every attempt is a line");
+    assert_eq!(
+        lines.lines().count() as u64,
+        2 + committed + aborted,
+        "every attempt is a line, and two say that it is whole"
+    );
     assert!(lines.lines().filter(|line| line.contains("\"aborted\"")).all(|line| line.contains("\"writes\":[]")));
 
     let output = remora(&["check", history]);

@@ -55,8 +55,17 @@ pub enum ConfigurationError {
     #[error("the configuration is closed")]
     Closed,
     /// It is another cluster's.
-    #[error("{0} is the configuration of another cluster: name one place for each cluster")]
+    #[error(
+        "{0} is the configuration of another cluster: name one place for each cluster, and remove what a cluster that is gone \
+         has left"
+    )]
     OtherCluster(String),
+    /// It is another cluster's, and no process has it open: perhaps of a cluster that is gone.
+    #[error(
+        "{0} is the configuration of another cluster: name one place for each cluster; or, if that cluster is gone because its \
+         memory nodes were started anew, remove {0}"
+    )]
+    OtherClusterAtRest(String),
 }
 
 /// A place that keeps the [`Membership`] and puts its changes into one order.

@@ -15,6 +15,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,15 +65,20 @@ impl LockedFile {
         let (lock, generation) = (Mutex::new(lock), AtomicU64::new(0));
         let file = LockedFile { path, lock, cluster, generation, process, _alive: alive, seen };
         // Says at once what is wrong with it.
-        file.update(&mut |membership| file.clear_signs(membership))?;
-        Ok(file)
+        let opened = file.update(&mut |membership| file.clear_signs(membership));
+        match opened {
+            Err(ConfigurationError::OtherCluster(place)) if !file.is_used_by_others() => {
+                Err(ConfigurationError::OtherClusterAtRest(place))
+            }
+            opened => opened.map(|()| file),
+        }
     }
 
     /// The same where a file of another cluster is one that is gone, and makes room.
     pub fn open_or_replace(path: impl Into<PathBuf>, cluster: u64) -> Result<LockedFile, ConfigurationError> {
         let path = path.into();
         match LockedFile::open(&path, cluster) {
-            Err(ConfigurationError::OtherCluster(_)) => {
+            Err(ConfigurationError::OtherCluster(_) | ConfigurationError::OtherClusterAtRest(_)) => {
                 let gone = fs::remove_file(&path);
                 gone.or_else(|cause| if cause.kind() == ErrorKind::NotFound { Ok(()) } else { Err(cause) })
                     .map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
@@ -105,12 +111,22 @@ impl LockedFile {
         fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path)).map_err(|cause| self.unusable(cause))
     }
 
+    /// Whether another process lives that has opened this configuration.
+    fn is_used_by_others(&self) -> bool {
+        self.signs().any(|process| process != self.process && !self.has_ended(process))
+    }
+
+    /// Processes that have opened this configuration, and whose signs are there still.
+    fn signs(&self) -> impl Iterator<Item = u64> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter_map(|name| process_of(&self.path, &name))
+    }
+
     /// Removes what dead processes have left of whose clients nothing is left.
     fn clear_signs(&self, membership: &Membership) {
         let needed: BTreeSet<u64> = membership.processes().filter_map(|(_, process)| process).collect();
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        for name in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()) {
-            let Some(process) = process_of(&self.path, &name) else { continue };
+        for process in self.signs() {
             if !needed.contains(&process) && self.has_ended(process) {
                 let _ = fs::remove_file(sign_of(&self.path, process)); // somebody else may have been faster
             }
@@ -144,8 +160,8 @@ fn sign_of(path: &Path, process: u64) -> PathBuf {
 
 /// Whose sign a file of this name is.
 fn process_of(path: &Path, name: &OsStr) -> Option<u64> {
-    let (own, name) = (path.file_name()?.to_str()?, name.to_str()?);
-    u64::from_str_radix(name.strip_prefix(own)?.strip_prefix('.')?.strip_prefix(SIGN)?, 16).ok()
+    let rest = name.as_bytes().strip_prefix(path.file_name()?.as_bytes())?.strip_prefix(b".")?;
+    u64::from_str_radix(str::from_utf8(rest).ok()?.strip_prefix(SIGN)?, 16).ok()
 }
 
 /// A file beside another.
@@ -279,7 +295,12 @@ mod tests {
         assert!(matches!(newer, ConfigurationError::Format { found: 9, known: stored::FORMAT, .. }), "{newer}");
         fs::remove_file(&path).unwrap();
         open(path.clone(), 8).unwrap();
-        assert!(matches!(open(path.clone(), 7), Err(ConfigurationError::OtherCluster(_))));
+        let other = LockedFile::open(&path, 8).unwrap();
+        assert!(matches!(open(path.clone(), 7), Err(ConfigurationError::OtherCluster(_))), "its clients run");
+        drop(other);
+        let at_rest = open(path.clone(), 7).map(|_| ()).unwrap_err();
+        assert!(matches!(at_rest, ConfigurationError::OtherClusterAtRest(_)));
+        assert!(at_rest.to_string().ends_with(&format!("remove {}", path.display())), "{at_rest}");
         LockedFile::open_or_replace(&path, 7).unwrap();
         open(path, 7).unwrap();
     }

@@ -1,6 +1,8 @@
 //! Places for a configuration, by name.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use crate::file::LockedFile;
 
 /// Where the clients of a cluster keep their configuration: all of them at the same place.
 ///
-/// Written as a path, or as `etcd://host:port,host:port,...`, perhaps with a path behind it: see [`EtcdOptions::prefix`].
+/// Written as a path, which need not be text, or as `etcd://host:port,host:port,...`, perhaps with a path behind it: see [`EtcdOptions::prefix`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In a file, for the client processes of one host: [`LockedFile`].
@@ -46,10 +48,22 @@ impl FromStr for Place {
     type Err = NotPlace;
 
     fn from_str(text: &str) -> Result<Place, NotPlace> {
-        let Some(rest) = text.strip_prefix(SCHEME) else { return Ok(Place::File(text.into())) };
+        OsStr::new(text).try_into()
+    }
+}
+
+impl TryFrom<&OsStr> for Place {
+    type Error = NotPlace;
+
+    fn try_from(text: &OsStr) -> Result<Place, NotPlace> {
+        if !text.as_bytes().starts_with(SCHEME.as_bytes()) {
+            return Ok(Place::File(text.into()));
+        }
         if !BUILT {
             return Err(NotPlace::Etcd(EtcdFault::NotBuilt));
         }
+        let wrong = || NotPlace::Endpoints(text.to_string_lossy().into_owned());
+        let rest = text.to_str().and_then(|text| text.strip_prefix(SCHEME)).ok_or_else(wrong)?;
         let (endpoints, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let endpoints: Vec<String> = endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect();
         let whole = endpoints.iter().all(|endpoint| {
@@ -60,7 +74,7 @@ impl FromStr for Place {
             })
         });
         if !whole {
-            return Err(NotPlace::Endpoints(text.to_owned()));
+            return Err(wrong());
         }
         let mut options = EtcdOptions::of(endpoints);
         let prefix = prefix.trim_matches('/');

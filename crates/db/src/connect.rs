@@ -1,7 +1,9 @@
 //! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by address or by file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,7 +25,8 @@ use crate::error::OpenError;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
 ///
-/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in files of this host.
+/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in files of this host. Paths need
+/// not be text: a list of them is parsed from an [`OsStr`] as well. A path with a comma has no place in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Nodes {
     /// Over TCP: host and port of each.
@@ -58,6 +61,16 @@ impl Nodes {
         match self {
             Nodes::Tcp(addresses) => addresses.get(at).cloned(),
             Nodes::Shm(paths) => paths.get(at).map(|path| path.display().to_string()),
+        }
+    }
+
+    /// Whether a node has this name: an address as it was written, or a path, which need not be text.
+    #[must_use]
+    pub fn is_named(&self, node: NodeId, name: &OsStr) -> bool {
+        let at = usize::from(node.0);
+        match self {
+            Nodes::Tcp(addresses) => addresses.get(at).is_some_and(|address| *address.as_str() == *name),
+            Nodes::Shm(paths) => paths.get(at).is_some_and(|path| path.as_os_str() == name),
         }
     }
 
@@ -97,14 +110,26 @@ impl FromStr for Nodes {
     type Err = NotNodes;
 
     fn from_str(text: &str) -> Result<Nodes, NotNodes> {
-        let wrong = || NotNodes(text.to_owned());
-        let nodes = match text.strip_prefix("shm:") {
+        OsStr::new(text).try_into()
+    }
+}
+
+impl TryFrom<&OsStr> for Nodes {
+    type Error = NotNodes;
+
+    fn try_from(text: &OsStr) -> Result<Nodes, NotNodes> {
+        const IN_FILES: &[u8] = b"shm:";
+        let wrong = || NotNodes(text.to_string_lossy().into_owned());
+        let nodes = match text.as_bytes().strip_prefix(IN_FILES) {
             // Every path may have the prefix again.
             Some(paths) => {
-                let path = |path: &str| PathBuf::from(path.strip_prefix("shm:").unwrap_or(path));
-                Nodes::Shm(paths.split(',').map(path).collect())
+                let path = |path: &[u8]| OsStr::from_bytes(path.strip_prefix(IN_FILES).unwrap_or(path)).into();
+                Nodes::Shm(paths.split(|byte| *byte == b',').map(path).collect())
             }
-            None => Nodes::Tcp(text.split(',').map(|address| address.trim().to_owned()).collect()),
+            None => {
+                let addresses = text.to_str().ok_or_else(wrong)?.split(',');
+                Nodes::Tcp(addresses.map(|address| address.trim().to_owned()).collect())
+            }
         };
         let whole = match &nodes {
             Nodes::Shm(paths) => paths.iter().all(|path| !path.as_os_str().is_empty()),

@@ -634,6 +634,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     watch(0, &mut janitor.sessions()[0]);
     aftermath::read_all(&mut janitor, &tables)?;
     drop(janitor.sessions()[0].observe(None));
+    file.finish().map_err(|e| fail(&e))?;
     let lines = lines.0.lock().map_err(|_| "the recorder panicked")?.clone();
     let unknown = open.take();
     let resolved = aftermath::resolve(&mut janitor, &unknown)?;

@@ -90,6 +90,9 @@ pub enum MemoryError {
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),
+    /// A table's name would break lines, or act on terminals.
+    #[error("a table cannot have the name {0:?}: it has control characters")]
+    Name(String),
     /// The table was made for protocols of another discipline.
     #[error("table {table:?} has the discipline {found:?}; protocol {protocol} needs {wanted:?}")]
     Discipline {

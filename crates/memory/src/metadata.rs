@@ -954,6 +954,9 @@ fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
     if spec.name.is_empty() {
         return Err(MemoryError::Empty("a table's name"));
     }
+    if spec.name.contains(char::is_control) {
+        return Err(MemoryError::Name(spec.name.clone()));
+    }
     if spec.shards == 0 || spec.replicas == 0 || spec.buckets == 0 {
         return Err(MemoryError::Empty("the number of shards, replicas or buckets"));
     }

@@ -257,6 +257,11 @@ fn tables_that_cannot_be_made() {
     assert!(matches!(refused(&|spec| spec.shards = 0), MemoryError::Empty(_)));
     assert!(matches!(refused(&|spec| spec.buckets = 0), MemoryError::Empty(_)));
     assert!(matches!(refused(&|spec| spec.name.clear()), MemoryError::Empty(_)));
+    for name in ["two\nlines", "\u{1b}[2J", "a\0b", "c\u{9b}"] {
+        let error = refused(&|spec| name.clone_into(&mut spec.name));
+        assert!(matches!(&error, MemoryError::Name(refused) if refused == name), "{error}");
+        assert!(!error.to_string().contains(char::is_control), "{error}");
+    }
     let limit = |error| matches!(error, MemoryError::Limit { value, max, .. } if value == max + 1);
     assert!(limit(refused(&|spec| spec.name = "n".repeat(NAME_BYTES_MAX + 1))));
     assert!(limit(refused(&|spec| spec.layout.key_bytes = KEY_BYTES_MAX as u16 + 1)));

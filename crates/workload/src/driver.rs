@@ -569,6 +569,7 @@ impl Measured {
             unknown: statistics.unknown,
             fenced: self.fenced,
             table_full: self.table_full,
+            history_failure: None,
             max_gap_ms: self.longest_gap.as_micros() as f64 / 1e3,
             latency_us: LatencyUs::of(&statistics.latency()),
             per_transaction: PerTransaction::of(&statistics.cost(), committed),

@@ -40,6 +40,9 @@ pub struct Report {
     pub fenced: u64,
     /// The run ended early, because a table had no room for another row.
     pub table_full: bool,
+    /// Why the history of the run is cut, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history_failure: Option<String>,
     /// The longest time in which no transaction of this process ended, committed or aborted by the workload; a
     /// millisecond or less is told as one.
     pub max_gap_ms: f64,

@@ -207,7 +207,7 @@ impl Explainer<'_> {
 
     fn key(&self, key: u32) -> String {
         let (table, bytes) = self.history.keys.get(key);
-        let mut text = format!("{table} ");
+        let mut text = format!("{} ", table.escape_debug());
         for byte in bytes {
             // Writing to a string cannot fail.
             let _ = write!(text, "{byte:02x}");

@@ -5,6 +5,7 @@
 //! damage.
 
 use super::json::Scanner;
+use super::marks::{Mark, Unended};
 use super::{
     History, NO_END, Place, ReadRow, ReadState, RollbackRow, ScanRow, Span, Status, TransactionRow, WriteKind, WriteRow,
 };
@@ -37,6 +38,20 @@ pub enum HistoryError {
         line: u64,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// There is nothing in the file.
+    #[error("{file}: is empty: it was emptied, or its client ended before it began, and --crashed accepts the latter")]
+    Empty {
+        /// The file's name as given by the caller.
+        file: String,
+    },
+    /// The history was begun, and has no end.
+    #[error("{file}: the history has no end: {why}")]
+    Unended {
+        /// The file's name as given by the caller.
+        file: String,
+        /// Why that makes it useless.
+        why: Unended,
     },
 }
 
@@ -131,6 +146,24 @@ pub enum LineError {
     /// The line is longer than any transaction's could be.
     #[error("the line is longer than 64 MiB")]
     TooLong,
+    /// The history before this one in the same file has no end.
+    #[error("another history begins here, and the one before it has no end: {0}")]
+    Unended(#[from] Unended),
+    /// A first or last line of a history that says what no such line says.
+    #[error("unknown mark {0:?} of a history: expected \"begun\", \"durable\", \"cut\" or \"ended\"")]
+    UnknownMark(String),
+    /// A line is both a mark and something else.
+    #[error("a line that begins or ends a history has no field \"{0}\"")]
+    MarkWithField(&'static str),
+    /// The last line of a history whose first line is gone.
+    #[error("the history ends here, and does not begin: its first lines are missing")]
+    NotBegun,
+    /// Its writer could not write on.
+    #[error(
+        "the history is cut: its client could not write on, as on a full disk, so it says less than what happened, and \
+         cannot be checked"
+    )]
+    Cut,
     /// More keys, reads or writes than the checker can number.
     #[error("the history is too large: more than {0}")]
     TooLarge(&'static str),
@@ -148,8 +181,10 @@ pub struct ReadOptions {
 pub struct LoadedHistory {
     /// The transactions of all files.
     pub history: History,
-    /// The files whose truncated last line was dropped; whoever asked for a verdict should be told.
+    /// The files whose truncated last line was dropped; the person who asked for a verdict should be told.
     pub truncated_files: Vec<String>,
+    /// The files that hold nothing at all, which only a crash may leave; the person who asked should be told.
+    pub empty_files: Vec<String>,
 }
 
 /// Collects the transactions of several files.
@@ -160,6 +195,9 @@ pub struct HistoryReader {
     /// Index into the history's transactions, by id.
     by_id: HashMap<u64, u32>,
     truncated_files: Vec<String>,
+    empty_files: Vec<String>,
+    /// Whether the history is durable that has begun in the file being read, and has not ended.
+    begun: Option<bool>,
     scratch: Vec<u8>,
     key: Vec<u8>,
 }
@@ -175,6 +213,7 @@ impl HistoryReader {
     pub fn read<R: BufRead>(&mut self, file: &str, mut source: R) -> Result<(), HistoryError> {
         let file_number = self.history.files.len() as u32;
         self.history.files.push(file.to_owned());
+        self.begun = None;
         let mut line = Vec::new();
         let mut number = 0_u64;
         loop {
@@ -183,7 +222,14 @@ impl HistoryReader {
             let end = read_line(&mut source, &mut line);
             let end = end.map_err(|source| HistoryError::Io { file: file.to_owned(), line: number, source })?;
             if end == LineEnd::File && line.is_empty() {
-                return Ok(());
+                return match number {
+                    1 if self.options.crashed => {
+                        self.empty_files.push(file.to_owned());
+                        Ok(())
+                    }
+                    1 => Err(HistoryError::Empty { file: file.to_owned() }),
+                    _ => self.end_part().map_err(|why| HistoryError::Unended { file: file.to_owned(), why }),
+                };
             }
             let place = Place { file: file_number, line: u32::try_from(number).unwrap_or(u32::MAX) };
             let outcome = match end {
@@ -203,7 +249,34 @@ impl HistoryReader {
     /// All that was read.
     #[must_use]
     pub fn finish(self) -> LoadedHistory {
-        LoadedHistory { history: self.history, truncated_files: self.truncated_files }
+        let HistoryReader { history, truncated_files, empty_files, .. } = self;
+        LoadedHistory { history, truncated_files, empty_files }
+    }
+
+    /// No more lines come of what was begun, if anything was: an error unless a crash may have left it so.
+    fn end_part(&mut self) -> Result<(), Unended> {
+        match (self.begun.take(), self.options.crashed) {
+            (None, _) | (Some(true), true) => Ok(()),
+            (Some(false), true) => Err(Unended::NotDurable),
+            (Some(_), false) => Err(Unended::Crash),
+        }
+    }
+
+    /// The first or the last line of a history. Several may lie in one file, one behind the other.
+    fn add_mark(&mut self, mark: Mark, fields: &Fields) -> Result<(), LineError> {
+        let other = fields.first_of_transaction().or(fields.is_set(Field::Rollback).then_some(Field::Rollback));
+        if let Some(field) = other {
+            return Err(LineError::MarkWithField(field.name()));
+        }
+        match mark {
+            Mark::Begun { durable } => {
+                self.end_part()?;
+                self.begun = Some(durable);
+                Ok(())
+            }
+            Mark::Cut => Err(LineError::Cut),
+            Mark::Ended => self.begun.take().map(drop).ok_or(LineError::NotBegun),
+        }
     }
 
     fn read_one(&mut self, line: &[u8], place: Place) -> Result<(), LineError> {
@@ -247,6 +320,9 @@ impl HistoryReader {
             }
         }
         scanner.finish()?;
+        if let Some(mark) = fields.mark {
+            return self.add_mark(mark, &fields);
+        }
         if fields.is_set(Field::Rollback) {
             return match fields.first_of_transaction() {
                 None => Ok(()),
@@ -279,6 +355,7 @@ impl HistoryReader {
             Field::Writes => fields.writes = self.parse_writes(scanner, fields)?,
             Field::Scans => fields.scans = self.parse_scans(scanner)?,
             Field::Rollback => self.parse_rollbacks(scanner)?,
+            Field::History => fields.mark = Some(Mark::of(scanner.string("a mark")?)?),
         }
         Ok(())
     }
@@ -507,6 +584,7 @@ struct Fields {
     writes: Span,
     scans: Span,
     write_without_version: bool,
+    mark: Option<Mark>,
 }
 
 impl Fields {
@@ -532,10 +610,11 @@ enum Field {
     Writes,
     Scans,
     Rollback,
+    History,
 }
 
 impl Field {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Id,
         Self::Worker,
         Self::StartNs,
@@ -545,6 +624,7 @@ impl Field {
         Self::Writes,
         Self::Scans,
         Self::Rollback,
+        Self::History,
     ];
 
     fn name(self) -> &'static str {
@@ -558,6 +638,7 @@ impl Field {
             Self::Writes => "writes",
             Self::Scans => "scans",
             Self::Rollback => "rollback",
+            Self::History => "history",
         }
     }
 

@@ -144,6 +144,10 @@ impl HistoryModel {
         for transaction in &self.transactions {
             transaction.record(&mut buffer);
         }
+        if buffer.bytes().is_empty() {
+            // A file without any line is no history.
+            buffer.rollback([]);
+        }
         buffer.bytes().to_vec()
     }
 

@@ -1,5 +1,6 @@
 //! The processes of a drill: memory nodes, and clients that are killed or stopped. All of them end with it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn start(folder: &Path, name: &str, arguments: &[String]) -> Result<Process, Failure> {
+    fn start(folder: &Path, name: &str, arguments: &[OsString]) -> Result<Process, Failure> {
         let failed = |error| Failure::new(format!("starting {name}"), error);
         let (output, errors) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
         let program = std::env::current_exe().map_err(failed)?;
@@ -175,13 +176,13 @@ pub(super) struct Processes {
     memory: Option<PathBuf>,
     keep: bool,
     /// And what each of them was started with; `None` of one that was killed.
-    nodes: Vec<(Option<Process>, Vec<String>)>,
+    nodes: Vec<(Option<Process>, Vec<OsString>)>,
     controllers: Vec<Process>,
     /// What controllers have put back.
     put_back: Vec<PathBuf>,
     /// What every client has on its command line.
-    connect: Vec<String>,
-    bank: Vec<String>,
+    connect: Vec<OsString>,
+    bank: Vec<OsString>,
     accounts: u64,
     spares: u16,
     lease_ms: u64,
@@ -218,13 +219,13 @@ impl Processes {
             processes.memory = Some(memory);
         }
         let rdma = if options.fabric == "verbs" { options.rdma.arguments() } else { Vec::new() };
+        let rdma: Vec<OsString> = rdma.into_iter().map(OsString::from).collect();
         let mut places = Vec::new();
         for number in 0..options.memory_nodes {
             let path = processes.memory.as_ref().unwrap_or(&processes.folder).join(format!("node-{number}"));
-            let place = if shm { ["--shm".to_owned(), path.display().to_string()] } else { TCP.map(str::to_owned) };
-            let [option, place] = place;
-            let size = ["--size".to_owned(), node_bytes.to_string()];
-            let arguments = [vec!["memnode".to_owned(), option, place.clone()], size.into(), rdma.clone()].concat();
+            let [option, place] = if shm { ["--shm".into(), path.into()] } else { TCP.map(OsString::from) };
+            let size = ["--size".into(), node_bytes.to_string().into()];
+            let arguments = [vec!["memnode".into(), option, place.clone()], size.into(), rdma.clone()].concat();
             let node = Process::start(&processes.folder, &format!("node-{number}"), &arguments)?;
             processes.nodes.push((Some(node), arguments));
             places.push(place);
@@ -234,23 +235,24 @@ impl Processes {
             wait_for(node, READY, |node| node.said().ends_with('\n'))?;
             let said = node.said();
             if let Some((_, address)) = said.split_once("listening on ") {
-                let address = address.split(',').next().unwrap_or_default().to_owned();
+                let address = OsString::from(address.split(',').next().unwrap_or_default());
                 // Where it is again if it is started again.
                 arguments.iter_mut().filter(|one| *one == place).for_each(|one| one.clone_from(&address));
                 *place = address;
             }
         }
-        let prefix = if shm { "shm:" } else { "" };
-        processes.connect = vec!["--connect".to_owned(), format!("{prefix}{}", places.join(","))];
+        let mut list = OsString::from(if shm { "shm:" } else { "" });
+        list.push(places.join(OsStr::new(",")));
+        processes.connect = vec!["--connect".into(), list];
         processes.bank = [rdma, processes.bank_options(options)].concat();
         Ok(processes)
     }
 
-    fn bank_options(&self, options: &DrillOptions) -> Vec<String> {
+    fn bank_options(&self, options: &DrillOptions) -> Vec<OsString> {
         let configuration = options.configuration.clone();
-        let configuration = configuration.unwrap_or_else(|| self.folder.join("configuration").display().to_string());
-        let mut bank = vec!["--configuration".to_owned(), configuration, "--history-durable".to_owned()];
-        let mut add = |option: &str, value: String| bank.extend([option.to_owned(), value]);
+        let configuration = configuration.unwrap_or_else(|| self.folder.join("configuration").into());
+        let mut bank = vec!["--configuration".into(), configuration, "--history-durable".into()];
+        let mut add = |option: &str, value: String| bank.extend([option.into(), value.into()]);
         add("--threads", "1".to_owned());
         add("--coroutines", options.coroutines.to_string());
         add("--replicas", options.replicas.to_string());
@@ -264,10 +266,9 @@ impl Processes {
     }
 
     fn start_bank(&self, name: &str, history: &Path, report: &Path, more: &[&str]) -> Result<Process, Failure> {
-        let paths = ["--history", &history.display().to_string(), "--report", &report.display().to_string()];
-        let paths = paths.map(str::to_owned);
-        let more: Vec<String> = more.iter().map(|&option| option.to_owned()).collect();
-        let bank = ["bench", "smallbank"].map(str::to_owned);
+        let paths: [OsString; 4] = ["--history".into(), history.into(), "--report".into(), report.into()];
+        let more: Vec<OsString> = more.iter().map(OsString::from).collect();
+        let bank = ["bench", "smallbank"].map(OsString::from);
         Process::start(&self.folder, name, &[&bank, &self.connect[..], &self.bank, &paths, &more].concat())
     }
 
@@ -297,10 +298,11 @@ impl Processes {
             let name = format!("controller-{number}");
             let history = self.folder.join(format!("{name}.jsonl"));
             let lease = self.lease_ms.to_string();
-            let options = ["--lease-ms", &lease, "--patience-ms", &lease, "--history", &history.display().to_string()];
+            let options = ["--lease-ms", &lease, "--patience-ms", &lease, "--history"].map(OsString::from);
             let bank = self.bank.iter().position(|option| option == "--configuration");
             let meet = bank.and_then(|at| self.bank.get(at..at + 2)).unwrap_or_default();
-            let arguments = [&["controller".to_owned()], &self.connect[..], meet, &options.map(str::to_owned)].concat();
+            let file = [history.clone().into()];
+            let arguments = [&["controller".into()], &self.connect[..], meet, &options, &file].concat();
             let mut controller = Process::start(&self.folder, &name, &arguments)?;
             wait_for(&mut controller, READY, |controller| controller.said().ends_with('\n'))?;
             self.controllers.push(controller);
@@ -342,11 +344,11 @@ impl Processes {
         Ok(Client { history, began_ns, ended_ns: None, killed: false, ended_by_others: false, report, process })
     }
 
-    /// Waits until a client has recorded something.
+    /// Waits until a client has begun its history: it runs transactions now.
     pub(super) fn wait_for_history(&self, client: &mut Client) -> Result<(), Failure> {
         let history = client.history.clone();
         let recorded = move |_: &Process| fs::metadata(&history).is_ok_and(|file| file.len() > 0);
-        wait_for(&mut client.process, "commit a transaction", recorded)
+        wait_for(&mut client.process, "begin its history", recorded)
     }
 
     /// An error if a memory node has ended that was not killed, or a controller.
@@ -361,9 +363,8 @@ impl Processes {
 
     /// Runs another command on the nodes to its end; its report.
     pub(super) fn ask(&self, name: &str, command: &[&str], as_bank: bool) -> Result<Value, Failure> {
-        let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
-        let unwanted = ["--history-durable"];
-        let bank = self.bank.iter().filter(|option| as_bank && !unwanted.contains(&option.as_str()));
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let bank = self.bank.iter().filter(|option| as_bank && *option != "--history-durable");
         let mut process =
             Process::start(&self.folder, name, &[command, self.connect.clone(), bank.cloned().collect()].concat())?;
         let status = process.wait()?;
