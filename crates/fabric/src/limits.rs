@@ -63,6 +63,18 @@ pub const SPARE_CONNECTIONS: usize = 16;
 /// Time for a handshake, and for a connection's last words.
 pub const HANDSHAKE_NS: u64 = 2_000_000_000;
 
+/// Time for a name to be looked up that has no known address. A resolver asks its second server after five seconds.
+pub const LOOKUP_NS: u64 = 6_000_000_000;
+
+/// Time for a name to be looked up that has a known address, which is used then.
+pub const LOOKUP_AGAIN_NS: u64 = 20_000_000;
+
+/// Names that a process remembers addresses of.
+pub const NAMES_MAX: usize = 1024;
+
+/// Between two lines of the log about connections that a server turned away.
+pub const TURNED_AWAY_NS: u64 = 1_000_000_000;
+
 /// Time without an answer after which a node is down.
 pub const PATIENCE_NS: u64 = 900_000_000;
 
