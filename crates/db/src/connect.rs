@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
-use remora_fabric::tcp::{Keys, NodeStatus, Tcp, TcpOptions};
+use remora_fabric::tcp::{Keys, NodeStatus, Tcp, TcpOptions, is_address};
 use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::identity::{self, Identity};
@@ -108,9 +108,7 @@ impl FromStr for Nodes {
         };
         let whole = match &nodes {
             Nodes::Shm(paths) => paths.iter().all(|path| !path.as_os_str().is_empty()),
-            Nodes::Tcp(addresses) => addresses.iter().all(|address| {
-                address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-            }),
+            Nodes::Tcp(addresses) => addresses.iter().all(|address| is_address(address)),
         };
         if whole && nodes.count() <= remora_fabric::limits::NODES_MAX { Ok(nodes) } else { Err(wrong()) }
     }
@@ -615,7 +613,8 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
 
 /// Whether a node is not there at all, rather than refusing to be talked to.
 pub(crate) fn is_silence(fault: Fault) -> bool {
-    matches!(fault, Fault::Refused(Refusal::Unreachable(_)) | Fault::Unreachable | Fault::Behind)
+    let refused = matches!(fault, Fault::Refused(Refusal::Unreachable(_) | Refusal::Name(_)));
+    refused || matches!(fault, Fault::Unreachable | Fault::Behind)
 }
 
 /// The configuration of a cluster's clients, by option or where it is by default.
