@@ -80,3 +80,12 @@ pub const PATIENCE_NS: u64 = 900_000_000;
 
 /// Endpoints that one shared-memory node serves at a time: each has a channel there.
 pub const CHANNELS_MAX: usize = 512;
+
+/// Bytes that a process keeps for itself when it takes memory to serve: buffers of its connections, stacks, what it reads.
+pub const RESERVE_BYTES: u64 = 32 << 20;
+
+/// Memory is taken in pieces of so many bytes, and before each it is looked whether that is still there.
+pub const TAKE_BYTES: usize = 64 << 20;
+
+/// Memory of a process's own nodes that is less is not worth the look whether it is there.
+pub const EMBEDDED_UNCHECKED_BYTES: u64 = 256 << 20;

@@ -311,7 +311,9 @@ impl QueuePair {
         // SAFETY: the queue pair exists; the attributes are ours, and those of the mask are set.
         match unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut to, mask.0 as _) } {
             0 => Ok(()),
-            errno => Err(VerbsError::System { what: "change the state of a queue pair", cause: SystemError::Number(errno) }),
+            errno => {
+                Err(VerbsError::System { what: "change the state of a queue pair", cause: SystemError::Number(errno) })
+            }
         }
     }
 
