@@ -52,7 +52,8 @@ impl Controller {
         let worker = remora_fabric::Worker::new();
         let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
         let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
-        let keeper = Rc::new(Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default()));
+        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default());
+        let keeper = Rc::new(keeper.watchful());
         Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
     }
 

@@ -115,7 +115,10 @@ fn a_container_gives_what_it_has_and_gives_it_once() {
     let node = |name, size: &str| memnode(&group.entered(), name, &format!("--listen 127.0.0.1:0 --size {size}"));
     let group = group.0.display().to_string();
     let too_much = node("container-1", "1GiB").map(drop).expect_err("ready with more than there is");
-    assert_refused(&too_much, &["--size 1073741824: ", "1024 MiB are too much: the control group", &group, " MiB left"]);
+    assert_refused(
+        &too_much,
+        &["--size 1073741824: ", "1024 MiB are too much: the control group", &group, " MiB left"],
+    );
     let first = node("container-2", "100MiB").expect("there is so much");
     let second = node("container-3", "100MiB").map(drop).expect_err("ready with what another has");
     assert_refused(&second, &["--size 104857600: ", "the control group"]);
@@ -167,7 +170,8 @@ fn a_full_file_system_kills_nobody() {
     // Somebody else takes the rest.
     let rest = Command::new("dd").args(["if=/dev/zero", "bs=1M", &format!("of={}", mounted.path("rest"))]).output();
     assert!(!rest.unwrap().status.success(), "the file system is not full");
-    let line = format!("bench smallbank --connect shm:{first} --replicas 1 --accounts 150000 --threads 2 --seconds 0.2");
+    let line =
+        format!("bench smallbank --connect shm:{first} --replicas 1 --accounts 150000 --threads 2 --seconds 0.2");
     let filled = remora("full-3", &words(&line));
     assert_eq!(filled.code, Some(0), "{}", filled.errors);
     let _ = fs::remove_file(mounted.path("a.configuration"));
