@@ -397,7 +397,7 @@ impl Server {
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     // Out of descriptors, most likely. The listener would be reported as ready all the time.
-                    tracing::warn!(%error, "no connection can be taken for now");
+                    self.node.turned_away.note(None, &format_args!("none can be taken for now: {error}"));
                     if self.poller.modify(&self.listener, LISTENER, Interest::empty()).is_ok() {
                         self.accept_at = Some(monotonic_ns() + ACCEPT_PAUSE_NS);
                     }

@@ -20,11 +20,10 @@ pub(crate) struct TurnedAway {
 }
 
 impl TurnedAway {
-    /// A connection has been turned away.
+    /// A connection has been turned away; the peer is unknown if it has gone already.
     pub(crate) fn note(&mut self, peer: Option<SocketAddr>, why: &dyn Display) {
-        let peer = peer.map_or_else(|| "a peer that has gone".to_owned(), |peer| peer.to_string());
         self.untold += 1;
-        self.last = format!("{peer}: {why}");
+        self.last = peer.map_or_else(|| why.to_string(), |peer| format!("{peer}: {why}"));
         self.tell(monotonic_ns());
     }
 
