@@ -376,7 +376,7 @@ impl Keeper {
     }
 
     /// Sleeps until leases are to be looked at again, or the process of some client has ended; those clients. A client that
-    /// asks the memory nodes for nothing waits for nobody, and looks only when it stirs.
+    /// asks the memory nodes for nothing waits for no other client, and looks again when it stirs.
     async fn orphans_until(&self, lane: &Lane, until: Nanos) -> Vec<u32> {
         if self.configuration.process().is_none() {
             lane.sleep(until.saturating_sub(lane.now())).await;
@@ -475,7 +475,7 @@ impl Keeper {
     async fn until_there_is_to_sweep(&self, lane: &Lane, until: Nanos) {
         let at_once = self.configuration.process().is_some();
         let mut sleep = pin!(lane.sleep(until.saturating_sub(lane.now())));
-        // What repairs runs on the same lane, and so wakes this.
+        // The repair runs on this lane as well, so that its end is seen at once.
         poll_fn(|context| match at_once && self.repaired.take() {
             true => Poll::Ready(()),
             false => sleep.as_mut().poll(context),
@@ -634,7 +634,7 @@ mod tests {
         };
         worker.run([(first.id(), doze(&first, true)), (second.id(), doze(&second, false))]);
         assert!(first.now() - began < HOUR);
-        // Nobody stirs: it ends by itself.
+        // Without a stir it ends by itself.
         worker.run([(first.id(), keeper.doze(&first, first.now() + 1_000_000))]);
     }
 

@@ -1,9 +1,9 @@
 //! How much memory this process may still take, and what keeps it from more.
 //!
-//! A machine's free memory is not what a process may have: a container has a limit of its own, which kills whoever exceeds
-//! it, and so may every control group (cgroup) around it; and a process has limits of resources. [`Headroom::now`] is the
-//! least that any of them leaves. It is a look, and others may take memory meanwhile; what must not be lost again is taken
-//! when it is promised ([`Region::take`](crate::Region::take)).
+//! A machine's free memory is not what a process may have. A container has a limit of its own, and the system kills a process
+//! that exceeds it; so does every control group (cgroup) around it. A process has limits of resources, too.
+//! [`Headroom::now`] is the least that any of them leaves. Other processes may take memory a moment later, so a memory node
+//! takes what it promises at once ([`Region::take`](crate::Region::take)).
 
 use std::fmt;
 use std::fs;

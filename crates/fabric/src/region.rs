@@ -144,10 +144,10 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
-    /// Takes all memory of a region now, so that it is there when it is wanted. Fails if it is not: the region should be
-    /// dropped then. Looks before each piece, since others take memory as well.
+    /// Takes all memory of a region from the system now. Fails if there is not enough; drop the region then, which gives back
+    /// what has been taken. Looks at the limits before each piece, because other processes take memory meanwhile.
     pub fn take(&self) -> Result<(), RegionError> {
-        // Reserved pages are nobody else's.
+        // Reserved pages are this process's already.
         let is_shared = self.pages != Pages::Huge;
         if is_shared {
             there_is(self.bytes())?;

@@ -42,7 +42,7 @@ impl Directory {
 }
 
 #[test]
-fn a_silent_resolver_keeps_nobody_from_nodes_that_were_reached_before() {
+fn a_silent_resolver_does_not_matter_for_nodes_that_were_reached_before() {
     let (server, address) = serve(ServerOptions::default());
     let directory = Directory::default();
     *directory.node.lock().unwrap() = address;
@@ -64,7 +64,7 @@ fn a_silent_resolver_keeps_nobody_from_nodes_that_were_reached_before() {
     }
     assert!(began.elapsed() < Duration::from_secs(4), "every connection waits for the resolver");
     assert_eq!(directory.lookups.load(Ordering::Relaxed) - looked_up, 1, "a lookup is under way already");
-    // Another fabric of the same options has the same memory.
+    // A fabric that is made of its options remembers what it has remembered.
     tcp.beside("node:1".to_owned()).status(NodeId(0)).expect("its name is known");
 
     // A node that is gone is a node that is gone, whatever became of its name.

@@ -104,7 +104,7 @@ fn ready(mut node: Process) -> Result<Process, Ended> {
     panic!("a memory node neither is ready nor ends");
 }
 
-/// In the order of its options.
+/// A memory node that was started after some lines of a shell.
 fn memnode(shell: &str, name: &str, options: &str) -> Result<Process, Ended> {
     ready(Process::start_after(shell, name, &words(&format!("memnode {options}"))))
 }
@@ -159,7 +159,7 @@ fn limits_of_the_process_are_seen() {
 }
 
 #[test]
-fn a_full_file_system_kills_nobody() {
+fn a_full_file_system_kills_no_process() {
     let Some(mounted) = Mounted::new("full", "300m") else { return };
     let (first, second) = (mounted.path("a"), mounted.path("b"));
     let _node = memnode("", "full-1", &format!("--shm {first} --size 60MiB")).expect("there is room");
@@ -167,7 +167,7 @@ fn a_full_file_system_kills_nobody() {
     let said = ["--size 62914560: ", "it takes 194 MiB, of which 134 MiB are mailboxes", " MiB are free where"];
     assert_refused(&ended, &said);
     assert!(!Path::new(&second).exists(), "it leaves a file");
-    // Somebody else takes the rest.
+    // Another program takes the rest.
     let rest = Command::new("dd").args(["if=/dev/zero", "bs=1M", &format!("of={}", mounted.path("rest"))]).output();
     assert!(!rest.unwrap().status.success(), "the file system is not full");
     let line =

@@ -1,4 +1,4 @@
-//! Strangers who connect to memory nodes.
+//! Port scanners and other strangers that connect to memory nodes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -35,7 +35,7 @@ fn wake_ups() -> BTreeMap<PathBuf, u64> {
     fs::read_dir("/proc/self/task").unwrap().filter_map(|task| of_task(task.ok()?)).collect()
 }
 
-/// A pool that nobody asks for anything wakes up for its leases, and for nothing else.
+/// A pool without work wakes up for its leases, and for nothing else.
 fn assert_rests(cluster: &Cluster) {
     let _db = cluster.db(THREADS, WorkerOptions::default()).unwrap();
     thread::sleep(Duration::from_millis(300));

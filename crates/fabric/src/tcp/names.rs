@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::error::NameError;
 use crate::limits::{LOOKUP_AGAIN_NS, LOOKUP_NS, NAMES_MAX};
 
-/// An answer is not asked for again within this time: the threads of a client connect one after the other.
+/// An answer counts for this time. The threads of a client connect one after the other, and need one lookup together.
 const ANSWER_COUNTS: Duration = Duration::from_secs(1);
 
 /// Different texts of failures that are kept; more are not told apart. The system's resolver has some twenty.
