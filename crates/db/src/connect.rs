@@ -482,7 +482,7 @@ fn catch_up(
         }
         are_named(&newest, fabric.nodes())?;
         metadata::without(&newest, behind, newest.epoch)?;
-        tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
+        tracing::warn!(epoch = newest.epoch, lost = %behind, "the configuration is new, and goes on from what the memory nodes say");
         let caught_up = configuration.change(|membership| {
             membership.inherit(clients.iter().map(|client| client.incarnation));
             membership.catch_up(newest.epoch, behind, added);

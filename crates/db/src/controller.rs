@@ -387,7 +387,7 @@ impl Watcher<'_> {
     async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> bool {
         let lost = self.lose(lane, live, silent).await;
         if let Err(error) = &lost {
-            tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
+            tracing::error!(%error, nodes = %silent, "memory nodes do not answer, and the cluster cannot go on without");
         }
         lost.is_ok()
     }
@@ -415,7 +415,7 @@ impl Watcher<'_> {
             Ok(membership.lose(silent, self.me)?)
         })?;
         lost?;
-        tracing::warn!(nodes = ?silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
+        tracing::warn!(nodes = %silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
         Ok(())
     }
 
@@ -469,7 +469,7 @@ impl Watcher<'_> {
             };
             let emptied = after.without_replicas(conducting.leaving);
             if configuration.change(|membership| membership.begin_epoch(me, &conducting, emptied))?? {
-                tracing::info!(epoch = conducting.epoch, lost = ?conducting.lost, "the next epoch begins");
+                tracing::info!(epoch = conducting.epoch, lost = %conducting.lost, "the next epoch begins");
                 let entered = cluster.enter_epoch(lane).await;
                 return Ok(entered.map_err(|error| MemoryError::Configuration(error.to_string()))?);
             }
