@@ -58,6 +58,9 @@ pub(crate) struct MemnodeOptions {
     max_connections: Option<u32>,
 }
 
+/// From here on it takes seconds until a node has all of its memory, and it says so.
+const LONG_TO_TAKE: u64 = 4 << 30;
+
 pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
     // Before anything is served: from the ready line on, no signal may end it any other way.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::new("signals", error))?;
@@ -89,6 +92,9 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         rdma: options.rdma.open(options.fabric.as_deref() == Some("verbs"))?,
         connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
     };
+    if bytes >= LONG_TO_TAKE {
+        output::note(&format!("takes {} of memory, which lasts a while", value::show_bytes(bytes)));
+    }
     let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {
         NodeError::Region(_) | NodeError::Memory(MemoryError::TooSmall { .. }) => Failure::new(size(), error),
         // It names the address itself.
