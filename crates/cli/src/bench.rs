@@ -9,13 +9,14 @@ use std::time::Duration;
 use crate::simulated::SimArgs;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use remora::floors::fabric::Headroom;
 use remora::floors::memory::MemoryError;
 use remora::floors::memory::limits::{CLIENTS_MAX, REPLICAS_MAX};
 use remora::floors::{fabric, index};
 use remora::{Cluster, ClusterOptions, Nodes, Observer, OpenError, Place, Protocol};
 use remora_check::HistoryFile;
 use remora_workload::driver::{Length, Progress, RunOptions};
-use remora_workload::{Report, Setting, Workload, available_bytes};
+use remora_workload::{Report, Setting, Workload};
 use serde::Serialize;
 
 use crate::connected::Opened;
@@ -333,10 +334,10 @@ impl Bench {
         let run = &self.run;
         let nodes = run.memory_nodes();
         let all = self.node_bytes.saturating_mul(nodes.into());
-        if let Some(available) = available_bytes().filter(|available| all > *available) {
-            let (all, available) = (value::show_bytes(all), value::show_bytes(available));
-            let why = format!("{nodes} memory nodes need {all} together, and this machine has {available} to give");
-            return Err(Failure::new(&self.sized_by, why));
+        let left = Headroom::now();
+        if all > left.bytes {
+            let all = value::show_bytes(all);
+            return Err(Failure::new(&self.sized_by, format!("{nodes} memory nodes need {all} together, and {left}")));
         }
         Ok(usize::try_from(self.node_bytes).unwrap_or(usize::MAX))
     }

@@ -50,7 +50,7 @@ pub(crate) fn keygen(options: &KeygenOptions) -> Result<Verdict, Failure> {
         Step { add: false, swap: false, drop: false } => return make(options, &name),
     };
     NodeKeys::step(&options.file, step).map_err(|error| match error {
-        KeyError::File(ErrorKind::AlreadyExists) => {
+        KeyError::File(error) if error.kind() == ErrorKind::AlreadyExists => {
             Failure::new(format!("{name}.new"), "is of another keygen: wait for it, or remove it if none runs")
         }
         error => Failure::new(&name, error),
@@ -67,7 +67,7 @@ pub(crate) fn keygen(options: &KeygenOptions) -> Result<Verdict, Failure> {
 fn make(options: &KeygenOptions, name: &str) -> Result<Verdict, Failure> {
     let key = NodeKey::generate().map_err(|error| Failure(error.to_string()))?;
     key.write_new(&options.file).map_err(|error| match error {
-        KeyError::File(ErrorKind::AlreadyExists) => {
+        KeyError::File(error) if error.kind() == ErrorKind::AlreadyExists => {
             Failure::new(name, "is there already, and a key is never overwritten: remove it, or give another name")
         }
         error => Failure::new(name, error),

@@ -10,7 +10,6 @@ use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{LINE_BYTES, RegionError};
 use remora::floors::memory::MemoryError;
 use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKeys, ServerOptions, ServerTls, TlsError};
-use remora_workload::available_bytes;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -60,6 +59,9 @@ pub(crate) struct MemnodeOptions {
     max_connections: Option<u32>,
 }
 
+/// From here on it takes seconds until a node has all of its memory, and it says so.
+const LONG_TO_TAKE: u64 = 4 << 30;
+
 pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
     // Before anything is served: from the ready line on, no signal may end it any other way.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::new("signals", error))?;
@@ -83,10 +85,6 @@ pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
 fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String), Failure> {
     let bytes = options.size.unwrap_or_default();
     let size = || format!("--size {bytes}");
-    if let Some(available) = available_bytes().filter(|available| bytes > *available) {
-        let available = value::show_bytes(available);
-        return Err(Failure::new(size(), format!("this machine has {available} to give")));
-    }
     let defaults = ServerOptions::default();
     let server = ServerOptions {
         keys: options.key_file.as_deref().map(read_keys).transpose()?,
@@ -95,6 +93,9 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         rdma: options.rdma.open(options.fabric.as_deref() == Some("verbs"))?,
         connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
     };
+    if bytes >= LONG_TO_TAKE {
+        output::note(&format!("takes {} of memory, which lasts a while", value::show_bytes(bytes)));
+    }
     let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {
         NodeError::Region(_) | NodeError::Memory(MemoryError::TooSmall { .. }) => Failure::new(size(), error),
         // It names the address itself.
@@ -117,27 +118,16 @@ fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, Failure> {
         return Err(Failure::new("--size", format!("is needed, because {} is new", path.display())));
     }
     let bytes = bytes.map(|bytes| bytes.checked_next_multiple_of(LINE_BYTES as u64).unwrap_or(u64::MAX));
-    if let Some(free) = free_bytes(path).filter(|free| new && bytes > Some(*free)) {
-        // A file takes its room as it is used; running out of it then would kill node and clients.
-        return Err(Failure::new(size, format!("{} free where {} would be", value::show_bytes(free), path.display())));
-    }
     MemoryNode::map(path, bytes).map_err(|error| match error {
         NodeError::Memory(MemoryError::TooSmall { .. })
         | NodeError::Region(_)
-        | NodeError::File(OpenError::Size { .. } | OpenError::Region { cause: RegionError::Size(_), .. }) => {
-            Failure::new(size, error)
-        }
+        | NodeError::File(
+            OpenError::Size { .. } | OpenError::NoRoom { .. } | OpenError::Region { cause: RegionError::Size(_), .. },
+        ) => Failure::new(size, error),
         // These name the path themselves.
         NodeError::File(_) => Failure::new("--shm", error),
         error => Failure::new(format!("--shm {}", path.display()), error),
     })
-}
-
-/// Bytes that are free in the file system where a file would be.
-fn free_bytes(path: &Path) -> Option<u64> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let system = rustix::fs::statvfs(directory).ok()?;
-    system.f_bavail.checked_mul(system.f_frsize)
 }
 
 /// The keys in the file that `--key-file` names.

@@ -2,8 +2,10 @@
 //! hides no other.
 
 use std::fmt::Write as _;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use clap::Args;
@@ -136,9 +138,9 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let place = options.etcd.complete(options.configuration.clone())?;
     let mut catalog: Option<Metadata> = None;
     let mut cluster = None;
-    let nodes = (0..options.connect.count() as u16).map(|at| {
+    let nodes = (0..).zip(ask_all(&options.connect, &tcp)).map(|(at, answer)| {
         let address = options.connect.name(NodeId(at)).unwrap_or_default();
-        match ask(&options.connect, at, &tcp) {
+        match answer {
             Ok((state, identity, metadata)) => {
                 cluster = cluster.or(identity.map(|identity| identity.cluster));
                 // The newest one that a node knows.
@@ -220,8 +222,25 @@ fn known(place: &Place, cluster: u64, nodes: &[Node], catalog: &Metadata) -> Res
     known.map_err(failure)
 }
 
+/// What a node says, or why it does not.
+type Answer = Result<(State, Option<Identity>, Metadata), String>;
+
+/// Asks all nodes side by side: one that is silent takes no longer than the slowest of them.
+fn ask_all(nodes: &Nodes, tcp: &TcpOptions) -> Vec<Answer> {
+    thread::scope(|scope| {
+        let ask = |at| thread::Builder::new().spawn_scoped(scope, move || ask(nodes, at, tcp));
+        let asked: Vec<_> = (0..nodes.count() as u16).map(ask).collect();
+        let answered = asked.into_iter().map(|asked| match asked.map(ScopedJoinHandle::join) {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(error) => Err(format!("cannot be asked: {error}")),
+        });
+        answered.collect()
+    })
+}
+
 /// Asks one node, as if there were no others.
-fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Result<(State, Option<Identity>, Metadata), String> {
+fn ask(nodes: &Nodes, at: u16, tcp: &TcpOptions) -> Answer {
     const HERE: NodeId = NodeId(0);
     let (fabric, server): (Arc<dyn Fabric>, Option<NodeStatus>) = match nodes {
         Nodes::Tcp(addresses) => {

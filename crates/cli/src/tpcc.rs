@@ -2,9 +2,10 @@
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use remora::floors::fabric::Headroom;
 use remora::{Cluster, OpenError};
+use remora_workload::Workload;
 use remora_workload::tpcc::{Kind, NewOrders, Room, Scale, Tpcc};
-use remora_workload::{Workload, available_bytes};
 use serde::Serialize;
 
 use crate::bench::{Bench, RunArgs};
@@ -130,7 +131,8 @@ fn default_room(run: &RunArgs, mix: Mix, needed: impl Fn(Room) -> u64) -> Room {
     // Alone, it makes twice as many.
     let share = if mix == Mix::NewOrdersOnly { 2.0 } else { 1.0 };
     let mut orders = (run.seconds_at_most() * rate * share * run.threads() as f64) as u64;
-    if let (None, false, Some(available)) = (&run.connect, run.is_simulated(), available_bytes()) {
+    if run.connect.is_none() && !run.is_simulated() {
+        let available = Headroom::now().bytes;
         let takes_too_much =
             |orders| needed(Room::for_orders(orders)).saturating_mul(run.memory_nodes().into()) > available / 2;
         while orders > ORDERS_MIN && takes_too_much(orders) {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use remora::Design;
-use remora_workload::available_bytes;
+use remora::floors::fabric::Headroom;
 use remora_workload::ycsb::{Distribution, InsertOrder, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
 use serde::Serialize;
 
@@ -212,7 +212,8 @@ fn default_inserts(run: &RunArgs, mix: &Mix, needed: impl Fn(u64) -> u64) -> u64
     };
     let mut inserts = (run.seconds_at_most() * rate * (1.0 - mix.read_share) * run.threads() as f64) as u64;
     inserts = inserts.clamp(INSERTS_MIN, 1 << 38);
-    if let (None, Some(available)) = (&run.connect, available_bytes()) {
+    if run.connect.is_none() {
+        let available = Headroom::now().bytes;
         let takes_too_much = |inserts| needed(inserts).saturating_mul(run.memory_nodes().into()) > available / 2;
         while inserts > INSERTS_MIN && takes_too_much(inserts) {
             inserts = (inserts / 4 * 3).max(INSERTS_MIN);

@@ -292,7 +292,7 @@ fn steps_to_another_key_that_do_not_fit_are_refused() {
     let _ = fs::remove_file(&path);
     let name = path.to_str().unwrap();
     let keygen = |options: &str| remora("steps", &[&["keygen", name], &words(options)[..]].concat());
-    assert_refused(&keygen("--add"), &[name, "not found"]);
+    assert_refused(&keygen("--add"), &[name, "No such file or directory"]);
     assert_eq!(keygen("").code, Some(0));
     assert_refused(&keygen("--swap"), &[name, "one key only", "--add"]);
     assert_refused(&keygen("--drop"), &[name, "one key only"]);
@@ -323,7 +323,7 @@ fn a_memory_node_that_cannot_serve_says_why() {
     let _ = fs::remove_file(&new);
     let (text, new) = (text.to_str().unwrap(), new.to_str().unwrap());
     for (line, names) in [
-        (format!("--listen {taken} --size 1MiB"), &["--listen", taken.as_str(), "address in use"][..]),
+        (format!("--listen {taken} --size 1MiB"), &["--listen", taken.as_str(), "Address already in use"][..]),
         ("--listen 0.0.0.0:0 --size 1MiB".to_owned(), &["--listen", "--key-file", "--insecure"]),
         ("--listen 127.0.0.1:0 --size 1MiB --key-file /nonexistent".to_owned(), &["--key-file /nonexistent"]),
         ("--listen 127.0.0.1:0 --size 64KiB".to_owned(), &["--size"]),

@@ -51,7 +51,10 @@ fn clients_and_nodes_talk_tls() {
     assert_refused(&bank("tls-none", &secret, ""), &[secret.address(), "asks for TLS", "--tls-ca"]);
     assert_refused(&bank("tls-wrong", &secret, &format!("--tls-ca {other}")), &[secret.address(), "not to be trusted"]);
     assert_refused(&bank("tls-to-plain", &plain, &format!("--tls-ca {pem}")), &[plain.address(), "--tls-cert"]);
-    assert_refused(&bank("tls-no-file", &secret, "--tls-ca /nonexistent"), &["--tls-ca /nonexistent", "not found"]);
+    assert_refused(
+        &bank("tls-no-file", &secret, "--tls-ca /nonexistent"),
+        &["--tls-ca /nonexistent", "No such file or directory"],
+    );
 
     let status = |options: &str| {
         remora("tls-status", &[&["status", "--connect", secret.address()], &words(options)[..]].concat())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
 use remora_fabric::shm::file::{self, ShmFiles};
 use remora_fabric::tcp::tls::ClientTls;
-use remora_fabric::tcp::{Keys, NodeStatus, Tcp, TcpOptions};
+use remora_fabric::tcp::{Keys, NodeStatus, Tcp, TcpOptions, is_address};
 use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
 use remora_memory::identity::{self, Identity};
@@ -133,9 +133,7 @@ impl TryFrom<&OsStr> for Nodes {
         };
         let whole = match &nodes {
             Nodes::Shm(paths) => paths.iter().all(|path| !path.as_os_str().is_empty()),
-            Nodes::Tcp(addresses) => addresses.iter().all(|address| {
-                address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-            }),
+            Nodes::Tcp(addresses) => addresses.iter().all(|address| is_address(address)),
         };
         if whole && nodes.count() <= remora_fabric::limits::NODES_MAX { Ok(nodes) } else { Err(wrong()) }
     }
@@ -509,7 +507,7 @@ fn catch_up(
         }
         are_named(&newest, fabric.nodes())?;
         metadata::without(&newest, behind, newest.epoch)?;
-        tracing::warn!(epoch = newest.epoch, lost = ?behind, "the configuration is new, and goes on from what the memory nodes say");
+        tracing::warn!(epoch = newest.epoch, lost = %behind, "the configuration is new, and goes on from what the memory nodes say");
         let caught_up = configuration.change(|membership| {
             membership.inherit(clients.iter().map(|client| client.incarnation));
             membership.catch_up(newest.epoch, behind, added);
@@ -640,7 +638,8 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
 
 /// Whether a node is not there at all, rather than refusing to be talked to.
 pub(crate) fn is_silence(fault: Fault) -> bool {
-    matches!(fault, Fault::Refused(Refusal::Unreachable(_)) | Fault::Unreachable | Fault::Behind)
+    let refused = matches!(fault, Fault::Refused(Refusal::Unreachable(_) | Refusal::Name(_)));
+    refused || matches!(fault, Fault::Unreachable | Fault::Behind)
 }
 
 /// The configuration of a cluster's clients, by option or where it is by default.

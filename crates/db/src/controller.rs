@@ -52,7 +52,8 @@ impl Controller {
         let worker = remora_fabric::Worker::new();
         let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
         let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
-        let keeper = Rc::new(Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default()));
+        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default());
+        let keeper = Rc::new(keeper.watchful());
         Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
     }
 
@@ -386,7 +387,7 @@ impl Watcher<'_> {
     async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> bool {
         let lost = self.lose(lane, live, silent).await;
         if let Err(error) = &lost {
-            tracing::error!(%error, nodes = ?silent, "memory nodes do not answer, and the cluster cannot go on without");
+            tracing::error!(%error, nodes = %silent, "memory nodes do not answer, and the cluster cannot go on without");
         }
         lost.is_ok()
     }
@@ -414,7 +415,7 @@ impl Watcher<'_> {
             Ok(membership.lose(silent, self.me)?)
         })?;
         lost?;
-        tracing::warn!(nodes = ?silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
+        tracing::warn!(nodes = %silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
         Ok(())
     }
 
@@ -468,7 +469,7 @@ impl Watcher<'_> {
             };
             let emptied = after.without_replicas(conducting.leaving);
             if configuration.change(|membership| membership.begin_epoch(me, &conducting, emptied))?? {
-                tracing::info!(epoch = conducting.epoch, lost = ?conducting.lost, "the next epoch begins");
+                tracing::info!(epoch = conducting.epoch, lost = %conducting.lost, "the next epoch begins");
                 let entered = cluster.enter_epoch(lane).await;
                 return Ok(entered.map_err(|error| MemoryError::Configuration(error.to_string()))?);
             }

@@ -15,7 +15,7 @@ use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use async_channel::Receiver;
 use remora_cluster::{
@@ -116,6 +116,10 @@ pub(crate) struct Keeper {
     renewed: Cell<Nanos>,
     /// There is somebody to sweep.
     repaired: Cell<bool>,
+    /// It looks for orphans also while its client does nothing.
+    is_watchful: bool,
+    /// What ends its doze.
+    dozing: Cell<Option<Waker>>,
     /// This incarnation has lost a memory node that others still reach, and makes room for another one.
     given_up: Cell<bool>,
 }
@@ -165,7 +169,22 @@ impl Keeper {
             swept: RefCell::default(),
             renewed: Cell::default(),
             repaired: Cell::default(),
+            is_watchful: false,
+            dozing: Cell::default(),
             given_up: Cell::default(),
+        }
+    }
+
+    /// Looks for clients whose process has ended also while its own client does nothing.
+    pub(crate) fn watchful(self) -> Keeper {
+        Keeper { is_watchful: true, ..self }
+    }
+
+    /// A transaction begins, and may wait for what a dead client holds: the dead are looked for often from now on.
+    #[inline]
+    pub(crate) fn stir(&self) {
+        if let Some(dozing) = self.dozing.take() {
+            dozing.wake();
         }
     }
 
@@ -370,19 +389,39 @@ impl Keeper {
         .await;
     }
 
-    /// Sleeps until leases are to be looked at again, or the process of some client has ended; those clients.
+    /// Sleeps until leases are to be looked at again, or the process of some client has ended; those clients. A client that
+    /// asks the memory nodes for nothing waits for no other client, and looks again when it stirs.
     async fn orphans_until(&self, lane: &Lane, until: Nanos) -> Vec<u32> {
         if self.configuration.process().is_none() {
             lane.sleep(until.saturating_sub(lane.now())).await;
             return Vec::new();
         }
         loop {
+            let rounds = lane.endpoint().rounds();
             lane.sleep(ORPHANS_PAUSE_NS.min(until.saturating_sub(lane.now()))).await;
             let orphans = self.configuration.orphans();
             if !orphans.is_empty() || lane.now() >= until {
                 return orphans;
             }
+            if lane.endpoint().rounds() == rounds && !self.is_watchful {
+                self.doze(lane, until).await;
+            }
         }
+    }
+
+    /// Sleeps until then, or until the client stirs.
+    async fn doze(&self, lane: &Lane, until: Nanos) {
+        let mut sleep = pin!(lane.sleep(until.saturating_sub(lane.now())));
+        let mut dozes = false;
+        poll_fn(|context| {
+            let stirred = self.dozing.take().is_none();
+            if std::mem::replace(&mut dozes, true) && stirred || sleep.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            self.dozing.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
     }
 
     async fn keep_renewing(&self, lane: &Lane, lease: Nanos) {
@@ -448,12 +487,14 @@ impl Keeper {
 
     /// Sleeps until then, or, where the dead are found at once, until this client has repaired what one of them had logged.
     async fn until_there_is_to_sweep(&self, lane: &Lane, until: Nanos) {
-        if self.configuration.process().is_none() {
-            return lane.sleep(until.saturating_sub(lane.now())).await;
-        }
-        while lane.now() < until && !self.repaired.take() {
-            lane.sleep(ORPHANS_PAUSE_NS.min(until.saturating_sub(lane.now()))).await;
-        }
+        let at_once = self.configuration.process().is_some();
+        let mut sleep = pin!(lane.sleep(until.saturating_sub(lane.now())));
+        // The repair runs on this lane as well, so that its end is seen at once.
+        poll_fn(|context| match at_once && self.repaired.take() {
+            true => Poll::Ready(()),
+            false => sleep.as_mut().poll(context),
+        })
+        .await;
     }
 
     async fn unless_it_is_over(&self) {
@@ -584,6 +625,32 @@ impl fmt::Debug for Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_stirs_ends_the_doze() {
+        const HOUR: Nanos = 3_600_000_000_000;
+        let options = crate::cluster::ClusterOptions { node_bytes: 4 << 20, ..Default::default() };
+        let cluster = Cluster::embedded(options).unwrap();
+        let configuration = cluster.configuration().expect("it has one in memory").clone();
+        let keeper = Keeper::new(&cluster, configuration, 1, cluster.epoch(), Rc::default());
+        let worker = remora_fabric::Worker::new();
+        let endpoint = worker.connect(cluster.fabric(), remora_fabric::ClientId(1)).unwrap();
+        let [first, second] = [1, 2].map(|seed| worker.lane(&endpoint, seed).unwrap());
+        let (keeper, began) = (&keeper, first.now());
+        let doze = async |lane: &Lane, dozes: bool| match dozes {
+            true => keeper.doze(lane, lane.now() + HOUR).await,
+            false => {
+                // Also when it has been polled in between, for something else.
+                keeper.stir();
+                lane.sleep(1_000_000).await;
+                keeper.stir();
+            }
+        };
+        worker.run([(first.id(), doze(&first, true)), (second.id(), doze(&second, false))]);
+        assert!(first.now() - began < HOUR);
+        // Without a stir it ends by itself.
+        worker.run([(first.id(), keeper.doze(&first, first.now() + 1_000_000))]);
+    }
 
     #[test]
     fn what_fails_is_tried_again_ever_more_rarely() {

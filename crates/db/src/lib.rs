@@ -161,7 +161,7 @@ pub use remora_fabric::shm::file::Found;
 pub use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 pub use remora_fabric::tcp::{Key as NodeKey, KeyError, KeyStep, Keys as NodeKeys, NodeStatus, ServerOptions};
 pub use remora_fabric::verbs::{Device, DeviceOptions, VerbsError};
-pub use remora_fabric::{Cost, Nanos, NodeId, Pages};
+pub use remora_fabric::{Cost, NameError, Nanos, NodeId, Pages, SystemError};
 pub use remora_memory::ReadScheme;
 pub use remora_sync::TransactionId;
 pub use remora_txn::recovery::{Rollback, Verdict};

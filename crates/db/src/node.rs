@@ -46,11 +46,12 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Serves new memory over TCP, gone when the node is stopped.
+    /// Serves new memory over TCP, gone when the node is stopped. All of it is taken at once: what a node promises is there.
     pub fn listen(address: &str, bytes: u64, options: ServerOptions) -> Result<MemoryNode, NodeError> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).checked_next_multiple_of(LINE_BYTES).unwrap_or(0);
         let memory = Arc::new(Memory::map(&[vec![bytes]])?);
         let region = memory.region(NodeId(0), node::REGION).ok_or(MemoryError::Foreign(NodeId(0)))?.clone();
+        region.take()?;
         node::format(&region, node::Place::default())?;
         let mut server = Server::bind(address, options, memory)?;
         server.answer(Box::new(RpcHandler::new(region.clone())));

@@ -415,6 +415,9 @@ impl Session {
         if !self.client.lives(&self.life) {
             self.life = self.client.adopt(&mut self.inner, self.ring);
         }
+        if let Some(keeper) = &self.life.keeper {
+            keeper.stir();
+        }
     }
 
     /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has begun, if one is to begin,

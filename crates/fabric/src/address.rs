@@ -85,6 +85,14 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
+/// Their numbers, such as `0, 2`.
+impl fmt::Display for NodeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.iter().map(|node| node.0.to_string()).collect();
+        f.write_str(&numbers.join(", "))
+    }
+}
+
 /// A region of a memory node: one mapping, on one NUMA node, whose atomics one NIC serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RegionId(pub u16);
@@ -119,5 +127,16 @@ impl fmt::Display for NodeId {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} region {} offset {:#x}", self.node, self.region.0, self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_nodes_are_shown_by_their_numbers() {
+        assert_eq!(NodeSet::from_bits(0b101).to_string(), "0, 2");
+        assert_eq!(NodeSet::default().to_string(), "");
     }
 }

@@ -119,6 +119,12 @@ impl Endpoint {
         }
     }
 
+    /// Rounds that have been begun so far.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.next_serial.get() - 1
+    }
+
     /// Background rounds that have failed since the last call.
     pub fn failures(&self) -> Vec<BackgroundFailure> {
         self.unreported.set(0);

@@ -1,6 +1,66 @@
 //! What can go wrong with a round, as a small `Copy` value: the node, the kind, and the address where one is known.
 
+use std::fmt;
+use std::io::{self, ErrorKind};
+
+use rustix::io::Errno;
+
 use crate::address::{Address, NodeId};
+
+/// An error of the operating system, in its own words, and small enough to be copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SystemError {
+    /// The system gave an error number.
+    Number(i32),
+    /// There is no number: a library that stands between found the error.
+    Kind(ErrorKind),
+}
+
+impl SystemError {
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(self) -> ErrorKind {
+        match self {
+            SystemError::Number(number) => io::Error::from_raw_os_error(number).kind(),
+            SystemError::Kind(kind) => kind,
+        }
+    }
+}
+
+impl From<&io::Error> for SystemError {
+    fn from(error: &io::Error) -> SystemError {
+        error.raw_os_error().map_or_else(|| error.kind().into(), SystemError::Number)
+    }
+}
+
+impl From<io::Error> for SystemError {
+    fn from(error: io::Error) -> SystemError {
+        (&error).into()
+    }
+}
+
+impl From<Errno> for SystemError {
+    fn from(number: Errno) -> SystemError {
+        SystemError::Number(number.raw_os_error())
+    }
+}
+
+impl From<ErrorKind> for SystemError {
+    fn from(kind: ErrorKind) -> SystemError {
+        SystemError::Kind(kind)
+    }
+}
+
+impl fmt::Display for SystemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SystemError::Number(number) => io::Error::from_raw_os_error(*number).fmt(f),
+            SystemError::Kind(kind) => kind.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SystemError {}
 
 /// A round failed. Its verbs may or may not have run (contract, rule 6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -65,9 +125,15 @@ pub enum Fault {
 /// Why a node gave no connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody answers there.
+    /// The node does not answer.
     #[error("does not answer: {0}")]
-    Unreachable(std::io::ErrorKind),
+    Unreachable(SystemError),
+    /// The node's name does not lead to an address.
+    #[error("has a name that does not resolve: {0}")]
+    Name(NameError),
+    /// This process lacks what a connection takes: descriptors, ports or memory. The node may be well.
+    #[error("cannot be connected to: this process gets no connection from its system: {0}")]
+    Local(SystemError),
     /// What answers is no memory node of ours.
     #[error("answers, but is no memory node (or not of this program)")]
     Foreign,
@@ -99,13 +165,35 @@ pub enum Refusal {
     NeedsRdma,
     /// The ends do not come together over RDMA.
     #[error("cannot be reached over RDMA: {0}; REMORA_LOG=warn says more")]
-    Rdma(std::io::ErrorKind),
+    Rdma(SystemError),
     /// It has as many connections as it takes.
     #[error("has as many connections as it takes")]
     Full,
     /// It could revoke no access from this client: it may not signal the client's process.
     #[error("may not stop this process, and could not revoke its access: run both as one user")]
     NoRight,
+}
+
+impl From<io::Error> for Refusal {
+    /// Why no connection was made. What this process lacks is told apart from what the node does.
+    fn from(error: io::Error) -> Refusal {
+        let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL];
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(number) if lacks.contains(&number) => Refusal::Local(error.into()),
+            _ => Refusal::Unreachable(error.into()),
+        }
+    }
+}
+
+/// Why a name has no address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NameError {
+    /// The resolver has not answered in time.
+    #[error("the resolver (DNS) does not answer")]
+    Silent,
+    /// The resolver said why, in these words.
+    #[error("{0}")]
+    Failed(&'static str),
 }
 
 /// Why there is no TLS with a node.
@@ -136,5 +224,31 @@ impl Fault {
     #[must_use]
     pub fn lost(self) -> bool {
         matches!(self, Fault::Unreachable | Fault::Behind | Fault::Revoked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_in_the_systems_words() {
+        let refused = io::Error::from(Errno::CONNREFUSED);
+        let fault = Fault::Refused(refused.into());
+        assert_eq!(fault.to_string(), "does not answer: Connection refused (os error 111)");
+        // What the standard library has no kind for.
+        let odd = Refusal::from(io::Error::from(Errno::PROTO));
+        assert_eq!(odd.to_string(), "does not answer: Protocol error (os error 71)");
+        let late = Refusal::from(io::Error::from(ErrorKind::TimedOut));
+        assert_eq!(late, Refusal::Unreachable(ErrorKind::TimedOut.into()));
+        assert_eq!(late.to_string(), "does not answer: timed out");
+        assert_eq!(SystemError::from(Errno::NOENT).kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_this_process_lacks_is_not_blamed_on_the_node() {
+        for lacking in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
+            assert_eq!(Refusal::from(io::Error::from(lacking)), Refusal::Local(lacking.into()));
+        }
     }
 }

@@ -56,6 +56,7 @@ mod endpoint;
 mod error;
 mod executor;
 mod gate;
+mod headroom;
 mod lane;
 pub mod limits;
 mod prefetch;
@@ -73,8 +74,9 @@ pub mod verbs;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, NodeSet, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};
-pub use error::{FabricError, Fault, Refusal, TlsReason};
+pub use error::{FabricError, Fault, NameError, Refusal, SystemError, TlsReason};
 pub use executor::{Run, Turn, Turned, Worker, block_on, catch_panic};
+pub use headroom::{Headroom, MemoryLimit};
 pub use lane::{Execute, Lane};
 pub use prng::{Prng, splitmix};
 pub use region::{Pages, Region, RegionError};

@@ -63,8 +63,29 @@ pub const SPARE_CONNECTIONS: usize = 16;
 /// Time for a handshake, and for a connection's last words.
 pub const HANDSHAKE_NS: u64 = 2_000_000_000;
 
+/// Time for a name to be looked up that has no known address. The usual resolver asks its second server after five seconds.
+pub const LOOKUP_NS: u64 = 6_000_000_000;
+
+/// Time for a name to be looked up that has a known address. After it the known address is used.
+pub const LOOKUP_AGAIN_NS: u64 = 20_000_000;
+
+/// Names that a process remembers addresses of.
+pub const NAMES_MAX: usize = 1024;
+
+/// Time between two lines of the log about connections that a server turned away.
+pub const TURNED_AWAY_NS: u64 = 1_000_000_000;
+
 /// Time without an answer after which a node is down.
 pub const PATIENCE_NS: u64 = 900_000_000;
 
 /// Endpoints that one shared-memory node serves at a time: each has a channel there.
 pub const CHANNELS_MAX: usize = 512;
+
+/// Bytes that a process keeps for itself when it takes memory to serve: for buffers, stacks and tables.
+pub const RESERVE_BYTES: u64 = 32 << 20;
+
+/// Bytes of the pieces in which memory is taken. Before each piece the process looks whether there is enough left.
+pub const TAKE_BYTES: usize = 64 << 20;
+
+/// Embedded memory nodes of at most this many bytes together are made without a look at what the process may take.
+pub const EMBEDDED_UNCHECKED_BYTES: u64 = 256 << 20;

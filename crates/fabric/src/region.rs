@@ -6,19 +6,25 @@
 use std::fmt;
 use std::fs::File;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
 
 use crate::address::{LINE_BYTES, WORD_BYTES};
+use crate::headroom::Headroom;
+use crate::limits::{RESERVE_BYTES, TAKE_BYTES};
 use crate::prefetch::prefetch;
 use crate::transport::Nanos;
 
 /// Bytes of the huge pages that mappings are rounded up to.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Words of the smallest pages that there are.
+const SMALL_PAGE_WORDS: usize = 4096 / WORD_BYTES;
 
 /// Which pages back a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +47,8 @@ impl fmt::Display for Pages {
     }
 }
 
-/// A region could not be mapped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+/// A region could not be mapped, or its memory is not there.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RegionError {
     /// The size is 0 or not a multiple of a line.
     #[error("a region's size must be a positive multiple of {LINE_BYTES} bytes, not {0}")]
@@ -53,7 +59,15 @@ pub enum RegionError {
         /// Bytes asked for.
         bytes: usize,
         /// What the system said.
-        cause: rustix::io::Errno,
+        cause: Errno,
+    },
+    /// The process may not take so much.
+    #[error("{} MiB are too much: {left}, and {} MiB of that are kept for the process itself", bytes.div_ceil(1 << 20), RESERVE_BYTES >> 20)]
+    TooMuch {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What there is.
+        left: Headroom,
     },
 }
 
@@ -86,7 +100,9 @@ impl Region {
         let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
             Ok(base) => (base, Pages::Huge),
             Err(_) => {
-                let base = map(MapFlags::PRIVATE).map_err(|cause| RegionError::Refused { bytes, cause })?;
+                // What the process may have says more than the system does.
+                let refused = |cause| there_is(bytes as u64).err().unwrap_or(RegionError::Refused { bytes, cause });
+                let base = map(MapFlags::PRIVATE).map_err(refused)?;
                 // SAFETY: the range is the mapping just made; advice does not change its contents.
                 let advised = unsafe { madvise(base, mapped_bytes, Advice::LinuxHugepage) };
                 (base, if advised.is_ok() { Pages::Transparent } else { Pages::Small })
@@ -128,6 +144,37 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
+    /// Takes all memory of a region from the system now. Fails if there is not enough; drop the region then, which gives back
+    /// what has been taken. Looks at the limits before each piece, because other processes take memory meanwhile.
+    pub fn take(&self) -> Result<(), RegionError> {
+        // Reserved pages are this process's already.
+        let is_shared = self.pages != Pages::Huge;
+        if is_shared {
+            there_is(self.bytes())?;
+        }
+        for from in (0..self.mapped_bytes).step_by(TAKE_BYTES) {
+            let bytes = TAKE_BYTES.min(self.mapped_bytes - from);
+            if is_shared {
+                there_is(bytes as u64)?;
+            }
+            // SAFETY: the range lies inside of the mapping; populating it changes no contents.
+            let taken = unsafe {
+                let start = self.base.as_ptr().cast::<u8>().add(from);
+                madvise(start.cast(), bytes, Advice::LinuxPopulateWrite)
+            };
+            match taken {
+                Ok(()) => {}
+                // A kernel older than 5.14: each page is touched.
+                Err(Errno::INVAL) => {
+                    let words = self.words().iter().skip(from / WORD_BYTES).take(bytes / WORD_BYTES);
+                    words.step_by(SMALL_PAGE_WORDS).for_each(|word| _ = word.fetch_or(0, Ordering::Relaxed));
+                }
+                Err(cause) => return Err(RegionError::Refused { bytes: self.words * WORD_BYTES, cause }),
+            }
+        }
+        Ok(())
+    }
+
     /// The region's words.
     #[inline]
     #[must_use]
@@ -156,6 +203,12 @@ impl Region {
     pub fn pages(&self) -> Pages {
         self.pages
     }
+}
+
+/// Fails if this process may not take so much memory, and keep some for itself.
+pub(crate) fn there_is(bytes: u64) -> Result<(), RegionError> {
+    let left = Headroom::now();
+    if bytes.saturating_add(RESERVE_BYTES) > left.bytes { Err(RegionError::TooMuch { bytes, left }) } else { Ok(()) }
 }
 
 impl Drop for Region {
@@ -215,7 +268,6 @@ pub(crate) fn futex_wake(word: &AtomicU64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
 
     #[test]
     fn a_new_region_is_zero_and_keeps_what_is_stored() {
@@ -228,9 +280,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_taken_is_there() {
+        let region = Region::anonymous(32 << 20).unwrap();
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+            status.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = resident();
+        region.take().unwrap();
+        assert!(region.pages() == Pages::Huge || resident() - before > 24 << 20, "it is not there");
+        assert!(region.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        let too_much = there_is(1 << 60).unwrap_err();
+        assert!(too_much.to_string().starts_with("1099511627776 MiB are too much: "), "{too_much}");
+    }
+
+    #[test]
     fn sizes_that_are_no_multiple_of_a_line_are_refused() {
         assert_eq!(Region::anonymous(0).err(), Some(RegionError::Size(0)));
         assert_eq!(Region::anonymous(100).err(), Some(RegionError::Size(100)));
-        assert!(matches!(Region::anonymous(1 << 60).err(), Some(RegionError::Refused { .. })));
+        assert!(matches!(Region::anonymous(1 << 60).err(), Some(RegionError::TooMuch { .. })));
     }
 }

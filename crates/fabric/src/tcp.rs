@@ -22,6 +22,11 @@
 //! certificate says who the server is and the key who may come in, so a cluster across a network that others use wants
 //! both. An end with TLS and one without refuse each other.
 //!
+//! # Names
+//!
+//! Names of memory nodes are looked up aside, with a deadline, and remembered ([`Names`]): a name server that is slow or
+//! silent keeps no client from nodes that it has reached before.
+//!
 //! # Failure
 //!
 //! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer than
@@ -31,7 +36,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::thread;
@@ -55,6 +60,7 @@ mod handshake;
 mod key;
 mod link;
 mod loopback;
+mod names;
 mod node;
 mod poller;
 mod rdma;
@@ -63,9 +69,11 @@ mod stand_in;
 mod stream;
 pub mod tls;
 mod transport;
+mod turned_away;
 
 pub use key::{Key, KeyError, KeyStep, Keys};
 pub use loopback::{Loopback, LoopbackError};
+pub use names::{Names, is_address};
 pub use node::NodeStatus;
 pub use server::{Server, ServerError, ServerHandle, ServerOptions};
 
@@ -93,6 +101,8 @@ pub struct TcpOptions {
     pub patience: Duration,
     /// Time for a connection to be made, the handshakes not counted.
     pub connect_timeout: Duration,
+    /// Where addresses are known by their names.
+    pub names: Names,
 }
 
 impl Default for TcpOptions {
@@ -103,6 +113,7 @@ impl Default for TcpOptions {
             rdma: None,
             patience: Duration::from_nanos(PATIENCE_NS),
             connect_timeout: Duration::from_secs(2),
+            names: Names::default(),
         }
     }
 }
@@ -139,8 +150,8 @@ struct Inquiry {
 const ANSWER_COUNTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
-    /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the list. Names are resolved
-    /// when a connection is made.
+    /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the list. Names are looked up
+    /// when a connection is made; see [`Names`].
     #[must_use]
     pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
         assert!(addresses.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
@@ -156,6 +167,7 @@ impl Tcp {
         let mut addresses = self.cluster.addresses.write().unwrap_or_else(PoisonError::into_inner);
         let has_room = addresses.len() < NODES_MAX;
         if has_room {
+            self.cluster.options.names.prepare([&address]);
             addresses.push(address);
         }
         has_room
@@ -164,7 +176,7 @@ impl Tcp {
     /// Whether a memory node is at this address, which may be another name of it, as far as names tell here.
     #[must_use]
     pub fn is_at(&self, node: NodeId, address: &str) -> bool {
-        let resolved = |name: &str| name.to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect);
+        let resolved = |name: &str| self.cluster.options.names.find(name).unwrap_or_default();
         let own = self.cluster.addresses().get(usize::from(node.0)).cloned().unwrap_or_default();
         let own = resolved(&own);
         resolved(address).iter().any(|address| own.contains(address))
@@ -184,25 +196,26 @@ impl Cluster {
 
     /// A blocking connection to a node that has been welcomed.
     fn open(&self, node: NodeId, purpose: Purpose) -> Result<(Stream, handshake::ServerHello), Fault> {
-        let unreachable = |error: std::io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
-        let address = self.addresses().get(usize::from(node.0)).cloned().ok_or(Fault::Unreachable)?;
+        let names = &self.options.names;
+        let name = self.addresses().get(usize::from(node.0)).cloned().ok_or(Fault::Unreachable)?;
         // Of an address in brackets, these are not part.
-        let host = address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+        let host = name.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
         let mut last = std::io::ErrorKind::AddrNotAvailable.into();
-        for address in address.to_socket_addrs().map_err(unreachable)? {
+        for address in names.find(&name).map_err(|error| Fault::Refused(Refusal::Name(error)))? {
             match TcpStream::connect_timeout(&address, self.options.connect_timeout) {
                 Ok(socket) => {
-                    server::set_up(&socket, self.options.patience).map_err(unreachable)?;
+                    server::set_up(&socket, self.options.patience).map_err(not_connected)?;
                     let stream = Stream::client(socket, self.options.tls.as_ref(), host);
                     let mut stream = stream.map_err(|reason| Fault::Refused(Refusal::Tls(reason)))?;
                     let deadline = Instant::now() + Duration::from_nanos(HANDSHAKE_NS);
                     let hello = handshake::greet(&mut stream, self.options.keys.as_ref(), purpose, deadline)?;
+                    names.met(&name, address);
                     return Ok((stream, hello));
                 }
                 Err(error) => last = error,
             }
         }
-        Err(unreachable(last))
+        Err(not_connected(last))
     }
 
     /// A transport's connection to a node. `Ok(Err)` of one that is lost already.
@@ -222,12 +235,18 @@ impl Cluster {
         match opened {
             Ok(stream) => match stream.socket().set_nonblocking(true) {
                 Ok(()) => Ok(Ok(stream)),
-                Err(error) => Err(FabricError { node, fault: Fault::Refused(Refusal::Unreachable(error.kind())) }),
+                Err(error) => Err(FabricError { node, fault: not_connected(error) }),
             },
             // As for a client that is revoked while it is connected: its rounds tell.
             Err(Fault::Revoked) => Ok(Err(Fault::Revoked)),
             Err(fault) => Err(FabricError { node, fault }),
         }
+    }
+
+    /// Begins to look up the names of all nodes that are not down.
+    fn prepare(&self) {
+        let up = |(node, address)| (!self.is_down(NodeId(node))).then_some(address);
+        self.options.names.prepare((0..).zip(&*self.addresses()).filter_map(up));
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -248,6 +267,11 @@ impl Cluster {
     }
 }
 
+/// Why there is no connection.
+fn not_connected(error: std::io::Error) -> Fault {
+    Fault::Refused(error.into())
+}
+
 /// The bit of a node; none for one that cannot exist.
 fn bit(node: NodeId) -> u64 {
     1u64.checked_shl(u32::from(node.0)).unwrap_or(0)
@@ -262,11 +286,13 @@ impl Fabric for Tcp {
         let cluster = &self.cluster;
         let domain = cluster.options.rdma.as_ref().map(Domain::of).transpose();
         let mut domain = domain.map_err(|error| FabricError { node: NodeId(0), fault: rdma::refused(&error) })?;
+        // Names are looked up side by side, though connections are made one after the other.
+        cluster.prepare();
         let connect = |node| cluster.connect(node, client, domain.as_mut());
         let streams = cluster.all().map(connect).collect::<Result<Vec<_>, _>>()?;
         let local = |error: std::io::Error| FabricError {
             node: NodeId(0),
-            fault: Fault::Refused(Refusal::Unreachable(error.kind())),
+            fault: Fault::Refused(Refusal::Local(error.into())),
         };
         let bell = Arc::new(Bell::new().map_err(local)?);
         let poller = Poller::new(&bell).map_err(local)?;
@@ -296,6 +322,7 @@ impl Fabric for Tcp {
 
     /// Nodes that have been taken away by [`Fabric::fail`] are not asked.
     fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
+        self.cluster.prepare();
         let asked = self.cluster.all().filter(|node| !self.cluster.is_down(*node));
         // All of them, also behind one that does not answer.
         let outcomes: Vec<_> = asked.map(|node| self.cluster.revoke_at(node, client)).collect();

@@ -29,6 +29,8 @@
 
 use std::num::NonZeroU32;
 
+use crate::error::SystemError;
+
 #[cfg(not(feature = "verbs"))]
 mod absent;
 #[cfg(any(feature = "verbs", test, fuzzing))]
@@ -125,7 +127,7 @@ pub enum VerbsError {
         /// Bytes to be registered.
         bytes: u64,
         /// What the system said.
-        cause: std::io::ErrorKind,
+        cause: SystemError,
     },
     /// The system refused something else.
     #[error("cannot {what}: {cause}")]
@@ -133,6 +135,6 @@ pub enum VerbsError {
         /// What was tried.
         what: &'static str,
         /// What the system said.
-        cause: std::io::ErrorKind,
+        cause: SystemError,
     },
 }

@@ -296,7 +296,7 @@ fn a_killed_server_is_noticed_and_a_restart_says_so() {
         .expect("a connection");
         server.process.wait().expect("it has ended");
         let refused = block_on(&fabric, ClientId(1), async |_| ());
-        let unreachable = Fault::Refused(Refusal::Unreachable(std::io::ErrorKind::ConnectionRefused));
+        let unreachable = Fault::Refused(Refusal::Unreachable(std::io::ErrorKind::ConnectionRefused.into()));
         assert_eq!(refused, Err(FabricError { node: NodeId(0), fault: unreachable }));
         server = Child::start("server", &file.0);
         assert_eq!(server.hear(), "Killed");

@@ -17,6 +17,7 @@ use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
 use remora_fabric::tcp::{Key, Keys, Loopback, Server, ServerOptions, TcpOptions};
 use remora_fabric::{ClientId, Fabric, Fault, Lane, NodeId, Refusal, TlsReason, Worker, block_on};
+use rustix::io::Errno;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tcp_support::*;
@@ -262,7 +263,7 @@ fn a_server_that_is_slow_with_tls_is_given_up() {
     });
     let began = Instant::now();
     let fault = refusal(&address, trusting(&issued));
-    assert!(matches!(fault, Some(Fault::Refused(Refusal::Unreachable(ErrorKind::TimedOut)))), "{fault:?}");
+    assert_eq!(fault, Some(Fault::Refused(Refusal::Unreachable(ErrorKind::TimedOut.into()))));
     assert!(began.elapsed() < Duration::from_secs(3));
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -363,15 +364,15 @@ fn files_that_are_no_good_are_told_apart() {
     let server = |certificate: &_, key: &_| ServerTls::read(certificate, key).err();
     let missing = std::path::PathBuf::from("/no/such/file");
     assert_eq!(server(&one.certificate(), &one.key()), None);
-    assert_eq!(server(&missing, &one.key()), Some(TlsError::Certificates(ErrorKind::NotFound)));
-    assert_eq!(server(&one.certificate(), &missing), Some(TlsError::PrivateKey(ErrorKind::NotFound)));
+    assert_eq!(server(&missing, &one.key()), Some(TlsError::Certificates(Errno::NOENT.into())));
+    assert_eq!(server(&one.certificate(), &missing), Some(TlsError::PrivateKey(Errno::NOENT.into())));
     assert_eq!(server(&one.certificate(), &other.key()), Some(TlsError::Unusable));
     assert_eq!(server(&one.key(), &one.key()), Some(TlsError::NoCertificate));
     assert_eq!(server(&one.certificate(), &one.certificate()), Some(TlsError::NoPrivateKey));
     assert_eq!(format!("{:?} {:?}", one.server(), one.client()), "ServerTls(..) ClientTls(..)");
     std::fs::set_permissions(one.key(), std::fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(server(&one.certificate(), &one.key()), Some(TlsError::Exposed { mode: 0o644 }));
-    assert_eq!(ClientTls::read(&missing).err(), Some(TlsError::Certificates(ErrorKind::NotFound)));
+    assert_eq!(ClientTls::read(&missing).err(), Some(TlsError::Certificates(Errno::NOENT.into())));
     write_private(&one.trusted(), "");
     assert_eq!(ClientTls::read(&one.trusted()).err(), Some(TlsError::NoCertificate));
     write_private(&one.trusted(), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");

@@ -31,7 +31,7 @@ use guestbook::{GuestError, Ledger, Parameters};
 use remora::{Cluster, Error, OpenError, Ordered, OrderedKey, Record, Session, Transaction, TransactionOptions};
 pub use remora_fabric::Prng;
 
-pub use machine::{Machine, available_bytes};
+pub use machine::Machine;
 pub use report::{CpuSeconds, Invariant, LatencyUs, PerTransaction, PhasesUs, Report, SimulatedIn, TypeReport};
 pub use sizing::Setting;
 pub use statistics::{Statistics, TypeStatistics};

@@ -30,12 +30,6 @@ fn cpu() -> String {
     field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Memory that this machine can give without swapping; `None` where nothing tells.
-#[must_use]
-pub fn available_bytes() -> Option<u64> {
-    kilobytes("/proc/meminfo", "MemAvailable")
-}
-
 /// Most memory that this process has had so far.
 pub(crate) fn peak_bytes() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")

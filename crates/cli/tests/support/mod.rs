@@ -46,14 +46,23 @@ pub(crate) struct Ended {
 impl Process {
     /// Starts the command; a name of its own for what it says.
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
+        command.args(arguments);
+        Process::spawn(name, command)
+    }
+
+    /// Starts the command after some lines of a shell, such as `ulimit -v 300000`.
+    pub(crate) fn start_after(shell: &str, name: &str, arguments: &[&str]) -> Process {
+        let mut command = Command::new("bash");
+        let script = format!("{shell}\nexec \"$@\"");
+        command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_remora")]).args(arguments);
+        Process::spawn(name, command)
+    }
+
+    fn spawn(name: &str, mut command: Command) -> Process {
         let (output, errors) = (scratch(&format!("{name}.out")), scratch(&format!("{name}.err")));
         let file = |path: &Path| File::create(path).expect("a place for what it says");
-        let child = Command::new(env!("CARGO_BIN_EXE_remora"))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(file(&output))
-            .stderr(file(&errors))
-            .spawn();
+        let child = command.stdin(Stdio::null()).stdout(file(&output)).stderr(file(&errors)).spawn();
         Process { child: child.expect("the command has been built"), output, errors }
     }
 
@@ -77,6 +86,11 @@ impl Process {
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill(); // it may have ended
         let _ = self.child.wait();
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
     }
 
     /// Waits until it has ended.

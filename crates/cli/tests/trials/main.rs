@@ -9,5 +9,6 @@ mod memory;
 mod names;
 mod output;
 mod paths;
+mod scanners;
 mod signals;
 mod status;

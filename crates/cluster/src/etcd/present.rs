@@ -762,6 +762,8 @@ impl Engine {
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("remora-etcd".to_owned()).spawn(move || {
             let _ = runtime.block_on(stopped); // dropped is told, too
+            // A name that is being looked up is not waited for.
+            runtime.shutdown_background();
         })?;
         Ok(Engine { handle, stop: Some(stop), thread: Some(thread) })
     }

@@ -5,8 +5,9 @@
 //! file:  control area 134 MiB | region
 //! ```
 //!
-//! A file is sparse: what nobody has touched takes no room; a device gives the whole. The server holds the file's lock
-//! while it serves, so a node has one server. Its memory outlives it; a restarted server says how the last one ended.
+//! A server takes all space of its file before it serves: a file system that is full later takes nothing from its clients. A
+//! device gives the whole. The server holds the file's lock while it serves, so a node has one server. Its memory outlives
+//! it; a restarted server says how the last one ended.
 //!
 //! **Who may use the memory** is known in the control area: every endpoint has a channel there, which names its process. A
 //! client's process is mapped memory and cannot be stopped from using it, so to revoke a client is to end its process, and
@@ -16,12 +17,17 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, fallocate, fstatfs, fstatvfs};
+use rustix::io::{Errno, retry_on_intr};
+
 use crate::address::LINE_BYTES;
+use crate::headroom::{Headroom, MemoryLimit};
+use crate::limits::{RESERVE_BYTES, TAKE_BYTES};
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError};
 use crate::transport::Handler;
 
@@ -30,6 +36,12 @@ pub use super::files::ShmFiles;
 use super::memory::Answering;
 use super::process::{Process, Watch, exists};
 use super::server::{Admission, Server};
+
+/// What `stat` counts the space of files in.
+const BLOCK_BYTES: u64 = 512;
+/// File systems whose files are memory, by `statfs`.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 /// How often a server looks for clients that died before it knew their process.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -89,6 +101,19 @@ pub enum OpenError {
         /// The same, as they should be.
         expected: u64,
     },
+    /// There is no room for it.
+    #[error(
+        "{path}: has no room: it takes {} MiB, of which {} MiB are mailboxes of clients, and {left}",
+        bytes.div_ceil(1 << 20), CONTROL_BYTES >> 20
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it takes in all.
+        bytes: u64,
+        /// What there is.
+        left: Headroom,
+    },
     /// It could not be mapped.
     #[error("{path}: {cause}")]
     Region {
@@ -137,6 +162,63 @@ fn size(path: &Path, file: &File) -> Result<(u64, bool), OpenError> {
     size.map(|size| (size, true)).map_err(io_error(path, "read the device's size"))
 }
 
+/// Takes the space of a file, all of it and up to this size, so that no access to its mapping finds the file system full:
+/// that would be a SIGBUS, in the server and in every client. What the file holds stays. A file system in memory takes the
+/// process's memory, so it is looked before each piece whether that is there.
+fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
+    let failed = |cause: Errno| io_error(path, "take its space")(cause.into());
+    let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
+    let has = metadata.blocks().saturating_mul(BLOCK_BYTES);
+    if metadata.len() == bytes && has >= bytes {
+        return Ok(());
+    }
+    let room = |wanted: u64, left: Headroom| {
+        let path = path.to_path_buf();
+        if wanted > left.bytes { Err(OpenError::NoRoom { path, bytes, left }) } else { Ok(()) }
+    };
+    room(bytes, Headroom::of_a_file())?;
+    let system = fstatvfs(file).map_err(failed)?;
+    // A file system that does not know has no blocks at all.
+    if system.f_blocks > 0 {
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        room(bytes.saturating_sub(has), Headroom { bytes: free, limit: MemoryLimit::FileSystem(path.into()) })?;
+    }
+    let kind = fstatfs(file).map_err(failed)?.f_type as u64;
+    let is_memory = [TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind);
+    let memory =
+        |wanted: u64| if is_memory { room(wanted.saturating_add(RESERVE_BYTES), Headroom::now()) } else { Ok(()) };
+    memory(bytes.saturating_sub(has))?;
+    file.set_len(bytes).map_err(io_error(path, "give it its size"))?;
+    for from in (0..bytes).step_by(TAKE_BYTES) {
+        let piece = (TAKE_BYTES as u64).min(bytes - from);
+        if has == 0 {
+            memory(piece)?;
+        }
+        match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, piece)) {
+            Ok(()) => {}
+            // A file system that sets nothing aside: a new file is written.
+            Err(Errno::OPNOTSUPP) if metadata.len() == 0 => {
+                let zeros = vec![0; piece as usize];
+                file.write_all_at(&zeros, from).map_err(io_error(path, "take its space"))?;
+            }
+            Err(Errno::OPNOTSUPP) => {
+                tracing::warn!(path = %path.display(), "this file system sets no space aside: it must not fill up");
+                return Ok(());
+            }
+            Err(cause) => return Err(failed(cause)),
+        }
+    }
+    Ok(())
+}
+
+/// Takes what a file has no space for yet: it may have been copied without its zeros.
+fn take_again(path: &Path, file: &File, mapped: &Mapped) -> Result<(), OpenError> {
+    match size(path, file)? {
+        (_, true) => Ok(()),
+        (_, false) => take(path, file, CONTROL_BYTES as u64 + mapped.region.bytes()),
+    }
+}
+
 impl Mapped {
     /// Checks what a file holds, and maps it. `None` if it is new: all zero where the header would be.
     pub(super) fn of(path: &Path, file: &File) -> Result<Option<Mapped>, OpenError> {
@@ -182,7 +264,11 @@ impl Mapped {
             return Err(OpenError::Size { path: path.into(), found: size, expected });
         }
         if !device {
-            file.set_len(expected).map_err(io_error(path, "give it its size"))?;
+            let taken = take(path, file, expected);
+            if taken.is_err() {
+                let _ = file.set_len(size); // what has been taken of it is given back
+            }
+            taken?;
         }
         let control = Control::of(Mapped::map(path, file, 0, CONTROL_BYTES)?);
         control.set(Word::RegionBytes, bytes);
@@ -230,6 +316,7 @@ impl ShmNode {
         let path = path.as_ref();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(bytes.is_some()).truncate(false).mode(0o600);
+        let was_there = path.exists();
         let file = options.open(path).map_err(io_error(path, "open it"))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -241,7 +328,13 @@ impl ShmNode {
         }
         let process = Process::current().map_err(io_error(path, "find out who serves"))?;
         let (mapped, found) = match Mapped::of(path, &file)? {
-            None => (Mapped::new(path, &file, bytes)?, Found::New),
+            None => {
+                let made = Mapped::new(path, &file, bytes);
+                if made.is_err() && !was_there {
+                    let _ = std::fs::remove_file(path); // it is as it was
+                }
+                (made?, Found::New)
+            }
             Some(mapped) => {
                 let found = if bytes.is_none_or(|bytes| bytes == mapped.region.bytes()) {
                     mapped.control.get(Word::Service)
@@ -249,6 +342,7 @@ impl ShmNode {
                     let (found, expected) = (mapped.region.bytes(), bytes.unwrap_or_default());
                     return Err(OpenError::Size { path: path.into(), found, expected });
                 };
+                take_again(path, &file, &mapped)?;
                 (mapped, if found == service::STOPPED { Found::Stopped } else { Found::Killed })
             }
         };

@@ -159,7 +159,7 @@ impl Inner {
 
     /// Gets a channel at one node: the server's incarnation, and the channel's index and generation.
     fn join(&self, node: usize, client: ClientId) -> Result<(u64, (usize, u32)), Fault> {
-        let unreachable = |kind| Fault::Refused(Refused::Unreachable(kind));
+        let unreachable = |kind: io::ErrorKind| Fault::Refused(Refused::Unreachable(kind.into()));
         let control = &self.nodes[node].control;
         let incarnation = control.get(Word::Incarnation);
         if control.get(Word::Service) != service::SERVING || !self.watch(node, incarnation) {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::address::{Address, NodeId, RegionId};
 use crate::copy;
 use crate::error::{FabricError, Fault};
-use crate::limits::{NODES_MAX, REGIONS_PER_NODE_MAX};
-use crate::region::{Pages, Region, RegionError};
+use crate::limits::{EMBEDDED_UNCHECKED_BYTES, NODES_MAX, REGIONS_PER_NODE_MAX};
+use crate::region::{Pages, Region, RegionError, there_is};
 use crate::round::Verb;
 use crate::transport::{Capabilities, ClientId, Flush, Handler, Nanos};
 
@@ -90,7 +90,8 @@ fn serve(
 }
 
 impl Memory {
-    /// Maps the regions: for each node, the sizes of its regions in bytes.
+    /// Maps the regions: for each node, the sizes of its regions in bytes. Fails if all together are more than this process
+    /// may take; but only [`Region::take`] takes them.
     pub fn map(nodes: &[Vec<usize>]) -> Result<Memory, RegionError> {
         assert!(nodes.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let mut regions = Vec::with_capacity(nodes.len() * REGIONS_PER_NODE_MAX);
@@ -102,6 +103,12 @@ impl Memory {
                     None => None,
                 });
             }
+        }
+        // Reserved pages are there already.
+        let shared = regions.iter().flatten().filter(|region| region.pages() != Pages::Huge);
+        let bytes = shared.map(|region| region.bytes()).sum();
+        if bytes > EMBEDDED_UNCHECKED_BYTES {
+            there_is(bytes)?;
         }
         Ok(Memory::of(nodes.len() as u16, regions.into()))
     }

@@ -163,7 +163,7 @@ impl Connection {
             match receiver.read(&mut self.stream) {
                 Ok(Received::End) => self.ended = true,
                 Ok(_) => {}
-                Err(error) => return self.unreadable(&error),
+                Err(error) => return self.unreadable(node, &error),
             }
         }
         match self.consume(node, receiver.words()) {
@@ -173,17 +173,22 @@ impl Connection {
             }
             Err(malformed) => {
                 let peer = self.socket().peer_addr().ok();
-                let client = self.client();
-                tracing::warn!(?peer, ?client, %malformed, "a connection is cut off: it breaks the protocol");
+                match self.client() {
+                    Some(ClientId(client)) => {
+                        let why = format_args!("it breaks the protocol, as client {client}: {malformed}");
+                        node.turned_away.note(peer, &why);
+                    }
+                    None => node.turned_away.note(peer, &format_args!("it breaks the protocol: {malformed}")),
+                }
                 Turn::Close
             }
         }
     }
 
     /// Nothing can be read any more.
-    fn unreadable(&self, error: &io::Error) -> Turn {
+    fn unreadable(&self, node: &mut Node, error: &io::Error) -> Turn {
         if let Some(reason) = tls::reason(error) {
-            tracing::warn!(peer = ?self.socket().peer_addr().ok(), %error, "a connection is refused: no TLS");
+            node.turned_away.note(self.socket().peer_addr().ok(), &format_args!("no TLS: {error}"));
             if reason == TlsReason::Needed {
                 // The client talks plain TCP, and is told in its own language. It has said all it says by itself, so that
                 // closing does not cost it these words; and a socket that nothing was written to takes them.
@@ -250,8 +255,20 @@ impl Connection {
         let purpose = client.purpose();
         let verdict =
             if handshake::check_client(key, client, server, proof) { node.admit(purpose) } else { Verdict::WrongKey };
-        if verdict != Verdict::Welcome {
-            tracing::warn!(peer = ?self.socket().peer_addr().ok(), ?purpose, ?verdict, "a connection is refused");
+        let why = match verdict {
+            Verdict::Welcome => None,
+            Verdict::WrongKey => Some("it has not proved the key"),
+            Verdict::Revoked => Some("the client's access has been revoked"),
+            Verdict::Full => Some("there are as many connections as may be"),
+        };
+        if let Some(why) = why {
+            let peer = self.socket().peer_addr().ok();
+            match purpose {
+                Purpose::Verbs(ClientId(client)) => {
+                    node.turned_away.note(peer, &format_args!("client {client}: {why}"));
+                }
+                Purpose::Administration => node.turned_away.note(peer, &why),
+            }
         }
         self.out.push(verdict as u64);
         self.phase = if verdict == Verdict::Welcome { Phase::Open(purpose) } else { Phase::Closing };

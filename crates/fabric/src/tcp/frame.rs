@@ -327,7 +327,7 @@ pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Ma
         (REVOKED, []) => Fault::Revoked,
         (NO_RDMA, []) => Fault::Refused(Refusal::NoRdma),
         (NEEDS_RDMA, []) => Fault::Refused(Refusal::NeedsRdma),
-        (NO_QUEUE, []) => Fault::Refused(Refusal::Rdma(std::io::ErrorKind::ConnectionRefused)),
+        (NO_QUEUE, []) => Fault::Refused(Refusal::Rdma(std::io::ErrorKind::ConnectionRefused.into())),
         _ => return Err(Malformed::Status(status)),
     })
 }

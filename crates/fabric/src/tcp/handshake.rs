@@ -257,7 +257,7 @@ pub(crate) fn greet(
     let is_tls = stream.is_tls();
     let mut socket = Timed { stream, deadline };
     socket.secure().map_err(lost)?;
-    let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Unreachable(ErrorKind::Other)))?;
+    let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Local(ErrorKind::Other.into())))?;
     let keys = keys.map(Keys::now);
     let ours = ClientHello::new(purpose, keys.is_some(), nonce);
     socket.write_all(ours.as_bytes()).map_err(lost)?;
@@ -300,7 +300,7 @@ fn lost(error: io::Error) -> Fault {
             tracing::warn!(%error, "no TLS with a memory node");
             Refusal::Tls(reason)
         }
-        None => Refusal::Unreachable(error.kind()),
+        None => error.into(),
     })
 }
 

@@ -9,13 +9,15 @@
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use crate::error::SystemError;
 
 const KEY_BYTES: usize = 32;
 /// What a line of a key file begins with; then 64 hexadecimal digits and the end of the line.
@@ -82,7 +84,7 @@ pub enum KeyError {
     NoRandom,
     /// The file cannot be read or written.
     #[error("the key file: {0}")]
-    File(ErrorKind),
+    File(SystemError),
     /// The file is no key file.
     #[error("not a key file: it must hold one line or two, each `{LINE_TAG}` and 64 hexadecimal digits")]
     Format,
@@ -101,7 +103,7 @@ pub enum KeyError {
 }
 
 fn failed(error: io::Error) -> KeyError {
-    KeyError::File(error.kind())
+    KeyError::File(error.into())
 }
 
 impl Key {
@@ -133,7 +135,7 @@ impl Keys {
     }
 
     /// Has a key file take a step. The new file takes the place of the old one at once and as a whole, whatever happens;
-    /// until then it lies beside it, as `FILE.new`, and keeps out others who try the same ([`ErrorKind::AlreadyExists`]).
+    /// until then it lies beside it, as `FILE.new`, and keeps out others who try the same ([`io::ErrorKind::AlreadyExists`]).
     pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
         let path = fs::canonicalize(path).map_err(failed)?;
         let mut beside = OsString::from(&path);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::address::{NodeId, RegionId};
-use crate::error::FabricError;
+use crate::error::{FabricError, SystemError};
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
 use crate::shm::Memory;
@@ -23,7 +23,7 @@ pub enum LoopbackError {
     Server(#[from] ServerError),
     /// The system gives no thread.
     #[error("no thread for a server: {0}")]
-    Thread(std::io::ErrorKind),
+    Thread(SystemError),
 }
 
 /// Servers of this process, and the fabric that reaches them. Dropping it stops them.
@@ -89,12 +89,12 @@ impl Loopback {
 
 impl LocalNode {
     fn start(memory: Arc<Memory>, options: ServerOptions) -> Result<(LocalNode, String), LoopbackError> {
-        let server = Server::bind(("127.0.0.1", 0), options, memory.clone())?;
+        let server = Server::bind("127.0.0.1:0", options, memory.clone())?;
         let (handle, address) = (server.handle(), server.local_addr()?);
         let thread = thread::Builder::new()
             .name(format!("memory-{}", address.port()))
             .spawn(move || server.run())
-            .map_err(|error| LoopbackError::Thread(error.kind()))?;
+            .map_err(|error| LoopbackError::Thread(error.into()))?;
         Ok((LocalNode { memory, server: handle, thread: Mutex::new(Some(thread)) }, address.to_string()))
     }
 

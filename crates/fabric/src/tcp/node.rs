@@ -17,6 +17,7 @@ use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
 use crate::tcp::key::{self, Key, Keys};
+use crate::tcp::turned_away::TurnedAway;
 use crate::transport::{ClientId, Nanos};
 use crate::verbs::{Exports, Queue};
 
@@ -106,6 +107,8 @@ pub(crate) struct Node {
     /// Memory is changed by the NIC only: its atomics are none to the CPU's.
     pub(super) exclusive: bool,
     pub(crate) queues: usize,
+    /// For the log.
+    pub(crate) turned_away: TurnedAway,
 }
 
 impl Node {
@@ -131,6 +134,7 @@ impl Node {
             wrote: false,
             unfenced: Cell::new(false),
             call: Vec::new(),
+            turned_away: TurnedAway::default(),
         }
     }
 
@@ -232,7 +236,7 @@ impl Node {
         let accepted = match &mut self.exports {
             Some(exports) => exports.accept(&frame[frame::HEAD_WORDS..], &mut reply).map_err(|error| {
                 tracing::warn!(%error, "no queue pair for a client");
-                Refusal::Rdma(ErrorKind::Other)
+                Refusal::Rdma(ErrorKind::Other.into())
             }),
             None => Err(Refusal::NoRdma),
         };

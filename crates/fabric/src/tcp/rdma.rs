@@ -16,7 +16,7 @@ pub(crate) fn refused(error: &VerbsError) -> Fault {
     tracing::warn!(%error, "no RDMA");
     let cause = match error {
         VerbsError::Memory { cause, .. } | VerbsError::System { cause, .. } => *cause,
-        _ => ErrorKind::NotFound,
+        _ => ErrorKind::NotFound.into(),
     };
     Fault::Refused(Refusal::Rdma(cause))
 }
@@ -25,7 +25,7 @@ pub(crate) fn refused(error: &VerbsError) -> Fault {
 pub(crate) fn dial(mut stream: Stream, domain: &mut Domain) -> Result<Stream, Fault> {
     let mut queue = domain.queue().map_err(|error| refused(&error))?;
     let patience = Duration::from_nanos(HANDSHAKE_NS);
-    let lost = |error: io::Error| Fault::Refused(Refusal::Unreachable(error.kind()));
+    let lost = |error: io::Error| Fault::Refused(error.into());
     let (status, words) = exchange(&mut stream, patience, Kind::Queue, &queue.introduction()).map_err(lost)?;
     if status != frame::DONE {
         let fault = frame::fault(status, &words, NodeId(0));

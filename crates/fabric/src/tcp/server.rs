@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -17,12 +17,14 @@ use std::time::Duration;
 use rustix::net::sockopt;
 
 use crate::address::NodeId;
+use crate::error::{NameError, SystemError};
 use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_ns};
 use crate::shm::{Memory, monotonic_ns};
 use crate::tcp::buffer::{Outbox, Receiver};
 use crate::tcp::connection::{Connection, Turn};
 use crate::tcp::key::Keys;
+use crate::tcp::names::{Names, is_address};
 use crate::tcp::node::{Counters, Node, NodeStatus, count};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stream::Stream;
@@ -75,18 +77,24 @@ pub enum ServerError {
     /// The memory cannot be reached by RDMA.
     #[error(transparent)]
     Rdma(#[from] VerbsError),
+    /// The text names no address and port.
+    #[error("is no address to listen on: write HOST:PORT, such as 127.0.0.1:7000, [::1]:7000 or 0.0.0.0:7000")]
+    NotAddress,
+    /// The name does not lead to an address.
+    #[error("the name does not resolve: {0}")]
+    Name(NameError),
     /// The system refused something.
     #[error("cannot {what}: {cause}")]
     System {
         /// What was tried.
         what: &'static str,
         /// What the system said.
-        cause: ErrorKind,
+        cause: SystemError,
     },
 }
 
 fn cannot(what: &'static str) -> impl Fn(io::Error) -> ServerError {
-    move |error| ServerError::System { what, cause: error.kind() }
+    move |error| ServerError::System { what, cause: error.into() }
 }
 
 /// What a server and its handles share.
@@ -153,14 +161,14 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    /// Binds the address, to serve node 0 of this memory. Without a key it serves the local host only, unless
+    /// Binds the address, `host:port`, to serve node 0 of this memory. Without a key it serves the local host only, unless
     /// [`ServerOptions::insecure`].
-    pub fn bind(
-        address: impl ToSocketAddrs,
-        options: ServerOptions,
-        memory: Arc<Memory>,
-    ) -> Result<Server, ServerError> {
-        let listener = TcpListener::bind(address).map_err(cannot("bind the address"))?;
+    pub fn bind(address: &str, options: ServerOptions, memory: Arc<Memory>) -> Result<Server, ServerError> {
+        if !is_address(address) {
+            return Err(ServerError::NotAddress);
+        }
+        let addresses = Names::default().find(address).map_err(ServerError::Name)?;
+        let listener = TcpListener::bind(&*addresses).map_err(cannot("bind the address"))?;
         let bound = listener.local_addr().map_err(cannot("bind the address"))?;
         if options.keys.is_none() && !options.insecure && !bound.ip().is_loopback() {
             return Err(ServerError::NoKey(bound));
@@ -258,6 +266,7 @@ impl Server {
             }
             self.send_deferred(now);
             self.expire(now);
+            self.node.turned_away.tell(now);
             self.step(now);
         }
     }
@@ -270,6 +279,7 @@ impl Server {
             (!self.deferred.is_empty()).then_some(self.deferred_until),
             self.accept_at,
             self.step_at,
+            self.node.turned_away.due(),
             if self.node.has_ready() { Some(0) } else { self.node.due() },
         ];
         let limit = timers.into_iter().flatten().min().map(|at| match at {
@@ -376,18 +386,18 @@ impl Server {
                 Ok((stream, peer)) => {
                     let open = self.connections.len() - self.free.len();
                     if open >= self.node.connections_max() + SPARE_CONNECTIONS {
-                        tracing::warn!(%peer, open, "a connection is closed at once: there are too many");
+                        self.node.turned_away.note(Some(peer), &format_args!("{open} are open already"));
                         continue;
                     }
                     if let Err(error) = self.welcome(stream) {
-                        tracing::warn!(%peer, %error, "a connection could not be set up");
+                        self.node.turned_away.note(Some(peer), &error);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     // Out of descriptors, most likely. The listener would be reported as ready all the time.
-                    tracing::warn!(%error, "no connection can be taken for now");
+                    self.node.turned_away.note(None, &format_args!("none can be taken for now: {error}"));
                     if self.poller.modify(&self.listener, LISTENER, Interest::empty()).is_ok() {
                         self.accept_at = Some(monotonic_ns() + ACCEPT_PAUSE_NS);
                     }

@@ -10,8 +10,7 @@
 //! Needs the cargo feature `tls`. Without it everything is here, but there is no way to come by a [`ServerTls`] or a
 //! [`ClientTls`]: reading the files says what is missing.
 
-use std::io::ErrorKind;
-
+use crate::error::SystemError;
 pub use crate::error::TlsReason;
 
 #[cfg(not(feature = "tls"))]
@@ -36,10 +35,10 @@ pub enum TlsError {
     NotBuilt,
     /// The file of certificates cannot be read.
     #[error("the certificates: {0}")]
-    Certificates(ErrorKind),
+    Certificates(SystemError),
     /// The file of the private key cannot be read.
     #[error("the private key: {0}")]
-    PrivateKey(ErrorKind),
+    PrivateKey(SystemError),
     /// There is no certificate in the file that should have one.
     #[error("no certificate in PEM there")]
     NoCertificate,

@@ -253,7 +253,8 @@ impl Queue {
 
     /// Connects to the end that has introduced itself.
     pub(crate) fn connect(&mut self, introduction: &[u64]) -> Result<(), VerbsError> {
-        let strange = || VerbsError::System { what: "understand the other end", cause: io::ErrorKind::InvalidData };
+        let strange =
+            || VerbsError::System { what: "understand the other end", cause: io::ErrorKind::InvalidData.into() };
         let (introduction, regions) = introduction.split_at_checked(INTRODUCTION_WORDS).ok_or_else(strange)?;
         let &[head, path, low, high, address, mail, reads, datagrams, token] = introduction else {
             return Err(strange());

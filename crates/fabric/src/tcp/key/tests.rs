@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
+use rustix::io::Errno;
+
 use super::*;
 
 /// A folder that is gone after the test.
@@ -103,9 +105,9 @@ fn steps_lead_to_the_new_key_and_keep_the_file_whole() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && held().second.is_some());
     // Somebody else is at it, or was interrupted.
     fs::write(folder.0.join("cluster.key.new"), "").unwrap();
-    assert_eq!(step(KeyStep::Swap), Err(KeyError::File(ErrorKind::AlreadyExists)));
+    assert_eq!(step(KeyStep::Swap), Err(KeyError::File(Errno::EXIST.into())));
     assert!(folder.0.join("cluster.key.new").exists() && held().first == new);
-    assert_eq!(Keys::step(&folder.0.join("none"), KeyStep::Add), Err(KeyError::File(ErrorKind::NotFound)));
+    assert_eq!(Keys::step(&folder.0.join("none"), KeyStep::Add), Err(KeyError::File(Errno::NOENT.into())));
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn a_file_that_is_good_is_read_again_and_another_changes_nothing() {
     put(&path, "rubbish");
     assert_eq!((keys.now(), complaint()), (two, Some(KeyError::Format)));
     fs::remove_file(&path).unwrap();
-    assert_eq!((keys.now(), complaint()), (two, Some(KeyError::File(ErrorKind::NotFound))));
+    assert_eq!((keys.now(), complaint()), (two, Some(KeyError::File(Errno::NOENT.into()))));
     fs::create_dir(&path).unwrap();
     assert_eq!((keys.now(), complaint()), (two, Some(KeyError::Format)));
     fs::remove_dir(&path).unwrap();

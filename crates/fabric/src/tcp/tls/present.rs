@@ -46,7 +46,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = std::fs::read(path).map_err(|error| TlsError::Certificates(error.kind()))?;
+    let pem = std::fs::read(path).map_err(|error| TlsError::Certificates(error.into()))?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     all.ok().filter(|all| !all.is_empty()).ok_or(TlsError::NoCertificate)
 }
@@ -60,7 +60,7 @@ impl ServerTls {
     /// private key. A key that others may read is refused: it would prove nothing.
     pub fn read(certificates: &Path, private_key: &Path) -> Result<ServerTls, TlsError> {
         let chain = self::certificates(certificates)?;
-        let file = |error: io::Error| TlsError::PrivateKey(error.kind());
+        let file = |error: io::Error| TlsError::PrivateKey(error.into());
         let mut opened = File::open(private_key).map_err(file)?;
         let mode = opened.metadata().map_err(file)?.mode() & 0o777;
         if mode & OTHERS != 0 {

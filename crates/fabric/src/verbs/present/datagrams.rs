@@ -158,7 +158,7 @@ impl Office {
     /// Memory for one more conversation, and its share of receives.
     fn desk(&mut self, domain: &Arc<Domain>) -> Result<Desk, VerbsError> {
         let bytes = (ALL_WORDS * WORD_BYTES).next_multiple_of(4096);
-        let refused = |_| VerbsError::Memory { bytes: bytes as u64, cause: io::ErrorKind::OutOfMemory };
+        let refused = |_| VerbsError::Memory { bytes: bytes as u64, cause: io::ErrorKind::OutOfMemory.into() };
         let region = Arc::new(Region::sparse(bytes).map_err(refused)?);
         let memory = self.pair.add_memory(Registered::new(domain, region, Access::Local)?);
         for buffer in 0..RECEIVES {
@@ -370,7 +370,7 @@ impl Office {
 }
 
 fn draw() -> Result<[u8; 32], VerbsError> {
-    random().map_err(|_| VerbsError::System { what: "draw random numbers", cause: io::ErrorKind::Other })
+    random().map_err(|_| VerbsError::System { what: "draw random numbers", cause: io::ErrorKind::Other.into() })
 }
 
 type Shared = Arc<Mutex<Office>>;

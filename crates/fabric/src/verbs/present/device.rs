@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
@@ -26,7 +26,7 @@ const READS_MAX: i32 = 16;
 
 /// What the system last refused.
 pub(super) fn refused(what: &'static str) -> VerbsError {
-    VerbsError::System { what, cause: io::Error::last_os_error().kind() }
+    VerbsError::System { what, cause: io::Error::last_os_error().into() }
 }
 
 /// An RDMA device that is open. Clones are the same.
@@ -291,9 +291,4 @@ impl Drop for Domain {
             tracing::error!("a protection domain could not be given back");
         }
     }
-}
-
-/// What kind of failure the system's number is.
-pub(super) fn kind_of(errno: i32) -> ErrorKind {
-    io::Error::from_raw_os_error(errno).kind()
 }

@@ -66,7 +66,7 @@ pub(super) struct Mail {
 impl Mail {
     pub(super) fn new(domain: &Arc<Domain>, pair: &mut QueuePair) -> Result<Mail, VerbsError> {
         let bytes = (ALL_WORDS * WORD_BYTES).next_multiple_of(4096);
-        let refused = |_| VerbsError::Memory { bytes: bytes as u64, cause: io::ErrorKind::OutOfMemory };
+        let refused = |_| VerbsError::Memory { bytes: bytes as u64, cause: io::ErrorKind::OutOfMemory.into() };
         let region = Arc::new(Region::sparse(bytes).map_err(refused)?);
         let memory = pair.add_memory(Registered::new(domain, region, Access::RemoteWrite)?);
         let theirs = Mailbox { address: 0, key: 0 };

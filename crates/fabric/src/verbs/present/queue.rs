@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
 
-use super::device::{Domain, Port, kind_of, refused};
+use super::device::{Domain, Port, refused};
+use crate::error::SystemError;
 use crate::region::Region;
 use crate::verbs::VerbsError;
 
@@ -58,7 +59,7 @@ impl Registered {
         // SAFETY: the range is the region's, which lives until after the registration; the program reaches it as atomic
         // words only, so that a NIC may change it at any time.
         let raw = unsafe { sys::ibv_reg_mr(domain.raw(), start.cast(), bytes as usize, access.0 as _) };
-        let cause = || io::Error::last_os_error().kind();
+        let cause = || io::Error::last_os_error().into();
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::Memory { bytes, cause: cause() })?;
         Ok(Registered { raw, region, _domain: domain.clone() })
     }
@@ -310,7 +311,9 @@ impl QueuePair {
         // SAFETY: the queue pair exists; the attributes are ours, and those of the mask are set.
         match unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut to, mask.0 as _) } {
             0 => Ok(()),
-            errno => Err(VerbsError::System { what: "change the state of a queue pair", cause: kind_of(errno) }),
+            errno => {
+                Err(VerbsError::System { what: "change the state of a queue pair", cause: SystemError::Number(errno) })
+            }
         }
     }
 
@@ -501,7 +504,7 @@ impl QueuePair {
 
     /// Makes room for one more datagram: so many words of one of its memories.
     pub(super) fn receive_into(&mut self, memory: u32, at: usize, words: usize) -> Result<(), VerbsError> {
-        let strange = VerbsError::System { what: "post a receive", cause: io::ErrorKind::InvalidInput };
+        let strange = VerbsError::System { what: "post a receive", cause: io::ErrorKind::InvalidInput.into() };
         let registered = self.memories.get(memory as usize);
         let into = registered.and_then(|memory| memory.region().words().get(at..)?.get(..words));
         let (Some(registered), Some(into)) = (registered, into) else { return Err(strange) };
@@ -517,7 +520,7 @@ impl QueuePair {
         // by it, and lives until the call returns, as does its piece.
         match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut work, &mut bad) } {
             0 => Ok(()),
-            errno => Err(VerbsError::System { what: "post a receive", cause: kind_of(errno) }),
+            errno => Err(VerbsError::System { what: "post a receive", cause: SystemError::Number(errno) }),
         }
     }
 
