@@ -22,6 +22,7 @@ mod micro;
 mod output;
 mod rdma;
 mod reproduce;
+mod signals;
 mod simulated;
 mod smallbank;
 mod status;

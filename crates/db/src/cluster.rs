@@ -13,12 +13,13 @@ use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::{Loopback, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{
-    Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
+    Capabilities, ClientId, Fabric, FabricError, Fault, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
 };
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableSpec, come, identity, metadata, node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, identity, metadata,
+    node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
@@ -27,6 +28,7 @@ use zerocopy::IntoBytes;
 
 use crate::connect::{Nodes, Remote, are_named};
 use crate::controller::{Controller, arranged};
+use crate::creation::Draft;
 use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
@@ -98,6 +100,10 @@ pub struct Cluster {
     configuration: Option<Arc<dyn Configuration>>,
     lease: Option<Duration>,
     told: Option<Told>,
+    /// What this handle creates together.
+    pub(crate) draft: Option<Arc<Draft>>,
+    /// The program sets it to end what this handle creates.
+    pub(crate) interrupt: Option<Arc<AtomicBool>>,
 }
 
 /// A client that is about to register.
@@ -153,7 +159,7 @@ impl<V: Record> AsRef<[u8]> for Row<V> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -236,6 +242,8 @@ impl Cluster {
             configuration: Some(configuration),
             lease: None,
             told: None,
+            draft: None,
+            interrupt: None,
         })
     }
 
@@ -267,7 +275,7 @@ impl Cluster {
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
-        Cluster { inner, protocol, configuration, lease, told: None }
+        Cluster { inner, protocol, configuration, lease, told: None, draft: None, interrupt: None }
     }
 
     /// Reads the catalog again.
@@ -277,7 +285,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn read_catalog(&self) -> Result<Metadata, OpenError> {
+    pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
         let leader = self.live_nodes().leader();
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
@@ -350,11 +358,21 @@ impl Cluster {
             join(configuration, admin, epoch, u64::MAX / 2)?;
             *lock(&self.inner.admin) = admin;
         }
-        for table in lock(&self.inner.tables).values_mut() {
-            *table = Arc::new(table.moved(&metadata)?);
-            self.announce_lines(table, |replica| replica.joining);
-        }
+        self.follow_catalog(metadata)?;
+        self.tables().iter().for_each(|table| self.announce_lines(table, |replica| replica.joining));
         *lock(&self.inner.lost) = lost;
+        Ok(())
+    }
+
+    /// Has open tables be as a catalog has them. Those that it has not are no longer open: they have been discarded.
+    pub(crate) fn follow_catalog(&self, metadata: Metadata) -> Result<(), OpenError> {
+        let mut tables = lock(&self.inner.tables);
+        let has = |table: &remora_index::Table| metadata.table(table.name()).is_ok_and(|(id, _)| id == table.id());
+        tables.retain(|_, table| has(table));
+        for table in tables.values_mut() {
+            *table = Arc::new(table.moved(&metadata)?);
+        }
+        drop(tables);
         *lock(&self.inner.metadata) = metadata;
         Ok(())
     }
@@ -505,8 +523,27 @@ impl Cluster {
         {
             tracing::warn!(%error, "the next epoch cannot be entered yet");
         }
-        let admin = ClientId(*lock(&self.inner.admin));
+        let admin = ClientId(self.admin());
+        if self.draft().is_some_and(|draft| draft.client() != admin.0) {
+            // The epoch has ended, and with it the client that creates the tables.
+            return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked }.into());
+        }
         remora_fabric::block_on(&*self.inner.fabric, admin, body)?
+    }
+
+    /// The incarnation that changes the catalog.
+    pub(crate) fn admin(&self) -> u32 {
+        *lock(&self.inner.admin)
+    }
+
+    /// A handle that creates tables together.
+    pub(crate) fn drafting(&self, draft: Arc<Draft>) -> Cluster {
+        Cluster { draft: Some(draft), ..self.clone() }
+    }
+
+    /// Whether other processes know by its connections that a client of this one lives.
+    pub(crate) fn is_seen_by_connections(&self) -> bool {
+        matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
     }
 
     /// Creates a table, empty.
@@ -540,6 +577,7 @@ impl Cluster {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
         self.lacks_nothing()?;
+        self.unless_interrupted()?;
         let shards = options.shards.unwrap_or(self.memory_nodes() - self.inner.options.spares);
         let index = self.protocol.index();
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
@@ -557,11 +595,21 @@ impl Cluster {
             shard_bytes: sizes.shard_bytes,
         };
         // Asked in there, where the last epoch has been entered.
-        let create = async |lane: &Lane| {
-            let (nodes, places, client) = (self.live_nodes(), self.places(), *lock(&self.inner.admin));
-            metadata::create_table(lane, nodes, places, client.into(), spec, NodeId(options.first_node)).await
+        let draft = self.draft();
+        let create = || {
+            self.administer(async |lane: &Lane| {
+                let (nodes, places, client) = (self.live_nodes(), self.places(), self.admin());
+                let (spec, first) = (spec.clone(), NodeId(options.first_node));
+                Ok(match draft {
+                    Some(_) => metadata::begin_table(lane, nodes, places, client, spec, first).await?,
+                    None => metadata::create_table(lane, nodes, places, client, spec, first).await?,
+                })
+            })
         };
-        let (_, metadata) = self.administer(create)?;
+        let (id, metadata) = self.change_catalog(create)?;
+        if let Some(draft) = &draft {
+            draft.note(id);
+        }
         // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
         // be of one instant.
         if atomic_line {
@@ -596,10 +644,20 @@ impl Cluster {
         let table = match known {
             Some(table) => table,
             None => {
-                let table = Arc::new(remora_index::Table::open(&self.read_catalog()?, name)?);
+                let catalog = self.read_catalog()?;
+                if let (_, TableEntry { creator: Some(client), .. }) = catalog.table(name)?
+                    && self.creator() != Some(*client)
+                {
+                    // Not remembered: it is another table when it is ready, perhaps.
+                    return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
+                }
+                let table = Arc::new(remora_index::Table::open(&catalog, name)?);
                 lock(&self.inner.tables).entry(name.to_owned()).or_insert(table).clone()
             }
         };
+        if let Some(client) = table.entry().creator.filter(|client| self.creator() != Some(*client)) {
+            return Err(MemoryError::Unfinished { table: name.to_owned(), client }.into());
+        }
         let spec = &table.entry().spec;
         let protocol = self.protocol;
         if !protocol.accepts(spec.discipline) {
@@ -632,7 +690,10 @@ impl Cluster {
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
-        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &self.placed(&table.inner), rows).await)
+        let rows = rows.take_while(|_| !self.is_interrupted());
+        self.administer(async |lane: &Lane| {
+            self.until_interrupted(remora_index::bulk_load(lane, &self.placed(&table.inner), rows)).await
+        })
     }
 
     /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
@@ -645,13 +706,13 @@ impl Cluster {
         loaded: impl FnMut(u64),
     ) -> Result<u64, OpenError> {
         let make = |number| {
-            let rows = part(number).into_iter();
+            let rows = if self.is_interrupted() { Vec::new() } else { part(number) }.into_iter();
             rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value))).collect()
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
         self.administer(async |lane: &Lane| {
-            remora_index::bulk_load_parts(lane, &self.placed(&table.inner), parts, loaded).await
+            self.until_interrupted(remora_index::bulk_load_parts(lane, &self.placed(&table.inner), parts, loaded)).await
         })
     }
 
