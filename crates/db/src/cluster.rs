@@ -18,8 +18,8 @@ use remora_fabric::{
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, identity, metadata,
-    node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, connected, identity,
+    metadata, node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
@@ -316,12 +316,28 @@ impl Cluster {
         let incarnation = come(guest, nodes).await?;
         let is_local = self.protocol.validation() == Validation::Local;
         if let Some(configuration) = &self.configuration {
+            if is_local {
+                self.knows_all(configuration, guest).await?;
+            }
             let tables = || is_local.then(|| (self.inner.number, lock(&self.inner.claimed).clone()));
             join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
         } else if is_local {
             return Err(MemoryError::NeedsConfiguration(self.protocol.name()));
         }
         Ok(Announced { incarnation, epoch, nodes })
+    }
+
+    /// Fails if a client is connected that the configuration does not know: it goes by another one, or by none, where it may
+    /// have claimed tables for a version cache of its own.
+    async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
+        let clients = connected(lane, self.live_nodes().leader()).await?;
+        let stranger = configuration.look(|membership| {
+            clients.iter().map(|client| client.incarnation).find(|client| membership.standing(*client).is_none())
+        });
+        match stranger.map_err(|error| MemoryError::Configuration(error.to_string()))? {
+            Some(stranger) => Err(MemoryError::UnknownClient(stranger)),
+            None => Ok(()),
+        }
     }
 
     /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are now. Who comes while
@@ -683,16 +699,18 @@ impl Cluster {
     }
 
     /// Loads rows into an empty table; returns how many. Much faster than transactions, and none: nobody else may use the
-    /// table meanwhile.
+    /// table meanwhile. If it fails, or this client dies, the next load finds the table as if it were empty.
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
-        let rows = rows.take_while(|_| !self.is_interrupted());
         self.administer(async |lane: &Lane| {
-            self.until_interrupted(remora_index::bulk_load(lane, &self.placed(&table.inner), rows)).await
+            let table = self.placed(&table.inner);
+            self.clear_half_loaded(lane, &table).await?;
+            let goes_on = || self.unless_interrupted();
+            remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
         })
     }
 
@@ -706,13 +724,16 @@ impl Cluster {
         loaded: impl FnMut(u64),
     ) -> Result<u64, OpenError> {
         let make = |number| {
-            let rows = if self.is_interrupted() { Vec::new() } else { part(number) }.into_iter();
+            let rows = part(number).into_iter();
             rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value))).collect()
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
         self.administer(async |lane: &Lane| {
-            self.until_interrupted(remora_index::bulk_load_parts(lane, &self.placed(&table.inner), parts, loaded)).await
+            let table = self.placed(&table.inner);
+            self.clear_half_loaded(lane, &table).await?;
+            let goes_on = || self.unless_interrupted();
+            remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
         })
     }
 

@@ -14,12 +14,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use remora_cluster::Standing;
 use remora_fabric::{ClientId, Lane, Transport};
-use remora_index::IndexError;
+use remora_index::{IndexError, Loader};
 use remora_memory::{MemoryError, Metadata, TableId, metadata};
 
 use crate::cluster::{Cluster, lock};
@@ -151,21 +150,9 @@ impl Cluster {
         if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
     }
 
-    /// Does work that can be given up at any point, and gives it up when the program asks for that.
-    pub(crate) async fn until_interrupted<T>(
-        &self,
-        work: impl Future<Output = Result<T, OpenError>>,
-    ) -> Result<T, OpenError> {
-        let mut work = std::pin::pin!(work);
-        std::future::poll_fn(|context| {
-            let polled = if self.is_interrupted() { Poll::Pending } else { work.as_mut().poll(context) };
-            // Rows that the work has not been given are not missing from a table that is said to be whole.
-            match self.unless_interrupted() {
-                Ok(()) => polled,
-                Err(interrupted) => Poll::Ready(Err(interrupted.into())),
-            }
-        })
-        .await
+    /// This client, as it loads rows.
+    pub(crate) fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
+        Loader { client: self.admin(), goes_on }
     }
 
     /// What this handle creates together, if it does.
@@ -212,6 +199,20 @@ impl Cluster {
                 tracing::warn!(holder, "waiting for a client that changes the catalog");
             }
         }
+    }
+
+    /// Empties a table if a client was loading rows into it that has died, or this one, which has failed.
+    pub(crate) async fn clear_half_loaded(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
+        let loading = remora_index::check_empty(lane, table).await;
+        let Err(IndexError::Loading { client, .. }) = loading else { return loading };
+        if client != self.admin() {
+            if !self.is_dead(client) {
+                return loading;
+            }
+            self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
+        }
+        tracing::warn!(client, table = table.name(), "a table is emptied into which a client was loading rows");
+        remora_index::clear(lane, table).await
     }
 
     /// Makes ready what has been created.

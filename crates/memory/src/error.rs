@@ -202,4 +202,10 @@ pub enum MemoryError {
          recovered"
     )]
     OtherVersionCache(u32),
+    /// A client is connected that the configuration does not know.
+    #[error(
+        "client {0} is connected, and goes by another configuration or by none: name the same one, or tables that are \
+         validated locally could have two version caches"
+    )]
+    UnknownClient(u32),
 }

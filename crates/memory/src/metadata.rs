@@ -963,7 +963,8 @@ async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Meta
     node::give_back(lane, node, start, end).await
 }
 
-async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryError> {
+/// Zeroes bytes of any length.
+pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryError> {
     const ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
     let mut done = 0;
     while done < bytes {

@@ -62,7 +62,8 @@ impl Process {
         fs::read_to_string(&self.output).expect("what it says is text")
     }
 
-    fn errors(&self) -> String {
+    /// What it has complained about so far.
+    pub(crate) fn errors(&self) -> String {
         fs::read_to_string(&self.errors).expect("what it says is text")
     }
 
