@@ -177,8 +177,8 @@ impl Bench {
         }
         if !guests.arrive(cluster).map_err(|error| self.guest(error))? {
             output::note(
-                "other clients have come and not left that go by another configuration (--configuration), or by none: when \
-                 one of them or this one dies, nobody recovers it for the others",
+                "other clients have come and not left that go by another configuration (--configuration), or by none: no \
+                 client recovers another one that dies",
             );
         }
         let look = |progress| {

@@ -109,7 +109,7 @@ pub struct Conducting {
 /// Every client incarnation that anybody still has to know of, and the memory nodes that the cluster goes on without.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Membership {
-    /// Its own number, which no other has; 0 if nobody has asked for it.
+    /// The number of this membership, which no other has; 0 until a client asks for it.
     #[serde(default)]
     identity: u64,
     generation: u64,
@@ -164,7 +164,7 @@ impl Default for Membership {
 }
 
 impl Membership {
-    /// Its own number: the one that is proposed, unless it has one.
+    /// The number of this membership, which no other has: the proposed one, unless it has one already.
     pub fn identify(&mut self, proposed: u64) -> u64 {
         if self.identity == 0 {
             self.identity = proposed;

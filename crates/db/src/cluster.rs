@@ -18,8 +18,8 @@ use remora_fabric::{
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, connected, identity,
-    metadata, node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, connected,
+    identity, metadata, node,
 };
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
@@ -380,7 +380,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has open tables be as a catalog has them. Those that it has not are no longer open: they have been discarded.
+    /// Updates the open tables from a catalog. A table that is not in it has been discarded, and is no longer open.
     pub(crate) fn follow_catalog(&self, metadata: Metadata) -> Result<(), OpenError> {
         let mut tables = lock(&self.inner.tables);
         let has = |table: &remora_index::Table| metadata.table(table.name()).is_ok_and(|(id, _)| id == table.id());

@@ -1,7 +1,7 @@
 //! Creating what takes several steps: all of it, or nothing, whatever becomes of the client.
 //!
 //! 1. While a client creates tables together, each of them is *unfinished*: the catalog names the client as its creator, and
-//!    nobody else opens it.
+//!    no other client opens it.
 //! 2. When all steps have succeeded, one change of the catalog makes all of the tables ready.
 //! 3. When a step fails, the client discards them.
 //! 4. When the client dies, the next one that needs a name or the space that they have discards them, or that asks for it
@@ -69,10 +69,7 @@ impl Cluster {
     /// # let _ = (names, ages);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn create_together<T, E: From<OpenError>>(
-        &self,
-        steps: impl FnOnce(&Cluster) -> Result<T, E>,
-    ) -> Result<T, E> {
+    pub fn create_together<T, E: From<OpenError>>(&self, steps: impl FnOnce(&Cluster) -> Result<T, E>) -> Result<T, E> {
         if let Some(draft) = self.draft() {
             // The outer creation finishes what this one has made; it may go on without, if this one fails.
             let mut undo = Undo { cluster: self, draft: &draft, first: lock(&draft.tables).len() };
@@ -161,10 +158,7 @@ impl Cluster {
     }
 
     /// Makes a change of the catalog. If dead clients are in its way, what they have left is discarded, and it is tried again.
-    pub(crate) fn change_catalog<T>(
-        &self,
-        mut change: impl FnMut() -> Result<T, OpenError>,
-    ) -> Result<T, OpenError> {
+    pub(crate) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         match self.with_lock_freed(&mut change) {
             Err(
                 error @ IndexError::Memory(
@@ -263,7 +257,7 @@ impl Cluster {
 struct Undo<'c> {
     cluster: &'c Cluster,
     draft: &'c Draft,
-    /// Of the draft's tables, the first that is to be discarded.
+    /// The place in the draft of the first table that is to be discarded.
     first: usize,
 }
 
@@ -275,8 +269,8 @@ impl Drop for Undo<'_> {
         }
         let undone = tables.split_off(self.first);
         drop(tables);
-        // Also if the epoch has ended, and the creator with it. Who interrupts it does not want to wait for memory to be
-        // zeroed: whoever needs the space does that.
+        // Outside of the draft, which ends with its epoch. A user who interrupts the program does not want to wait until
+        // memory is zeroed: the next client that needs the space does that.
         let mut outside = self.cluster.clone();
         (outside.draft, outside.interrupt) = (None, None);
         let give_back = !self.cluster.is_interrupted();

@@ -17,7 +17,7 @@ use crate::error::IndexError;
 use crate::fstore;
 use crate::table::Table;
 
-/// The word of a shard's header that names the client that loads the table; 0 when nobody does.
+/// The word of a shard's header that names the client that loads the table; 0 when no client does.
 const LOADER_WORD: usize = HEADER_BYTES as usize / WORD_BYTES - 1;
 
 /// A client that loads rows.

@@ -27,8 +27,8 @@
 //!
 //! # Tables that are not ready
 //!
-//! What is created in several steps must not be seen half-made, nor be in the way when its client dies. So a table may be
-//! *unfinished*: its entry names the client that creates it ([`begin_table`]), and nobody else opens it.
+//! A table that is created in several steps must not be seen half-made, nor be in the way when its client dies. So a table may
+//! be *unfinished*: its entry names the client that creates it ([`begin_table`]), and no other client opens it.
 //!
 //! 1. The client takes the marks from all tables that it creates together in one change ([`finish_tables`]): other clients
 //!    see all of them or none.
@@ -39,10 +39,10 @@
 //!
 //! # Space
 //!
-//! What neither a shard of the catalog nor a slot of a client names is free, whatever it once was. The catalog is read and
-//! changed under its lock, and a client that takes space for its rings is seen at the leader (`client`), so the holder of the
-//! lock can tell what is free. It uses that when the untouched space of a node does not suffice. A client that dies between
-//! taking space and naming it in the catalog leaks nothing therefore.
+//! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once was. The holder of the catalog
+//! lock can tell what is free: only it changes the catalog, and a client that takes space for its rings shows that at the leader
+//! (`client`). It uses free space when the untouched space of a node does not suffice. So a client that dies between taking
+//! space and naming it in the catalog leaks nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -413,7 +413,8 @@ const CHECKSUM_AT: usize = 12;
 
 const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 128 && SHARD_BYTES == 128);
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
-const _: () = assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
+const _: () =
+    assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
 const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
 
 impl Metadata {
@@ -864,7 +865,7 @@ async fn place_shards(
             zero(lane, node::at(*node, *base), extent).await?;
         }
         if untouched > 0 {
-            // If it fails because somebody was faster, what has been taken at other nodes is free still.
+            // If a client took the space meanwhile for its rings, what has been taken at other nodes is free still.
             let first = node::allocate(lane, *node, untouched * extent).await?;
             reused.extend((0..untouched).map(|at| first + at * extent));
         }
@@ -913,7 +914,8 @@ async fn find_space(
         let free = free_space(lane, leader, node, metadata, superblock.allocated).await?;
         let is_known = free.is_some();
         let free = free.unwrap_or_default();
-        let starts = free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
+        let starts =
+            free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
         let reused: Vec<u64> = starts.take((extents - untouched) as usize).collect();
         if reused.len() as u64 == extents - untouched {
             return Ok(Found { reused, untouched });
@@ -965,7 +967,7 @@ async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Meta
 
 /// Zeroes bytes of any length.
 pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryError> {
-    const ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+    static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
     let mut done = 0;
     while done < bytes {
         let chunk = (bytes - done).min(CHUNK_BYTES as u64);
@@ -977,7 +979,7 @@ pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryErro
     Ok(())
 }
 
-/// Does something while this client, and nobody else, may change the catalog.
+/// Runs `what` while this client alone may change the catalog.
 async fn with_catalog_locked<T>(
     lane: &Lane,
     leader: NodeId,

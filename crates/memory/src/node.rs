@@ -197,7 +197,7 @@ pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, Memo
     }
 }
 
-/// Gives space back that is the last before the untouched space, and is zero. Does nothing if somebody has taken space since.
+/// Makes zeroed space untouched space again that lies directly before it. Does nothing if a client has taken space since.
 pub(crate) async fn give_back(lane: &Lane, node: NodeId, start: u64, end: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     round.compare_swap(at(node, AT_ALLOCATED), end, start);

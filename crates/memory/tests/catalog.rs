@@ -115,10 +115,21 @@ fn golden_metadata() {
     joining.shards[0].replicas[1].joining = true;
     let words = joining.encode();
     assert_eq!(words[64 + 128..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
-    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining)));
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining.clone())));
+    let mut unfinished = joining;
+    unfinished.tables[0].creator = Some(7);
+    let words = unfinished.encode();
+    assert_eq!(words[64 + 120..][..8], (7u64 << 32 | 0x0201_0101).to_le_bytes(), "client 7 creates it");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(unfinished.clone())));
+    // Of a table that was discarded: no name, and shards that are nowhere. One without the other is damage.
+    let mut vacant = unfinished;
+    vacant.tables[0].spec.name.clear();
+    assert_eq!(Metadata::decode(NODE, &vacant.encode()), Err(MemoryError::Damaged(NODE)));
+    vacant.shards.iter_mut().for_each(|shard| shard.replicas.clear());
+    assert_eq!(Metadata::decode(NODE, &vacant.encode()), Ok(Some(vacant)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 4220406007;
+const GOLDEN_CHECKSUM: u32 = 3767366024;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -265,7 +276,7 @@ fn tables_that_cannot_be_made() {
     let MemoryError::OutOfMemory { node, wanted, free } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
         panic!()
     };
-    assert_eq!((node, wanted, free), (NodeId(0), 10 << 20, (1 << 20) - (388 << 10)));
+    assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (388 << 10)), "both shards");
     // None of this has left the catalog locked, or anything in it.
     assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));
     create(&fabric, spec(&"n".repeat(NAME_BYTES_MAX), 2)).unwrap();
@@ -309,7 +320,7 @@ fn tables_created_at_the_same_time() {
                     lane,
                     NodeSet::first(2),
                     NodeSet::first(2),
-                    client as u64 + 1,
+                    client as u32 + 1,
                     spec(&format!("own {client}"), 2),
                     NodeId(0),
                 )
@@ -318,7 +329,7 @@ fn tables_created_at_the_same_time() {
                     lane,
                     NodeSet::first(2),
                     NodeSet::first(2),
-                    client as u64 + 1,
+                    client as u32 + 1,
                     spec("shared", 2),
                     NodeId(0),
                 )

@@ -88,9 +88,9 @@ struct Page {
     unsettled: u64,
     /// Those that came to run no transactions, but bare rounds.
     bare: u64,
-    /// The configuration by which clients go that have come and not left ([`Configuration::identity`]); 0 if it is none.
+    /// The configuration that the clients go by that have come and not left, by its identity; 0 if they have none.
     configuration: u64,
-    /// Those that have come and not left and that it does not know: it cannot tell whether they are dead.
+    /// How many clients have come and not left that this configuration does not know: it cannot tell whether they are dead.
     unwatched: u64,
 }
 
@@ -173,8 +173,8 @@ fn add(sums: &mut [i64; LEDGER_WORDS], more: &[i64; LEDGER_WORDS]) {
 }
 
 impl GuestBook {
-    /// The book of a cluster whose workload is loaded; `None` if nobody has loaded one. While a client loads it, this waits, and
-    /// asks `waiting` now and then, with the number of that client, whether to go on.
+    /// The book of a cluster whose workload is loaded; `None` if no client has loaded one. While a client loads it, this waits,
+    /// and asks `waiting` now and then, with the number of that client, whether to go on.
     pub fn find(
         cluster: Cluster,
         mut waiting: impl FnMut(u32) -> ControlFlow<()>,
@@ -197,7 +197,7 @@ impl GuestBook {
         }
     }
 
-    /// The book of a cluster and the workload that is there; loads it if nobody has, through the cluster that `load` is given.
+    /// The book of a cluster and the workload that is there; loads it if no client has, through the cluster that `load` gets.
     /// While another client does, `waiting` is asked as by [`find`](GuestBook::find).
     pub fn open<W: Workload>(
         cluster: Cluster,
@@ -242,8 +242,8 @@ impl GuestBook {
         Ok(W::open(workload, &page.parameters)?)
     }
 
-    /// Counts a client in, before its first transaction. Whether it goes by the configuration that the clients go by which are
-    /// there: if not, nobody finds out when the one or the others die.
+    /// Counts a client in, before its first transaction. Returns whether it goes by the same configuration as the clients
+    /// that are there: if not, they do not recover each other.
     pub fn arrive(&self, workload: &Cluster) -> Result<bool, GuestError> {
         let (bare, own) = (u64::from(!workload.protocol().is_serializable()), self.configuration()?);
         self.turn(|page| {
@@ -355,9 +355,8 @@ impl GuestBook {
         loop {
             attempts += 1;
             let changed = self.worker()?.block_on(async |session: &mut Session| {
-                let changed = session.transact_with(turning(), async |tx| {
-                    Ok(change(tx.read_for_update(&self.table, KEY).await?))
-                });
+                let changed = session
+                    .transact_with(turning(), async |tx| Ok(change(tx.read_for_update(&self.table, KEY).await?)));
                 changed.await
             });
             match changed {

@@ -45,7 +45,9 @@ fn two_configurations_do_not_let_one_table_have_two_version_caches() {
     let (_nodes, connect) = listen("checks-caches", 1);
     let bench = |name: &str, more: &str| {
         let configuration = place(&format!("checks-caches-{name}"));
-        format!("bench smallbank --connect {connect} --protocol ford-local --threads 1 {more} --configuration {configuration}")
+        format!(
+            "bench smallbank --connect {connect} --protocol ford-local --threads 1 {more} --configuration {configuration}"
+        )
     };
     let history = scratch("checks-caches.jsonl");
     let run = bench("right", &format!("--accounts 10 --seconds 60 --history {}", history.display()));

@@ -155,7 +155,8 @@ fn space_of_discarded_tables_is_used_again_and_is_zero() {
     for table in &tables {
         let (found, inspection) = look(&cluster, table);
         assert_eq!((found.len(), inspection.differing_lines), (0, 0));
-        let inserted = worker.block_on(async |session| session.transact(async |tx| tx.insert(table, 3, ROW).await).await);
+        let inserted =
+            worker.block_on(async |session| session.transact(async |tx| tx.insert(table, 3, ROW).await).await);
         inserted.unwrap();
         assert_eq!(look(&cluster, table).0, [ROW]);
     }
@@ -239,7 +240,11 @@ fn a_load_that_was_cut_short_is_begun_anew() {
         let other = 77;
         block_on(cluster.fabric(), ClientId(1), async |lane: &Lane| name(lane, other).await).unwrap().unwrap();
         let lives = cluster.load(&table, rows(1_000));
-        assert_eq!(lives, Err(IndexError::Loading { table: "rows".to_owned(), client: other as u32 }), "for all that is known");
+        assert_eq!(
+            lives,
+            Err(IndexError::Loading { table: "rows".to_owned(), client: other as u32 }),
+            "for all that is known"
+        );
         let configuration = cluster.configuration().unwrap();
         configuration.change(|now| now.join(other as u32, now.epoch(), u64::MAX / 2, None)).unwrap().unwrap();
         configuration.change(|now| now.give_up(other as u32)).unwrap().unwrap();
