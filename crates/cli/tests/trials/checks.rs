@@ -1,12 +1,10 @@
 //! Checks of invariants while other clients are there that this one does not know.
 
-use crate::support::{Process, listen, remora, scratch, words};
+use crate::support::{Process, listen, new_file, remora, words};
 
 /// A place for a configuration.
 fn place(name: &str) -> String {
-    let place = scratch(name);
-    let _ = std::fs::remove_file(&place); // of an earlier run
-    place.to_str().expect("a path of text").to_owned()
+    new_file(name).to_str().expect("a path of text").to_owned()
 }
 
 #[test]
@@ -16,7 +14,7 @@ fn a_check_does_not_believe_a_configuration_that_does_not_know_all_clients() {
     let bench = |configuration: &str, more: &str| {
         format!("bench smallbank --connect {connect} --configuration {configuration} --threads 1 {more}")
     };
-    let history = scratch("checks-other.jsonl");
+    let history = new_file("checks-other.jsonl");
     let run = bench(&right, &format!("--accounts 10 --seconds 60 --history {}", history.display()));
     let mut running = Process::start("checks-other-running", &words(&run));
     running.wait_until("it runs", |_| std::fs::metadata(&history).is_ok_and(|file| file.len() > 0));
@@ -49,7 +47,7 @@ fn two_configurations_do_not_let_one_table_have_two_version_caches() {
             "bench smallbank --connect {connect} --protocol ford-local --threads 1 {more} --configuration {configuration}"
         )
     };
-    let history = scratch("checks-caches.jsonl");
+    let history = new_file("checks-caches.jsonl");
     let run = bench("right", &format!("--accounts 10 --seconds 60 --history {}", history.display()));
     let mut running = Process::start("checks-caches-running", &words(&run));
     running.wait_until("it runs", |_| std::fs::metadata(&history).is_ok_and(|file| file.len() > 0));

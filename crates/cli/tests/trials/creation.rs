@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::{Node, Process, listen, remora, scratch, words};
+use crate::support::{Node, Process, listen, new_file, remora, words};
 
 /// Takes a while to load, and fits.
 const SLOW: &str = "tpcc --warehouses 2 --transactions 20 --threads 1";
@@ -14,16 +14,22 @@ fn client(name: &str, connect: &str, workload: &str) -> Process {
     Process::start(name, &words(&format!("bench {workload} --connect {connect}")))
 }
 
-/// Memory nodes with room for [`SLOW`], and a client that is loading it.
-fn loading(test: &str) -> (Vec<Node>, String, Process) {
-    let nodes = vec![Node::start(&format!("{test}-node"), "--listen 127.0.0.1:0 --size 512MiB")];
-    let connect = nodes[0].address().to_owned();
-    let mut loader = client(&format!("{test}-loader"), &connect, SLOW);
+/// A memory node with room for [`SLOW`], how clients name it, and a client that is loading it.
+fn loading(test: &str) -> (Node, String, Process) {
+    let node = Node::start(&format!("{test}-node"), "--listen 127.0.0.1:0 --size 512MiB");
+    let connect = node.address().to_owned();
+    let loader = loader(test, &connect);
+    (node, connect, loader)
+}
+
+/// A client that is loading.
+fn loader(test: &str, connect: &str) -> Process {
+    let mut loader = client(&format!("{test}-loader"), connect, SLOW);
     let name = format!("{test}-status");
     loader.wait_until("it creates tables", |_| {
-        remora(&name, &["status", "--connect", &connect]).output.contains("remora.workload")
+        remora(&name, &["status", "--connect", connect]).output.contains("remora.workload")
     });
-    (nodes, connect, loader)
+    loader
 }
 
 #[test]
@@ -50,7 +56,7 @@ fn what_does_not_fit_is_followed_by_what_does() {
 
 #[test]
 fn who_waits_for_a_killed_loader_says_so_and_takes_its_place() {
-    let (_nodes, connect, mut loader) = loading("creation-killed");
+    let (_node, connect, mut loader) = loading("creation-killed");
     loader.signal(Signal::STOP);
     let mut waiting = client("creation-waiting", &connect, SLOW);
     waiting.wait_until("it says what it waits for", |process| process.errors().contains("loads the tables"));
@@ -64,9 +70,22 @@ fn who_waits_for_a_killed_loader_says_so_and_takes_its_place() {
     assert!(ran.output.contains("throughput"), "{ran:?}");
 }
 
+/// Memory nodes in files know nothing of connections: that a process has ended is seen by the configuration.
+#[test]
+fn what_a_killed_loader_leaves_in_a_file_makes_way() {
+    let file = new_file("creation-file-node");
+    let _node = Node::start("creation-file-node", &format!("--shm {} --size 512MiB", file.display()));
+    let connect = format!("shm:{}", file.display());
+    let mut loader = loader("creation-file", &connect);
+    loader.kill();
+    let ran = client("creation-file-next", &connect, SLOW).wait();
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
 #[test]
 fn an_interrupted_loader_leaves_nothing() {
-    let (_nodes, connect, mut loader) = loading("creation-interrupted");
+    let (_node, connect, mut loader) = loading("creation-interrupted");
     loader.signal(Signal::INT);
     let ended = loader.wait();
     assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -82,7 +101,7 @@ fn an_interrupted_loader_leaves_nothing() {
 
 #[test]
 fn a_waiting_client_can_be_interrupted_and_a_client_that_is_stuck_ends_at_the_second_signal() {
-    let (nodes, connect, loader) = loading("creation-stuck");
+    let (node, connect, loader) = loading("creation-stuck");
     loader.signal(Signal::STOP);
     let mut waiting = client("creation-stuck-waiting", &connect, SLOW);
     waiting.wait_until("it waits", |process| process.errors().contains("loads the tables"));
@@ -93,7 +112,7 @@ fn a_waiting_client_can_be_interrupted_and_a_client_that_is_stuck_ends_at_the_se
     // The node answers nobody: the first signal has to wait for it.
     let mut stuck = client("creation-stuck-client", &connect, SLOW);
     stuck.wait_until("it waits", |process| process.errors().contains("loads the tables"));
-    nodes[0].process.signal(Signal::STOP);
+    node.process.signal(Signal::STOP);
     thread::sleep(Duration::from_millis(200));
     stuck.signal(Signal::INT);
     thread::sleep(Duration::from_millis(50));
@@ -106,8 +125,7 @@ fn a_waiting_client_can_be_interrupted_and_a_client_that_is_stuck_ends_at_the_se
 #[test]
 fn a_drain_whose_command_was_killed_goes_on() {
     let (nodes, connect) = listen("creation-drain", 4);
-    let configuration = scratch("creation-drain-configuration");
-    let _ = std::fs::remove_file(&configuration); // of an earlier run
+    let configuration = new_file("creation-drain-configuration");
     let there = format!("--connect {connect} --configuration {}", configuration.display());
     let loaded = remora(
         "creation-drain-load",

@@ -2,12 +2,12 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Node, Process, listen, remora, scratch, words};
+use crate::support::{Node, Process, listen, new_file, remora, words};
 
 #[test]
 fn a_hangup_ends_a_client_in_order() {
     let (_nodes, connect) = listen("signals-client", 1);
-    let history = scratch("signals-client.jsonl");
+    let history = new_file("signals-client.jsonl");
     let run = format!("bench smallbank --connect {connect} --accounts 100 --seconds 60 --threads 1 --history");
     let mut client = Process::start("signals-client", &[&words(&run)[..], &[history.to_str().unwrap()]].concat());
     client.wait_until("it runs", |_| std::fs::metadata(&history).is_ok_and(|file| file.len() > 0));
