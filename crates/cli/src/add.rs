@@ -10,9 +10,9 @@ use remora::floors::cluster::Membership;
 use remora::floors::memory::Metadata;
 use remora::{Cluster, Configuration, NodeId};
 
-use crate::connected::stop_on_signals;
 use crate::drain::{LOOKED_AFTER, PAUSE, Progress, Stall, extent, failure, room};
 use crate::meet::MeetArgs;
+use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, output, value};
 
 #[derive(Debug, Args)]
@@ -100,7 +100,7 @@ fn room_at(cluster: &Cluster, node: NodeId) -> Option<u64> {
 
 /// Why a node with so much room has no shards.
 fn nothing(catalog: &Metadata, room: Option<u64>) -> String {
-    let Some(smallest) = catalog.shards.iter().map(extent).min() else {
+    let Some(smallest) = catalog.shards.iter().filter(|shard| !shard.replicas.is_empty()).map(extent).min() else {
         return "has nothing yet: there are no tables, and it gets its part of those that are created".to_owned();
     };
     match room.filter(|room| *room < smallest) {

@@ -1,6 +1,7 @@
 //! Benchmarks on memory nodes that are running: connecting, loading or finding the tables, coming and leaving.
 
 use std::fmt::Display;
+use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,25 +11,25 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use remora::floors::fabric::FabricError;
 use remora::floors::index::IndexError;
-use remora::floors::memory::MemoryError;
+use remora::floors::memory::{MemoryError, Metadata, TableEntry};
 use remora::{Cluster, ConnectError, ConnectOptions, Error, Nodes, OpenError, Protocol};
 use remora_fabric::sim::Sim;
 use remora_workload::driver::{self, Measured, Observers, Progress, RunOptions};
 use remora_workload::guestbook::{Farewell, GuestBook, GuestError};
 use remora_workload::{RunError, Workload};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::Failure;
 use crate::bench::{Bench, HistoryTo};
 use crate::memnode::{read_client_tls, read_keys};
+use crate::signals::stop_on_signals;
+use crate::{Failure, output};
 
 /// A workload whose tables are there.
 #[derive(Debug)]
 pub(crate) struct Opened<W> {
     pub(crate) cluster: Cluster,
     pub(crate) workload: W,
-    /// Where there can be other clients.
-    guests: Option<GuestBook>,
+    /// Where there can be other clients, and what ends this one.
+    guests: Option<(GuestBook, Arc<AtomicBool>)>,
     /// Where nothing of it is real.
     pub(crate) sim: Option<Sim>,
     /// How long loading took.
@@ -63,6 +64,8 @@ impl Bench {
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
+        // Before anything is changed: from here on, no signal may leave anything half-done.
+        let stop = if self.run.connect.is_some() { stop_on_signals()? } else { Arc::default() };
         self.open_files()?;
         let Some(nodes) = self.run.connect.clone() else {
             let began = Instant::now();
@@ -76,9 +79,10 @@ impl Bench {
             return Ok(Opened { cluster, workload, guests: None, sim, loaded_in: began.elapsed() });
         };
         self.nodes = Some(nodes.clone());
-        let mut cluster = self.connect(&nodes, self.run.protocol())?;
+        let mut cluster = self.connect(&nodes, self.run.protocol())?.with_interrupt(stop.clone());
         self.nodes = cluster.nodes();
-        let discipline = cluster.catalog().tables.first().map(|table| table.spec.discipline);
+        let catalog = cluster.catalog();
+        let discipline = first_table(&catalog).map(|table| table.spec.discipline);
         if let Some(discipline) = discipline.filter(|found| self.run.check && !self.run.protocol().accepts(*found)) {
             // No transactions are to be run, so any protocol will do that may touch the tables.
             let fitting = Protocol::ALL.into_iter().find(|protocol| protocol.accepts(discipline));
@@ -86,26 +90,25 @@ impl Bench {
         }
         let serializable = cluster.protocol().is_serializable();
         let books = if serializable { cluster.clone() } else { self.connect(&nodes, Protocol::default())? };
-        let (guests, workload) = if self.run.check {
-            let guests = GuestBook::find(books).map_err(|error| self.guest(error))?;
+        let mut waiting = Waiting::new(&stop);
+        let opened = if self.run.check {
+            let guests = GuestBook::find(books, |loader| waiting.look(loader)).map_err(|error| self.guest(error))?;
             let nothing = || Failure::new("--check", "these memory nodes hold no workload");
             let guests = guests.ok_or_else(nothing)?;
-            let workload = guests.wait(&cluster, |_| ()).map_err(|error| self.guest(error))?;
-            (guests, workload)
+            guests.workload(&cluster).map(|workload| (guests, workload))
         } else {
-            let waiting = ProgressBar::new_spinner().with_message("another client loads the tables");
-            let opened = GuestBook::open(books, &cluster, || load(&cluster), |_| waiting.tick());
-            waiting.finish_and_clear();
-            opened.map_err(|error| self.guest(error))?
+            GuestBook::open(books, &cluster, load, |loader| waiting.look(loader))
         };
+        waiting.end();
+        let (guests, workload) = opened.map_err(|error| self.guest(error))?;
         cluster.refresh().map_err(|error| self.blame(&error))?;
         let catalog = cluster.catalog();
         // The clients' own table comes first, and has as many copies as the others.
-        if let Some(table) = catalog.tables.first() {
+        if let Some(table) = first_table(&catalog) {
             agrees("--replicas", self.run.replicas, table.spec.replicas)?;
             self.run.replicas = Some(table.spec.replicas);
         }
-        Ok(Opened { cluster, workload, guests: Some(guests), sim: None, loaded_in: Duration::ZERO })
+        Ok(Opened { cluster, workload, guests: Some((guests, stop)), sim: None, loaded_in: Duration::ZERO })
     }
 
     fn connect(&self, nodes: &Nodes, protocol: Protocol) -> Result<Cluster, Failure> {
@@ -165,7 +168,7 @@ impl Bench {
         mut look: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Measured, Failure> {
         let Opened { cluster, workload, guests, .. } = opened;
-        let Some(guests) = guests else {
+        let Some((guests, stop)) = guests else {
             let measured = driver::run_then(cluster, workload, options, observers, look, |after| {
                 Ok(workload.invariants(cluster, after)?)
             });
@@ -175,8 +178,12 @@ impl Bench {
             let invariants = guests.check(cluster, workload).map_err(|error| self.guest(error))?;
             return Ok(Measured::nothing::<W>(invariants));
         }
-        let stop = stop_on_signals()?;
-        guests.arrive(cluster).map_err(|error| self.guest(error))?;
+        if !guests.arrive(cluster).map_err(|error| self.guest(error))? {
+            output::note(
+                "other clients have come and not left that go by another configuration (--configuration), or by none: no \
+                 client recovers another one that dies",
+            );
+        }
         let look = |progress| {
             let looked = look(progress);
             if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { looked }
@@ -217,14 +224,37 @@ impl Bench {
     }
 }
 
-/// A flag that the first signal sets, so that the client leaves as it should; the second one ends it.
-pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    const INTERRUPTED: i32 = 2;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let second = signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, stop.clone());
-        let first = second.and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        first.map_err(|error| Failure::new("signals", error))?;
+/// The first table of a catalog.
+fn first_table(catalog: &Metadata) -> Option<&TableEntry> {
+    catalog.tables.iter().find(|table| !table.is_vacant())
+}
+
+/// Tells that this client waits for another one: at once, on a terminal or not.
+struct Waiting<'s> {
+    stop: &'s AtomicBool,
+    told: Option<u32>,
+    spinner: ProgressBar,
+}
+
+impl Waiting<'_> {
+    fn new(stop: &AtomicBool) -> Waiting<'_> {
+        Waiting { stop, told: None, spinner: ProgressBar::new_spinner() }
     }
-    Ok(stop)
+
+    fn look(&mut self, loader: u32) -> ControlFlow<()> {
+        if self.told.replace(loader) != Some(loader) {
+            let what = format!("client {loader} loads the tables: waiting for it");
+            if io::stderr().is_terminal() {
+                self.spinner.set_message(what);
+            } else {
+                output::note(&what);
+            }
+        }
+        self.spinner.tick();
+        if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn end(self) {
+        self.spinner.finish_and_clear();
+    }
 }

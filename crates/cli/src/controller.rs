@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::bench::HistoryTo;
-use crate::connected::stop_on_signals;
 use crate::meet::MeetArgs;
+use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, output};
 
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ A memory node that does not answer is lost: the cluster goes on without it, in a
 have, and makes new copies at nodes that have room. One that comes back with nothing is taken in again. Several controllers
 may run at once; one acts, and another takes its place when it dies.
 
-Prints one line when it is ready; SIGTERM and SIGINT stop it. Exit status: 0 stopped, 2 it cannot do its work.")]
+Prints one line when it is ready; SIGTERM, SIGINT and SIGHUP stop it. Exit status: 0 stopped, 2 it cannot do its work.")]
 pub(crate) struct ControllerOptions {
     #[command(flatten)]
     meet: MeetArgs,

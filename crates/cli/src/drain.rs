@@ -13,8 +13,8 @@ use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
 use remora::floors::memory::{Metadata, ShardId, ShardPlacement, metadata, node};
 use remora::{Cluster, Configuration, ConfigurationError, NodeId};
 
-use crate::connected::stop_on_signals;
 use crate::meet::MeetArgs;
+use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, output, value};
 
 #[derive(Debug, Args)]
@@ -319,7 +319,7 @@ mod tests {
         let replica = |node: &u16| Replica { node: NodeId(*node), region: node::REGION, base: 0, joining: false };
         let replicas: Vec<_> = nodes.iter().map(replica).collect();
         let shard = ShardPlacement { table: TableId(0), bytes: MIB, replicas };
-        let tables = vec![TableEntry { spec, shard_first: ShardId(0) }];
+        let tables = vec![TableEntry { spec, shard_first: ShardId(0), creator: None }];
         Metadata { tables, shards: vec![shard.clone(), shard], ..Metadata::default() }
     }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use remora_workload::{Prng, Setting};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::connected::stop_on_signals;
 use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
+use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, value};
 pub(crate) use processes::end_with_the_parent;
 use processes::{Client, Processes, now_ns};
@@ -201,8 +201,9 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
     let report_to = ReportTo::open(options.report.as_deref())?;
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| OutputFile::open(option, path)).transpose();
     let (csv_to, svg_to) = (open("--csv", &options.csv)?, open("--svg", &options.svg)?);
+    let stop = stop_on_signals()?;
     let mut processes = Processes::new(options, node_bytes(options))?;
-    let ran = run(options, &mut processes).and_then(|ran| {
+    let ran = run(options, &mut processes, &stop).and_then(|ran| {
         let concluded = conclude(options, &mut processes, &ran)?;
         Ok((ran, concluded))
     });
@@ -302,8 +303,7 @@ const COPIES_NS: u64 = 60_000_000_000;
 /// For so many leases a client stands still that is to be taken for dead.
 const STALL_LEASES: u64 = 3;
 
-fn run(options: &DrillOptions, processes: &mut Processes) -> Result<Ran, Failure> {
-    let stop = stop_on_signals()?;
+fn run(options: &DrillOptions, processes: &mut Processes, stop: &AtomicBool) -> Result<Ran, Failure> {
     processes.load()?;
     if options.kill == Victims::Nodes {
         processes.start_controllers()?;

@@ -23,6 +23,7 @@ mod micro;
 mod output;
 mod rdma;
 mod reproduce;
+mod signals;
 mod simulated;
 mod smallbank;
 mod status;

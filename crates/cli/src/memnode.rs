@@ -10,7 +10,7 @@ use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{LINE_BYTES, RegionError};
 use remora::floors::memory::MemoryError;
 use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKeys, ServerOptions, ServerTls, TlsError};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::rdma::RdmaArgs;
@@ -23,7 +23,7 @@ use crate::{Failure, Verdict, output, value};
   remora memnode --listen 10.0.0.7:7000 --size 16GiB --key-file cluster.key --fabric verbs
   remora memnode --shm /dev/shm/n0 --size 1GiB
 
-Prints one line when it is ready; SIGTERM and SIGINT stop it. After the handshake, which proves the key, plain TCP is
+Prints one line when it is ready; SIGTERM and SIGINT stop it; SIGHUP does with --stop-on-hangup. After the handshake, which proves the key, plain TCP is
 neither encrypted nor signed; with --tls-cert it is both.
 
 Exit status: 0 stopped, 2 it cannot serve.")]
@@ -57,6 +57,9 @@ pub(crate) struct MemnodeOptions {
     /// Connections of clients that it takes, each a worker of a client [default: 1024].
     #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_connections: Option<u32>,
+    /// Stop when the terminal is closed that it was started from (SIGHUP), too; otherwise it serves on.
+    #[arg(long)]
+    stop_on_hangup: bool,
 }
 
 /// From here on it takes seconds until a node has all of its memory, and it says so.
@@ -64,7 +67,7 @@ const LONG_TO_TAKE: u64 = 4 << 30;
 
 pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
     // Before anything is served: from the ready line on, no signal may end it any other way.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::new("signals", error))?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new("signals", error))?;
     let (node, place) = match (&options.listen, &options.shm) {
         (Some(address), _) => listen(address, options)?,
         (None, Some(path)) => (map(path, options.size)?, format!("serving {}", path.display())),
@@ -77,7 +80,8 @@ pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
     };
     let size = value::show_bytes(node.region().bytes());
     output::show(&format!("remora memory node ready: {place}, {size}, {found}\n"))?;
-    signals.forever().next();
+    // The end of a terminal is not to take the memory with it.
+    signals.forever().find(|signal| *signal != SIGHUP || options.stop_on_hangup);
     drop(node);
     Ok(Verdict::Sound)
 }

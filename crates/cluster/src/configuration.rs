@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,6 +121,13 @@ impl dyn Configuration {
         self.update(&mut |membership| result = Some(change(membership)))?;
         let Some(result) = result else { unreachable!("a change that was made has a result") };
         Ok(result)
+    }
+
+    /// The number of this configuration, which no other has. Clients that go by the same number know each other.
+    pub fn identity(&self) -> Result<u64, ConfigurationError> {
+        // Random, by what the standard library seeds its hash tables with.
+        let proposed = RandomState::new().hash_one(std::process::id()) | 1;
+        self.change(|membership| membership.identify(proposed))
     }
 
     /// Looks, for what is seen.

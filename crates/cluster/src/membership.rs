@@ -109,6 +109,9 @@ pub struct Conducting {
 /// Every client incarnation that anybody still has to know of, and the memory nodes that the cluster goes on without.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Membership {
+    /// The number of this membership, which no other has; 0 until a client asks for it.
+    #[serde(default)]
+    identity: u64,
     generation: u64,
     epoch: u64,
     lost: u64,
@@ -142,6 +145,7 @@ pub struct Membership {
 impl Default for Membership {
     fn default() -> Membership {
         Membership {
+            identity: 0,
             generation: 0,
             epoch: 1,
             lost: 0,
@@ -160,6 +164,14 @@ impl Default for Membership {
 }
 
 impl Membership {
+    /// The number of this membership, which no other has: the proposed one, unless it has one already.
+    pub fn identify(&mut self, proposed: u64) -> u64 {
+        if self.identity == 0 {
+            self.identity = proposed;
+        }
+        self.identity
+    }
+
     /// Grows whenever some client's standing changes.
     #[must_use]
     pub fn generation(&self) -> u64 {

@@ -13,12 +13,13 @@ use remora_fabric::sim::{Sim, SimOptions};
 use remora_fabric::tcp::{Loopback, NodeStatus, Tcp, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{
-    Capabilities, ClientId, Fabric, FabricError, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
+    Capabilities, ClientId, Fabric, FabricError, Fault, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
 };
 use remora_index::{Parts, Sizes};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableSpec, come, identity, metadata, node,
+    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, connected,
+    identity, metadata, node,
 };
 use remora_sync::TransactionId;
 use remora_txn::recovery::Rollback;
@@ -28,6 +29,7 @@ use zerocopy::IntoBytes;
 
 use crate::connect::{Nodes, Remote, are_named};
 use crate::controller::{Controller, arranged};
+use crate::creation::Draft;
 use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
 use crate::table::{Key, Record, Table};
@@ -101,6 +103,10 @@ pub struct Cluster {
     /// Transaction ids of each client incarnation.
     transaction_ids: u64,
     told: Option<Told>,
+    /// What this handle creates together.
+    pub(crate) draft: Option<Arc<Draft>>,
+    /// The program sets it to end what this handle creates.
+    pub(crate) interrupt: Option<Arc<AtomicBool>>,
 }
 
 /// A client that is about to register.
@@ -156,7 +162,7 @@ impl<V: Record> AsRef<[u8]> for Row<V> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -240,6 +246,8 @@ impl Cluster {
             lease: None,
             transaction_ids: TransactionId::SEQUENCE_MAX,
             told: None,
+            draft: None,
+            interrupt: None,
         })
     }
 
@@ -271,7 +279,8 @@ impl Cluster {
         };
         let lease = configuration.is_some().then_some(LEASE);
         let (inner, protocol) = (Arc::new(inner), options.protocol);
-        Cluster { inner, protocol, configuration, lease, transaction_ids: TransactionId::SEQUENCE_MAX, told: None }
+        let transaction_ids = TransactionId::SEQUENCE_MAX;
+        Cluster { inner, protocol, configuration, lease, transaction_ids, told: None, draft: None, interrupt: None }
     }
 
     /// Reads the catalog again.
@@ -281,7 +290,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn read_catalog(&self) -> Result<Metadata, OpenError> {
+    pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
         let leader = self.live_nodes().leader();
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
@@ -312,12 +321,28 @@ impl Cluster {
         let incarnation = come(guest, nodes).await?;
         let is_local = self.protocol.validation() == Validation::Local;
         if let Some(configuration) = &self.configuration {
+            if is_local {
+                self.knows_all(configuration, guest).await?;
+            }
             let tables = || is_local.then(|| (self.inner.number, lock(&self.inner.claimed).clone()));
             join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
         } else if is_local {
             return Err(MemoryError::NeedsConfiguration(self.protocol.name()));
         }
         Ok(Announced { incarnation, epoch, nodes })
+    }
+
+    /// Fails if a client is connected that the configuration does not know: it goes by another one, or by none, where it may
+    /// have claimed tables for a version cache of its own.
+    async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
+        let clients = connected(lane, self.live_nodes().leader()).await?;
+        let stranger = configuration.look(|membership| {
+            clients.iter().map(|client| client.incarnation).find(|client| membership.standing(*client).is_none())
+        });
+        match stranger.map_err(|error| MemoryError::Configuration(error.to_string()))? {
+            Some(stranger) => Err(MemoryError::UnknownClient(stranger)),
+            None => Ok(()),
+        }
     }
 
     /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are now. Who comes while
@@ -354,11 +379,21 @@ impl Cluster {
             join(configuration, admin, epoch, u64::MAX / 2)?;
             *lock(&self.inner.admin) = admin;
         }
-        for table in lock(&self.inner.tables).values_mut() {
-            *table = Arc::new(table.moved(&metadata)?);
-            self.announce_lines(table, |replica| replica.joining);
-        }
+        self.follow_catalog(metadata)?;
+        self.tables().iter().for_each(|table| self.announce_lines(table, |replica| replica.joining));
         *lock(&self.inner.lost) = lost;
+        Ok(())
+    }
+
+    /// Updates the open tables from a catalog. A table that is not in it has been discarded, and is no longer open.
+    pub(crate) fn follow_catalog(&self, metadata: Metadata) -> Result<(), OpenError> {
+        let mut tables = lock(&self.inner.tables);
+        let has = |table: &remora_index::Table| metadata.table(table.name()).is_ok_and(|(id, _)| id == table.id());
+        tables.retain(|_, table| has(table));
+        for table in tables.values_mut() {
+            *table = Arc::new(table.moved(&metadata)?);
+        }
+        drop(tables);
         *lock(&self.inner.metadata) = metadata;
         Ok(())
     }
@@ -509,8 +544,27 @@ impl Cluster {
         {
             tracing::warn!(%error, "the next epoch cannot be entered yet");
         }
-        let admin = ClientId(*lock(&self.inner.admin));
+        let admin = ClientId(self.admin());
+        if self.draft().is_some_and(|draft| draft.client() != admin.0) {
+            // The epoch has ended, and with it the client that creates the tables.
+            return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked }.into());
+        }
         remora_fabric::block_on(&*self.inner.fabric, admin, body)?
+    }
+
+    /// The incarnation that changes the catalog.
+    pub(crate) fn admin(&self) -> u32 {
+        *lock(&self.inner.admin)
+    }
+
+    /// A handle that creates tables together.
+    pub(crate) fn drafting(&self, draft: Arc<Draft>) -> Cluster {
+        Cluster { draft: Some(draft), ..self.clone() }
+    }
+
+    /// Whether other processes know by its connections that a client of this one lives.
+    pub(crate) fn is_seen_by_connections(&self) -> bool {
+        matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
     }
 
     /// Creates a table, empty.
@@ -544,6 +598,7 @@ impl Cluster {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
         self.lacks_nothing()?;
+        self.unless_interrupted()?;
         let shards = options.shards.unwrap_or(self.memory_nodes() - self.inner.options.spares);
         let index = self.protocol.index();
         let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
@@ -561,11 +616,21 @@ impl Cluster {
             shard_bytes: sizes.shard_bytes,
         };
         // Asked in there, where the last epoch has been entered.
-        let create = async |lane: &Lane| {
-            let (nodes, places, client) = (self.live_nodes(), self.places(), *lock(&self.inner.admin));
-            metadata::create_table(lane, nodes, places, client.into(), spec, NodeId(options.first_node)).await
+        let draft = self.draft();
+        let create = || {
+            self.administer(async |lane: &Lane| {
+                let (nodes, places, client) = (self.live_nodes(), self.places(), self.admin());
+                let (spec, first) = (spec.clone(), NodeId(options.first_node));
+                Ok(match draft {
+                    Some(_) => metadata::begin_table(lane, nodes, places, client, spec, first).await?,
+                    None => metadata::create_table(lane, nodes, places, client, spec, first).await?,
+                })
+            })
         };
-        let (_, metadata) = self.administer(create)?;
+        let (id, metadata) = self.change_catalog(create)?;
+        if let Some(draft) = &draft {
+            draft.note(id);
+        }
         // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
         // be of one instant.
         if atomic_line {
@@ -600,10 +665,20 @@ impl Cluster {
         let table = match known {
             Some(table) => table,
             None => {
-                let table = Arc::new(remora_index::Table::open(&self.read_catalog()?, name)?);
+                let catalog = self.read_catalog()?;
+                if let (_, TableEntry { creator: Some(client), .. }) = catalog.table(name)?
+                    && self.creator() != Some(*client)
+                {
+                    // Not remembered: it is another table when it is ready, perhaps.
+                    return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
+                }
+                let table = Arc::new(remora_index::Table::open(&catalog, name)?);
                 lock(&self.inner.tables).entry(name.to_owned()).or_insert(table).clone()
             }
         };
+        if let Some(client) = table.entry().creator.filter(|client| self.creator() != Some(*client)) {
+            return Err(MemoryError::Unfinished { table: name.to_owned(), client }.into());
+        }
         let spec = &table.entry().spec;
         let protocol = self.protocol;
         if !protocol.accepts(spec.discipline) {
@@ -629,14 +704,19 @@ impl Cluster {
     }
 
     /// Loads rows into an empty table; returns how many. Much faster than transactions, and none: nobody else may use the
-    /// table meanwhile.
+    /// table meanwhile. If it fails, or this client dies, the next load finds the table as if it were empty.
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
-        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &self.placed(&table.inner), rows).await)
+        self.administer(async |lane: &Lane| {
+            let table = self.placed(&table.inner);
+            self.clear_half_loaded(lane, &table).await?;
+            let goes_on = || self.unless_interrupted();
+            remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
+        })
     }
 
     /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
@@ -655,7 +735,10 @@ impl Cluster {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
         self.administer(async |lane: &Lane| {
-            remora_index::bulk_load_parts(lane, &self.placed(&table.inner), parts, loaded).await
+            let table = self.placed(&table.inner);
+            self.clear_half_loaded(lane, &table).await?;
+            let goes_on = || self.unless_interrupted();
+            remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
         })
     }
 

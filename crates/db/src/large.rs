@@ -243,9 +243,11 @@ impl Cluster {
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
-        // The one that may not fit comes first. Whoever opens it looks for both.
-        let chunks = self.create_table(&chunks_of(name), options.chunks())?;
-        Ok(Large { heads: self.create_table(name, options.heads())?, chunks })
+        self.create_together(|cluster| {
+            // The one that may not fit comes first.
+            let chunks = cluster.create_table(&chunks_of(name), options.chunks())?;
+            Ok(Large { heads: cluster.create_table(name, options.heads())?, chunks })
+        })
     }
 
     /// Opens a table of large values that exists.

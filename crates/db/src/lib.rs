@@ -133,6 +133,7 @@ mod client;
 mod cluster;
 mod connect;
 mod controller;
+mod creation;
 mod error;
 mod keeper;
 mod large;

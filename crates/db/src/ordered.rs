@@ -205,17 +205,27 @@ impl Cluster {
         self.load_ordered(name, options, std::iter::empty())
     }
 
-    /// The same with rows, which must ascend. Much faster than transactions, and none. If it fails, the table is of no use.
+    /// Creates an ordered table with rows, which must ascend. Much faster than transactions, and none. If it fails, or this
+    /// client dies, nothing of it is left, as in [`create_together`](Cluster::create_together).
     pub fn load_ordered<K: OrderedKey, V: Record>(
         &self,
         name: &str,
         options: OrderedOptions,
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
-        let shape = shape::<K, V>()?;
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
         }
+        self.create_together(|cluster| cluster.load_ordered_unfinished(name, options, rows))
+    }
+
+    fn load_ordered_unfinished<K: OrderedKey, V: Record>(
+        &self,
+        name: &str,
+        options: OrderedOptions,
+        rows: impl Iterator<Item = (K, V)>,
+    ) -> Result<Ordered<K, V>, OpenError> {
+        let shape = shape::<K, V>()?;
         let node = |node: Option<u16>| TableOptions {
             replicas: options.replicas,
             shards: node.map(|_| 1),

@@ -329,6 +329,20 @@ impl Fabric for Tcp {
         outcomes.into_iter().collect()
     }
 
+    /// A node that does not answer says nothing, so it cannot tell that a client has gone.
+    fn is_connected(&self, client: ClientId) -> Option<bool> {
+        let asked = self.cluster.all().filter(|node| !self.cluster.is_down(*node));
+        let mut known = Some(false);
+        for node in asked {
+            match self.cluster.connections_at(node, client) {
+                Ok(0) => {}
+                Ok(_) => return Some(true),
+                Err(_) => known = None,
+            }
+        }
+        known
+    }
+
     fn fail(&self, node: NodeId) {
         self.cluster.down.fetch_or(bit(node), Ordering::Relaxed);
         for bell in &*self.cluster.bells.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -145,6 +145,13 @@ pub trait Fabric: Send + Sync {
     /// the node that has not confirmed it.
     fn revoke(&self, client: ClientId) -> Result<(), FabricError>;
 
+    /// Whether a client of this or another process is connected to some node just now; `None` if that cannot be told. A client
+    /// that died is not. May wait for the nodes' answers.
+    fn is_connected(&self, client: ClientId) -> Option<bool> {
+        let _ = client;
+        None
+    }
+
     /// Takes a node away from this fabric's endpoints, as if its machine had died: every round to it fails from now on.
     fn fail(&self, node: NodeId);
 

@@ -30,6 +30,17 @@ pub enum IndexError {
     /// Bulk load is for empty tables.
     #[error("table {0:?} has rows already: bulk load is for empty tables")]
     NotEmpty(String),
+    /// A client loads rows into the table, or died while it did.
+    #[error(
+        "client {client} loads rows into table {table:?}, or died while it did (then the next load begins anew): it is not to \
+         be used before they are there"
+    )]
+    Loading {
+        /// The table.
+        table: String,
+        /// The client.
+        client: u32,
+    },
     /// The rows to load into an ordered table do not ascend.
     #[error("ordered table {table:?}: the key {key} to load is not behind the one before it")]
     Unsorted {

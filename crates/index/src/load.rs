@@ -1,7 +1,11 @@
 //! Bulk load: builds the shards of an empty table in the client's memory and writes them to every replica.
+//!
+//! A client that dies while it writes leaves a table that is neither empty nor whole. So the header of each shard names the
+//! client while it writes: in all primaries before it writes anything else, and in none of the replicas when all is written.
+//! The next load finds the name, and empties the table first ([`clear`]), once that client can write no more.
 
 use remora_fabric::{Lane, WORD_BYTES};
-use remora_memory::{Pointer, metadata};
+use remora_memory::{MemoryError, Pointer, Replica, metadata};
 use remora_sync::{FetchedRecord, IMAGE_AT, Key, KeyHash, Life, Version};
 use zerocopy::IntoBytes;
 
@@ -13,17 +17,36 @@ use crate::error::IndexError;
 use crate::fstore;
 use crate::table::Table;
 
+/// The word of a shard's header that names the client that loads the table; 0 when no client does.
+const LOADER_WORD: usize = HEADER_BYTES as usize / WORD_BYTES - 1;
+
+/// A client that loads rows.
+#[derive(Clone, Copy)]
+pub struct Loader<'l> {
+    /// Its number.
+    pub client: u32,
+    /// Asked now and then whether to go on. If not, the table is empty still, or the next load empties it.
+    pub goes_on: &'l dyn Fn() -> Result<(), MemoryError>,
+}
+
+impl Loader<'static> {
+    /// A client that goes on until it has loaded everything.
+    #[must_use]
+    pub fn steady(client: u32) -> Loader<'static> {
+        Loader { client, goes_on: &|| Ok(()) }
+    }
+}
+
 /// Loads rows into an empty table. Returns how many. Nothing of the table may be in use.
 pub async fn bulk_load<V: AsRef<[u8]>>(
     lane: &Lane,
     table: &Table,
+    loader: Loader<'_>,
     rows: impl Iterator<Item = (Key, V)>,
 ) -> Result<u64, IndexError> {
     match (table.cluster_hash(), table.fstore()) {
-        (Some(geometry), _) => {
-            load(lane, table, rows, HEADER_SLOTS_WORD, |shard| ClusterHash::new(table, *geometry, shard)).await
-        }
-        (_, Some(geometry)) => load(lane, table, rows, LOADED_WORD, |shard| FStore::new(table, *geometry, shard)).await,
+        (Some(geometry), _) => load(lane, table, loader, rows, |shard| ClusterHash::new(table, *geometry, shard)).await,
+        (_, Some(geometry)) => load(lane, table, loader, rows, |shard| FStore::new(table, *geometry, shard)).await,
         (None, None) => unreachable!("a table has one of the two"),
     }
 }
@@ -36,16 +59,17 @@ const LOADED_WORD: usize = 9;
 pub async fn bulk_load_parts<V: AsRef<[u8]> + Send + Sync>(
     lane: &Lane,
     table: &Table,
+    loader: Loader<'_>,
     parts: Parts<'_, V>,
     loaded: impl FnMut(u64),
 ) -> Result<u64, IndexError> {
     match (table.cluster_hash(), table.fstore()) {
         (Some(geometry), _) => {
             let builder = |shard| ClusterHash::new(table, *geometry, shard);
-            load_parts(lane, table, parts, HEADER_SLOTS_WORD, builder, loaded).await
+            load_parts(lane, table, loader, parts, builder, loaded).await
         }
         (_, Some(geometry)) => {
-            load_parts(lane, table, parts, LOADED_WORD, |shard| FStore::new(table, *geometry, shard), loaded).await
+            load_parts(lane, table, loader, parts, |shard| FStore::new(table, *geometry, shard), loaded).await
         }
         (None, None) => unreachable!("a table has one of the two"),
     }
@@ -64,17 +88,69 @@ pub struct Parts<'p, V> {
 /// A shard being built.
 trait Build {
     fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError>;
-    async fn write(self, lane: &Lane) -> Result<(), IndexError>;
+    /// Writes it to every replica, with the loader's name in its header.
+    async fn write(self, lane: &Lane, loader: u32) -> Result<(), MemoryError>;
 }
 
-/// Refuses a table that has rows.
-async fn check_empty(lane: &Lane, table: &Table, loaded_word: usize) -> Result<(), IndexError> {
+/// Refuses a table that has rows, or into which some client loads some, or was loading when it died.
+pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
+    let loaded_word = if table.fstore().is_some() { LOADED_WORD } else { HEADER_SLOTS_WORD };
+    let mut has_rows = false;
     for shard in 0..table.shards() {
         let mut round = lane.round();
         let header = round.read(table.shard_replicas(shard)[0].address(0), HEADER_BYTES as usize);
-        if lane.execute(round).await?.words(header)[loaded_word] != 0 {
-            return Err(IndexError::NotEmpty(table.name().to_owned()));
+        let done = lane.execute(round).await?;
+        let words = done.words(header);
+        if words[LOADER_WORD] != 0 {
+            return Err(IndexError::Loading { table: table.name().to_owned(), client: words[LOADER_WORD] as u32 });
         }
+        has_rows |= words[loaded_word] != 0;
+    }
+    if has_rows { Err(IndexError::NotEmpty(table.name().to_owned())) } else { Ok(()) }
+}
+
+/// Empties a table into which a client was loading rows that can write no more.
+pub async fn clear(lane: &Lane, table: &Table) -> Result<(), IndexError> {
+    let bytes = table.entry().spec.shard_bytes;
+    // The headers last, which say that it is not empty.
+    for range in [HEADER_BYTES..bytes, 0..HEADER_BYTES] {
+        for replica in replicas(table) {
+            metadata::zero(lane, replica.address(range.start), range.end - range.start).await?;
+        }
+    }
+    Ok(())
+}
+
+fn replicas(table: &Table) -> impl Iterator<Item = &Replica> {
+    (0..table.shards()).flat_map(|shard| table.shard_replicas(shard))
+}
+
+/// Writes what has been built. The table names the loader meanwhile.
+async fn write_all<B: Build>(
+    lane: &Lane,
+    table: &Table,
+    loader: Loader<'_>,
+    builders: Vec<B>,
+) -> Result<(), MemoryError> {
+    (loader.goes_on)()?;
+    let primaries = (0..table.shards()).map(|shard| &table.shard_replicas(shard)[0]);
+    name_loader(lane, primaries, loader.client).await?;
+    for builder in builders {
+        builder.write(lane, loader.client).await?;
+        (loader.goes_on)()?;
+    }
+    name_loader(lane, replicas(table), 0).await
+}
+
+async fn name_loader<'r>(
+    lane: &Lane,
+    replicas: impl Iterator<Item = &'r Replica>,
+    loader: u32,
+) -> Result<(), MemoryError> {
+    for replica in replicas {
+        let mut round = lane.round();
+        round.write_words(replica.address((LOADER_WORD * WORD_BYTES) as u64), &[loader.into()]);
+        lane.execute(round).await?;
     }
     Ok(())
 }
@@ -93,38 +169,38 @@ fn check_sizes(table: &Table, key: &Key, value: &[u8]) -> Result<(), IndexError>
 async fn load<V: AsRef<[u8]>, B: Build>(
     lane: &Lane,
     table: &Table,
+    loader: Loader<'_>,
     rows: impl Iterator<Item = (Key, V)>,
-    loaded_word: usize,
     builder: impl Fn(u16) -> B,
 ) -> Result<u64, IndexError> {
-    check_empty(lane, table, loaded_word).await?;
+    check_empty(lane, table).await?;
     let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
     let mut count = 0;
     for (key, value) in rows {
+        (loader.goes_on)()?;
         count += 1;
         check_sizes(table, &key, value.as_ref())?;
         let shard = table.home(key.hash()).shard;
         builders[usize::from(shard)].add(&key, value.as_ref(), count)?;
     }
-    for builder in builders {
-        builder.write(lane).await?;
-    }
+    write_all(lane, table, loader, builders).await?;
     Ok(count)
 }
 
 async fn load_parts<V: AsRef<[u8]> + Send + Sync, B: Build + Send>(
     lane: &Lane,
     table: &Table,
+    loader: Loader<'_>,
     parts: Parts<'_, V>,
-    loaded_word: usize,
     builder: impl Fn(u16) -> B,
     mut loaded: impl FnMut(u64),
 ) -> Result<u64, IndexError> {
-    check_empty(lane, table, loaded_word).await?;
+    check_empty(lane, table).await?;
     let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
     let mut count = 0;
     let mut first = 0;
     while first < parts.count {
+        (loader.goes_on)()?;
         let end = parts.count.min(first + parts.threads.max(1) as u64);
         let binned = side_by_side(first..end, |part| {
             let mut bins: Vec<Vec<(Key, V)>> = (0..table.shards()).map(|_| Vec::new()).collect();
@@ -144,9 +220,7 @@ async fn load_parts<V: AsRef<[u8]> + Send + Sync, B: Build + Send>(
         loaded(rows as u64);
         first = end;
     }
-    for builder in builders {
-        builder.write(lane).await?;
-    }
+    write_all(lane, table, loader, builders).await?;
     Ok(count)
 }
 
@@ -271,7 +345,8 @@ impl Build for ClusterHash<'_> {
     }
 
     /// The header's floor stays 0: no version is above [`Version::LOADED`] yet.
-    async fn write(mut self, lane: &Lane) -> Result<(), IndexError> {
+    async fn write(mut self, lane: &Lane, loader: u32) -> Result<(), MemoryError> {
+        self.index[LOADER_WORD] = loader.into();
         self.index[HEADER_SLOTS_WORD] = self.rows();
         self.index[HEADER_INDIRECT_WORD] = self.indirect_used;
         for replica in self.table.shard_replicas(self.shard) {
@@ -372,7 +447,7 @@ impl Build for FStore<'_> {
         Ok(())
     }
 
-    async fn write(mut self, lane: &Lane) -> Result<(), IndexError> {
+    async fn write(mut self, lane: &Lane, loader: u32) -> Result<(), MemoryError> {
         for part in self.geometry.parts_of(0) {
             let used = self.used[part.number() as usize];
             if used > 0 {
@@ -380,6 +455,7 @@ impl Build for FStore<'_> {
             }
         }
         self.words[LOADED_WORD] = self.rows;
+        self.words[LOADER_WORD] = loader.into();
         for replica in self.table.shard_replicas(self.shard) {
             metadata::write_bytes(lane, replica.address(0), self.words.as_bytes()).await?;
         }

@@ -237,6 +237,26 @@ pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, Me
     Ok(done.words(read).chunks_exact(SLOT_WORDS).map(|slot| slot[3]).collect())
 }
 
+/// The space that the slots of a node have for rings, whether clients have the slots or not: where each begins and ends. `None`
+/// if a client is connecting, which may have taken space that its slot does not name yet: it is seen at the leader, from before
+/// it takes any until all of its slots name theirs.
+pub(crate) async fn ring_space(
+    lane: &Lane,
+    leader: NodeId,
+    node: NodeId,
+) -> Result<Option<Vec<(u64, u64)>>, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
+    if lane.execute(round).await?.words(read).iter().step_by(SLOT_WORDS).any(|word| word & CHANGING != 0) {
+        return Ok(None);
+    }
+    let mut round = lane.round();
+    let read = round.read(slot_at(node, 0), SLOTS_BYTES);
+    let done = lane.execute(round).await?;
+    let slots = done.words(read).chunks_exact(SLOT_WORDS).filter(|slot| slot[3] > 0);
+    Ok(Some(slots.map(|slot| (slot[2], slot[2].saturating_add(node::extent(slot[3])))).collect()))
+}
+
 fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }

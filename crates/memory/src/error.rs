@@ -87,6 +87,23 @@ pub enum MemoryError {
     /// No table has this name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
+    /// A client has begun to create a table and not finished it.
+    #[error(
+        "table {table:?} is not ready: client {client} is creating it, or died while it did (then the next creation takes its \
+         place)"
+    )]
+    Unfinished {
+        /// The table.
+        table: String,
+        /// Its creator.
+        client: u32,
+    },
+    /// Another client has discarded the tables that this one was creating.
+    #[error("the tables that were being created are gone: another client took this one for dead, and discarded them")]
+    Discarded,
+    /// The program has asked to end what it was creating.
+    #[error("interrupted: what was being created has been given up")]
+    Interrupted,
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
     TableExists(String),
@@ -188,4 +205,10 @@ pub enum MemoryError {
          recovered"
     )]
     OtherVersionCache(u32),
+    /// A client is connected that the configuration does not know.
+    #[error(
+        "client {0} is connected, and goes by another configuration or by none: name the same one, or tables that are \
+         validated locally could have two version caches"
+    )]
+    UnknownClient(u32),
 }

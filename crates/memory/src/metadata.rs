@@ -22,9 +22,29 @@
 //! +8   bytes       u64                                 +115  index         u8    1 = cluster hash, 2 = FStore
 //! +16  replica     7 times: node u16, region u16,      +116  read_scheme   u8
 //!                  joining u32, base u64               +120  discipline    4 times u8
+//!                                                      +124  creator       u32   0 = ready, see below
 //! ```
+//!
+//! # Tables that are not ready
+//!
+//! A table that is created in several steps must not be seen half-made, nor be in the way when its client dies. So a table may
+//! be *unfinished*: its entry names the client that creates it ([`begin_table`]), and no other client opens it.
+//!
+//! 1. The client takes the marks from all tables that it creates together in one change ([`finish_tables`]): other clients
+//!    see all of them or none.
+//! 2. If it fails, it discards them ([`discard_tables`]). If it dies, another client does, once no verb of the dead one can
+//!    take effect any more.
+//! 3. Ids are places in the lists. So the entry of a discarded table with others behind it stays, *vacant*: without a name,
+//!    and its shards without replicas. The next table of as many shards gets its ids.
+//!
+//! # Space
+//!
+//! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once was. The holder of the catalog
+//! lock can tell what is free: only it changes the catalog, and a client that takes space for its rings shows that at the leader
+//! (`client`). It uses free space when the untouched space of a node does not suffice. So a client that dies between taking
+//! space and naming it in the catalog leaks nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::limits::NODES_MAX;
@@ -36,7 +56,7 @@ use crate::error::MemoryError;
 use crate::limits::{
     KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, RINGS_SPARE, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
 };
-use crate::node::{self, AT_LOCK, AT_METADATA, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
+use crate::node::{self, AT_LOCK, AT_METADATA, AT_SPACE, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
 use crate::ring::RING_EXTENT_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"REMORAcd");
@@ -259,6 +279,16 @@ pub struct TableEntry {
     pub spec: TableSpec,
     /// Its first shard; the others follow.
     pub shard_first: ShardId,
+    /// The client that is still creating it; `None` when it is ready.
+    pub creator: Option<u32>,
+}
+
+impl TableEntry {
+    /// Whether its table was discarded: the entry has no name, and its shards have no replicas.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.spec.name.is_empty()
+    }
 }
 
 /// One replica of a shard.
@@ -354,7 +384,7 @@ struct RawTable {
     read_scheme: u8,
     reserved: [u8; 3],
     discipline: [u8; 4],
-    reserved_end: [u8; 4],
+    creator: u32,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -383,15 +413,23 @@ const CHECKSUM_AT: usize = 12;
 
 const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 128 && SHARD_BYTES == 128);
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
-const _: () = assert!(std::mem::offset_of!(RawTable, discipline) == 120);
+const _: () =
+    assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
 const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
 
 impl Metadata {
     /// The table with a name.
     pub fn table(&self, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
-        let found = self.tables.iter().enumerate().find(|(_, table)| table.spec.name == name);
+        let mut tables = self.tables.iter().enumerate();
+        let found = tables.find(|(_, table)| !table.is_vacant() && table.spec.name == name);
         let (index, table) = found.ok_or_else(|| MemoryError::UnknownTable(name.to_owned()))?;
         Ok((TableId(index as u16), table))
+    }
+
+    /// Clients that have not finished what they create.
+    #[must_use]
+    pub fn creators(&self) -> BTreeSet<u32> {
+        self.tables.iter().filter_map(|table| table.creator).collect()
     }
 
     /// Those of some nodes that have no replica of anything.
@@ -444,6 +482,7 @@ impl Metadata {
                     spec.discipline.replication,
                     spec.discipline.log,
                 ],
+                creator: table.creator.unwrap_or(0),
                 ..RawTable::new_zeroed()
             };
             raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
@@ -491,6 +530,10 @@ impl Metadata {
         let shards: Option<Vec<_>> =
             shards.chunks_exact(SHARD_BYTES).map(|raw| decode_shard(raw, header.tables)).collect();
         let (Some(mut tables), Some(shards)) = (tables, shards) else { return Err(MemoryError::Damaged(node)) };
+        let is_nowhere = |shard: &ShardPlacement| shard.replicas.is_empty();
+        if shards.iter().any(|shard| is_nowhere(shard) != tables[usize::from(shard.table.0)].is_vacant()) {
+            return Err(MemoryError::Damaged(node));
+        }
         for table in &mut tables {
             table.spec.shard_bytes = shards[table.shard_first.0 as usize].bytes;
         }
@@ -539,17 +582,18 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
             shard_bytes: 0,
         },
         shard_first: ShardId(raw.shard_first),
+        creator: (raw.creator != 0).then_some(raw.creator),
     })
 }
 
 fn decode_shard(raw: &[u8], tables: u32) -> Option<ShardPlacement> {
     let raw = RawShard::read_from_bytes(raw).ok()?;
-    let replicas = raw.replica.get(..raw.replicas as usize).filter(|replicas| !replicas.is_empty())?;
+    let replicas = raw.replica.get(..raw.replicas as usize)?;
     let replica = |raw: &RawReplica| {
         let (node, region) = (NodeId(raw.node), RegionId(raw.region));
         Replica { node, region, base: raw.base, joining: raw.joining != 0 }
     };
-    let has_primary = replicas.first().is_some_and(|primary| primary.joining == 0);
+    let has_primary = replicas.first().is_none_or(|primary| primary.joining == 0);
     (has_primary && u32::from(raw.table) < tables).then(|| ShardPlacement {
         table: TableId(raw.table),
         bytes: raw.bytes,
@@ -645,13 +689,36 @@ pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), M
 
 /// Creates a table: takes space for every replica of every shard and publishes it. The space is zero: an index crate
 /// gives it meaning. `client` is the incarnation that does it. Of the cluster's `nodes` it lies at the `places`: the primary
-/// of the first shard is at `first`, and those of the others at the places behind it.
+/// of the first shard is at `first`, and those of the others at the places behind it. If it fails, nothing has been taken.
 pub async fn create_table(
     lane: &Lane,
     nodes: NodeSet,
     places: NodeSet,
-    client: u64,
+    client: u32,
     spec: TableSpec,
+    first: NodeId,
+) -> Result<(TableId, Metadata), MemoryError> {
+    create(lane, nodes, places, client, (spec, None), first).await
+}
+
+/// Creates a table that is not ready before [`finish_tables`], otherwise like [`create_table`].
+pub async fn begin_table(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: NodeSet,
+    client: u32,
+    spec: TableSpec,
+    first: NodeId,
+) -> Result<(TableId, Metadata), MemoryError> {
+    create(lane, nodes, places, client, (spec, Some(client)), first).await
+}
+
+async fn create(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: NodeSet,
+    client: u32,
+    (spec, creator): (TableSpec, Option<u32>),
     first: NodeId,
 ) -> Result<(TableId, Metadata), MemoryError> {
     check_spec(places.count(), &spec)?;
@@ -660,11 +727,268 @@ pub async fn create_table(
         let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
         return Err(MemoryError::Limit { what, value, max });
     };
-    lock_catalog(lane, nodes.leader(), client).await?;
-    let result = create_locked(lane, nodes, places, spec, first).await;
-    let mut round = lane.round();
-    round.compare_swap(node::at(nodes.leader(), AT_LOCK), client, 0);
-    lane.execute(round).await?;
+    let mut places: Vec<NodeId> = places.iter().collect();
+    places.rotate_left(first);
+    let create = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let table = enter_table(&mut metadata, spec, creator)?;
+        place_shards(lane, nodes.leader(), &mut metadata, table, &places).await?;
+        metadata.generation += 1;
+        publish(lane, nodes, &metadata).await?;
+        Ok((table, metadata))
+    };
+    with_catalog_locked(lane, nodes.leader(), client, create).await
+}
+
+/// Makes tables ready that `client` has begun: all of them at once. Fails, and changes nothing, if one of them has been
+/// discarded.
+pub async fn finish_tables(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    tables: &[TableId],
+) -> Result<Metadata, MemoryError> {
+    let finish = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        for table in tables {
+            let entry = metadata.tables.get_mut(usize::from(table.0));
+            let entry = entry.filter(|entry| entry.creator == Some(client)).ok_or(MemoryError::Discarded)?;
+            entry.creator = None;
+        }
+        metadata.generation += 1;
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, finish).await
+}
+
+/// Discards tables that a client, the `creator`, has begun and not finished: those that are `wanted`. No verb of the creator
+/// may take effect any more that writes to them. The names of those tables, which are free again, and the catalog.
+///
+/// What the tables had is free. With `give_back`, space at the end of a node's memory is zeroed and becomes untouched space,
+/// which takes as long as writing it does.
+pub async fn discard_tables(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    creator: u32,
+    wanted: impl Fn(TableId) -> bool,
+    give_back: bool,
+) -> Result<(Vec<String>, Metadata), MemoryError> {
+    let discard = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let names = vacate(&mut metadata, |id, table| table.creator == Some(creator) && wanted(id));
+        if !names.is_empty() {
+            metadata.generation += 1;
+            publish(lane, nodes, &metadata).await?;
+            if give_back {
+                for node in nodes.iter() {
+                    return_space(lane, nodes.leader(), node, &metadata).await?;
+                }
+            }
+        }
+        Ok((names, metadata))
+    };
+    with_catalog_locked(lane, nodes.leader(), client, discard).await
+}
+
+/// Takes tables out of a catalog; their names.
+fn vacate(metadata: &mut Metadata, wanted: impl Fn(TableId, &TableEntry) -> bool) -> Vec<String> {
+    let mut names = Vec::new();
+    for (id, table) in (0..).map(TableId).zip(&mut metadata.tables) {
+        if table.is_vacant() || !wanted(id, table) {
+            continue;
+        }
+        names.push(std::mem::take(&mut table.spec.name));
+        (table.creator, table.spec.replicas, table.spec.shard_bytes) = (None, 0, 0);
+        for shard in metadata.shards.iter_mut().filter(|shard| shard.table == id) {
+            (shard.bytes, shard.replicas) = (0, Vec::new());
+        }
+    }
+    while let Some(last) = metadata.tables.pop_if(|table| table.is_vacant()) {
+        metadata.shards.truncate(last.shard_first.0.into());
+    }
+    names
+}
+
+/// Gives a table its entry and its shards their ids, without replicas.
+fn enter_table(metadata: &mut Metadata, spec: TableSpec, creator: Option<u32>) -> Result<TableId, MemoryError> {
+    match metadata.table(&spec.name) {
+        Ok((_, TableEntry { creator: Some(client), .. })) => {
+            return Err(MemoryError::Unfinished { table: spec.name, client: *client });
+        }
+        Ok(_) => return Err(MemoryError::TableExists(spec.name)),
+        Err(_) => {}
+    }
+    let is_fitting = |table: &TableEntry| table.is_vacant() && table.spec.shards == spec.shards;
+    if let Some(at) = metadata.tables.iter().position(is_fitting) {
+        let entry = &mut metadata.tables[at];
+        (entry.spec, entry.creator) = (spec, creator);
+        return Ok(TableId(at as u16));
+    }
+    let room = |what, value: usize, max: usize| {
+        if value > max { Err(MemoryError::Limit { what, value: value as u64, max: max as u64 }) } else { Ok(()) }
+    };
+    room("tables", metadata.tables.len() + 1, TABLES_MAX)?;
+    room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
+    let table = TableId(metadata.tables.len() as u16);
+    let shard_first = ShardId(metadata.shards.len() as u16);
+    let nowhere = ShardPlacement { table, bytes: spec.shard_bytes, replicas: Vec::new() };
+    metadata.shards.resize(metadata.shards.len() + usize::from(spec.shards), nowhere);
+    metadata.tables.push(TableEntry { spec, shard_first, creator });
+    Ok(table)
+}
+
+/// Finds places for the shards of a table that has just been entered, and takes the space: at every node, or at none.
+async fn place_shards(
+    lane: &Lane,
+    leader: NodeId,
+    metadata: &mut Metadata,
+    table: TableId,
+    places: &[NodeId],
+) -> Result<(), MemoryError> {
+    let TableEntry { spec, shard_first, .. } = metadata.tables[usize::from(table.0)].clone();
+    let copies = |shard: u16| (0..u16::from(spec.replicas)).map(move |copy| usize::from(shard + copy) % places.len());
+    let mut wanted = vec![0u64; places.len()];
+    for place in (0..spec.shards).flat_map(copies) {
+        wanted[place] += 1;
+    }
+    let extent = node::extent(spec.shard_bytes.max(1));
+    // All nodes are asked before any space is taken.
+    let mut space = Vec::with_capacity(places.len());
+    for (node, extents) in places.iter().zip(wanted) {
+        space.push(find_space(lane, leader, *node, metadata, extents, extent).await?);
+    }
+    let mut bases = Vec::with_capacity(places.len());
+    for (node, Found { mut reused, untouched }) in places.iter().zip(space) {
+        for base in &reused {
+            zero(lane, node::at(*node, *base), extent).await?;
+        }
+        if untouched > 0 {
+            // If a client took the space meanwhile for its rings, what has been taken at other nodes is free still.
+            let first = node::allocate(lane, *node, untouched * extent).await?;
+            reused.extend((0..untouched).map(|at| first + at * extent));
+        }
+        bases.push(reused.into_iter());
+    }
+    for shard in 0..spec.shards {
+        let mut replica = |place: usize| {
+            let base = bases[place].next().unwrap_or(UNPLACED);
+            Replica { node: places[place], region: node::REGION, base, joining: false }
+        };
+        let replicas = copies(shard).map(&mut replica).collect();
+        metadata.shards[usize::from(shard_first.0 + shard)] =
+            ShardPlacement { table, bytes: spec.shard_bytes, replicas };
+    }
+    Ok(())
+}
+
+/// Where extents can be had at a node.
+struct Found {
+    /// Where some of them begin, which were something else's once.
+    reused: Vec<u64>,
+    /// How many of them come out of the untouched space.
+    untouched: u64,
+}
+
+/// So often it is asked again whether clients that are coming have taken their rings, with so long a pause.
+const RINGS_LOOKS: usize = 100;
+const RINGS_PAUSE_NS: u64 = 1_000_000;
+
+/// Looks for `extents` extents of a node, of `extent` bytes each. Only the holder of the catalog lock may.
+async fn find_space(
+    lane: &Lane,
+    leader: NodeId,
+    node: NodeId,
+    metadata: &Metadata,
+    extents: u64,
+    extent: u64,
+) -> Result<Found, MemoryError> {
+    let mut looks = 0;
+    loop {
+        let superblock = node::superblock(lane, node).await?;
+        let untouched = superblock.free() / extent;
+        if extents <= untouched {
+            return Ok(Found { reused: Vec::new(), untouched: extents });
+        }
+        let free = free_space(lane, leader, node, metadata, superblock.allocated).await?;
+        let is_known = free.is_some();
+        let free = free.unwrap_or_default();
+        let starts =
+            free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
+        let reused: Vec<u64> = starts.take((extents - untouched) as usize).collect();
+        if reused.len() as u64 == extents - untouched {
+            return Ok(Found { reused, untouched });
+        }
+        looks += 1;
+        if is_known || looks == RINGS_LOOKS {
+            let reusable: u64 = free.iter().map(|(start, end)| end - start).sum();
+            let wanted = extents.saturating_mul(extent);
+            return Err(MemoryError::OutOfMemory { node, wanted, free: superblock.free() + reusable });
+        }
+        lane.sleep(RINGS_PAUSE_NS).await;
+    }
+}
+
+/// The space of a node below `allocated` that nothing has, in ascending order; `None` if that cannot be told, because a client
+/// is about to take space for its rings. `allocated` must have been read before.
+async fn free_space(
+    lane: &Lane,
+    leader: NodeId,
+    node: NodeId,
+    metadata: &Metadata,
+    allocated: u64,
+) -> Result<Option<Vec<(u64, u64)>>, MemoryError> {
+    let Some(mut used) = client::ring_space(lane, leader, node).await? else { return Ok(None) };
+    for shard in &metadata.shards {
+        let here = shard.replicas.iter().filter(|replica| replica.node == node);
+        used.extend(here.map(|replica| (replica.base, replica.base.saturating_add(node::extent(shard.bytes)))));
+    }
+    used.sort_unstable();
+    let (mut free, mut from) = (Vec::new(), AT_SPACE);
+    for (start, end) in used.into_iter().chain([(allocated, allocated)]) {
+        if from < start.min(allocated) {
+            free.push((from, start.min(allocated)));
+        }
+        from = from.max(end);
+    }
+    Ok(Some(free))
+}
+
+/// Zeroes what is free at the end of a node's memory, and makes it untouched space again. Only the holder of the catalog lock
+/// may.
+async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Metadata) -> Result<(), MemoryError> {
+    let allocated = node::superblock(lane, node).await?.allocated;
+    let free = free_space(lane, leader, node, metadata, allocated).await?.unwrap_or_default();
+    let Some((start, end)) = free.last().copied().filter(|(_, end)| *end == allocated) else { return Ok(()) };
+    zero(lane, node::at(node, start), end - start).await?;
+    node::give_back(lane, node, start, end).await
+}
+
+/// Zeroes bytes of any length.
+pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryError> {
+    static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+    let mut done = 0;
+    while done < bytes {
+        let chunk = (bytes - done).min(CHUNK_BYTES as u64);
+        let mut round = lane.round();
+        round.write(at.plus(done), &ZEROS[..chunk as usize]);
+        lane.execute(round).await?;
+        done += chunk;
+    }
+    Ok(())
+}
+
+/// Runs `what` while this client alone may change the catalog.
+async fn with_catalog_locked<T>(
+    lane: &Lane,
+    leader: NodeId,
+    client: u32,
+    what: impl AsyncFnOnce() -> Result<T, MemoryError>,
+) -> Result<T, MemoryError> {
+    lock_catalog(lane, leader, client.into()).await?;
+    let result = what().await;
+    free_catalog_lock(lane, leader, client).await?;
     result
 }
 
@@ -672,7 +996,7 @@ pub async fn create_table(
 /// of which some shard has no replica then.
 pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata, MemoryError> {
     let mut after = before.clone();
-    for shard in &mut after.shards {
+    for shard in after.shards.iter_mut().filter(|shard| !shard.replicas.is_empty()) {
         shard.replicas.retain(|replica| !lost.has(replica.node));
         if shard.copies().next().is_none() {
             let table = before.tables.get(usize::from(shard.table.0)).map(|table| table.spec.name.clone());
@@ -936,6 +1260,14 @@ pub async fn publish(lane: &Lane, nodes: NodeSet, metadata: &Metadata) -> Result
     Ok(())
 }
 
+/// Frees the catalog lock of a leader that a client has, or had: its own, or of one whose access has been taken away.
+pub async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    round.compare_swap(node::at(leader, AT_LOCK), from.into(), 0);
+    lane.execute(round).await?;
+    Ok(())
+}
+
 /// Frees the catalog lock of a leader, whoever has it: when everybody's access has been taken away.
 pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryError> {
     let mut round = lane.round();
@@ -985,38 +1317,4 @@ async fn lock_catalog(lane: &Lane, leader: NodeId, client: u64) -> Result<(), Me
         lane.sleep(1_000_000).await;
     }
     Err(MemoryError::CatalogLocked(holder))
-}
-
-async fn create_locked(
-    lane: &Lane,
-    nodes: NodeSet,
-    places: NodeSet,
-    spec: TableSpec,
-    first: usize,
-) -> Result<(TableId, Metadata), MemoryError> {
-    let mut metadata = read(lane, nodes.leader()).await?;
-    if metadata.table(&spec.name).is_ok() {
-        return Err(MemoryError::TableExists(spec.name));
-    }
-    let room = |what, value: usize, max: usize| {
-        if value > max { Err(MemoryError::Limit { what, value: value as u64, max: max as u64 }) } else { Ok(()) }
-    };
-    room("tables", metadata.tables.len() + 1, TABLES_MAX)?;
-    room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
-    let table = TableId(metadata.tables.len() as u16);
-    let shard_first = ShardId(metadata.shards.len() as u16);
-    let places: Vec<NodeId> = places.iter().collect();
-    for shard in 0..spec.shards {
-        let mut replicas = Vec::with_capacity(spec.replicas.into());
-        for copy in 0..u16::from(spec.replicas) {
-            let node = places[(first + usize::from(shard + copy)) % places.len()];
-            let base = node::allocate(lane, node, spec.shard_bytes).await?;
-            replicas.push(Replica { node, region: node::REGION, base, joining: false });
-        }
-        metadata.shards.push(ShardPlacement { table, bytes: spec.shard_bytes, replicas });
-    }
-    metadata.tables.push(TableEntry { spec, shard_first });
-    metadata.generation += 1;
-    publish(lane, nodes, &metadata).await?;
-    Ok((table, metadata))
 }

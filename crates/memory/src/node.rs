@@ -6,7 +6,7 @@
 //! +4 KiB    client slots    1024 of 64 bytes
 //! +68 KiB   metadata A      160 KiB     the newer valid copy counts, so that a crash in the middle
 //! +228 KiB  metadata B      160 KiB     of writing one leaves the other
-//! +388 KiB  space           rings and shards, allocated upwards, never freed
+//! +388 KiB  space           rings and shards, allocated upwards; `metadata` says what of it is free again
 //!
 //! superblock
 //! +0   magic        u64   "REMORA" and the byte order
@@ -16,7 +16,7 @@
 //! +15  nic          u8    the NIC that serves the region's atomics
 //! +16  features     u64   bits; an unknown one means: do not touch
 //! +24  bytes        u64   of the region
-//! +32  allocated    u64   first free byte                   CASed
+//! +32  allocated    u64   first byte of untouched space     CASed; what is behind it is zero
 //! +40  incarnation  u64   last client incarnation given     FETCH_ADDed, at the leader
 //! +48  lock         u64   who changes the catalog           CASed, at the leader; 0 = nobody
 //! +56  changes      u64   of client slots                   FETCH_ADDed; tells appliers to look
@@ -42,7 +42,8 @@ use crate::limits::CLIENTS_MAX;
 /// 6. The reserved space of FStore tables is in parts.
 /// 7. Replicas may be joining.
 /// 8. Rings say how far undo entries reach beyond their window.
-pub const FORMAT: u32 = 8;
+/// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded tables are vacant.
+pub const FORMAT: u32 = 9;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.
@@ -194,4 +195,12 @@ pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, Memo
         }
         allocated = done.previous(swap);
     }
+}
+
+/// Makes zeroed space untouched space again that lies directly before it. Does nothing if a client has taken space since.
+pub(crate) async fn give_back(lane: &Lane, node: NodeId, start: u64, end: u64) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    round.compare_swap(at(node, AT_ALLOCATED), end, start);
+    lane.execute(round).await?;
+    Ok(())
 }

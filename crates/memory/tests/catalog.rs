@@ -80,7 +80,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_0008, "NIC 2, NUMA node 1, format 8");
+    assert_eq!(line[1], 0x0201_0000_0000_0009, "NIC 2, NUMA node 1, format 9");
     assert_eq!(line[2..], [0, 1 << 20, 388 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 388 << 10));
@@ -97,7 +97,7 @@ fn golden_metadata() {
     assert_eq!(words.len(), (64 + 128 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 8, "format 8");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 9, "format 9");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
     let (table, shards) = rest.split_at(16);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
@@ -115,10 +115,21 @@ fn golden_metadata() {
     joining.shards[0].replicas[1].joining = true;
     let words = joining.encode();
     assert_eq!(words[64 + 128..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
-    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining)));
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining.clone())));
+    let mut unfinished = joining;
+    unfinished.tables[0].creator = Some(7);
+    let words = unfinished.encode();
+    assert_eq!(words[64 + 120..][..8], (7u64 << 32 | 0x0201_0101).to_le_bytes(), "client 7 creates it");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(unfinished.clone())));
+    // Of a table that was discarded: no name, and shards that are nowhere. One without the other is damage.
+    let mut vacant = unfinished;
+    vacant.tables[0].spec.name.clear();
+    assert_eq!(Metadata::decode(NODE, &vacant.encode()), Err(MemoryError::Damaged(NODE)));
+    vacant.shards.iter_mut().for_each(|shard| shard.replicas.clear());
+    assert_eq!(Metadata::decode(NODE, &vacant.encode()), Ok(Some(vacant)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 4220406007;
+const GOLDEN_CHECKSUM: u32 = 3767366024;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -140,7 +151,7 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2", "format 8"],
+            ["format 2", "format 9"],
         ),
         (
             16,
@@ -166,7 +177,7 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 9), Err(MemoryError::Format { node: NODE, found: 9, known: FORMAT }));
+    assert_eq!(with(8, 10), Err(MemoryError::Format { node: NODE, found: 10, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }
@@ -270,7 +281,7 @@ fn tables_that_cannot_be_made() {
     let MemoryError::OutOfMemory { node, wanted, free } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
         panic!()
     };
-    assert_eq!((node, wanted, free), (NodeId(0), 10 << 20, (1 << 20) - (388 << 10)));
+    assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (388 << 10)), "both shards");
     // None of this has left the catalog locked, or anything in it.
     assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));
     create(&fabric, spec(&"n".repeat(NAME_BYTES_MAX), 2)).unwrap();
@@ -314,7 +325,7 @@ fn tables_created_at_the_same_time() {
                     lane,
                     NodeSet::first(2),
                     NodeSet::first(2),
-                    client as u64 + 1,
+                    client as u32 + 1,
                     spec(&format!("own {client}"), 2),
                     NodeId(0),
                 )
@@ -323,7 +334,7 @@ fn tables_created_at_the_same_time() {
                     lane,
                     NodeSet::first(2),
                     NodeSet::first(2),
-                    client as u64 + 1,
+                    client as u32 + 1,
                     spec("shared", 2),
                     NodeId(0),
                 )
@@ -498,7 +509,7 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
     for (id, (shards, replicas, bytes)) in (0..).map(TableId).zip(tables.iter().copied()) {
         let replicas = replicas.min(founders as u8);
         let spec = TableSpec { shards, shard_bytes: bytes, ..spec(&format!("table {}", id.0), replicas) };
-        metadata.tables.push(TableEntry { spec, shard_first: ShardId(metadata.shards.len() as u16) });
+        metadata.tables.push(TableEntry { spec, shard_first: ShardId(metadata.shards.len() as u16), creator: None });
         for shard in 0..shards {
             let node = |replica| NodeId((shard + u16::from(replica)) % founders);
             let replica = |number| Replica { node: node(number), region: REGION, base: 0, joining: false };

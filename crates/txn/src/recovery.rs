@@ -301,7 +301,7 @@ struct Shard<'c> {
 
 impl Shard<'_> {
     fn of(metadata: &Metadata, id: ShardId) -> Option<Shard<'_>> {
-        let placement = metadata.shards.get(usize::from(id.0))?;
+        let placement = metadata.shards.get(usize::from(id.0)).filter(|shard| !shard.replicas.is_empty())?;
         let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
         let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
         let fstore = (spec.index == IndexKind::FStore).then(|| fstore::Geometry::of(spec));

@@ -2,17 +2,19 @@
 //!
 //! What they must know of each other is a page: one row of a table of its own, changed by transactions like any other.
 //!
-//! 1. Who creates that table loads the workload. Everybody else waits until the page says that it is ready; meanwhile its
-//!    beat grows, as long as the loading process lives.
+//! 1. The first client creates that table and the workload's tables together, and loads them
+//!    ([`Cluster::create_together`]). Other clients see none of them before all are loaded; until then they wait. If the
+//!    loading client fails or dies, nothing of it is left, and the next client loads.
 //! 2. Who comes is counted before its first transaction; who leaves is counted after its last one, in the transaction
 //!    that adds what it has done to the sums. So while as many have left as have come, nothing runs.
 //! 3. Who finds that looks at what must hold. It is believed if nobody has come meanwhile, which is read afterwards.
-//! 4. A client that was killed has come and never leaves. Where a configuration says who is alive, whoever checks waits until
-//!    nothing of the dead is left, and then looks at everything that needs no word of theirs. Otherwise nobody knows whether
-//!    they are dead, and the invariants are reported as unknown, and not as broken.
+//! 4. A client that was killed has come and never leaves. If the configuration knows all clients that have come, a client
+//!    that checks waits until nothing of the dead is left, and then looks at everything that needs no word of theirs.
+//!    Otherwise the invariants are reported as unknown, and not as broken. So the page says which configuration the clients
+//!    go by that have come and not left, and how many of them go by another one, or by none.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,12 +59,7 @@ impl Ledger for i64 {
 const TABLE: &str = "remora.workload";
 const KEY: u64 = 0;
 const NAME_BYTES: usize = 16;
-/// How often the loading client says that it lives, ...
-const BEAT: Duration = Duration::from_secs(1);
-/// ... and how long the others wait for it to say so.
-const PATIENCE: Duration = Duration::from_secs(60);
-const _: () = assert!(PATIENCE.as_secs() > 10 * BEAT.as_secs(), "a busy machine is not a dead client");
-/// How often the others look.
+/// How often clients look whether the tables are loaded.
 const LOOK: Duration = Duration::from_millis(50);
 /// A client that died while it turned the page holds its lock for good.
 const TURN: Duration = Duration::from_secs(10);
@@ -77,9 +74,6 @@ const FENCED_MAX: usize = 5;
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Page {
-    phase: u64,
-    /// Grows while the workload is loaded.
-    beat: u64,
     workload: [u8; NAME_BYTES],
     parameters: Parameters,
     /// Clients that have come, ...
@@ -94,18 +88,30 @@ struct Page {
     unsettled: u64,
     /// Those that came to run no transactions, but bare rounds.
     bare: u64,
-    /// Those that have come and not left and that no configuration knows: nobody can tell whether they are dead.
+    /// The configuration that the clients go by that have come and not left, by its identity; 0 if they have none.
+    configuration: u64,
+    /// How many clients have come and not left that this configuration does not know: it cannot tell whether they are dead.
     unwatched: u64,
 }
 
 impl remora::Record for Page {
-    const SCHEMA: &'static str = "remora workload: phase, beat, name 16 B, 16 parameters, came, left, 4 sums, unknown, \
-                                  unsettled, bare, unwatched";
+    const SCHEMA: &'static str = "remora workload: name 16 B, 16 parameters, came, left, 4 sums, unknown, unsettled, \
+                                  bare, configuration, unwatched";
 }
 
-const LOADING: u64 = 0;
-const READY: u64 = 1;
-const FAILED: u64 = 2;
+impl Page {
+    /// The page of a workload that has just been loaded.
+    fn of<W: Workload>(loaded: &W) -> Page {
+        let mut workload = [0; NAME_BYTES];
+        workload[..W::NAME.len()].copy_from_slice(W::NAME.as_bytes());
+        Page { workload, parameters: loaded.parameters(), ..Page::new_zeroed() }
+    }
+
+    /// Whether a client with this configuration is known to the one that the page names.
+    fn is_watched_by(&self, configuration: u64) -> bool {
+        configuration != 0 && configuration == self.configuration
+    }
+}
 
 /// A workload that clients share cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -125,12 +131,12 @@ pub enum GuestError {
         /// This one's.
         wanted: &'static str,
     },
-    /// Who loads the workload seems to be dead.
-    #[error("the client that loads these memory nodes has not been heard of for {} s: if it was killed, start the nodes anew", .0.as_secs())]
-    Silent(Duration),
-    /// It has said that it failed.
-    #[error("the client that loaded these memory nodes has failed: start them anew")]
-    Failed,
+    /// The program that waits for it does not want to wait any longer.
+    #[error("interrupted while client {0} loaded the tables")]
+    Interrupted(u32),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
 }
 
 /// The page of a cluster's workload. Its own cluster may be another connection than the workload's, because the page is
@@ -167,94 +173,67 @@ fn add(sums: &mut [i64; LEDGER_WORDS], more: &[i64; LEDGER_WORDS]) {
 }
 
 impl GuestBook {
-    /// The book of a cluster; `None` if nothing has been loaded.
-    pub fn find(cluster: Cluster) -> Result<Option<GuestBook>, GuestError> {
-        match cluster.open_table(TABLE) {
-            Ok(table) => Ok(Some(GuestBook { cluster, table })),
-            Err(IndexError::Memory(MemoryError::UnknownTable(_))) => Ok(None),
-            Err(error) => Err(error.into()),
+    /// The book of a cluster whose workload is loaded; `None` if no client has loaded one. While a client loads it, this waits,
+    /// and asks `waiting` now and then, with the number of that client, whether to go on.
+    pub fn find(
+        cluster: Cluster,
+        mut waiting: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Option<GuestBook>, GuestError> {
+        loop {
+            match cluster.open_table(TABLE) {
+                Ok(table) => return Ok(Some(GuestBook { cluster, table })),
+                Err(IndexError::Memory(MemoryError::UnknownTable(_))) => return Ok(None),
+                Err(IndexError::Memory(MemoryError::Unfinished { client, .. })) => {
+                    if cluster.is_dead(client) {
+                        return Ok(None);
+                    }
+                    if waiting(client).is_break() {
+                        return Err(GuestError::Interrupted(client));
+                    }
+                    thread::sleep(LOOK);
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
-    /// The book of a cluster and the workload that is there; loads it if nobody has. `waiting` is called now and then
-    /// while somebody else does.
+    /// The book of a cluster and the workload that is there; loads it if no client has, through the cluster that `load` gets.
+    /// While another client does, `waiting` is asked as by [`find`](GuestBook::find).
     pub fn open<W: Workload>(
         cluster: Cluster,
         workload: &Cluster,
-        load: impl FnOnce() -> Result<W, OpenError>,
-        waiting: impl FnMut(Duration),
+        load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
+        mut waiting: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<(GuestBook, W), GuestError> {
-        let table = match GuestBook::find(cluster.clone())? {
-            Some(book) => return Ok((book.clone(), book.wait(workload, waiting)?)),
-            None => cluster.create_table(TABLE, TableOptions { shards: Some(1), ..TableOptions::for_rows(1) }),
-        };
-        match table {
-            Ok(table) => {
-                let book = GuestBook { cluster, table };
-                let loaded = book.load(load)?;
-                Ok((book, loaded))
-            }
-            // Somebody else was faster.
-            Err(IndexError::Memory(MemoryError::TableExists(_))) => {
-                let book = GuestBook { table: cluster.open_table(TABLE)?, cluster };
-                let found = book.wait(workload, waiting)?;
-                Ok((book, found))
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn load<W: Workload>(&self, load: impl FnOnce() -> Result<W, OpenError>) -> Result<W, GuestError> {
-        let mut workload = [0; NAME_BYTES];
-        workload[..W::NAME.len()].copy_from_slice(W::NAME.as_bytes());
-        let page = Page { phase: LOADING, workload, ..Page::new_zeroed() };
-        self.cluster.load(&self.table, [(KEY, page)].into_iter())?;
-        let loaded = thread::scope(|scope| {
-            let (loading, ended) = mpsc::channel::<()>();
-            scope.spawn(move || self.beat(&ended));
-            let loaded = load();
-            drop(loading);
-            loaded
-        });
-        let outcome = self.turn(|page| match &loaded {
-            Ok(workload) => (page.phase, page.parameters) = (READY, workload.parameters()),
-            Err(_) => page.phase = FAILED,
-        });
-        let loaded = loaded?;
-        outcome?;
-        Ok(loaded)
-    }
-
-    /// Says that this process lives, until the other end of the channel is gone.
-    fn beat(&self, ended: &mpsc::Receiver<()>) {
-        while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-            // Whatever is wrong with the nodes, loading them meets it too.
-            let _ = self.turn(|page| page.beat += 1);
-        }
-    }
-
-    /// The workload that somebody has loaded, or is loading.
-    pub fn wait<W: Workload>(&self, workload: &Cluster, mut waiting: impl FnMut(Duration)) -> Result<W, GuestError> {
-        let began = Instant::now();
-        let (mut heard, mut heard_at) = (None, began);
-        let mut worker = self.worker()?;
+        let mut load = Some(load);
         loop {
-            let page = self.read(&mut worker)?;
-            match page.map(|page| page.phase) {
-                Some(READY) => break,
-                Some(FAILED) => return Err(GuestError::Failed),
-                _ => {}
+            if let Some(book) = GuestBook::find(cluster.clone(), &mut waiting)? {
+                let found = book.workload(workload)?;
+                return Ok((book, found));
             }
-            let beat = page.map(|page| page.beat);
-            if beat != heard {
-                (heard, heard_at) = (beat, Instant::now());
-            } else if heard_at.elapsed() > PATIENCE {
-                return Err(GuestError::Silent(PATIENCE));
+            let loaded = workload.create_together(|creating| {
+                let books = creating.with_protocol(cluster.protocol());
+                let options = TableOptions { shards: Some(1), ..TableOptions::for_rows(1) };
+                let table = books.create_table(TABLE, options)?;
+                let Some(load) = load.take() else { unreachable!("it is asked once that the table is created") };
+                let loaded = load(creating)?;
+                books.load(&table, [(KEY, Page::of(&loaded))].into_iter())?;
+                Ok::<W, GuestError>(loaded)
+            });
+            match loaded {
+                Ok(loaded) => return Ok((GuestBook { table: cluster.open_table(TABLE)?, cluster }, loaded)),
+                // Another client was faster.
+                Err(GuestError::Open(IndexError::Memory(
+                    MemoryError::TableExists(_) | MemoryError::Unfinished { .. },
+                ))) if load.is_some() => {}
+                Err(error) => return Err(error),
             }
-            waiting(began.elapsed());
-            thread::sleep(LOOK);
         }
-        let page = self.read(&mut worker)?.ok_or(Error::NotFound)?;
+    }
+
+    /// The workload that a client has loaded.
+    pub fn workload<W: Workload>(&self, workload: &Cluster) -> Result<W, GuestError> {
+        let page = self.read(&mut self.worker()?)?.ok_or(Error::NotFound)?;
         let found = page.workload.split(|byte| *byte == 0).next().unwrap_or_default();
         if found != W::NAME.as_bytes() {
             let found = String::from_utf8_lossy(found).into_owned();
@@ -263,30 +242,36 @@ impl GuestBook {
         Ok(W::open(workload, &page.parameters)?)
     }
 
-    /// Counts a client in, before its first transaction.
-    pub fn arrive(&self, workload: &Cluster) -> Result<(), GuestError> {
-        let (bare, unwatched) = (u64::from(!workload.protocol().is_serializable()), self.unwatched());
+    /// Counts a client in, before its first transaction. Returns whether it goes by the same configuration as the clients
+    /// that are there: if not, they do not recover each other.
+    pub fn arrive(&self, workload: &Cluster) -> Result<bool, GuestError> {
+        let (bare, own) = (u64::from(!workload.protocol().is_serializable()), self.configuration()?);
         self.turn(|page| {
+            if page.came == page.left {
+                page.configuration = own;
+            }
             page.came += 1;
             page.bare += bare;
-            page.unwatched += unwatched;
+            page.unwatched += u64::from(!page.is_watched_by(own));
+            page.configuration == own
         })
     }
 
     /// Counts a client out, after its last transaction.
     pub fn leave(&self, farewell: &Farewell) -> Result<(), GuestError> {
-        let unwatched = self.unwatched();
+        let own = self.configuration()?;
         self.turn(|page| {
             page.left += 1;
-            page.unwatched -= unwatched;
+            page.unwatched -= u64::from(!page.is_watched_by(own));
             add(&mut page.ledger, &farewell.ledger);
             page.unknown += farewell.unknown;
             page.unsettled += u64::from(!farewell.settled);
         })
     }
 
-    fn unwatched(&self) -> u64 {
-        self.cluster.configuration().is_none().into()
+    /// The number of the configuration that this client goes by; 0 if it has none.
+    fn configuration(&self) -> Result<u64, GuestError> {
+        Ok(self.cluster.configuration().map_or(Ok(0), |configuration| configuration.identity())?)
     }
 
     /// Waits until nothing of dead clients is left; whether nobody of another process is alive then, as far as the
@@ -295,16 +280,15 @@ impl GuestBook {
         let Some(configuration) = self.cluster.configuration().cloned() else { return Ok(false) };
         let began = Instant::now();
         // Beside it, for as long as it takes, the worker's own client finds out who is dead, and recovers them.
-        let quiet = worker.block_on(async |session: &mut Session| {
+        Ok(worker.block_on(async |session: &mut Session| {
             loop {
                 let (others, remains) = remains(&configuration)?;
                 if !remains || began.elapsed() > QUIET {
-                    return Ok(!others && !remains);
+                    return Ok::<bool, ConfigurationError>(!others && !remains);
                 }
                 session.lane().sleep(SETTLE.as_nanos() as u64).await;
             }
-        });
-        quiet.map_err(|error: ConfigurationError| OpenError::from(MemoryError::Configuration(error.to_string())).into())
+        })?)
     }
 
     /// Looks at what must hold, if no client is there.
@@ -312,6 +296,11 @@ impl GuestBook {
         let mut worker = self.worker()?;
         let page = self.read(&mut worker)?.ok_or(Error::NotFound)?;
         let there = page.came - page.left;
+        if there > 0 && page.unwatched < there && page.configuration != self.configuration()? {
+            let reason = "clients have come and not left that go by another configuration than this one: name theirs \
+                          (--configuration)";
+            return Ok(unknown::<W>(reason));
+        }
         if there > 0 && (page.unwatched > 0 || !self.is_quiet(&mut worker)?) {
             let (who, them) =
                 if there == 1 { ("another client has", "it is") } else { ("other clients have", "they are") };
@@ -346,7 +335,7 @@ impl GuestBook {
         Ok(self.cluster.worker(WorkerOptions { coroutines: 1, seed, ..WorkerOptions::default() })?)
     }
 
-    /// The page; `None` between the creation of the table and that of its row.
+    /// The page; `None` if the table has lost it.
     fn read(&self, worker: &mut Worker) -> Result<Option<Page>, GuestError> {
         let mut attempts = 0;
         loop {
@@ -361,15 +350,13 @@ impl GuestBook {
         }
     }
 
-    fn turn(&self, change: impl Fn(&mut Page)) -> Result<(), GuestError> {
+    fn turn<T>(&self, change: impl Fn(&mut Page) -> T) -> Result<T, GuestError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             let changed = self.worker()?.block_on(async |session: &mut Session| {
-                let changed = session.transact_with(turning(), async |tx| {
-                    change(tx.read_for_update(&self.table, KEY).await?);
-                    Ok(())
-                });
+                let changed = session
+                    .transact_with(turning(), async |tx| Ok(change(tx.read_for_update(&self.table, KEY).await?)));
                 changed.await
             });
             match changed {

@@ -18,6 +18,13 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
+/// A place for a test's file that is not there yet, whatever an earlier run has left.
+pub(crate) fn new_file(name: &str) -> PathBuf {
+    let place = scratch(name);
+    let _ = fs::remove_file(&place); // most often there is none
+    place
+}
+
 /// By a drill's timeline, each of its clients has committed something within its last second.
 pub(crate) fn assert_all_have_gone_on(timeline: &str, clients: usize) {
     for client in 0..clients {
@@ -71,7 +78,8 @@ impl Process {
         fs::read_to_string(&self.output).expect("what it says is text")
     }
 
-    fn errors(&self) -> String {
+    /// What it has complained about so far.
+    pub(crate) fn errors(&self) -> String {
         fs::read_to_string(&self.errors).expect("what it says is text")
     }
 

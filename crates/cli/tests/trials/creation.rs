@@ -1,1 +1,145 @@
-//! Commands that fail, are interrupted or are killed while they create and load: the next one finds a way.
+//! What a client leaves that fails, is interrupted or is killed while it creates and loads: the next client begins anew.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Node, Process, listen, new_file, remora, words};
+
+/// Takes a while to load, and fits.
+const SLOW: &str = "tpcc --warehouses 2 --transactions 20 --threads 1";
+
+fn client(name: &str, connect: &str, workload: &str) -> Process {
+    Process::start(name, &words(&format!("bench {workload} --connect {connect}")))
+}
+
+/// A memory node with room for [`SLOW`], how clients name it, and a client that is loading it.
+fn loading(test: &str) -> (Node, String, Process) {
+    let node = Node::start(&format!("{test}-node"), "--listen 127.0.0.1:0 --size 512MiB");
+    let connect = node.address().to_owned();
+    let loader = loader(test, &connect);
+    (node, connect, loader)
+}
+
+/// A client that is loading.
+fn loader(test: &str, connect: &str) -> Process {
+    let mut loader = client(&format!("{test}-loader"), connect, SLOW);
+    let name = format!("{test}-status");
+    loader.wait_until("it creates tables", |_| {
+        remora(&name, &["status", "--connect", connect]).output.contains("remora.workload")
+    });
+    loader
+}
+
+#[test]
+fn what_does_not_fit_is_followed_by_what_does() {
+    let (_nodes, connect) = listen("creation-refused", 3);
+    // The last one has room for one of its tables.
+    for accounts in [10_000_000, 10_000_000, 450_000] {
+        let refused = remora(
+            "creation-too-many",
+            &words(&format!("bench smallbank --connect {connect} --accounts {accounts} --transactions 10")),
+        );
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.errors.contains(&format!("--accounts {accounts}")), "{refused:?}");
+        assert!(refused.errors.contains("out of memory"), "{refused:?}");
+    }
+    let fitting = remora(
+        "creation-few",
+        &words(&format!("bench smallbank --connect {connect} --accounts 100 --transactions 500 --threads 2")),
+    );
+    assert_eq!(fitting.code, Some(0), "{fitting:?}");
+    let checked = remora("creation-check", &words(&format!("bench smallbank --connect {connect} --check")));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+#[test]
+fn who_waits_for_a_killed_loader_says_so_and_takes_its_place() {
+    let (_node, connect, mut loader) = loading("creation-killed");
+    loader.signal(Signal::STOP);
+    let mut waiting = client("creation-waiting", &connect, SLOW);
+    waiting.wait_until("it says what it waits for", |process| process.errors().contains("loads the tables"));
+    let mut checking = client("creation-checking", &connect, "tpcc --check");
+    checking.wait_until("it says what it waits for", |process| process.errors().contains("loads the tables"));
+    loader.kill();
+    let checked = checking.wait();
+    assert_eq!(checked.code, Some(2), "nobody has loaded: {checked:?}");
+    let ran = waiting.wait();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.output.contains("throughput"), "{ran:?}");
+}
+
+/// Memory nodes in files know nothing of connections: that a process has ended is seen by the configuration.
+#[test]
+fn what_a_killed_loader_leaves_in_a_file_makes_way() {
+    let file = new_file("creation-file-node");
+    let _node = Node::start("creation-file-node", &format!("--shm {} --size 512MiB", file.display()));
+    let connect = format!("shm:{}", file.display());
+    let mut loader = loader("creation-file", &connect);
+    loader.kill();
+    let ran = client("creation-file-next", &connect, SLOW).wait();
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn an_interrupted_loader_leaves_nothing() {
+    let (_node, connect, mut loader) = loading("creation-interrupted");
+    loader.signal(Signal::INT);
+    let ended = loader.wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.errors.contains("interrupted"), "{ended:?}");
+    let status = remora("creation-interrupted-status", &["status", "--connect", &connect]);
+    assert!(!status.output.contains("remora.workload"), "{status:?}");
+    let other = remora(
+        "creation-after-interrupted",
+        &words(&format!("bench smallbank --connect {connect} --accounts 100 --transactions 10 --threads 1")),
+    );
+    assert_eq!(other.code, Some(0), "{other:?}");
+}
+
+#[test]
+fn a_waiting_client_can_be_interrupted_and_a_client_that_is_stuck_ends_at_the_second_signal() {
+    let (node, connect, loader) = loading("creation-stuck");
+    loader.signal(Signal::STOP);
+    let mut waiting = client("creation-stuck-waiting", &connect, SLOW);
+    waiting.wait_until("it waits", |process| process.errors().contains("loads the tables"));
+    waiting.signal(Signal::TERM);
+    let ended = waiting.wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.errors.contains("interrupted"), "{ended:?}");
+    // The node answers nobody: the first signal has to wait for it.
+    let mut stuck = client("creation-stuck-client", &connect, SLOW);
+    stuck.wait_until("it waits", |process| process.errors().contains("loads the tables"));
+    node.process.signal(Signal::STOP);
+    thread::sleep(Duration::from_millis(200));
+    stuck.signal(Signal::INT);
+    thread::sleep(Duration::from_millis(50));
+    stuck.signal(Signal::INT);
+    let ended = stuck.wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+}
+
+/// The controller does the work of a drain; the command only says that it is wanted.
+#[test]
+fn a_drain_whose_command_was_killed_goes_on() {
+    let (nodes, connect) = listen("creation-drain", 4);
+    let configuration = new_file("creation-drain-configuration");
+    let there = format!("--connect {connect} --configuration {}", configuration.display());
+    let loaded = remora(
+        "creation-drain-load",
+        &words(&format!("bench smallbank {there} --replicas 3 --accounts 1000 --transactions 100 --threads 1")),
+    );
+    assert_eq!(loaded.code, Some(0), "{loaded:?}");
+    let mut controller = Process::start("creation-drain-controller", &words(&format!("controller {there}")));
+    controller.wait_until("it is ready", |process| process.output().contains("ready"));
+    let drain = format!("drain {there} {}", nodes[3].address());
+    let mut killed = Process::start("creation-drain-killed", &words(&drain));
+    thread::sleep(Duration::from_millis(150));
+    killed.kill();
+    let again = remora("creation-drain-again", &words(&drain));
+    assert_eq!(again.code, Some(0), "{again:?}");
+    let checked = remora("creation-drain-check", &words(&format!("bench smallbank {there} --check")));
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod checks;
 mod creation;
 mod files;
 mod memory;

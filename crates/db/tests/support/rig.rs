@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use remora::floors::fabric::{ClientId, Host, Lane, NodeId, NodeSet, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{IndexError, Sizes, Table, bulk_load};
+use remora::floors::index::{IndexError, Loader, Sizes, Table, bulk_load};
 use remora::floors::memory::{
     Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
@@ -114,7 +114,7 @@ impl<F: Host> Rig<F> {
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
         };
-        let client = self.admin.incarnation.into();
+        let client = self.admin.incarnation;
         let create = async |lane: &Lane| {
             metadata::create_table(lane, NodeSet::first(nodes), NodeSet::first(nodes), client, spec, NodeId(0)).await
         };
@@ -130,7 +130,8 @@ impl<F: Host> Rig<F> {
     }
 
     pub fn load(&self, table: &Table, rows: impl IntoIterator<Item = (Key, Vec<u8>)>) -> Result<u64, IndexError> {
-        self.administer(async |lane: &Lane| bulk_load(lane, table, rows.into_iter()).await)
+        let loader = Loader::steady(self.admin.incarnation);
+        self.administer(async |lane: &Lane| bulk_load(lane, table, loader, rows.into_iter()).await)
     }
 
     /// So many clients with one session each, on one worker.

@@ -37,6 +37,11 @@ impl Cluster {
         self.ask(node, Kind::Revoke, &[u64::from(client.0)]).map(|[]| ())
     }
 
+    /// How many connections of a client a node has.
+    pub(crate) fn connections_at(&self, node: NodeId, client: ClientId) -> Result<u64, FabricError> {
+        self.ask(node, Kind::Status, &[u64::from(client.0)]).map(|[connections]| connections)
+    }
+
     /// Has a node give up all that it has, if the order is right. Returns when it has.
     pub(crate) fn forget_at(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
         self.ask(node, Kind::Forget, order).map(|[]| ())

@@ -331,7 +331,9 @@ impl Connection {
 
     /// The client's access has been taken away: tells it so, as the last word.
     pub(crate) fn revoke(&mut self, node: &mut Node) -> Turn {
-        node.leave();
+        if let Some(client) = self.client() {
+            node.leave(client);
+        }
         if self.has_queue() {
             node.queues -= 1;
             self.upgrade = None;

@@ -1,7 +1,7 @@
 //! What a server's connections share: the memory node, who may use it, and what has been counted.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -93,6 +93,8 @@ pub(crate) struct Node {
     counters: Arc<Counters>,
     since: Nanos,
     revoked: BTreeSet<ClientId>,
+    /// Open connections of each client that has any.
+    connected: BTreeMap<ClientId, usize>,
     /// Revoked just now: the server closes their connections before it serves anything else.
     evicted: Vec<ClientId>,
     /// An order to forget everything has just come: the server carries it out before it serves anything else.
@@ -129,6 +131,7 @@ impl Node {
             counters,
             since: monotonic_ns(),
             revoked: BTreeSet::new(),
+            connected: BTreeMap::new(),
             evicted: Vec::new(),
             forgetting: None,
             wrote: false,
@@ -166,12 +169,17 @@ impl Node {
             return Verdict::Full;
         }
         count(&self.counters.connections, 1);
+        *self.connected.entry(client).or_default() += 1;
         Verdict::Welcome
     }
 
-    /// One that was admitted has gone.
-    pub(crate) fn leave(&mut self) {
+    /// A connection of a client that was admitted has ended.
+    pub(crate) fn leave(&mut self, client: ClientId) {
         count(&self.counters.connections, u64::MAX);
+        if let Some(connections) = self.connected.get_mut(&client) {
+            *connections -= 1;
+        }
+        self.connected.retain(|_, connections| *connections > 0);
     }
 
     /// Executes a frame of verbs and appends the response.
@@ -290,6 +298,10 @@ impl Node {
         let at = frame::begin_response(out, frame::DONE, request.ticket);
         match (request.kind, &frame[frame::HEAD_WORDS..]) {
             (Kind::Status, []) => out.extend(&self.status().to_words()),
+            (Kind::Status, &[client]) => {
+                let connections = self.connected.iter().find(|(one, _)| u64::from(one.0) == client);
+                out.extend(&[connections.map_or(0, |(_, connections)| *connections as u64)]);
+            }
             (Kind::Revoke, &[client]) => {
                 let client = u32::try_from(client).ok().filter(|client| *client >> CLIENT_BITS == 0);
                 self.revoke(ClientId(client.ok_or(Malformed::Answer)?));

@@ -331,8 +331,8 @@ impl Server {
         let kept = turn == Turn::Keep
             && (wanted == connection.interest || self.poller.modify(connection.socket(), place as u64, wanted).is_ok());
         if !kept {
-            if connection.client().is_some() {
-                self.node.leave();
+            if let Some(client) = connection.client() {
+                self.node.leave(client);
                 self.node.queues -= usize::from(connection.has_queue());
             }
             self.free.push(place);

@@ -45,7 +45,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
     };
     let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE, joining: false };
     Metadata {
-        tables: vec![TableEntry { spec, shard_first: ShardId(0) }],
+        tables: vec![TableEntry { spec, shard_first: ShardId(0), creator: None }],
         shards: vec![ShardPlacement {
             table: TableId(0),
             bytes: geometry.bytes(),

@@ -18,7 +18,7 @@ use remora::floors::fabric::{
     block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{Sizes, Table, bulk_load, fstore};
+use remora::floors::index::{Loader, Sizes, Table, bulk_load, fstore};
 use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::memory::{
     Discipline, Fingerprint, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId, TableId,
@@ -204,7 +204,7 @@ impl Stage {
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
         };
-        let (nodes, admin) = (self.nodes, self.admin.incarnation.into());
+        let (nodes, admin) = (self.nodes, self.admin.incarnation);
         let create = async |lane: &Lane| {
             metadata::create_table(lane, NodeSet::first(nodes), NodeSet::first(nodes), admin, spec, NodeId(0)).await
         };
@@ -214,7 +214,7 @@ impl Stage {
         let keys: Vec<u64> = (0..).filter(in_shard).take(values.len() + self.spare as usize + 8).collect();
         let rows =
             values.iter().zip(&keys).map(|(value, number)| (key(*number), vec![*value; words].as_bytes().to_vec()));
-        let load = async |lane: &Lane| bulk_load(lane, &table, rows).await;
+        let load = async |lane: &Lane| bulk_load(lane, &table, Loader::steady(admin), rows).await;
         self.administer(load).expect("room for the rows");
         self.names.push(name);
         let id = table.id();

@@ -1,0 +1,287 @@
+//! Creating what takes several steps: all of it, or nothing, whatever becomes of the client.
+//!
+//! 1. While a client creates tables together, each of them is *unfinished*: the catalog names the client as its creator, and
+//!    no other client opens it.
+//! 2. When all steps have succeeded, one change of the catalog makes all of the tables ready.
+//! 3. When a step fails, the client discards them.
+//! 4. When the client dies, the next one that needs a name or the space that they have discards them, or that asks for it
+//!    ([`Cluster::discard_unfinished`]). It revokes the creator's access first, so a client that was taken for dead by mistake
+//!    can do no harm: its creation fails.
+//!
+//! A client is known to be dead when the configuration says so or its process has ended, or when no memory node has a
+//! connection of it. So a client that creates tables stays connected meanwhile.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use remora_cluster::Standing;
+use remora_fabric::{ClientId, Lane, Transport};
+use remora_index::{IndexError, Loader};
+use remora_memory::{MemoryError, Metadata, TableId, metadata};
+
+use crate::cluster::{Cluster, lock};
+use crate::error::OpenError;
+
+/// How long a client waits for another one that lives and changes the catalog.
+const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tables that this client creates together.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// Their creator.
+    client: u32,
+    tables: Mutex<Vec<TableId>>,
+    is_over: AtomicBool,
+}
+
+impl Draft {
+    pub(crate) fn client(&self) -> u32 {
+        self.client
+    }
+
+    pub(crate) fn note(&self, table: TableId) {
+        lock(&self.tables).push(table);
+    }
+}
+
+impl Cluster {
+    /// Creates and loads tables in several steps, all or nothing.
+    ///
+    /// Other clients see the tables that `steps` creates through the cluster it is given all at once, when it has succeeded.
+    /// If it fails or panics, they are discarded, and their names are free again. If this client dies, another one discards
+    /// them when they are in its way.
+    ///
+    /// Until it has succeeded, use the tables for [`load`](Cluster::load) only, through the cluster that `steps` is given. If
+    /// the epoch ends meanwhile, the creation fails.
+    ///
+    /// ```
+    /// # use remora::{Cluster, TableOptions, OpenError};
+    /// # let cluster = Cluster::embedded(Default::default())?;
+    /// let (names, ages) = cluster.create_together(|cluster| {
+    ///     let names = cluster.create_table::<u64, u64>("names", TableOptions::for_rows(100))?;
+    ///     let ages = cluster.create_table::<u64, u64>("ages", TableOptions::for_rows(100))?;
+    ///     cluster.load(&names, (0..100).map(|id| (id, id)))?;
+    ///     cluster.load(&ages, (0..100).map(|id| (id, 30)))?;
+    ///     Ok::<_, OpenError>((names, ages))
+    /// })?;
+    /// # let _ = (names, ages);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn create_together<T, E: From<OpenError>>(&self, steps: impl FnOnce(&Cluster) -> Result<T, E>) -> Result<T, E> {
+        if let Some(draft) = self.draft() {
+            // The outer creation finishes what this one has made; it may go on without, if this one fails.
+            let mut undo = Undo { cluster: self, draft: &draft, first: lock(&draft.tables).len() };
+            let made = steps(self)?;
+            undo.first = usize::MAX;
+            return Ok(made);
+        }
+        let client = self.admin();
+        let _presence = self.stay_connected(client)?;
+        let draft = Arc::new(Draft { client, tables: Mutex::default(), is_over: AtomicBool::new(false) });
+        let cluster = self.drafting(draft.clone());
+        let mut undo = Undo { cluster: &cluster, draft: &draft, first: 0 };
+        let made = steps(&cluster)?;
+        cluster.finish(&draft)?;
+        undo.first = usize::MAX;
+        draft.is_over.store(true, Ordering::Release);
+        Ok(made)
+    }
+
+    /// The client whose death ends what this handle creates: see [`Cluster::create_together`]. `None` outside of it.
+    #[must_use]
+    pub fn creator(&self) -> Option<u32> {
+        self.draft().map(|draft| draft.client)
+    }
+
+    /// Discards tables that dead clients have begun to create and not finished; their names. This happens by itself when a
+    /// creation needs their names or their space.
+    pub fn discard_unfinished(&self) -> Result<Vec<String>, OpenError> {
+        let mut all = Vec::new();
+        for creator in self.read_catalog()?.creators() {
+            if self.is_dead(creator) {
+                self.fabric().revoke(ClientId(creator)).map_err(MemoryError::from)?;
+                let names = self.discard(creator, |_| true, true)?;
+                tracing::warn!(creator, ?names, "tables are discarded whose creator died before they were ready");
+                all.extend(names);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether a client is known to be dead: by the configuration, by the end of its process, or because no memory node has a
+    /// connection of it, though it is one that stays connected. A client that may live is not known to be dead.
+    #[must_use]
+    pub fn is_dead(&self, client: u32) -> bool {
+        if client == self.admin() {
+            return false;
+        }
+        let known = self.configuration().and_then(|configuration| {
+            let standing = configuration.look(|membership| {
+                let process = membership.processes().find(|(one, _)| *one == client).and_then(|(_, process)| process);
+                membership.standing(client).map(|standing| (standing, process))
+            });
+            standing.ok().flatten().map(|(standing, process)| match standing {
+                Standing::Alive => process.is_some_and(|process| configuration.has_ended(process)),
+                Standing::Suspected { .. } | Standing::Recovered { .. } | Standing::Forgotten => true,
+            })
+        });
+        known == Some(true) || self.fabric().is_connected(ClientId(client)) == Some(false)
+    }
+
+    /// This cluster, for a program that may end what it creates: once the flag is set, creations and loads fail with
+    /// [`MemoryError::Interrupted`], and are undone as far as they are made of steps.
+    #[must_use]
+    pub fn with_interrupt(&self, interrupt: Arc<AtomicBool>) -> Cluster {
+        let mut cluster = self.clone();
+        cluster.interrupt = Some(interrupt);
+        cluster
+    }
+
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn unless_interrupted(&self) -> Result<(), MemoryError> {
+        if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
+    }
+
+    /// This client, as it loads rows.
+    pub(crate) fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
+        Loader { client: self.admin(), goes_on }
+    }
+
+    /// What this handle creates together, if it does.
+    pub(crate) fn draft(&self) -> Option<Arc<Draft>> {
+        self.draft.as_ref().filter(|draft| !draft.is_over.load(Ordering::Acquire)).cloned()
+    }
+
+    /// Makes a change of the catalog. If dead clients are in its way, what they have left is discarded, and it is tried again.
+    pub(crate) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+        match self.with_lock_freed(&mut change) {
+            Err(
+                error @ IndexError::Memory(
+                    MemoryError::Unfinished { .. } | MemoryError::OutOfMemory { .. } | MemoryError::Limit { .. },
+                ),
+            ) => {
+                if self.discard_unfinished()?.is_empty() {
+                    return Err(error);
+                }
+                self.with_lock_freed(&mut change)
+            }
+            changed => changed,
+        }
+    }
+
+    /// Makes a change of the catalog: waits for others that change it, and frees the lock of one that has died.
+    fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+        let began = Instant::now();
+        loop {
+            let holder = match change() {
+                Err(IndexError::Memory(MemoryError::CatalogLocked(holder))) => holder as u32,
+                changed => return changed,
+            };
+            if self.is_dead(holder) {
+                self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
+                let leader = self.live_nodes().leader();
+                self.administer(async |lane: &Lane| metadata::free_catalog_lock(lane, leader, holder).await)?;
+                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
+            } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
+                return Err(MemoryError::CatalogLocked(holder.into()).into());
+            } else {
+                tracing::warn!(holder, "waiting for a client that changes the catalog");
+            }
+        }
+    }
+
+    /// Empties a table if a client was loading rows into it that has died, or this one, which has failed.
+    pub(crate) async fn clear_half_loaded(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
+        let loading = remora_index::check_empty(lane, table).await;
+        let Err(IndexError::Loading { client, .. }) = loading else { return loading };
+        if client != self.admin() {
+            if !self.is_dead(client) {
+                return loading;
+            }
+            self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
+        }
+        tracing::warn!(client, table = table.name(), "a table is emptied into which a client was loading rows");
+        remora_index::clear(lane, table).await
+    }
+
+    /// Makes ready what has been created.
+    fn finish(&self, draft: &Draft) -> Result<(), OpenError> {
+        self.unless_interrupted()?;
+        let tables = lock(&draft.tables).clone();
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let finish = || {
+            self.administer(async |lane: &Lane| {
+                Ok(metadata::finish_tables(lane, self.live_nodes(), draft.client, &tables).await?)
+            })
+        };
+        let metadata: Metadata = self.with_lock_freed(finish)?;
+        self.follow_catalog(metadata)
+    }
+
+    /// Discards tables of a creator that can do nothing more to them.
+    fn discard(
+        &self,
+        creator: u32,
+        wanted: impl Fn(TableId) -> bool,
+        give_back: bool,
+    ) -> Result<Vec<String>, OpenError> {
+        let discard = || {
+            self.administer(async |lane: &Lane| {
+                let (nodes, admin) = (self.live_nodes(), self.admin());
+                Ok(metadata::discard_tables(lane, nodes, admin, creator, &wanted, give_back).await?)
+            })
+        };
+        let (names, metadata) = self.with_lock_freed(discard)?;
+        self.follow_catalog(metadata)?;
+        Ok(names)
+    }
+
+    /// A connection by which others see that a client lives. Where memory nodes are in files or in this process, they see that
+    /// without one.
+    fn stay_connected(&self, client: u32) -> Result<Option<Box<dyn Transport>>, OpenError> {
+        if !self.is_seen_by_connections() {
+            return Ok(None);
+        }
+        Ok(Some(self.fabric().connect(ClientId(client)).map_err(MemoryError::from)?))
+    }
+}
+
+/// Discards what has been created since, unless it has succeeded.
+struct Undo<'c> {
+    cluster: &'c Cluster,
+    draft: &'c Draft,
+    /// The place in the draft of the first table that is to be discarded.
+    first: usize,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        let mut tables = lock(&self.draft.tables);
+        if self.first >= tables.len() {
+            return;
+        }
+        let undone = tables.split_off(self.first);
+        drop(tables);
+        // Outside of the draft, which ends with its epoch. A user who interrupts the program does not want to wait until
+        // memory is zeroed: the next client that needs the space does that.
+        let mut outside = self.cluster.clone();
+        (outside.draft, outside.interrupt) = (None, None);
+        let give_back = !self.cluster.is_interrupted();
+        if let Err(error) = outside.discard(self.draft.client, |table| undone.contains(&table), give_back) {
+            tracing::warn!(%error, "what could not be created is left for another client to discard");
+        }
+    }
+}
+
+impl fmt::Debug for Undo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Undo").field("first", &self.first).finish_non_exhaustive()
+    }
+}
