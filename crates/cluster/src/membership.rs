@@ -583,6 +583,13 @@ impl Membership {
         self.clients().filter(move |(_, standing)| is_charge(*standing, by)).map(|(client, _)| client)
     }
 
+    /// The longest lease that runs; 0 if none does. Clients that never expire do not count.
+    #[must_use]
+    pub fn longest_lease(&self) -> Nanos {
+        const NEVER: Nanos = Nanos::MAX / 2;
+        self.leases().map(|(.., lease)| lease).filter(|lease| *lease < NEVER).max().unwrap_or(0)
+    }
+
     /// `by` has found that a client's lease has run out, and is its recoverer from now on, and of all that it was to
     /// recover. Does nothing if somebody else was first; fails if `by` itself is not alive any more.
     pub fn suspect(&mut self, client: u32, by: u32) -> Result<(), Fenced> {

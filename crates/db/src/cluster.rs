@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -137,11 +137,30 @@ struct Inner {
     absent: Mutex<NodeSet>,
     /// Somebody has begun to learn of the next epoch.
     entering: AtomicBool,
+    /// The cluster that its tables are of.
+    cluster: ClusterNumber,
     /// A number that no other process has: that of its first client.
     number: u32,
     /// Tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
     vcache: OnceLock<Arc<VersionCache>>,
+}
+
+/// Tells the clusters apart that a process knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ClusterNumber(u64);
+
+impl ClusterNumber {
+    /// A cluster whose memory nodes are in this process: no other handle finds it, and its memory need not be asked.
+    fn embedded() -> ClusterNumber {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        ClusterNumber(1 << 63 | NUMBERS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A cluster whose memory nodes were founded with this id.
+    pub(crate) fn founded(cluster: u64) -> ClusterNumber {
+        ClusterNumber(cluster)
+    }
 }
 
 /// A record as its bytes.
@@ -225,6 +244,7 @@ impl Cluster {
             lost: Mutex::default(),
             absent: Mutex::default(),
             entering: AtomicBool::new(false),
+            cluster: ClusterNumber::embedded(),
             number: admin,
             claimed: Mutex::default(),
             vcache: OnceLock::new(),
@@ -242,6 +262,7 @@ impl Cluster {
     /// A cluster of memory nodes that are processes of their own.
     pub(crate) fn remote(
         fabric: Arc<dyn Fabric>,
+        cluster: ClusterNumber,
         (nodes, remote): (Nodes, Remote),
         options: ClusterOptions,
         admin: u32,
@@ -261,6 +282,7 @@ impl Cluster {
             lost: Mutex::new(lost),
             absent: Mutex::new(absent),
             entering: AtomicBool::new(false),
+            cluster,
             number: admin,
             claimed: Mutex::default(),
             vcache: OnceLock::new(),
@@ -350,7 +372,9 @@ impl Cluster {
             join(configuration, admin, epoch, u64::MAX / 2)?;
             *lock(&self.inner.admin) = admin;
         }
-        for table in lock(&self.inner.tables).values_mut() {
+        // Until all of it is known, no table is added by what was known before.
+        let mut tables = lock(&self.inner.tables);
+        for table in tables.values_mut() {
             *table = Arc::new(table.moved(&metadata)?);
             self.announce_lines(table, |replica| replica.joining);
         }
@@ -425,9 +449,40 @@ impl Cluster {
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
 
-    /// A table where it is now.
-    pub(crate) fn placed(&self, table: &Arc<remora_index::Table>) -> Arc<remora_index::Table> {
-        lock(&self.inner.tables).get(table.name()).unwrap_or(table).clone()
+    /// A table where it is now, as far as this handle of its cluster knows. Another handle may have opened it: then it is
+    /// this one's, too, from now on, and follows the epochs with the others.
+    pub(crate) fn own<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, OpenError> {
+        let name = table.name();
+        if table.cluster != self.inner.cluster {
+            return Err(OpenError::OtherCluster(name.to_owned()));
+        }
+        let known = lock(&self.inner.tables).get(name).cloned();
+        let own = match known {
+            Some(own) => own,
+            None => self.adopt(name)?,
+        };
+        let is_it = own.id() == table.inner.id();
+        if is_it { Ok(own) } else { Err(MemoryError::UnknownTable(name.to_owned()).into()) }
+    }
+
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the memory node, since the
+    /// thread may be that of a worker which has to follow an epoch meanwhile.
+    #[cold]
+    fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
+        let leader = self.live_nodes().leader();
+        let read = async |lane: &Lane| metadata::read(lane, leader).await;
+        let metadata = remora_fabric::block_on(&*self.inner.fabric, ClientId(0), read)??;
+        let mut tables = lock(&self.inner.tables);
+        if metadata.epoch != self.epoch() {
+            return Err(MemoryError::EpochChanging.into());
+        }
+        let table = Arc::new(remora_index::Table::open(&metadata, name)?);
+        Ok(tables.entry(name.to_owned()).or_insert(table).clone())
+    }
+
+    /// The cluster's number in this process.
+    pub(crate) fn number(&self) -> ClusterNumber {
+        self.inner.cluster
     }
 
     /// All that have been opened, where they are now.
@@ -601,10 +656,29 @@ impl Cluster {
             }
         };
         let spec = &table.entry().spec;
+        if spec.fingerprint != wanted {
+            let (found, wanted) = (spec.fingerprint.0, wanted.0);
+            let layout = &spec.layout;
+            return Err(MemoryError::Fingerprint {
+                table: name.to_owned(),
+                found,
+                wanted,
+                found_sizes: (layout.key_bytes.into(), layout.value_max as usize),
+                wanted_sizes: (K::BYTES, size_of::<V>()),
+            }
+            .into());
+        }
+        self.accept(&table)?;
+        Ok(Table::new(table, self.inner.cluster))
+    }
+
+    /// Whether workers of this handle can run transactions on a table.
+    pub(crate) fn accept(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        let spec = &table.entry().spec;
         let protocol = self.protocol;
         if !protocol.accepts(spec.discipline) {
             return Err(MemoryError::Discipline {
-                table: name.to_owned(),
+                table: table.name().to_owned(),
                 found: spec.discipline.to_string(),
                 protocol: protocol.name(),
                 wanted: protocol.discipline().to_string(),
@@ -614,14 +688,10 @@ impl Cluster {
         if spec.layout.scheme != ReadScheme::Checksum && !self.capabilities().atomic_line {
             return Err(MemoryError::NeedsAtomicLines.into());
         }
-        if spec.fingerprint != wanted {
-            let (found, wanted) = (spec.fingerprint.0, wanted.0);
-            return Err(MemoryError::Fingerprint { table: name.to_owned(), found, wanted }.into());
-        }
         if spec.discipline == Discipline::IN_PLACE_LOCAL {
-            self.claim(&table)?;
+            self.claim(table)?;
         }
-        Ok(Table::new(table))
+        Ok(())
     }
 
     /// Loads rows into an empty table; returns how many. Much faster than transactions, and none: nobody else may use the
@@ -632,7 +702,7 @@ impl Cluster {
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
-        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &self.placed(&table.inner), rows).await)
+        self.administer(async |lane: &Lane| remora_index::bulk_load(lane, &*self.own(table)?, rows).await)
     }
 
     /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
@@ -651,7 +721,7 @@ impl Cluster {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
         self.administer(async |lane: &Lane| {
-            remora_index::bulk_load_parts(lane, &self.placed(&table.inner), parts, loaded).await
+            remora_index::bulk_load_parts(lane, &*self.own(table)?, parts, loaded).await
         })
     }
 
@@ -671,8 +741,9 @@ impl Cluster {
         mut visit: impl FnMut(&[u8], &V),
     ) -> Result<Inspection, crate::Error> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        let found = self.administer(async |lane: &Lane| {
-            inspect(lane, &self.placed(&table.inner), |record| {
+        self.administer(async |lane: &Lane| {
+            let own = self.own(table)?;
+            let found = inspect(lane, &own, |record| {
                 key.clear();
                 key.extend(record.key());
                 value.clear();
@@ -680,10 +751,9 @@ impl Cluster {
                 if let Ok((row, _)) = V::ref_from_prefix(value.as_bytes()) {
                     visit(key.as_bytes(), row);
                 }
-            })
-            .await
-        });
-        Ok(found?)
+            });
+            Ok(found.await?)
+        })
     }
 
     /// Does what is no transaction, like [`inspect`](Cluster::inspect), and does it again from its beginning if it fails

@@ -67,7 +67,7 @@
 //!         })
 //!         .await?;
 //!     let again = session.transact(async |tx| tx.insert(&tickets, 8, Ticket { seat: 2 }).await).await;
-//!     assert!(matches!(again, Err(Error::Exists)));
+//!     assert!(matches!(again, Err(Error::Exists(_))));
 //!     Ok::<(), Error>(())
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -146,7 +146,7 @@ mod worker;
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use controller::Controller;
-pub use error::{Error, OpenError, SimulatedError};
+pub use error::{Error, Misuse, Named, OpenError, Reason, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
 pub use ordered::{Design, Ordered, OrderedOptions, TreeInspection};

@@ -254,7 +254,7 @@ impl GuestBook {
             waiting(began.elapsed());
             thread::sleep(LOOK);
         }
-        let page = self.read(&mut worker)?.ok_or(Error::NotFound)?;
+        let page = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
         let found = page.workload.split(|byte| *byte == 0).next().unwrap_or_default();
         if found != W::NAME.as_bytes() {
             let found = String::from_utf8_lossy(found).into_owned();
@@ -310,7 +310,7 @@ impl GuestBook {
     /// Looks at what must hold, if no client is there.
     pub fn check<W: Workload>(&self, cluster: &Cluster, workload: &W) -> Result<Vec<Invariant>, GuestError> {
         let mut worker = self.worker()?;
-        let page = self.read(&mut worker)?.ok_or(Error::NotFound)?;
+        let page = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
         let there = page.came - page.left;
         if there > 0 && (page.unwatched > 0 || !self.is_quiet(&mut worker)?) {
             let (who, them) =
@@ -333,7 +333,7 @@ impl GuestBook {
             let untold = invariants.iter_mut().filter(|invariant| invariant.holds.is_none());
             untold.for_each(|invariant| invariant.detail.clone_from(&detail));
         }
-        let later = self.read(&mut worker)?.ok_or(Error::NotFound)?;
+        let later = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
         Ok(if later.came == page.came {
             invariants
         } else {
