@@ -53,6 +53,9 @@ impl Default for ClusterOptions {
     }
 }
 
+/// Of a version cache: more has no use, and must not be asked of the system.
+const VERSION_CACHE_BYTES_MAX: usize = 4 << 30;
+
 /// Bytes of key and value up to which records have line versions: those cost readers less CPU time than a checksum, and writers
 /// none, but for larger records no longer less, and an eighth more bytes (`docs/reproduce-latches.md`).
 const LINE_VERSIONS_MAX: usize = 512;
@@ -87,7 +90,7 @@ fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
         return rows;
     }
     let share = rows as f64 / f64::from(shards);
-    ((share + 5.0 * share.sqrt()).ceil() as u64 + 8).min(rows)
+    ((share + 5.0 * share.sqrt()).ceil() as u64).saturating_add(8).min(rows)
 }
 
 /// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and table is gone.
@@ -810,10 +813,10 @@ impl Cluster {
     }
 
     /// The version cache that all workers of this cluster share that validate locally (`ford-local`), made by the first call
-    /// of about so many bytes: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
+    /// of about so many bytes, at most 4 GiB: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
     /// [`Cluster::connect`], also of this process, is refused a table while workers of this one are there that may write it.
     pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
-        self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes)))
+        self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))
     }
 
     /// That, for workers that validate by it.
@@ -1003,8 +1006,15 @@ fn check(options: &ClusterOptions) -> Result<(), MemoryError> {
     if replicas > nodes || replicas > REPLICAS_MAX {
         return Err(MemoryError::TooManyReplicas { replicas, nodes });
     }
+    if options.node_bytes as u64 > NODE_BYTES_MAX {
+        let value = options.node_bytes as u64;
+        return Err(MemoryError::Limit { what: "bytes of a memory node", value, max: NODE_BYTES_MAX });
+    }
     Ok(())
 }
+
+/// Offsets in a region have 48 bits.
+const NODE_BYTES_MAX: u64 = 1 << 48;
 
 fn regions(options: &ClusterOptions) -> Vec<Vec<usize>> {
     vec![vec![options.node_bytes.next_multiple_of(64)]; options.memory_nodes.into()]

@@ -134,7 +134,7 @@ impl OrderedOptions {
     pub fn tables<K: OrderedKey, V: Record>(&self) -> Vec<(u64, usize, usize)> {
         let Ok(shape) = shape::<K, V>() else { return Vec::new() };
         // Some that come while others go.
-        let node = |rows| (rows + 16, size_of::<u64>(), NODE_BYTES);
+        let node = |rows: u64| (rows.saturating_add(16), size_of::<u64>(), NODE_BYTES);
         let (leaves, inner) = shape.nodes_for(self.rows);
         let values = (!is_inline::<K, V>()).then_some((self.rows, K::BYTES, size_of::<V>()));
         [node(inner), node(leaves)].into_iter().chain(values).collect()

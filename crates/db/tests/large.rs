@@ -318,7 +318,7 @@ fn what_is_given_up_leaves_nothing(protocol: Protocol) {
         assert!(matches!(full, Err(Error::Limit(Reason { cause: Limit::TableFull, .. }))), "{full:?}");
         let too_long = large.write(session, &1, &vec![3; LARGE_BYTES_MAX + 1]).await;
         let limit = Limit::Value { found: LARGE_BYTES_MAX + 1, max: LARGE_BYTES_MAX };
-        assert!(matches!(too_long, Err(Error::Limit(found)) if found == limit), "{too_long:?}");
+        assert!(matches!(too_long, Err(Error::Limit(ref found)) if found.cause == limit), "{too_long:?}");
         assert_eq!(large.read(session, &1).await.unwrap().map(|value| whole(&value)), Some((1, 20_000)));
     });
     assert!(worker.drain().unwrap());

@@ -580,7 +580,9 @@ fn a_queue_leaves_nothing_behind(protocol: Protocol) {
         for number in 0..900 {
             let turn = session.transact(async |tx| {
                 ordered.insert(tx, key(number), Value::all(number)).await?;
-                let Some((oldest, _)) = ordered.first(tx, ..).await? else { return Err(ordered.missing(&([0; 40], 0))) };
+                let Some((oldest, _)) = ordered.first(tx, ..).await? else {
+                    return Err(ordered.missing(&([0; 40], 0)));
+                };
                 if number < 100 {
                     return Ok(());
                 }
