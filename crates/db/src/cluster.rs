@@ -54,7 +54,7 @@ impl Default for ClusterOptions {
 }
 
 /// Of a version cache: more has no use, and must not be asked of the system.
-const VERSION_CACHE_BYTES_MAX: usize = 4 << 30;
+const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes of key and value up to which records have line versions: those cost readers less CPU time than a checksum, and writers
 /// none, but for larger records no longer less, and an eighth more bytes (`docs/reproduce-latches.md`).
@@ -813,7 +813,7 @@ impl Cluster {
     }
 
     /// The version cache that all workers of this cluster share that validate locally (`ford-local`), made by the first call
-    /// of about so many bytes, at most 4 GiB: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
+    /// of about so many bytes, at most 1 GiB: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
     /// [`Cluster::connect`], also of this process, is refused a table while workers of this one are there that may write it.
     pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
         self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))

@@ -376,7 +376,7 @@ impl fmt::Display for Error {
                     None => Ok(()),
                 }
             }
-            Error::Misuse(misuse) => write!(f, "the transaction did not commit: {misuse}"),
+            Error::Misuse(misuse) => misuse.fmt(f),
             Error::NotFound(record) => write!(f, "{record} is not there, and the transaction needs it"),
             Error::Exists(record) => write!(f, "{record} is there already, and the transaction was to insert it"),
             Error::Foreign => f.write_str("a large value can be linked only by the client that has uploaded it"),
