@@ -53,7 +53,7 @@ impl Default for ClusterOptions {
     }
 }
 
-/// Of a version cache: more has no use, and must not be asked of the system.
+/// Bytes of a version cache, at most: more has no use, and must not be asked of the system.
 const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes of key and value up to which records have line versions: those cost readers less CPU time than a checksum, and writers
@@ -671,12 +671,26 @@ impl Cluster {
             }
             .into());
         }
-        self.accept(&table)?;
+        self.check_protocol(&table)?;
+        if table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL {
+            self.claim(&table)?;
+        }
         Ok(Table::new(table, self.inner.cluster))
     }
 
-    /// Whether workers of this handle can run transactions on a table.
+    /// Makes sure that a session of this handle can run transactions on a table, which another handle may have opened.
     pub(crate) fn accept(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        self.check_protocol(table)?;
+        let is_local = table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
+        // Workers do not wait for the configuration if this process has the table already.
+        if is_local && !lock(&self.inner.claimed).contains(&table.id().0) {
+            self.claim(table)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if transactions of this handle's protocol cannot run on a table.
+    fn check_protocol(&self, table: &remora_index::Table) -> Result<(), OpenError> {
         let spec = &table.entry().spec;
         let protocol = self.protocol;
         if !protocol.accepts(spec.discipline) {
@@ -690,9 +704,6 @@ impl Cluster {
         }
         if spec.layout.scheme != ReadScheme::Checksum && !self.capabilities().atomic_line {
             return Err(MemoryError::NeedsAtomicLines.into());
-        }
-        if spec.discipline == Discipline::IN_PLACE_LOCAL {
-            self.claim(table)?;
         }
         Ok(())
     }

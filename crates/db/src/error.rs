@@ -127,7 +127,7 @@ impl<T> Reason<T> {
         self.details.as_ref().map(|details| details.tried).unwrap_or_default()
     }
 
-    /// How often the transaction was tried; 0 if nobody has counted, as within a closure.
+    /// How often the transaction was tried; 0 within its closure, where that is not decided yet.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.tried().attempts
@@ -284,7 +284,7 @@ impl Error {
         }
     }
 
-    /// The same of a transaction that was given up: with what was in its way, and how often and for how long it was tried.
+    /// Adds to the error of a transaction that was given up what was in its way, and how often and for how long it was tried.
     pub(crate) fn given_up(self, record: Named, tried: Tried) -> Error {
         match self {
             Error::Aborted(reason) => Error::Aborted(reason.with(record, tried)),

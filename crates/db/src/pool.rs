@@ -44,6 +44,8 @@ struct Pool {
     waits: Arc<Waits>,
 }
 
+/// How long a worker is waited for at least that is to look for what became of a transaction.
+const LOOK: Duration = Duration::from_secs(1);
 /// Alarms have no later times; 136 years.
 const ALARM_MAX: Duration = Duration::from_secs(1 << 32);
 /// Transactions that wait for a worker, for each coroutine: more make their senders wait.
@@ -84,8 +86,8 @@ impl Db {
         Ok(Db { pool: Arc::new(pool), options: TransactionOptions::default() })
     }
 
-    /// The same pool, for transactions that give up after so long, counted from the call: it bounds the wait for a worker, all
-    /// attempts, and the wait for the answer. Once the deadline has passed the transaction will not commit, unless its commit
+    /// A handle to this pool whose transactions give up after a time, counted from the call. The deadline bounds the wait for a
+    /// worker, all attempts, and the wait for the answer. Once the deadline has passed the transaction will not commit, unless its commit
     /// had begun: then the answer to that is awaited. What [`Db::run`] runs is bounded until a worker begins it.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Db {
@@ -124,15 +126,18 @@ impl Db {
         self.send(Some((gate, deadline)), work).await
     }
 
-    /// What became of a transaction whose answer was lost: see [`Session::resolve`]. The wait for a worker counts.
+    /// What became of a transaction whose answer was lost: see [`Session::resolve`]. The wait for a worker counts, but a second
+    /// is given to it at least.
     pub async fn resolve(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         let (asked, gate) = (Instant::now(), Arc::new(Gate::default()));
+        // Without any patience there is still one look.
+        let until = patience.max(LOOK);
         let at_work = gate.clone();
         let work = async move |session: &mut Session| {
             at_work.pass()?;
             session.resolve(id, patience.saturating_sub(asked.elapsed())).await
         };
-        match self.send(Some((gate, patience)), work).await {
+        match self.send(Some((gate, until)), work).await {
             Err(Error::Limit(reason)) if reason.cause == Limit::Deadline => Ok(Verdict::Undecided),
             resolved => resolved,
         }
@@ -288,7 +293,7 @@ impl Gate {
 }
 
 thread_local! {
-    /// Of the pool whose worker runs on this thread.
+    /// The calls within the pool whose worker runs on this thread.
     static OF_POOL: RefCell<Option<Arc<Waits>>> = const { RefCell::new(None) };
     /// The coroutine of that pool that is being polled.
     static COROUTINE: Cell<Option<usize>> = const { Cell::new(None) };
@@ -326,7 +331,7 @@ impl Wait {
         Ok(Some(Arc::new(Wait { waits: waits.clone(), coroutine, is_over: AtomicBool::new(false) })))
     }
 
-    /// Its answer is there, or nobody waits for it any more.
+    /// The answer is there, or its future was dropped.
     fn end(&self) {
         if !self.is_over.swap(true, Ordering::AcqRel) {
             let mut calls = self.waits.calls.lock().unwrap_or_else(PoisonError::into_inner);

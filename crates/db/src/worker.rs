@@ -410,7 +410,7 @@ impl Session {
         self.transact_after(Duration::ZERO, options, body).await
     }
 
-    /// The same for a caller that has waited for a session: its times are counted from when it began to.
+    /// Runs a transaction for a caller that has `waited` for this session: deadline and patience are counted from the call.
     pub(crate) async fn transact_after<T>(
         &mut self,
         waited: Duration,

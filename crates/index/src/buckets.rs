@@ -92,8 +92,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// For a shard of so many rows. If there is no such shard, because it would have more bytes than offsets can name, its size
-    /// says so.
+    /// Sizes of a shard for a number of rows. If there is no such shard, because it would have more bytes than offsets can name,
+    /// its size says so.
     #[must_use]
     pub fn for_rows(kind: IndexKind, rows: u64, slot_bytes: u32) -> Sizes {
         // No sum or product overflows for as many, and no memory node has room for them.

@@ -144,7 +144,7 @@ pub(crate) struct State {
     lease: Rc<Lease>,
     /// Transactions of this session whose outcome nobody was told.
     pub(crate) unsure: Vec<TransactionId>,
-    /// Of the last transaction that was given up.
+    /// How often and for how long the last transaction was tried that was given up.
     tried: Tried,
 }
 
@@ -494,7 +494,7 @@ impl Session {
 /// What the attempts at one transaction have met so far.
 #[derive(Default)]
 struct Persistence {
-    /// When the first of them aborted: until then nobody needs the time.
+    /// When the first of them aborted: until then no time is needed.
     since: Option<Nanos>,
     last: Option<Abort>,
     /// Attempts in a row that have met the last holder.

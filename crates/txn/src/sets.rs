@@ -363,7 +363,7 @@ pub(crate) struct Sets {
     /// Items before this one need no fetching.
     pub(crate) fetched: usize,
     pub(crate) written: usize,
-    /// Of the attempt under way: its slots have it.
+    /// Tells the attempt under way from others: its slots have it.
     run: Run,
     /// The record that was the last one to be in the way, and how.
     noted: Option<(usize, Stop)>,

@@ -427,7 +427,7 @@ fn two_handles_of_one_cluster() {
         while !configuration.change(|now| now.epoch() > 1 && !now.is_changing()).unwrap() {
             thread::sleep(Duration::from_millis(5));
         }
-        // Every primary of a third of the tables has gone: only who follows the epoch finds them.
+        // Every primary of a third of the tables has gone: only a handle that follows the epoch finds them.
         assert_eq!((add(&mut early), add(&mut late)), (8, 9));
         late.block_on(async |session| of.large.collect(session).await).unwrap();
         let rows = other.in_one_epoch(|| other.inspect(&of.rows, |_| ())).unwrap();

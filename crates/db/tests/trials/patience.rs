@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::floors::fabric::{ClientId, Fabric};
 use remora::{
     Abort, Db, Error, Limit, Misuse, Protocol, Reason, Session, Table, TableOptions, TransactionId, TransactionOptions,
     Verdict, WorkerOptions,
@@ -50,22 +51,23 @@ fn a_holder_that_blocks_is_waited_for() {
 /// A lock that is never freed: the transaction is tried for its patience, which is no number of attempts, and says how often
 /// and how long that was, at which record, and whose lock it was.
 fn a_lock_that_stays(protocol: Protocol) {
-    let (cluster, _) = seeded(protocol, 3, 5);
+    let (cluster, fabric) = seeded(protocol, 3, 5);
     let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
     let (mut holder, mut other) = (worker(&cluster, 1, 1), worker(&cluster, 1, 2));
     let mut id = None;
-    let _stuck = holder.block_on(async |session| {
-        // As one that has died in the middle of a commit leaves it.
+    let dead = holder.incarnations().next().unwrap();
+    holder.block_on(async |session| {
+        // It dies in the middle of a commit, and no client recovers it.
         let commit = session.transact(async |tx| {
             id = Some(tx.id());
             tx.read_for_update(&rows, 1).await?.0[0] += 1;
             Ok(())
         });
-        let mut commit = Box::pin(commit);
+        let mut commit = std::pin::pin!(commit);
         while look(&cluster, &rows).1.locked == 0 {
             assert!(super::support::cut_off(&mut commit, 1).await.is_none());
         }
-        std::mem::forget(commit);
+        fabric.revoke(ClientId(dead)).unwrap();
     });
     holder.abandon();
     other.block_on(async |session| {
