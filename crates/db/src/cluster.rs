@@ -823,9 +823,10 @@ impl Cluster {
         Cluster { protocol, ..self.clone() }
     }
 
-    /// The version cache that all workers of this cluster share that validate locally (`ford-local`), made by the first call
-    /// of about so many bytes, at most 1 GiB: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
-    /// [`Cluster::connect`], also of this process, is refused a table while workers of this one are there that may write it.
+    /// The version cache that all workers of this cluster share that validate locally (`ford-local`). The first call makes it, of
+    /// about as many bytes as asked for, at most 1 GiB; the first worker makes one of [`VersionCache::BYTES`]. A table has one
+    /// version cache: clients of another [`Cluster::connect`], also of this process, are refused a table while workers of this
+    /// one are there that may write it.
     pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
         self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))
     }

@@ -194,8 +194,8 @@ pub enum Misuse {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// It met other transactions, again and again, until its attempts or its patience were over: see the cause, which is that of
-    /// the last attempt. It has left no trace.
+    /// It met other transactions, again and again, until its attempts or its patience were over. The cause is that of the last
+    /// attempt. It has left no trace.
     Aborted(Reason<Abort>),
     /// It may or may not have committed: the answer was lost. Never retried.
     Unknown(TransactionId),

@@ -87,7 +87,7 @@ impl Db {
     }
 
     /// A handle to this pool whose transactions give up after a time, counted from the call. The deadline bounds the wait for a
-    /// worker, all attempts, and the wait for the answer. Once the deadline has passed the transaction will not commit, unless its commit
+    /// worker, all attempts, and the wait for the answer. Once it has passed the transaction will not commit, unless its commit
     /// had begun: then the answer to that is awaited. What [`Db::run`] runs is bounded until a worker begins it.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Db {
