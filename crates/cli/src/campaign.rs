@@ -30,7 +30,7 @@ pub(crate) struct CampaignOptions {
     #[arg(long)]
     mutants: bool,
     /// Threads, each with a run of its own [default: all cores].
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
     /// Write the summary as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]

@@ -595,6 +595,14 @@ impl Membership {
         self.clients().filter(move |(_, standing)| is_charge(*standing, by)).map(|(client, _)| client)
     }
 
+    /// The longest lease of a client that is known here, also of one that is being recovered; 0 if there is none. Clients that
+    /// never expire do not count.
+    #[must_use]
+    pub fn longest_lease(&self) -> Nanos {
+        const NEVER: Nanos = Nanos::MAX / 2;
+        self.members.values().map(|member| member.lease_ns).filter(|lease| *lease < NEVER).max().unwrap_or(0)
+    }
+
     /// `by` has found that a client's lease has run out, and is its recoverer from now on, and of all that it was to
     /// recover. Does nothing if somebody else was first; fails if `by` itself is not alive any more.
     pub fn suspect(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
@@ -728,6 +736,18 @@ mod tests {
         all.suspect_silent(1, 3, 2).unwrap();
         assert_eq!(all.standing(1), Some(Standing::Suspected { by: 2 }));
         assert_eq!(all.suspect_silent(2, 1, 1), Err(Fenced(1)), "the dead judge nobody");
+    }
+
+    #[test]
+    fn the_longest_lease_is_that_of_any_client_that_can_expire() {
+        let mut all = Membership::default();
+        assert_eq!(all.longest_lease(), 0);
+        for (client, lease) in [(1, 100), (2, 5_000), (3, Nanos::MAX / 2)] {
+            all.join(client, all.epoch(), lease, None).unwrap();
+        }
+        assert_eq!(all.longest_lease(), 5_000, "at rest as well");
+        all.suspect(2, 1).unwrap();
+        assert_eq!(all.longest_lease(), 5_000, "its locks are not free yet");
     }
 
     #[test]

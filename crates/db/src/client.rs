@@ -110,8 +110,16 @@ impl Client {
 
     /// Tables that programs have opened in another epoch are elsewhere now: a session must know before it is told of them.
     fn settle(&self, session: &mut remora_txn::Session, life: &Life) {
-        self.cluster.tables().into_iter().for_each(|table| session.register(table));
+        let protocol = self.cluster.protocol();
+        let tables = self.cluster.tables().into_iter();
+        let accepted = tables.filter(|table| protocol.accepts(table.entry().spec.discipline));
+        accepted.for_each(|table| session.register(table));
         life.guard(session);
+    }
+
+    /// The cluster that it is a client of.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// The memory node that says which clients there are.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,9 @@ impl Default for ClusterOptions {
     }
 }
 
+/// Bytes of a version cache, at most: more has no use, and must not be asked of the system.
+const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
+
 /// Bytes of key and value up to which records have line versions: those cost readers less CPU time than a checksum, and writers
 /// none, but for larger records no longer less, and an eighth more bytes (`docs/reproduce-latches.md`).
 const LINE_VERSIONS_MAX: usize = 512;
@@ -90,7 +93,7 @@ fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
         return rows;
     }
     let share = rows as f64 / f64::from(shards);
-    ((share + 5.0 * share.sqrt()).ceil() as u64 + 8).min(rows)
+    ((share + 5.0 * share.sqrt()).ceil() as u64).saturating_add(8).min(rows)
 }
 
 /// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and table is gone.
@@ -146,11 +149,30 @@ struct Inner {
     absent: Mutex<NodeSet>,
     /// Somebody has begun to learn of the next epoch.
     entering: AtomicBool,
+    /// The cluster that its tables are of.
+    cluster: ClusterNumber,
     /// A number that no other process has: that of its first client.
     number: u32,
     /// Tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
     vcache: OnceLock<Arc<VersionCache>>,
+}
+
+/// Tells the clusters apart that a process knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ClusterNumber(u64);
+
+impl ClusterNumber {
+    /// A cluster whose memory nodes are in this process: no other handle finds it, and its memory need not be asked.
+    fn embedded() -> ClusterNumber {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        ClusterNumber(1 << 63 | NUMBERS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A cluster whose memory nodes were founded with this id.
+    pub(crate) fn founded(cluster: u64) -> ClusterNumber {
+        ClusterNumber(cluster)
+    }
 }
 
 /// A record as its bytes.
@@ -234,6 +256,7 @@ impl Cluster {
             lost: Mutex::default(),
             absent: Mutex::default(),
             entering: AtomicBool::new(false),
+            cluster: ClusterNumber::embedded(),
             number: admin,
             claimed: Mutex::default(),
             vcache: OnceLock::new(),
@@ -254,6 +277,7 @@ impl Cluster {
     /// A cluster of memory nodes that are processes of their own.
     pub(crate) fn remote(
         fabric: Arc<dyn Fabric>,
+        cluster: ClusterNumber,
         (nodes, remote): (Nodes, Remote),
         options: ClusterOptions,
         admin: u32,
@@ -273,6 +297,7 @@ impl Cluster {
             lost: Mutex::new(lost),
             absent: Mutex::new(absent),
             entering: AtomicBool::new(false),
+            cluster,
             number: admin,
             claimed: Mutex::default(),
             vcache: OnceLock::new(),
@@ -393,8 +418,9 @@ impl Cluster {
         for table in tables.values_mut() {
             *table = Arc::new(table.moved(&metadata)?);
         }
-        drop(tables);
+        // Until all of it is known, no table is added by what was known before.
         *lock(&self.inner.metadata) = metadata;
+        drop(tables);
         Ok(())
     }
 
@@ -464,9 +490,40 @@ impl Cluster {
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
 
-    /// A table where it is now.
-    pub(crate) fn placed(&self, table: &Arc<remora_index::Table>) -> Arc<remora_index::Table> {
-        lock(&self.inner.tables).get(table.name()).unwrap_or(table).clone()
+    /// A table where it is now, as far as this handle of its cluster knows. Another handle may have opened it: then it is
+    /// this one's, too, from now on, and follows the epochs with the others.
+    pub(crate) fn own<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, OpenError> {
+        let name = table.name();
+        if table.cluster != self.inner.cluster {
+            return Err(OpenError::OtherCluster(name.to_owned()));
+        }
+        let known = lock(&self.inner.tables).get(name).cloned();
+        let own = match known {
+            Some(own) => own,
+            None => self.adopt(name)?,
+        };
+        let is_it = own.id() == table.inner.id();
+        if is_it { Ok(own) } else { Err(MemoryError::UnknownTable(name.to_owned()).into()) }
+    }
+
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the memory node, since the
+    /// thread may be that of a worker which has to follow an epoch meanwhile.
+    #[cold]
+    fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
+        let leader = self.live_nodes().leader();
+        let read = async |lane: &Lane| metadata::read(lane, leader).await;
+        let metadata = remora_fabric::block_on(&*self.inner.fabric, ClientId(0), read)??;
+        let mut tables = lock(&self.inner.tables);
+        if metadata.epoch != self.epoch() {
+            return Err(MemoryError::EpochChanging.into());
+        }
+        let table = Arc::new(remora_index::Table::open(&metadata, name)?);
+        Ok(tables.entry(name.to_owned()).or_insert(table).clone())
+    }
+
+    /// The cluster's number in this process.
+    pub(crate) fn number(&self) -> ClusterNumber {
+        self.inner.cluster
     }
 
     /// All that have been opened, where they are now.
@@ -680,10 +737,43 @@ impl Cluster {
             return Err(MemoryError::Unfinished { table: name.to_owned(), client }.into());
         }
         let spec = &table.entry().spec;
+        if spec.fingerprint != wanted {
+            let (found, wanted) = (spec.fingerprint.0, wanted.0);
+            let layout = &spec.layout;
+            return Err(MemoryError::Fingerprint {
+                table: name.to_owned(),
+                found,
+                wanted,
+                found_sizes: (layout.key_bytes.into(), layout.value_max as usize),
+                wanted_sizes: (K::BYTES, size_of::<V>()),
+            }
+            .into());
+        }
+        self.check_protocol(&table)?;
+        if table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL {
+            self.claim(&table)?;
+        }
+        Ok(Table::new(table, self.inner.cluster))
+    }
+
+    /// Makes sure that a session of this handle can run transactions on a table, which another handle may have opened.
+    pub(crate) fn accept(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        self.check_protocol(table)?;
+        let is_local = table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
+        // Workers do not wait for the configuration if this process has the table already.
+        if is_local && !lock(&self.inner.claimed).contains(&table.id().0) {
+            self.claim(table)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if transactions of this handle's protocol cannot run on a table.
+    fn check_protocol(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        let spec = &table.entry().spec;
         let protocol = self.protocol;
         if !protocol.accepts(spec.discipline) {
             return Err(MemoryError::Discipline {
-                table: name.to_owned(),
+                table: table.name().to_owned(),
                 found: spec.discipline.to_string(),
                 protocol: protocol.name(),
                 wanted: protocol.discipline().to_string(),
@@ -693,14 +783,7 @@ impl Cluster {
         if spec.layout.scheme != ReadScheme::Checksum && !self.capabilities().atomic_line {
             return Err(MemoryError::NeedsAtomicLines.into());
         }
-        if spec.fingerprint != wanted {
-            let (found, wanted) = (spec.fingerprint.0, wanted.0);
-            return Err(MemoryError::Fingerprint { table: name.to_owned(), found, wanted }.into());
-        }
-        if spec.discipline == Discipline::IN_PLACE_LOCAL {
-            self.claim(&table)?;
-        }
-        Ok(Table::new(table))
+        Ok(())
     }
 
     /// Loads rows into an empty table; returns how many. Much faster than transactions, and none: nobody else may use the
@@ -712,7 +795,7 @@ impl Cluster {
     ) -> Result<u64, OpenError> {
         let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
         self.administer(async |lane: &Lane| {
-            let table = self.placed(&table.inner);
+            let table = self.own(table)?;
             self.clear_half_loaded(lane, &table).await?;
             let goes_on = || self.unless_interrupted();
             remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
@@ -735,7 +818,7 @@ impl Cluster {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make: &make, threads };
         self.administer(async |lane: &Lane| {
-            let table = self.placed(&table.inner);
+            let table = self.own(table)?;
             self.clear_half_loaded(lane, &table).await?;
             let goes_on = || self.unless_interrupted();
             remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
@@ -758,8 +841,9 @@ impl Cluster {
         mut visit: impl FnMut(&[u8], &V),
     ) -> Result<Inspection, crate::Error> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        let found = self.administer(async |lane: &Lane| {
-            inspect(lane, &self.placed(&table.inner), |record| {
+        self.administer(async |lane: &Lane| {
+            let own = self.own(table)?;
+            let found = inspect(lane, &own, |record| {
                 key.clear();
                 key.extend(record.key());
                 value.clear();
@@ -767,10 +851,9 @@ impl Cluster {
                 if let Ok((row, _)) = V::ref_from_prefix(value.as_bytes()) {
                     visit(key.as_bytes(), row);
                 }
-            })
-            .await
-        });
-        Ok(found?)
+            });
+            Ok(found.await?)
+        })
     }
 
     /// Does what is no transaction, like [`inspect`](Cluster::inspect), and does it again from its beginning if it fails
@@ -826,11 +909,12 @@ impl Cluster {
         Cluster { protocol, ..self.clone() }
     }
 
-    /// The version cache that all workers of this cluster share that validate locally (`ford-local`), made by the first call
-    /// of about so many bytes: by the first of them of [`VersionCache::BYTES`]. A table has one: whoever comes by another
-    /// [`Cluster::connect`], also of this process, is refused a table while workers of this one are there that may write it.
+    /// The version cache that all workers of this cluster share that validate locally (`ford-local`). The first call makes it, of
+    /// about as many bytes as asked for, at most 1 GiB; the first worker makes one of [`VersionCache::BYTES`]. A table has one
+    /// version cache: clients of another [`Cluster::connect`], also of this process, are refused a table while workers of this
+    /// one are there that may write it.
     pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
-        self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes)))
+        self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))
     }
 
     /// That, for workers that validate by it.
@@ -1032,8 +1116,15 @@ fn check(options: &ClusterOptions) -> Result<(), MemoryError> {
     if replicas > nodes || replicas > REPLICAS_MAX {
         return Err(MemoryError::TooManyReplicas { replicas, nodes });
     }
+    if options.node_bytes as u64 > NODE_BYTES_MAX {
+        let value = options.node_bytes as u64;
+        return Err(MemoryError::Limit { what: "bytes of a memory node", value, max: NODE_BYTES_MAX });
+    }
     Ok(())
 }
+
+/// Offsets in a region have 48 bits.
+const NODE_BYTES_MAX: u64 = 1 << 48;
 
 fn regions(options: &ClusterOptions) -> Vec<Vec<usize>> {
     vec![vec![options.node_bytes.next_multiple_of(64)]; options.memory_nodes.into()]

@@ -20,7 +20,7 @@ use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, come, connected, metadata};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
+use crate::cluster::{Cluster, ClusterNumber, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
 use crate::error::OpenError;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
@@ -279,7 +279,7 @@ impl Cluster {
     /// ([`add_node`](Cluster::add_node)) are found by the configuration.
     pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
         let (began, mut known) = (Instant::now(), None);
-        let Met { nodes, founders, remote, configuration, missing } = loop {
+        let Met { nodes, cluster, founders, remote, configuration, missing } = loop {
             let met = meet(nodes, options, &mut known)?;
             // A node that has just died will be lost, if there is somebody who sees to that.
             let is_awaited = match &met.configuration {
@@ -355,7 +355,9 @@ impl Cluster {
             protocol: options.protocol,
             ..ClusterOptions::default()
         };
-        Ok(Cluster::remote(fabric, (nodes, remote), options, admin, configuration, (metadata, lost, absent)))
+        let number = ClusterNumber::founded(cluster);
+        let of_epoch = (metadata, lost, absent);
+        Ok(Cluster::remote(fabric, number, (nodes, remote), options, admin, configuration, of_epoch))
     }
 
     /// Adds a memory node over TCP that has nothing yet: a controller takes it in, and has shards move there until it has as
@@ -422,6 +424,8 @@ const LOSS_PAUSE: Duration = Duration::from_millis(20);
 struct Met {
     /// In the order of their numbers.
     nodes: Nodes,
+    /// Their cluster's id.
+    cluster: u64,
     /// So many of them founded the cluster, the first ones.
     founders: u16,
     remote: Remote,
@@ -476,7 +480,7 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
         let lost = configuration.look(Membership::lost)?;
         missing.retain(|number, _| !lost.has(*number));
     }
-    Ok(Met { nodes, founders: found.founders, remote, configuration, missing })
+    Ok(Met { nodes, cluster: found.cluster, founders: found.founders, remote, configuration, missing })
 }
 
 /// Has a configuration that is new, because what the cluster had before was lost, go on in the memory nodes' epoch: without

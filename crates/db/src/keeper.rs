@@ -74,7 +74,8 @@ impl Patience {
         match outcome {
             Ok(()) => self.pause = 0,
             Err(error) => {
-                self.pause = (2 * self.pause).clamp(self.lease / LOOKS, LEASES_BETWEEN_ATTEMPTS * self.lease);
+                let longest = self.lease.saturating_mul(LEASES_BETWEEN_ATTEMPTS);
+                self.pause = self.pause.saturating_mul(2).clamp(self.lease / LOOKS, longest);
                 self.again_at = now.saturating_add(self.pause);
                 let pause_ms = self.pause / 1_000_000;
                 tracing::warn!(%error, pause_ms, "{what}");

@@ -55,14 +55,14 @@ use std::fmt;
 use remora_index::host::LINKS_MAX;
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::FRAME_OVERHEAD_WORDS;
-use remora_memory::{MemoryError, ReadScheme, connected};
+use remora_memory::{MemoryError, ReadScheme, TableId, connected};
 use remora_sync::{FetchedRecord, Life, LockWord, Unstable};
 use remora_txn::limits::SET_MAX;
 use remora_txn::{Abort, Inspection, Intent, Limit, Stop, log, scan};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::cluster::{Cluster, TableOptions};
-use crate::error::{Error, OpenError};
+use crate::cluster::{Cluster, ClusterNumber, TableOptions};
+use crate::error::{Error, Misuse, Named, OpenError, Reason};
 use crate::table::{Key, Record, Table};
 use crate::transaction::Transaction;
 use crate::worker::Session;
@@ -129,6 +129,9 @@ pub struct Stored {
     /// Of the transaction that inserted its first chunk; 0 if it has none.
     id: u64,
     length: u64,
+    /// The table that has its chunks.
+    cluster: ClusterNumber,
+    table: TableId,
 }
 
 impl Stored {
@@ -145,12 +148,6 @@ impl Stored {
 
     fn head(&self) -> Head {
         Head { id: self.id, length: self.length }
-    }
-}
-
-impl From<Head> for Stored {
-    fn from(Head { id, length }: Head) -> Stored {
-        Stored { id, length }
     }
 }
 
@@ -266,6 +263,21 @@ fn chunks_of(name: &str) -> String {
 }
 
 impl<K: Key> Large<K> {
+    fn stored(&self, Head { id, length }: Head) -> Stored {
+        Stored { id, length, cluster: self.chunks.cluster, table: self.chunks.inner.id() }
+    }
+
+    /// Fails if another table has stored a value: this one does not have its chunks.
+    fn check(&self, stored: &Stored) -> Result<(), Misuse> {
+        let is_own = (stored.cluster, stored.table) == (self.chunks.cluster, self.chunks.inner.id());
+        if is_own { Ok(()) } else { Err(Misuse::OtherLargeTable { table: self.heads.name().to_owned() }) }
+    }
+
+    fn too_long(&self, found: usize) -> Error {
+        let limit = Limit::Value { found, max: LARGE_BYTES_MAX };
+        Error::Limit(Reason::of(limit, Named::new(self.heads.name(), &[])))
+    }
+
     /// Reads a value and writes nothing: [`Large::get`] in a transaction of its own.
     pub async fn read(&self, session: &mut Session, key: &K) -> Result<Option<Vec<u8>>, Error> {
         session.transact(async |tx| self.get(tx, key).await).await
@@ -307,16 +319,16 @@ impl<K: Key> Large<K> {
     /// [`Abort::Dropped`], and not with [`Error::Unknown`], also where an answer is lost.
     pub async fn upload(&self, session: &mut Session, bytes: &[u8]) -> Result<Stored, Error> {
         if bytes.len() > LARGE_BYTES_MAX {
-            return Err(Error::Limit(Limit::Value { found: bytes.len(), max: LARGE_BYTES_MAX }));
+            return Err(self.too_long(bytes.len()));
         }
-        let mut stored = Stored { id: 0, length: 0 };
+        let mut stored = self.stored(Head { id: 0, length: 0 });
         for part in bytes.chunks(BATCH as usize * CHUNK_BYTES) {
             match self.insert(session, &stored, part).await {
-                Ok(id) => stored = Stored { id, length: stored.length + part.len() as u64 },
+                Ok(id) => stored = Stored { id, length: stored.length + part.len() as u64, ..stored },
                 Err(Error::Unknown(id)) => {
                     // Whoever asked what became of it would take the answer for that to his own transaction.
                     tracing::warn!(table = self.heads.name(), %id, "an upload has lost an answer, and is given up");
-                    return Err(Error::Aborted(Abort::Dropped));
+                    return Err(Abort::Dropped.into());
                 }
                 Err(error) => {
                     self.try_discard(session, Some(stored)).await;
@@ -350,40 +362,41 @@ impl<K: Key> Large<K> {
     /// that has gone links nothing any more, which [`Large::collect`] goes by. The sessions of a worker are one client
     /// (unless it was made with several), those of a [`Db`](crate::Db) are several: see [`Db::run`](crate::Db::run).
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: &K, stored: &Stored) -> Result<Option<Stored>, Error> {
+        self.check(stored)?;
         if owner(stored.id).is_some_and(|owner| owner != tx.id().owner()) {
             return Err(Error::Foreign);
         }
         let slot = tx.want_borrowed(&self.heads, key, Intent::Insert);
         tx.fetch().await?;
-        let Some(found) = tx.find(slot).copied() else {
+        let Some(found) = tx.find(slot)?.copied() else {
             tx.put(slot, stored.head())?;
             return Ok(None);
         };
         *tx.get_mut(slot)? = stored.head();
-        Ok(Some(found.into()))
+        Ok(Some(self.stored(found)))
     }
 
     /// Deletes a key. Gives the value that it had, if it was there, to be discarded when this has committed.
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Stored>, Error> {
         let slot = tx.want_borrowed(&self.heads, key, Intent::Delete);
         tx.fetch().await?;
-        let Some(found) = tx.find(slot).copied() else { return Ok(None) };
+        let Some(found) = tx.find(slot)?.copied() else { return Ok(None) };
         tx.remove(slot)?;
-        Ok(Some(found.into()))
+        Ok(Some(self.stored(found)))
     }
 
     /// The value of a key.
     pub async fn get(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Vec<u8>>, Error> {
         let Some(stored) = self.find(tx, key).await? else { return Ok(None) };
-        let (length, max) = (usize::try_from(stored.length).unwrap_or(usize::MAX), LARGE_BYTES_MAX);
-        if length > max {
-            return Err(Error::Limit(Limit::Value { found: length, max }));
+        let length = usize::try_from(stored.length).unwrap_or(usize::MAX);
+        if length > LARGE_BYTES_MAX {
+            return Err(self.too_long(length));
         }
         let slots: Vec<_> = (0..stored.chunks()).map(|index| tx.want(&self.chunks, (stored.id, index))).collect();
         tx.fetch().await?;
         let mut bytes = Vec::with_capacity(length);
         for slot in slots {
-            let Chunk(chunk) = tx.find(slot).ok_or(Error::Aborted(Abort::Changed))?;
+            let Chunk(chunk) = tx.find(slot)?.ok_or(Error::from(Abort::Changed))?;
             bytes.extend_from_slice(&chunk[..CHUNK_BYTES.min(length - bytes.len())]);
         }
         Ok(Some(bytes))
@@ -393,13 +406,14 @@ impl<K: Key> Large<K> {
     pub async fn find(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Stored>, Error> {
         let slot = tx.want_borrowed(&self.heads, key, Intent::Read);
         tx.fetch().await?;
-        Ok(tx.find(slot).map(|head| Stored::from(*head)))
+        Ok(tx.find(slot)?.map(|head| self.stored(*head)))
     }
 
     /// Deletes the chunks of a value that no key has: one that was replaced or removed by a transaction that has committed,
     /// or was uploaded for one that has not. What is gone is gone, so it can be done again. A value that a key has must not
     /// be discarded: who reads it aborts.
     pub async fn discard(&self, session: &mut Session, stored: &Stored) -> Result<(), Error> {
+        self.check(stored)?;
         self.delete_chunks(session, stored.id, stored.chunks()).await.map(|_| ())
     }
 
@@ -422,7 +436,7 @@ impl<K: Key> Large<K> {
                 tx.fetch().await?;
                 let mut any = false;
                 for slot in slots {
-                    if tx.find(slot).is_some() {
+                    if tx.find(slot)?.is_some() {
                         tx.remove(slot)?;
                         any = true;
                     }
@@ -458,7 +472,7 @@ impl<K: Key> Large<K> {
 
     /// The ids of all chunks, and how many chunks each has, as far as one can see.
     async fn uploaded(&self, session: &mut Session) -> Result<BTreeMap<u64, u32>, Error> {
-        let table = self.chunks.untyped();
+        let table = &*session.table(&self.chunks)?;
         let key_at = HEADER_BYTES / 8..HEADER_BYTES / 8 + table.shape().key_words();
         let mut found = BTreeMap::new();
         let visit = |words: &[u64]| {
@@ -476,7 +490,7 @@ impl<K: Key> Large<K> {
 
     /// Reads every head, while nobody has it locked.
     async fn visit_heads(&self, session: &mut Session, mut visit: impl FnMut(Head)) -> Result<(), Error> {
-        let table = self.heads.untyped();
+        let table = &*session.table(&self.heads)?;
         let visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {
             Ok(record) if !record.lock().is_free() => Err(Abort::Locked(record.lock())),
             Ok(record) => {

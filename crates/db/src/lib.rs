@@ -67,7 +67,7 @@
 //!         })
 //!         .await?;
 //!     let again = session.transact(async |tx| tx.insert(&tickets, 8, Ticket { seat: 2 }).await).await;
-//!     assert!(matches!(again, Err(Error::Exists)));
+//!     assert!(matches!(again, Err(Error::Exists(_))));
 //!     Ok::<(), Error>(())
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -125,8 +125,12 @@
 //! combination that should be impossible. What it returns counts only once its reads have been validated, and that goes
 //! for its own errors too: [`Error::User`] means that the state which made it give up was real.
 //!
-//! Only [`Error::Aborted`] is retried, with growing random pauses. [`Error::Unknown`] never is: the transaction may have
-//! committed, and doing it again would apply it twice.
+//! Only [`Error::Aborted`] is retried, with growing random pauses: for twice the longest lease of any client, unless
+//! [`TransactionOptions`] says otherwise, so that the locks of a client that has died are waited for. [`Error::Unknown`] never
+//! is: the transaction may have committed, and doing it again would apply it twice.
+//!
+//! Handles are checked in every build: a table of another cluster or protocol, and a [`Slot`] that was kept from another run
+//! or has not been fetched, are an [`Error::Misuse`].
 #![forbid(unsafe_code)]
 
 mod client;
@@ -147,7 +151,7 @@ mod worker;
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use controller::Controller;
-pub use error::{Error, OpenError, SimulatedError};
+pub use error::{Error, Misuse, Named, OpenError, Reason, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
 pub use ordered::{Design, Ordered, OrderedOptions, TreeInspection};

@@ -58,7 +58,7 @@ use remora_txn::{Abort, Inspection, Intent};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cluster::{Cluster, TableOptions};
-use crate::error::{Error, OpenError};
+use crate::error::{Error, Named, OpenError, Reason};
 use crate::table::{OrderedKey, Record, Table};
 use crate::transaction::{Slot, Transaction};
 use crate::worker::Session;
@@ -150,7 +150,7 @@ impl OrderedOptions {
     pub fn tables<K: OrderedKey, V: Record>(&self) -> Vec<(u64, usize, usize)> {
         let Ok(shape) = shape::<K, V>() else { return Vec::new() };
         // Some that come while others go.
-        let node = |rows| (rows + 16, size_of::<u64>(), NODE_BYTES);
+        let node = |rows: u64| (rows.saturating_add(16), size_of::<u64>(), NODE_BYTES);
         let (leaves, inner) = shape.nodes_for(self.rows);
         let values = (!is_inline::<K, V>()).then_some((self.rows, K::BYTES, size_of::<V>()));
         [node(inner), node(leaves)].into_iter().chain(values).collect()
@@ -392,7 +392,7 @@ fn leaf_by_hint() -> bool {
 }
 
 /// It is not what was expected: what led there has changed since.
-const CHANGED: Error = Error::Aborted(Abort::Changed);
+const CHANGED: Error = Error::Aborted(Reason::new(Abort::Changed));
 
 impl<K: OrderedKey, V: Record> Ordered<K, V> {
     fn new(
@@ -407,6 +407,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
     /// What a leaf has of a value.
     fn inline<'v>(&self, value: &'v V) -> &'v [u8] {
         if self.values.is_some() { &[] } else { value.as_bytes() }
+    }
+
+    /// The error of a transaction that needs a key of this table which is not there.
+    #[must_use]
+    pub fn missing(&self, key: &K) -> Error {
+        Error::NotFound(Named::new(self.name(), encoded(key).bytes()))
     }
 
     /// A handle that remembers nothing of where keys are, for measurements: every operation asks, or reads its way from the
@@ -480,7 +486,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         self.want_value(tx, &key, Intent::Insert);
         let leaf = self.leaf(tx, &self.directory, &key, Intent::Update).await?;
         match self.seen(tx, leaf)?.find(encoded(&key).bytes()) {
-            Ok(_) => Err(Error::Exists),
+            Ok(_) => Err(Error::Exists(Named::new(self.name(), encoded(&key).bytes()))),
             Err(_) => self.add(tx, leaf, key, value).await,
         }
     }
@@ -491,7 +497,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             return tx.write(values, *key, value).await;
         }
         let leaf = self.leaf(tx, &self.directory, key, Intent::Update).await?;
-        let at = self.seen(tx, leaf)?.find(encoded(key).bytes()).map_err(|_| Error::NotFound)?;
+        let at = self.seen(tx, leaf)?.find(encoded(key).bytes()).map_err(|_| self.missing(key))?;
         self.changed(tx, leaf)?.set_value(at, value.as_bytes());
         Ok(())
     }
@@ -530,7 +536,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let before = match apart {
             Some(apart) => {
                 // Leaf and value are changed together; if not, one of them was read before.
-                let before = *tx.find(apart).ok_or(CHANGED)?;
+                let before = *tx.find(apart)?.ok_or(CHANGED)?;
                 tx.remove(apart)?;
                 before
             }
@@ -620,10 +626,10 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let slots: Vec<Slot<V>> = found.iter().map(|(key, _)| tx.want(values, *key)).collect();
         tx.fetch().await?;
         for ((_, value), slot) in found.iter_mut().zip(slots) {
-            *value = *tx.find(slot).ok_or(CHANGED)?;
+            *value = *tx.find(slot)?.ok_or(CHANGED)?;
         }
         if let Some((first, last)) = range {
-            tx.note_scan(values, &first, &last);
+            tx.note_scan(values, &first, &last)?;
         }
         Ok(())
     }
@@ -762,7 +768,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let apart = self.values.as_ref().map(|values| tx.want_for(values, key, Intent::Insert));
         if let Some(apart) = apart {
             tx.fetch().await?;
-            if tx.find(apart).is_some() {
+            if tx.find(apart)?.is_some() {
                 return Err(CHANGED); // the leaf was read before
             }
         }
@@ -790,7 +796,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
             tx.fetch().await?;
             let full = self.seen(tx, leaf)?;
             let has_it = |node: Seen<'_>| node.level() == 1 && node.find(full.low()).is_ok() && !node.is_full();
-            if self.find(tx, parent)?.is_some_and(has_it) && tx.find(new.slot).is_none() {
+            if self.find(tx, parent)?.is_some_and(has_it) && tx.find(new.slot)?.is_none() {
                 return self.split_one(tx, parent, leaf, new, encoded(key).bytes());
             }
         }
@@ -807,8 +813,10 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let new: Vec<Step> =
             for_root.into_iter().chain(&path[from..]).map(|step| self.want_new(tx, step.level)).collect();
         tx.fetch().await?;
-        if new.iter().any(|new| tx.find(new.slot).is_some()) {
-            return Err(CHANGED);
+        for new in &new {
+            if tx.find(new.slot)?.is_some() {
+                return Err(CHANGED);
+            }
         }
         self.split_path(tx, &path, from, new, key)
     }
@@ -952,7 +960,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
 
     /// A node that has been fetched, if it is there.
     fn find<'t>(&self, tx: &'t Transaction<'_, '_>, slot: Slot<NodeRecord>) -> Result<Option<Seen<'t>>, Error> {
-        tx.find(slot).map(|record| self.node(&record.0)).transpose()
+        tx.find(slot)?.map(|record| self.node(&record.0)).transpose()
     }
 
     /// A node that has been fetched and is there.

@@ -8,6 +8,9 @@ use remora_memory::Fingerprint;
 use remora_memory::limits::KEY_BYTES_MAX;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::cluster::ClusterNumber;
+use crate::error::{Error, Named};
+
 /// A record: bytes without pointers, the same on every machine of a cluster.
 pub trait Record: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {
     /// Its fields and their meaning, in words of yours. Programs whose descriptions differ cannot open the same table;
@@ -109,8 +112,14 @@ tuple_key!(A, B, C);
 tuple_key!(A, B, C, D);
 
 /// An open table. Clones are cheap and share the location cache.
+///
+/// It can be used with the cluster that has opened it, with its clones, and with every other [`Cluster`](crate::Cluster) of the
+/// same memory nodes; any other refuses it, and so do sessions of a protocol that cannot run on it
+/// ([`Error::Misuse`](crate::Error::Misuse)).
 pub struct Table<K, V> {
     pub(crate) inner: Arc<remora_index::Table>,
+    /// The cluster that it is of.
+    pub(crate) cluster: ClusterNumber,
     types: PhantomData<fn(K) -> V>,
 }
 
@@ -124,9 +133,9 @@ impl<K: Key, V: Record> Table<K, V> {
         Fingerprint::of(V::SCHEMA, K::BYTES, size_of::<V>())
     }
 
-    pub(crate) fn new(inner: Arc<remora_index::Table>) -> Table<K, V> {
+    pub(crate) fn new(inner: Arc<remora_index::Table>, cluster: ClusterNumber) -> Table<K, V> {
         let () = Table::<K, V>::FITS;
-        Table { inner, types: PhantomData }
+        Table { inner, cluster, types: PhantomData }
     }
 
     /// The key as records hold it.
@@ -136,6 +145,12 @@ impl<K: Key, V: Record> Table<K, V> {
         let bytes = &mut bytes[..K::BYTES];
         key.encode(bytes);
         remora_sync::Key::new(bytes).expect("FITS has been checked")
+    }
+
+    /// The error of a transaction that needs a record of this table which is not there.
+    #[must_use]
+    pub fn missing(&self, key: &K) -> Error {
+        Error::NotFound(Named::new(self.name(), Self::key(key).bytes()))
     }
 }
 
@@ -155,7 +170,7 @@ impl<K, V> Table<K, V> {
 
 impl<K, V> Clone for Table<K, V> {
     fn clone(&self) -> Table<K, V> {
-        Table { inner: self.inner.clone(), types: PhantomData }
+        Table { inner: self.inner.clone(), cluster: self.cluster, types: PhantomData }
     }
 }
 

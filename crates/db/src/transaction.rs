@@ -4,12 +4,14 @@ use std::marker::PhantomData;
 
 use remora_fabric::Lane;
 use remora_sync::TransactionId;
-use remora_txn::{Intent, Limit, Located, Tx};
+use remora_txn::{Intent, Limit, Located, Stop, Tx};
 
-use crate::error::Error;
+use crate::cluster::{Cluster, ClusterNumber};
+use crate::error::{Error, Misuse, Named, Reason};
 use crate::table::{Key, Record, Table};
 
-/// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that made it.
+/// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that made it; every other run
+/// and every other transaction refuses it ([`Misuse::OtherRun`]).
 pub struct Slot<V> {
     slot: Option<remora_txn::Slot>,
     types: PhantomData<fn() -> V>,
@@ -41,13 +43,39 @@ impl<V> std::fmt::Debug for Slot<V> {
 #[derive(Debug)]
 pub struct Transaction<'t, 's> {
     tx: &'t mut Tx<'s>,
-    /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`].
+    /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`], or else by the commit.
     refused: &'t mut Option<Error>,
+    /// The session's.
+    cluster: &'t Cluster,
+    number: ClusterNumber,
 }
 
 impl<'t, 's> Transaction<'t, 's> {
-    pub(crate) fn new(tx: &'t mut Tx<'s>, refused: &'t mut Option<Error>) -> Transaction<'t, 's> {
-        Transaction { tx, refused }
+    pub(crate) fn new(tx: &'t mut Tx<'s>, refused: &'t mut Option<Error>, cluster: &'t Cluster) -> Transaction<'t, 's> {
+        Transaction { tx, refused, cluster, number: cluster.number() }
+    }
+
+    /// Makes a table known to the session, if it is not yet.
+    #[inline]
+    fn register<K, V>(&mut self, table: &Table<K, V>) -> Result<(), Error> {
+        if table.cluster == self.number && self.tx.knows(table.inner.id()) {
+            return Ok(());
+        }
+        self.introduce(table)
+    }
+
+    #[cold]
+    fn introduce<K, V>(&mut self, table: &Table<K, V>) -> Result<(), Error> {
+        let own = self.cluster.own(table)?;
+        self.cluster.accept(&own)?;
+        self.tx.register(&own);
+        Ok(())
+    }
+
+    /// Why the floor below has stopped at a record.
+    #[cold]
+    fn stopped(&self, stop: Stop, slot: remora_txn::Slot) -> Error {
+        Error::of(stop, Named::of(self.tx.name(slot)))
     }
 
     /// The id of this attempt.
@@ -83,11 +111,15 @@ impl<'t, 's> Transaction<'t, 's> {
     }
 
     pub(crate) fn want_borrowed<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: &K, intent: Intent) -> Slot<V> {
-        self.tx.register(&table.inner);
-        let slot = match self.tx.want_for(table.inner.id(), &Table::<K, V>::key(key), intent) {
+        let key = Table::<K, V>::key(key);
+        let named = self.register(table).and_then(|()| {
+            let named = self.tx.want_for(table.inner.id(), &key, intent);
+            named.map_err(|stop| Error::of(stop, Named::new(table.name(), key.bytes())))
+        });
+        let slot = match named {
             Ok(slot) => Some(slot),
-            Err(stop) => {
-                self.refused.get_or_insert(stop.into());
+            Err(error) => {
+                self.refused.get_or_insert(error);
                 None
             }
         };
@@ -103,18 +135,24 @@ impl<'t, 's> Transaction<'t, 's> {
         parent: bool,
         intent: Intent,
     ) -> Result<Option<Located>, Error> {
-        self.tx.register(&inner.inner);
-        self.tx.register(&leaves.inner);
+        self.register(inner)?;
+        self.register(leaves)?;
         Ok(self.tx.locate_in_tree(inner.inner.id(), leaves.inner.id(), key, parent, intent).await?)
     }
 
     /// Notes that all keys of a table up to one, and of none behind it, have been looked for.
-    pub(crate) fn note_scan<K: Key, V: Record>(&mut self, table: &Table<K, V>, first: &K, last: &K) {
+    pub(crate) fn note_scan<K: Key, V: Record>(
+        &mut self,
+        table: &Table<K, V>,
+        first: &K,
+        last: &K,
+    ) -> Result<(), Error> {
         // Nothing may have been found.
-        self.tx.register(&table.inner);
+        self.register(table)?;
         let mut behind = Table::<K, V>::key(last).bytes().to_vec();
         behind.push(0);
         self.tx.note_scan(table.inner.id(), Table::<K, V>::key(first).bytes(), behind);
+        Ok(())
     }
 
     /// Brings every record that was named and is not here yet.
@@ -123,41 +161,62 @@ impl<'t, 's> Transaction<'t, 's> {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
-        Ok(self.tx.fetch().await?)
+        match self.tx.fetch().await {
+            Ok(()) => Ok(()),
+            // A transaction that is tried again asks only once for what was in its way: when it is given up.
+            Err(stop @ Stop::Abort(_)) => Err(stop.into()),
+            Err(stop) => Err(Error::of(stop, Named::of(self.tx.culprit(stop)))),
+        }
     }
 
-    /// A record that has been fetched; `None` if its key is not there. Own writes are seen.
+    /// A record that has been fetched; `None` if its key is not there. Own writes are seen. [`Misuse::NotFetched`] before it
+    /// has been.
     #[inline]
-    #[must_use]
-    pub fn find<V: Record>(&self, slot: Slot<V>) -> Option<&V> {
-        V::ref_from_bytes(self.tx.value(slot.slot?)?).ok()
+    pub fn find<V: Record>(&self, slot: Slot<V>) -> Result<Option<&V>, Error> {
+        let slot = of_this(slot)?;
+        match self.tx.value(slot) {
+            Ok(Some(bytes)) => V::ref_from_bytes(bytes).map(Some).map_err(|_| wrong_size::<V>(bytes.len())),
+            Ok(None) => Ok(None),
+            Err(stop) => Err(self.stopped(stop, slot)),
+        }
     }
 
     /// A record that has been fetched, or [`Error::NotFound`].
     #[inline]
     pub fn get<V: Record>(&self, slot: Slot<V>) -> Result<&V, Error> {
-        self.find(slot).ok_or(Error::NotFound)
+        self.find(slot)?.ok_or_else(|| self.absent(slot))
+    }
+
+    #[cold]
+    fn absent<V: Record>(&self, slot: Slot<V>) -> Error {
+        slot.slot.map_or(Error::NotFound(Named::default()), |slot| self.stopped(Stop::Absent, slot))
     }
 
     /// A record that has been fetched, to be changed: it will be written by the commit. Or [`Error::NotFound`].
     #[inline]
     pub fn get_mut<V: Record>(&mut self, slot: Slot<V>) -> Result<&mut V, Error> {
-        let slot = slot.slot.ok_or(Error::NotFound)?;
-        let bytes = self.tx.value_mut(slot).ok_or(Error::NotFound)?;
+        let slot = of_this(slot)?;
+        match self.tx.value(slot) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(self.stopped(Stop::Absent, slot)),
+            Err(stop) => return Err(self.stopped(stop, slot)),
+        }
+        let bytes = self.tx.value_mut(slot)?.unwrap_or_default();
         let found = bytes.len();
-        V::mut_from_bytes(bytes).map_err(|_| Error::Limit(Limit::Value { found, max: size_of::<V>() }))
+        V::mut_from_bytes(bytes).map_err(|_| wrong_size::<V>(found))
     }
 
     /// Inserts a record that was named with [`Intent::Insert`] and has been fetched, or [`Error::Exists`].
     pub fn put<V: Record>(&mut self, slot: Slot<V>, value: V) -> Result<(), Error> {
-        let slot = slot.slot.ok_or(Error::NotFound)?;
-        Ok(self.tx.insert(slot, value.as_bytes())?)
+        let slot = of_this(slot)?;
+        self.tx.insert(slot, value.as_bytes()).map_err(|stop| self.stopped(stop, slot))
     }
 
-    /// Deletes a record that was named with [`Intent::Delete`] and has been fetched, or [`Error::NotFound`].
+    /// Deletes a record that was named with [`Intent::Delete`] or [`Intent::Insert`] and has been fetched, or
+    /// [`Error::NotFound`].
     pub fn remove<V: Record>(&mut self, slot: Slot<V>) -> Result<(), Error> {
-        let slot = slot.slot.ok_or(Error::NotFound)?;
-        Ok(self.tx.delete(slot)?)
+        let slot = of_this(slot)?;
+        self.tx.delete(slot).map_err(|stop| self.stopped(stop, slot))
     }
 
     /// Inserts a record, or [`Error::Exists`].
@@ -178,7 +237,7 @@ impl<'t, 's> Transaction<'t, 's> {
     pub async fn read<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<Option<V>, Error> {
         let slot = self.want(table, key);
         self.fetch().await?;
-        Ok(self.find(slot).copied())
+        Ok(self.find(slot)?.copied())
     }
 
     /// The same for a record that will be written: to be changed in place. Or [`Error::NotFound`].
@@ -204,25 +263,43 @@ impl<'t, 's> Transaction<'t, 's> {
 pub struct Begun<'s> {
     tx: Tx<'s>,
     refused: Option<Error>,
+    cluster: &'s Cluster,
 }
 
 impl<'s> Begun<'s> {
-    pub(crate) fn new(tx: Tx<'s>) -> Begun<'s> {
-        Begun { tx, refused: None }
+    pub(crate) fn new(tx: Tx<'s>, cluster: &'s Cluster) -> Begun<'s> {
+        Begun { tx, refused: None, cluster }
     }
 
     /// What a closure would be given.
     pub fn transaction(&mut self) -> Transaction<'_, 's> {
-        Transaction::new(&mut self.tx, &mut self.refused)
+        Transaction::new(&mut self.tx, &mut self.refused, self.cluster)
     }
 
     /// Commits. An [`Error::Aborted`] has left no trace; an [`Error::Unknown`] may have committed.
     pub async fn commit(self) -> Result<(), Error> {
-        Ok(self.tx.commit().await?)
+        match self.refused {
+            Some(refused) => {
+                self.tx.abort().await;
+                Err(refused)
+            }
+            None => Ok(self.tx.commit().await?),
+        }
     }
 
     /// Gives it up; returns when its locks are gone.
     pub async fn abort(self) {
         self.tx.abort().await;
     }
+}
+
+/// The slot of a record, if it could be named. If not, the next fetch says why.
+#[inline]
+fn of_this<V>(slot: Slot<V>) -> Result<remora_txn::Slot, Error> {
+    slot.slot.ok_or(Error::Misuse(Misuse::NotFetched(Named::default())))
+}
+
+#[cold]
+fn wrong_size<V>(found: usize) -> Error {
+    Error::Limit(Reason::new(Limit::Value { found, max: size_of::<V>() }))
 }

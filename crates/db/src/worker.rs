@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use remora_fabric::limits::LANES_MAX;
@@ -9,13 +10,13 @@ use remora_fabric::{Lane, Nanos, NodeId};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Limit, Stop};
-use remora_txn::{Observer, TransactOptions};
+use remora_txn::{Limit, Observer, Stop, TransactOptions, Tried};
 
 use crate::client::{Client, Life};
-use crate::cluster::Cluster;
-use crate::error::{Error, OpenError};
+use crate::cluster::{Cluster, LEASE};
+use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
+use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
 
 /// Of a worker.
@@ -38,21 +39,41 @@ impl Default for WorkerOptions {
     }
 }
 
+impl WorkerOptions {
+    /// Whether a worker can have as many coroutines and clients: the lanes of a worker are limited, and one lane of each
+    /// client is for leaving.
+    pub(crate) fn check(&self) -> Result<(), MemoryError> {
+        let WorkerOptions { coroutines, clients, .. } = *self;
+        if coroutines == 0 || clients == 0 {
+            return Err(MemoryError::Empty("the number of coroutines or clients"));
+        }
+        let limit = |what, value: usize, max: usize| MemoryError::Limit { what, value: value as u64, max: max as u64 };
+        match LANES_MAX.checked_sub(clients) {
+            None | Some(0) => Err(limit("clients of a worker", clients, LANES_MAX - 1)),
+            Some(max) if coroutines > max => Err(limit("coroutines of a worker", coroutines, max)),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
 /// Of one transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionOptions {
     /// A number for its type, for observers.
     pub label: u16,
-    /// How often it is tried while it aborts.
+    /// How often it is tried at most while it aborts: as often as its patience allows, by default.
     pub attempts: u32,
-    /// When to give up, counted from the beginning of the first attempt.
+    /// How long it is tried while it aborts, counted from its first abort (through a [`Db`](crate::Db): from the call). If
+    /// `None`, until the deadline, or, without one, for twice the longest lease of any client: a client that has died holds
+    /// its locks for about one.
+    pub patience: Option<Duration>,
+    /// When to give up, counted from the beginning of the first attempt (through a [`Db`](crate::Db): from the call).
     pub deadline: Option<Duration>,
 }
 
 impl Default for TransactionOptions {
     fn default() -> TransactionOptions {
-        let TransactOptions { label, attempts, .. } = TransactOptions::default();
-        TransactionOptions { label, attempts, deadline: None }
+        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None }
     }
 }
 
@@ -82,16 +103,9 @@ const TURN: u32 = 64;
 
 impl Worker {
     pub(crate) fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
-        // One lane of each client is for leaving.
-        let limit = |what, value: usize, max: usize| MemoryError::Limit { what, value: value as u64, max: max as u64 };
+        options.check()?;
         if cluster.protocol().needs_atomic_writes() && !cluster.fabric().capabilities().atomic_writes {
             return Err(MemoryError::NeedsAtomicWrites(cluster.protocol().name()).into());
-        }
-        if options.coroutines == 0 || options.clients == 0 {
-            return Err(MemoryError::Empty("the number of coroutines or clients").into());
-        }
-        if options.coroutines + options.clients > LANES_MAX {
-            return Err(limit("coroutines of a worker", options.coroutines, LANES_MAX - options.clients).into());
         }
         let worker = remora_fabric::Worker::new();
         let mut built = Worker {
@@ -122,7 +136,15 @@ impl Worker {
         let (life, client) = (client.life(), Rc::new(client));
         for (ring, lane) in lanes.into_iter().enumerate() {
             let inner = client.session(&life, lane, ring);
-            self.sessions.push(Session { inner, client: client.clone(), life: life.clone(), ring, until_turn: TURN });
+            let lease = cluster.lease_ns().unwrap_or(0);
+            self.sessions.push(Session {
+                inner,
+                client: client.clone(),
+                life: life.clone(),
+                ring,
+                until_turn: TURN,
+                patience: patience_with(lease),
+            });
         }
         self.clients.push(client);
         Ok(())
@@ -320,6 +342,17 @@ pub struct Session {
     ring: usize,
     /// Transactions until the others have a turn.
     until_turn: u32,
+    /// How long a transaction is tried that says nothing about it.
+    patience: Nanos,
+}
+
+/// How long a transaction is tried that meets the locks of a client with a lease of this length: twice as long, at least.
+fn patience_with(lease: Nanos) -> Nanos {
+    lease.max(nanos(LEASE)).saturating_mul(2)
+}
+
+fn nanos(time: Duration) -> Nanos {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Session {
@@ -354,7 +387,7 @@ impl Session {
     /// ```
     pub fn begin(&mut self) -> Result<Begun<'_>, Error> {
         self.follow();
-        Ok(Begun::new(self.inner.begin(0)?))
+        Ok(Begun::new(self.inner.begin(0)?, self.client.cluster()))
     }
 
     /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what it must know.
@@ -371,6 +404,16 @@ impl Session {
     pub async fn transact_with<T>(
         &mut self,
         options: TransactionOptions,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.transact_after(Duration::ZERO, options, body).await
+    }
+
+    /// Runs a transaction for a caller that has `waited` for this session: deadline and patience are counted from the call.
+    pub(crate) async fn transact_after<T>(
+        &mut self,
+        waited: Duration,
+        options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
@@ -380,34 +423,89 @@ impl Session {
                 self.inner.lane().yield_now().await;
             }
         }
-        let deadline = options.deadline.map(|patience| {
-            let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-            self.inner.lane().now().saturating_add(patience)
+        let deadline = options.deadline.map(|deadline| {
+            let now = self.inner.lane().now();
+            now.saturating_add(nanos(deadline.saturating_sub(waited)))
         });
-        let options = TransactOptions { label: options.label, attempts: options.attempts, deadline };
+        let is_default = options.patience.is_none() && deadline.is_none();
+        let mut patience = match (options.patience, deadline) {
+            (Some(patience), _) => nanos(patience),
+            (None, Some(_)) => Nanos::MAX,
+            (None, None) => self.patience,
+        }
+        .saturating_sub(nanos(waited));
+        let (mut tried, mut told) = (Tried::default(), None);
         loop {
             self.follow();
-            let outcome = self.inner.transact(options, async |tx| {
+            let attempts = options.attempts.saturating_sub(tried.attempts).max(1);
+            let once = TransactOptions { label: options.label, attempts, patience, deadline };
+            let cluster = self.client.cluster();
+            let outcome = self.inner.transact(once, async |tx| {
                 let mut refused = None;
-                match body(&mut Transaction::new(tx, &mut refused)).await {
+                let ran = body(&mut Transaction::new(tx, &mut refused, cluster)).await;
+                match ran.and_then(|value| refused.map_or(Ok(value), Err)) {
                     Ok(value) => Ok(Ok(value)),
-                    Err(error) => match error.into_stop() {
-                        Ok(stop) => Err(stop),
-                        Err(own) => Ok(Err(own)),
+                    Err(error) => match error.stop() {
+                        Some(stop) => {
+                            told = Some(error);
+                            Err(stop)
+                        }
+                        None => Ok(Err(error)),
                     },
                 }
             });
-            match outcome.await {
-                Err(stop @ (Stop::Fenced | Stop::Unavailable(_))) if !self.next_epoch(deadline).await => {
-                    // Who was taken for dead is to come back, whatever else is out of reach.
-                    let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
-                    return Err(if is_over { Stop::Fenced } else { stop }.into());
+            let stop = match outcome.await {
+                Ok(decided) => return decided,
+                Err(stop) => stop,
+            };
+            let last = self.inner.tried();
+            tried = Tried {
+                attempts: tried.attempts.saturating_add(last.attempts),
+                elapsed: tried.elapsed.saturating_add(last.elapsed),
+                last: last.last.or(tried.last),
+            };
+            match stop {
+                Stop::Fenced | Stop::Unavailable(_) => {
+                    if !self.next_epoch(deadline).await {
+                        // Who was taken for dead is to come back, whatever else is out of reach.
+                        let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
+                        return Err(if is_over { Stop::Fenced } else { stop }.into());
+                    }
                 }
-                Err(Stop::Fenced | Stop::Unavailable(_)) => {}
-                Err(Stop::Limit(Limit::TransactionIds)) if self.next_incarnation(deadline).await => {}
-                outcome => return outcome.unwrap_or_else(|stop| Err(stop.into())),
+                Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
+                Stop::Abort(_) if is_default && tried.attempts < options.attempts => {
+                    // Others may have longer leases than this client.
+                    let longer = self.longest_patience().saturating_sub(tried.elapsed);
+                    if longer == 0 {
+                        return Err(self.given_up(stop, told, tried));
+                    }
+                    patience = longer;
+                }
+                stop => return Err(self.given_up(stop, told, tried)),
             }
         }
+    }
+
+    /// How long a transaction is tried by default, by all leases that run now.
+    #[cold]
+    fn longest_patience(&self) -> Nanos {
+        let configuration = self.client.cluster().configuration();
+        let longest = configuration.and_then(|all| all.look(|membership| membership.longest_lease()).ok());
+        patience_with(longest.unwrap_or(0)).max(self.patience)
+    }
+
+    /// The error of a transaction that has stopped for good. `told` is the last one that its closure has returned.
+    #[cold]
+    fn given_up(&self, stop: Stop, told: Option<Error>, tried: Tried) -> Error {
+        let named = |stop| Named::of(self.inner.culprit(stop));
+        let error = told.filter(|error| error.stop() == Some(stop)).unwrap_or_else(|| Error::of(stop, named(stop)));
+        let met = if let (Stop::Limit(_), Some(abort)) = (stop, tried.last) { Stop::Abort(abort) } else { stop };
+        error.given_up(named(met), tried)
+    }
+
+    /// A table as this session's cluster has it now: for what is done with it outside of transactions.
+    pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
+        Ok(self.client.cluster().own(table)?)
     }
 
     /// Goes on as its client's last incarnation.
@@ -465,8 +563,7 @@ impl Session {
     /// was lost to a failure), and of dead clients for the last transactions of each, until 256 more have died:
     /// [`Verdict::Forgotten`] after that.
     pub async fn resolve(&mut self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
-        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = self.inner.lane().now().saturating_add(patience);
+        let deadline = self.inner.lane().now().saturating_add(nanos(patience));
         loop {
             self.follow();
             let mut verdict = self.recorded(id);

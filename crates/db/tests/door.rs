@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use remora::floors::fabric::NodeId;
 use remora::floors::memory::{clients, node};
-use remora::{Cluster, Db, Error, Limit, Protocol, Table, TableOptions, Verdict, WorkerOptions};
+use remora::{Cluster, Db, Error, Limit, Protocol, Reason, Table, TableOptions, Verdict, WorkerOptions};
 
 use support::{Words, look, table};
 
@@ -154,11 +154,11 @@ fn errors_keep_their_types() {
     assert!(error.downcast_user::<NoMoney>().is_some() && error.downcast_user::<std::fmt::Error>().is_none());
     let rows = accounts.clone();
     let absent = db.transact_blocking(async move |tx| tx.write(&rows, 10_000, Words([1])).await);
-    assert!(matches!(absent, Err(Error::NotFound)));
+    assert!(matches!(absent, Err(Error::NotFound(_))));
     let late = db.with_deadline(Duration::ZERO);
     let rows = accounts.clone();
     let late = late.transact_blocking(async move |tx| tx.read(&rows, 1).await);
-    assert!(matches!(late, Err(Error::Limit(Limit::Deadline))));
+    assert!(matches!(late, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
     // The deadline is the other handle's only.
     let rows = accounts.clone();
     assert!(db.transact_blocking(async move |tx| tx.read(&rows, 1).await).is_ok());

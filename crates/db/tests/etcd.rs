@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use remora::floors::fabric::NodeSet;
 use remora::floors::fabric::tcp::{Loopback, TcpOptions};
 use remora::{
-    Abort, Cluster, ClusterOptions, Configuration, Error, EtcdOptions, NodeId, Place, Record, Session, Standing, Table,
-    TableOptions, TransactionOptions, Worker, WorkerOptions,
+    Abort, Cluster, ClusterOptions, Configuration, Error, EtcdOptions, NodeId, Place, Reason, Record, Session,
+    Standing, Table, TableOptions, TransactionOptions, Worker, WorkerOptions,
 };
 use server::Server;
 use wire::Wire;
@@ -112,7 +112,7 @@ fn run(cluster: &Cluster, accounts: &Table<u64, Account>, over: &AtomicBool) -> 
                     assert_eq!(sum, MONEY * ROWS as i64);
                     What::Read
                 }
-                Err(Error::Aborted(Abort::Late)) => What::Late,
+                Err(Error::Aborted(Reason { cause: Abort::Late, .. })) => What::Late,
                 Err(Error::Aborted(_)) => What::Conflict,
                 Err(error) => panic!("{error}"),
             };
@@ -220,7 +220,7 @@ fn who_begins_to_run_without_etcd_reads_nothing() {
     assert_eq!(read(&mut rested).unwrap(), MONEY * ROWS as i64);
     wire.cut();
     for worker in [&mut rested, &mut new] {
-        assert!(matches!(read(worker), Err(Error::Aborted(Abort::Late))));
+        assert!(matches!(read(worker), Err(Error::Aborted(Reason { cause: Abort::Late, .. }))));
     }
     wire.mend();
     let began = Instant::now();

@@ -14,7 +14,7 @@ use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::floors::txn::{self, Stop, TransactOptions};
 use remora::{
-    Cluster, Cost, Error, Intent, Observer, Outcome, Protocol, ReadScheme, Session, Table, TableOptions,
+    Cluster, Cost, Error, Intent, Observer, Outcome, Protocol, ReadScheme, Reason, Session, Table, TableOptions,
     TransactionEvent, TransactionOptions, Validation, WriteKind,
 };
 
@@ -69,15 +69,15 @@ fn what_is_inserted_is_there_until_it_is_deleted(protocol: Protocol) {
                 let value = 100 + life;
                 assert_eq!(present(session, &rows, 9).await, None);
                 let gone = session.transact(async |tx| tx.delete(&rows, 9).await).await;
-                assert!(matches!(gone, Err(Error::NotFound)), "{gone:?}");
+                assert!(matches!(gone, Err(Error::NotFound(_))), "{gone:?}");
                 session.transact(async |tx| tx.insert(&rows, 9, Words([value])).await).await.unwrap();
                 assert_eq!(present(session, &rows, 9).await, Some(value));
                 let again = session.transact(async |tx| tx.insert(&rows, 9, Words([1])).await).await;
-                assert!(matches!(again, Err(Error::Exists)), "{again:?}");
+                assert!(matches!(again, Err(Error::Exists(_))), "{again:?}");
                 session.transact(async |tx| tx.write(&rows, 9, Words([value + 50])).await).await.unwrap();
                 assert_eq!(present(session, &rows, 9).await, Some(value + 50));
                 let loaded = session.transact(async |tx| tx.insert(&rows, 2, Words([1])).await).await;
-                assert!(matches!(loaded, Err(Error::Exists)), "{loaded:?}");
+                assert!(matches!(loaded, Err(Error::Exists(_))), "{loaded:?}");
                 session.transact(async |tx| tx.delete(&rows, 9).await).await.unwrap();
             }
             session.transact(async |tx| tx.delete(&rows, 0).await).await.unwrap();
@@ -130,12 +130,12 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
                 tx.insert(&rows, 7, Words([70])).await?;
                 assert_eq!(tx.read(&rows, 7).await?, Some(Words([70])));
                 tx.write(&rows, 7, Words([71])).await?;
-                assert!(matches!(tx.insert(&rows, 7, Words([0])).await, Err(Error::Exists)));
+                assert!(matches!(tx.insert(&rows, 7, Words([0])).await, Err(Error::Exists(_))));
                 // Deleted and there again: an update.
                 tx.delete(&rows, 1).await?;
                 assert_eq!(tx.read(&rows, 1).await?, None);
-                assert!(matches!(tx.delete(&rows, 1).await, Err(Error::NotFound)));
-                assert!(matches!(tx.write(&rows, 1, Words([0])).await, Err(Error::NotFound)));
+                assert!(matches!(tx.delete(&rows, 1).await, Err(Error::NotFound(_))));
+                assert!(matches!(tx.write(&rows, 1, Words([0])).await, Err(Error::NotFound(_))));
                 tx.insert(&rows, 1, Words([11])).await?;
                 // There and gone again: nothing.
                 tx.insert(&rows, 8, Words([80])).await?;
@@ -154,9 +154,9 @@ fn own_inserts_and_deletes_are_seen(protocol: Protocol) {
             let gave_up = session.transact(async |tx| {
                 tx.insert(&rows, 20, Words([1])).await?;
                 tx.delete(&rows, 3).await?;
-                Err::<(), _>(Error::NotFound)
+                Err::<(), _>(rows.missing(&0))
             });
-            assert!(matches!(gave_up.await, Err(Error::NotFound)));
+            assert!(matches!(gave_up.await, Err(Error::NotFound(_))));
             rest(session).await;
             assert_eq!([present(session, &rows, 20).await, present(session, &rows, 3).await], [None, Some(3)]);
         });
@@ -219,7 +219,7 @@ fn round_trips_are_exact(protocol: Protocol) {
                 let miss = session.transact(async |tx| {
                     let slots: Vec<_> = keys.clone().map(|key| tx.want(&rows, key)).collect();
                     tx.fetch().await?;
-                    assert!(slots.into_iter().all(|slot| tx.find(slot).is_none()));
+                    assert!(slots.into_iter().all(|slot| tx.find(slot).unwrap().is_none()));
                     Ok(())
                 });
                 miss.await.unwrap();
@@ -240,7 +240,7 @@ fn one_inserter_of_a_key_wins(protocol: Protocol) {
                 let insert = session.transact(async |tx| tx.insert(&rows, key, Words([client as u64])).await);
                 match insert.await {
                     Ok(()) => true,
-                    Err(Error::Exists) => false,
+                    Err(Error::Exists(_)) => false,
                     Err(error) => panic!("seed {seed}: {error}"),
                 }
             });
@@ -270,7 +270,7 @@ fn both_inserted(protocol: Protocol, seed: u64) -> bool {
                 let other = tx.want(&rows, other);
                 tx.fetch().await?;
                 others_run().await;
-                if tx.find(other).is_some() {
+                if tx.find(other)?.is_some() {
                     return Ok(false);
                 }
                 tx.put(own, Words([1]))?;
@@ -312,7 +312,11 @@ fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
                     let read = session.transact(async |tx| {
                         let slots: Vec<_> = (0..KEYS).map(|key| tx.want(&rows, key)).collect();
                         tx.fetch().await?;
-                        Ok(slots.into_iter().filter_map(|slot| tx.find(slot)).map(|row| row.0[0]).collect::<Vec<_>>())
+                        Ok(slots
+                            .into_iter()
+                            .filter_map(|slot| tx.find(slot).unwrap())
+                            .map(|row| row.0[0])
+                            .collect::<Vec<_>>())
                     });
                     let mut seen = read.await.unwrap();
                     seen.sort_unstable();
@@ -395,7 +399,7 @@ fn an_insert_given_up_anywhere_leaves_no_trace(protocol: Protocol) {
                         let Some(row) = tx.read(&rows, from).await? else { return Ok(()) };
                         let slot = tx.want_for(&rows, to, Intent::Insert);
                         tx.fetch().await?;
-                        if tx.find(slot).is_some() {
+                        if tx.find(slot)?.is_some() {
                             return Ok(()); // what was prepared for nothing is taken back
                         }
                         tx.put(slot, row)?;
@@ -431,7 +435,7 @@ fn a_full_table_says_so(protocol: Protocol) {
             session.transact(async |tx| tx.insert(&rows, key, Words([key])).await).await.unwrap();
         }
         let full = session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await;
-        assert!(matches!(full, Err(Error::Limit(remora::Limit::TableFull))), "{full:?}");
+        assert!(matches!(full, Err(Error::Limit(Reason { cause: remora::Limit::TableFull, .. }))), "{full:?}");
         session.transact(async |tx| tx.delete(&rows, 3).await).await.unwrap();
         rest(session).await;
         session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await.unwrap();
@@ -456,7 +460,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
                 });
                 match insert.await {
                     Ok(()) => inserted += 3,
-                    Err(Error::Limit(remora::Limit::TableFull)) => return inserted,
+                    Err(Error::Limit(Reason { cause: remora::Limit::TableFull, .. })) => return inserted,
                     Err(error) => panic!("{error}"),
                 }
             }

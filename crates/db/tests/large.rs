@@ -11,7 +11,7 @@ use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Fabric};
 use remora::{
     Cluster, ClusterOptions, Error, Intent, LARGE_BYTES_MAX, Large, LargeOptions, Limit, Observer, OpenError, Outcome,
-    Protocol, Session, Stored, Table, TableOptions, TransactionEvent, Verdict, WorkerOptions,
+    Protocol, Reason, Session, Stored, Table, TableOptions, TransactionEvent, Verdict, WorkerOptions,
 };
 
 use support::{Words, cut_off, embedded, look, on_every_fabric, options, seeds, table, worker};
@@ -190,7 +190,7 @@ fn a_value_is_put_together_with_other_records(protocol: Protocol) {
         assert_eq!(seen(session).await, (1, Some((5, 10_000))));
         // Moved to another key, and gone with its row.
         let moved = session.transact(async |tx| {
-            let stored = large.remove(tx, &1).await?.ok_or(Error::NotFound)?;
+            let stored = large.remove(tx, &1).await?.ok_or_else(|| rows.missing(&1))?;
             tx.delete(&rows, 1).await?;
             large.put(tx, &3, &stored).await
         });
@@ -315,10 +315,10 @@ fn what_is_given_up_leaves_nothing(protocol: Protocol) {
         }
         // There is no room for it: what of it was stored goes.
         let full = large.write(session, &1, &vec![3; 3 << 20]).await;
-        assert!(matches!(full, Err(Error::Limit(Limit::TableFull))), "{full:?}");
+        assert!(matches!(full, Err(Error::Limit(Reason { cause: Limit::TableFull, .. }))), "{full:?}");
         let too_long = large.write(session, &1, &vec![3; LARGE_BYTES_MAX + 1]).await;
         let limit = Limit::Value { found: LARGE_BYTES_MAX + 1, max: LARGE_BYTES_MAX };
-        assert!(matches!(too_long, Err(Error::Limit(found)) if found == limit), "{too_long:?}");
+        assert!(matches!(too_long, Err(Error::Limit(ref found)) if found.cause == limit), "{too_long:?}");
         assert_eq!(large.read(session, &1).await.unwrap().map(|value| whole(&value)), Some((1, 20_000)));
     });
     assert!(worker.drain().unwrap());

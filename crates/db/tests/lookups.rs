@@ -36,7 +36,7 @@ async fn read(session: &mut Session, table: &Arc<Table>, key: Key) -> Option<Vec
         tx.register(table);
         let slot = tx.want(table.id(), &key)?;
         tx.fetch().await?;
-        Ok::<_, Stop>(Ok::<_, ()>(tx.value(slot).map(<[u8]>::to_vec)))
+        Ok::<_, Stop>(Ok::<_, ()>(tx.value(slot)?.map(<[u8]>::to_vec)))
     });
     read.await.unwrap().unwrap()
 }
@@ -355,7 +355,7 @@ fn tables_of_others_are_not_opened() {
         other => panic!("{other}"),
     };
     let error = memory(cluster.open_table::<u64, Other>("rows").unwrap_err());
-    let MemoryError::Fingerprint { ref table, found, wanted } = error else { panic!("{error}") };
+    let MemoryError::Fingerprint { ref table, found, wanted, .. } = error else { panic!("{error}") };
     assert!(table == "rows" && found != wanted);
     assert!(error.to_string().contains(&format!("{found:#x}")) && error.to_string().contains(&format!("{wanted:#x}")));
     assert!(matches!(

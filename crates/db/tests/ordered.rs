@@ -13,7 +13,7 @@ use remora::floors::fabric::seeded::Seeded;
 use remora::floors::fabric::{ClientId, Prng};
 use remora::{
     Abort, Cluster, ClusterOptions, Design, Error, Intent, Limit, Observer, OpenError, Ordered, OrderedOptions,
-    Outcome, Protocol, Session, Table, TableOptions, Transaction, TransactionEvent, TreeInspection, Validation,
+    Outcome, Protocol, Reason, Session, Table, TableOptions, Transaction, TransactionEvent, TreeInspection, Validation,
     Verdict, Worker, WorkerOptions,
 };
 
@@ -119,7 +119,7 @@ async fn step<const WORDS: usize>(
     match random.below(16) {
         0..6 if grows => match ordered.insert(tx, key(number), value).await {
             Ok(()) => assert_eq!(model.insert(number, word), None),
-            Err(Error::Exists) => assert!(model.contains_key(&number)),
+            Err(Error::Exists(_)) => assert!(model.contains_key(&number)),
             Err(error) => return Err(error),
         },
         0..=6 => {
@@ -132,7 +132,7 @@ async fn step<const WORDS: usize>(
         }
         9 => match ordered.update(tx, &key(number), value).await {
             Ok(()) => assert!(model.insert(number, word).is_some()),
-            Err(Error::NotFound) => assert!(!model.contains_key(&number)),
+            Err(Error::NotFound(_)) => assert!(!model.contains_key(&number)),
             Err(error) => return Err(error),
         },
         10 | 11 => {
@@ -548,14 +548,17 @@ fn what_does_not_fit_changes_nothing(protocol: Protocol) {
             Ok(())
         });
         let limit = many.await;
-        assert!(matches!(limit, Err(Error::Limit(Limit::LogEntry | Limit::TableFull))), "{limit:?}");
+        assert!(
+            matches!(limit, Err(Error::Limit(Reason { cause: Limit::LogEntry { .. } | Limit::TableFull, .. }))),
+            "{limit:?}"
+        );
         assert_eq!(session.transact(async |tx| all(tx, &ordered).await).await.unwrap(), []);
         let mut there = 0;
         loop {
             let insert = async |tx: &mut Transaction<'_, '_>| ordered.insert(tx, key(there), Value::all(there)).await;
             match session.transact(insert).await {
                 Ok(()) => there += 1,
-                Err(Error::Limit(Limit::TableFull)) => break,
+                Err(Error::Limit(Reason { cause: Limit::TableFull, .. })) => break,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -577,7 +580,9 @@ fn a_queue_leaves_nothing_behind(protocol: Protocol) {
         for number in 0..900 {
             let turn = session.transact(async |tx| {
                 ordered.insert(tx, key(number), Value::all(number)).await?;
-                let Some((oldest, _)) = ordered.first(tx, ..).await? else { return Err(Error::NotFound) };
+                let Some((oldest, _)) = ordered.first(tx, ..).await? else {
+                    return Err(ordered.missing(&([0; 40], 0)));
+                };
                 if number < 100 {
                     return Ok(());
                 }
@@ -875,7 +880,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
     let rootless = cluster.open_ordered::<u64, Number>("unsorted").unwrap();
     let mut worker = worker(&cluster, 1, 1);
     let found = worker.block_on(async |session| session.transact(async |tx| rootless.get(tx, &1).await).await);
-    assert!(matches!(found, Err(Error::Aborted(Abort::Changed))), "{found:?}");
+    assert!(matches!(found, Err(Error::Aborted(Reason { cause: Abort::Changed, .. }))), "{found:?}");
 }
 
 /// Whoever is trained reads the leaf alone, and a split costs it a link, once.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
 use remora::floors::sync::Version;
-use remora::floors::txn::{Execute, Ford, Locks, Primitive, Primitives, Stop, TransactOptions};
+use remora::floors::txn::{Execute, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
 use remora::{
-    Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Record,
-    Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, Validation, WorkerOptions,
+    Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
+    Record, Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, Validation, WorkerOptions,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -267,9 +267,9 @@ fn assert_round_trips(protocol: Protocol) {
                 // Giving up is validated like a read.
                 let gave_up = session.transact(async |tx| {
                     add(tx, &rows, 0..4, 2).await?;
-                    Err::<(), _>(Error::NotFound)
+                    Err::<(), _>(rows.missing(&0))
                 });
-                assert!(matches!(gave_up.await, Err(Error::NotFound)));
+                assert!(matches!(gave_up.await, Err(Error::NotFound(_))));
                 assert_eq!(seen.cost().round_trips, expected.read_several);
             }
         });
@@ -433,10 +433,10 @@ fn absent_keys(protocol: Protocol) {
             let find = session.transact(async |tx| {
                 let both = (tx.want(&rows, 0), tx.want(&rows, 1_000));
                 tx.fetch().await?;
-                assert!(matches!(tx.get(both.1), Err(Error::NotFound)));
-                assert!(matches!(tx.get_mut(both.1), Err(Error::NotFound)));
+                assert!(matches!(tx.get(both.1), Err(Error::NotFound(_))));
+                assert!(matches!(tx.get_mut(both.1), Err(Error::NotFound(_))));
                 assert_eq!(tx.read(&rows, 1_001).await?, None);
-                Ok((tx.find(both.0).copied(), tx.find(both.1).copied()))
+                Ok((tx.find(both.0)?.copied(), tx.find(both.1)?.copied()))
             });
             assert_eq!(find.await.unwrap(), (Some(Words([1])), None));
             let seen = Seen::by(session);
@@ -444,7 +444,7 @@ fn absent_keys(protocol: Protocol) {
                 tx.write(&rows, 0, Words([2])).await?;
                 tx.write(&rows, 1_000, Words([2])).await
             });
-            assert!(matches!(write.await, Err(Error::NotFound)));
+            assert!(matches!(write.await, Err(Error::NotFound(_))));
             assert_eq!(seen.0.take()[0].1, Outcome::UserAbort, "giving up is a decision, and was validated");
             let read = session.transact(async |tx| tx.read(&rows, 0).await);
             assert_eq!(read.await.unwrap(), Some(Words([1])), "who gives up writes nothing");
@@ -525,12 +525,12 @@ fn deadlines(protocol: Protocol) {
                 runs.set(runs.get() + 1);
                 add(tx, &rows, 0..1, 1).await
             });
-            assert!(matches!(blocked.await, Err(Error::Limit(Limit::Deadline))));
+            assert!(matches!(blocked.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
             assert!(runs.get() > 1, "it tries again until then");
             let too_late = session.transact_with(within(Duration::ZERO), async |_| -> Result<(), Error> {
                 panic!("nothing is begun after the deadline")
             });
-            assert!(matches!(too_late.await, Err(Error::Limit(Limit::Deadline))));
+            assert!(matches!(too_late.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
             // What ends after the deadline is not committed.
             let slow = session.transact_with(within(Duration::from_micros(50)), async |tx| {
                 add(tx, &rows, 1..2, 1).await?;
@@ -543,7 +543,7 @@ fn deadlines(protocol: Protocol) {
                 }
                 Ok(())
             });
-            assert!(matches!(slow.await, Err(Error::Limit(Limit::Deadline))));
+            assert!(matches!(slow.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
             assert_eq!(session.transact(async |tx| read(tx, &rows, 1..2).await).await.unwrap(), 0);
             let patient = within(Duration::from_secs(60));
             session.transact_with(patient, async |tx| add(tx, &rows, 1..2, 1).await).await.unwrap();
@@ -564,7 +564,7 @@ fn attempts_end_with_the_holder_named(protocol: Protocol) {
                 add(tx, &rows, 0..4, 4).await
             });
             let error = blocked.await.unwrap_err();
-            let Error::Aborted(Abort::Locked(lock)) = error else { panic!("{error}") };
+            let Error::Aborted(Reason { cause: Abort::Locked(lock), .. }) = error else { panic!("{error}") };
             assert_eq!(lock.holder(), Some(holder));
             assert!(error.to_string().contains("12345.6"), "{error}");
             assert_eq!((runs.get(), seen.0.take().len()), (3, 3));
@@ -591,13 +591,16 @@ fn limits_are_errors(protocol: Protocol) {
                 }
                 tx.fetch().await
             });
-            assert!(matches!(many.await, Err(Error::Limit(Limit::Set))));
+            assert!(matches!(many.await, Err(Error::Limit(Reason { cause: Limit::Set, .. }))));
             let long = session.transact(async |tx| {
                 tx.write(&large, 0, Words::all(1)).await?;
                 tx.write(&large, 1, Words::all(1)).await?;
                 tx.write(&rows, 0, Words([1])).await
             });
-            assert!(matches!(long.await, Err(Error::Limit(Limit::LogEntry))), "two of 16 KB do not fit 32 KB");
+            assert!(
+                matches!(long.await, Err(Error::Limit(Reason { cause: Limit::LogEntry { .. }, .. }))),
+                "two of 16 KB do not fit 32 KB"
+            );
             for key in 0..2 {
                 session.transact(async |tx| tx.write(&large, key, Words::all(2)).await).await.unwrap();
             }
@@ -622,7 +625,7 @@ fn limits_are_errors(protocol: Protocol) {
     let rows = table(&cluster, "rows", TableOptions::for_rows(400), Words([0]));
     worker(&cluster, 1, 1).block_on(async |session| {
         let wide = session.transact(async |tx| add(tx, &rows, 0..400, 400).await);
-        assert!(matches!(wide.await, Err(Error::Limit(Limit::LogNodes))));
+        assert!(matches!(wide.await, Err(Error::Limit(Reason { cause: Limit::LogNodes { .. }, .. }))));
         session.transact(async |tx| add(tx, &rows, 0..8, 8).await).await.unwrap();
     });
     // The untyped door takes keys and values of any size, and refuses the wrong ones.
@@ -638,14 +641,14 @@ fn limits_are_errors(protocol: Protocol) {
             assert_eq!(refused, Stop::Limit(Limit::Key { found: 5, expected: 8 }));
             let slot = tx.want(table.id(), &rig::key(0))?;
             let absent = tx.want(table.id(), &rig::key(1))?;
-            assert_eq!(tx.write(slot, &[0; 4]), Err(Stop::Absent), "it has not been fetched");
+            assert_eq!(tx.write(slot, &[0; 4]), Err(Stop::Misuse(Misuse::NotFetched)));
             tx.fetch().await?;
             assert_eq!(tx.write(absent, &[0; 4]), Err(Stop::Absent));
             assert_eq!(tx.write(slot, &[0; 21]), Err(Stop::Limit(Limit::Value { found: 21, max: 20 })));
             // Shorter, empty, and longer again: no byte of an older value shows.
             for length in [3, 0, 13, 20, 1, 7] {
                 tx.write(slot, &vec![length as u8; length])?;
-                assert_eq!(tx.value(slot), Some(&vec![length as u8; length][..]));
+                assert_eq!(tx.value(slot), Ok(Some(&vec![length as u8; length][..])));
             }
             Ok(Ok::<_, ()>(()))
         });
@@ -653,7 +656,7 @@ fn limits_are_errors(protocol: Protocol) {
         let read = session.transact(TransactOptions::default(), async |tx| {
             let slot = tx.want(table.id(), &rig::key(0))?;
             tx.fetch().await?;
-            assert_eq!(tx.value(slot), Some(&[7; 7][..]));
+            assert_eq!(tx.value(slot), Ok(Some(&[7; 7][..])));
             Ok(Ok::<_, ()>(()))
         });
         read.await.unwrap().unwrap();
@@ -1048,7 +1051,7 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
             None
         });
         // One undo entry takes the place of the other behind it, but redo entries queue.
-        let full = matches!(ended, Some(Error::Limit(Limit::LogInDoubt)));
+        let full = matches!(ended, Some(Error::Limit(Reason { cause: Limit::LogInDoubt, .. })));
         assert!(if keeps_logs(protocol) { full } else { ended.is_none() }, "{ended:?}");
         assert!(is_logged(&fabric, NodeId(0), id), "the entry in doubt was overwritten");
         crash(workers, &fabric);

@@ -92,9 +92,13 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// For a shard of so many rows.
+    /// Sizes of a shard for a number of rows. If there is no such shard, because it would have more bytes than offsets can name,
+    /// its size says so.
     #[must_use]
     pub fn for_rows(kind: IndexKind, rows: u64, slot_bytes: u32) -> Sizes {
+        // No sum or product overflows for as many, and no memory node has room for them.
+        const ROWS_MAX: u64 = 1 << 46;
+        let rows = rows.min(ROWS_MAX);
         match kind {
             IndexKind::ClusterHash => Sizes::of(&cluster_hash::Geometry::for_rows(rows, slot_bytes)),
             IndexKind::FStore => Sizes::of(&fstore::Geometry::for_rows(rows, slot_bytes)),

@@ -19,6 +19,9 @@ pub enum IndexError {
         /// Rows that were to be in it.
         rows: u64,
     },
+    /// A table was opened by another cluster than the one that it is used with.
+    #[error("table {0:?} is of another cluster: open it by the cluster that it is used with")]
+    OtherCluster(String),
     /// A key occurs twice in a bulk load.
     #[error("table {table:?}: the key {key} occurs twice in the rows to load")]
     Duplicate {

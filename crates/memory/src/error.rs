@@ -124,7 +124,10 @@ pub enum MemoryError {
     },
     /// The table was made with another schema.
     #[error(
-        "table {table:?} has schema fingerprint {found:#x}, this program's is {wanted:#x}: the record type differs"
+        "table {table:?} was made for other types: it has keys of {} bytes, values of {} bytes and schema fingerprint \
+         {found:#x}, and this program's types have {} bytes, {} bytes and {wanted:#x}: open it with the types, and the \
+         `SCHEMA`, that it was created with",
+        found_sizes.0, found_sizes.1, wanted_sizes.0, wanted_sizes.1
     )]
     Fingerprint {
         /// The table.
@@ -133,6 +136,10 @@ pub enum MemoryError {
         found: u64,
         /// What this program's type has.
         wanted: u64,
+        /// Bytes of the table's keys and values.
+        found_sizes: (usize, usize),
+        /// Bytes of this program's.
+        wanted_sizes: (usize, usize),
     },
     /// A limit of the format.
     #[error("{what}: {value} is more than the {max} that fit")]

@@ -2,7 +2,10 @@
 
 use remora_fabric::{FabricError, Fault, NodeId};
 use remora_memory::MemoryError;
+use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_sync::{LockWord, TransactionId};
+
+use crate::limits::{LOG_NODES_MAX, SET_MAX};
 
 /// A transaction met another one. It has left no trace and can be tried again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,15 +49,21 @@ fn holder(lock: &LockWord) -> String {
 /// A limit was exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Limit {
-    /// More records than [`SET_MAX`](crate::limits::SET_MAX).
-    #[error("more records in one transaction than fit")]
+    /// More records than [`SET_MAX`].
+    #[error("it names more than {SET_MAX} records, which is the most that one transaction can: split it")]
     Set,
     /// The log entry of the write set is larger than a frame of a ring.
-    #[error("the write set does not fit a log entry")]
-    LogEntry,
-    /// The write set touches more nodes than [`LOG_NODES_MAX`](crate::limits::LOG_NODES_MAX).
-    #[error("the write set touches too many memory nodes")]
-    LogNodes,
+    #[error("its changes take {bytes} bytes of log, and at most {FRAME_BYTES_MAX} fit: write fewer or smaller records")]
+    LogEntry {
+        /// Bytes of the entry.
+        bytes: usize,
+    },
+    /// The write set touches more nodes than [`LOG_NODES_MAX`].
+    #[error("its changes go to {nodes} memory nodes, and at most {LOG_NODES_MAX} fit: write records of fewer shards")]
+    LogNodes {
+        /// Memory nodes that have a replica of a record that it writes.
+        nodes: u32,
+    },
     /// A key that does not have the table's width.
     #[error("a key of {found} bytes in a table whose keys have {expected}")]
     Key {
@@ -71,11 +80,8 @@ pub enum Limit {
         /// Largest value of the table.
         max: usize,
     },
-    /// A record is inserted or deleted that was not named for it.
-    #[error("a record to be inserted or deleted must be named for that before it is fetched")]
-    Intent,
     /// A table's shard has no room for another key.
-    #[error("a table is full: create it with a larger capacity")]
+    #[error("the table is full: delete records, or create it with more rows")]
     TableFull,
     /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until recovery has seen it.
     #[error("the log is full, and holds a transaction whose outcome is unknown: connect again as a new client")]
@@ -89,6 +95,20 @@ pub enum Limit {
     /// The client incarnation has used all its transaction ids: connect again.
     #[error("all transaction ids of this client are used: connect again")]
     TransactionIds,
+}
+
+/// A program uses a slot in a way that no transaction allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Misuse {
+    /// The slot was made by another transaction, or by an earlier run of the same closure.
+    #[error("a slot is used outside of the run of the transaction that made it")]
+    OtherRun,
+    /// The record has not been fetched since it was named.
+    #[error("a record is used that was named, and not fetched since")]
+    NotFetched,
+    /// A record is inserted or deleted that was not named for that.
+    #[error("a record is inserted or deleted that was not named for it")]
+    NotNamed,
 }
 
 /// Why a transaction cannot go on.
@@ -109,6 +129,9 @@ pub enum Stop {
     /// It exceeds a limit.
     #[error("limit: {0}")]
     Limit(Limit),
+    /// Its program made a mistake. It has not committed.
+    #[error("{0}")]
+    Misuse(Misuse),
     /// It writes a record that is not there.
     #[error("a record to be written is not there")]
     Absent,
@@ -146,3 +169,12 @@ impl From<Limit> for Stop {
         Stop::Limit(limit)
     }
 }
+
+impl From<Misuse> for Stop {
+    fn from(misuse: Misuse) -> Stop {
+        Stop::Misuse(misuse)
+    }
+}
+
+// Every step of a transaction returns one.
+const _: () = assert!(size_of::<Abort>() <= 16 && size_of::<Stop>() <= 40, "aborts and stops are small values");

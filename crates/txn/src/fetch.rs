@@ -19,7 +19,7 @@ use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
 use crate::protocol::{Execute, Protocol, ford};
 use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
-use crate::sets::{Fetch, Found, Intent, Item, Place, Sets, Span, registered};
+use crate::sets::{Fetch, Found, Intent, Place, Sets, Span, registered};
 use crate::tx::{Tx, Waiting};
 
 /// What a record's words turned out to be.
@@ -39,6 +39,7 @@ impl Tx<'_> {
     /// next fetch, or by the commit.
     pub async fn fetch(&mut self) -> Result<(), Stop> {
         if let Protocol::Ford(ford) = self.state.protocol {
+            self.skip_what_is_here();
             return ford::execute(self, ford).await;
         }
         self.resume().await?;
@@ -59,13 +60,17 @@ impl Tx<'_> {
                 match self.arrived(index, &done) {
                     Ok(Seen::Unstable(why)) => {
                         unstable = Some(why);
-                        if let Abort::Locked(lock) = why {
-                            self.met(index, lock);
+                        match why {
+                            Abort::Locked(lock) => self.met(index, lock),
+                            why => self.state.sets.note(index, why.into()),
                         }
                     }
                     Ok(_) => {}
                     // The others' answers say which slots have been prepared, and are to be taken back.
-                    Err(error) => stop = stop.or(Some(error)),
+                    Err(error) => {
+                        self.state.sets.note(index, error);
+                        stop = stop.or(Some(error));
+                    }
                 }
             }
             drop(done);
@@ -80,10 +85,12 @@ impl Tx<'_> {
 
     /// Nothing needs to be asked for the items that begin the set.
     pub(crate) fn skip_what_is_here(&mut self) {
-        let sets = &mut self.state.sets;
-        let here = |item: &Item| matches!(item.fetch, Fetch::Here | Fetch::Absent);
-        while sets.items.get(sets.fetched).is_some_and(here) {
-            sets.fetched += 1;
+        let Sets { items, fetched, .. } = &mut self.state.sets;
+        while let Some(item) = items.get_mut(*fetched)
+            && matches!(item.fetch, Fetch::Here | Fetch::Absent)
+        {
+            item.renamed = false;
+            *fetched += 1;
         }
     }
 

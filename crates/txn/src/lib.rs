@@ -55,12 +55,12 @@ mod tx;
 mod vcache;
 
 pub use applier::Applier;
-pub use error::{Abort, Limit, Stop};
+pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol, Validation};
 pub use rpc::RpcHandler;
-pub use session::{Lease, Session, SessionConfig, TransactOptions};
+pub use session::{Lease, Session, SessionConfig, TransactOptions, Tried};
 pub use sets::{Intent, Slot};
 pub use tree::Located;
 pub use tx::Tx;

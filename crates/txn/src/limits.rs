@@ -19,9 +19,14 @@ pub const HOPS_MAX: u32 = 4096;
 pub const LOG_PATIENCE_NS: u64 = 800_000_000;
 /// Pause in between, in nanoseconds.
 pub const LOG_PAUSE_NS: u64 = 50_000;
-/// How often a transaction is tried, unless its options say otherwise.
-pub const ATTEMPTS_MAX: u32 = 1000;
 /// Longest pause between two attempts is `BACKOFF_NS << BACKOFF_DOUBLINGS`; the first is at most `BACKOFF_NS`.
 pub const BACKOFF_NS: u64 = 500;
 /// See [`BACKOFF_NS`].
 pub const BACKOFF_DOUBLINGS: u32 = 9;
+/// Further doublings of the longest pause while the same holder keeps a lock, one for each [`SAME_HOLDER`] attempts.
+pub const HELD_DOUBLINGS: u32 = 3;
+/// Attempts in a row that meet the same holder: then that one is not about to let go, and the pause may double.
+pub const SAME_HOLDER: u32 = 16;
+
+// A lock that is freed at last must not wait for long to be noticed: 2 ms.
+const _: () = assert!(BACKOFF_NS << (BACKOFF_DOUBLINGS + HELD_DOUBLINGS) <= 2_100_000);

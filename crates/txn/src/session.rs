@@ -16,7 +16,7 @@ use remora_sync::{Key, LockWord, TransactionId, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
-use crate::limits::{ATTEMPTS_MAX, BACKOFF_DOUBLINGS, BACKOFF_NS, READ_PAUSE_NS, SET_MAX};
+use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
 use crate::protocol::{Check, Protocol};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
@@ -79,16 +79,30 @@ impl Lease {
 pub struct TransactOptions {
     /// A number for its type, for reports.
     pub label: u16,
-    /// How often it is tried while it aborts; at least once.
+    /// How often it is tried at most while it aborts; at least once.
     pub attempts: u32,
+    /// How long it is tried while it aborts, counted from its first abort.
+    pub patience: Nanos,
     /// When to give up: checked between attempts, and before a commit.
     pub deadline: Option<Nanos>,
 }
 
 impl Default for TransactOptions {
+    /// As often as it takes, for a second.
     fn default() -> TransactOptions {
-        TransactOptions { label: 0, attempts: ATTEMPTS_MAX, deadline: None }
+        TransactOptions { label: 0, attempts: u32::MAX, patience: 1_000_000_000, deadline: None }
     }
+}
+
+/// How often and for how long a transaction was tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tried {
+    /// Attempts.
+    pub attempts: u32,
+    /// From its first abort until it was given up.
+    pub elapsed: Nanos,
+    /// Why the last attempt that aborted did.
+    pub last: Option<Abort>,
 }
 
 /// What one attempt after the other reuses.
@@ -130,6 +144,8 @@ pub(crate) struct State {
     lease: Rc<Lease>,
     /// Transactions of this session whose outcome nobody was told.
     pub(crate) unsure: Vec<TransactionId>,
+    /// How often and for how long the last transaction was tried that was given up.
+    tried: Tried,
 }
 
 /// Transactions that are remembered as such: the last ones.
@@ -368,6 +384,7 @@ impl Session {
             departed: None,
             lease: Rc::default(),
             unsure: Vec::with_capacity(UNSURE_MAX),
+            tried: Tried::default(),
         };
         Session { lane, state }
     }
@@ -437,11 +454,13 @@ impl Session {
             take_back(lane, state).await?;
         }
         let mut attempt = Attempt { label: options.label, number: 0, first_began: 0 };
+        let mut persistence = Persistence::default();
         loop {
-            attempt.number += 1;
             if options.deadline.is_some_and(|deadline| lane.now() >= deadline) {
+                state.tried = persistence.tried(attempt.number, lane);
                 return Err(Stop::Limit(Limit::Deadline));
             }
+            attempt.number = attempt.number.saturating_add(1);
             let mut tx = Tx::begin(lane, state, attempt)?;
             attempt = tx.attempt;
             let returned = catch_panic(body(&mut tx)).await;
@@ -456,7 +475,13 @@ impl Session {
                     resume_unwind(panic);
                 }
             };
-            let again = matches!(result, Err(Stop::Abort(_))) && attempt.number < options.attempts;
+            let again = match &result {
+                Err(Stop::Abort(abort)) => {
+                    let in_time = persistence.aborted(*abort, lane) < options.patience;
+                    in_time && attempt.number < options.attempts
+                }
+                _ => false,
+            };
             tx.end(match &result {
                 Ok(Ok(_)) => Outcome::Committed,
                 Ok(Err(_)) => Outcome::UserAbort,
@@ -464,6 +489,9 @@ impl Session {
             });
             drop(tx);
             if !again {
+                if result.is_err() {
+                    state.tried = persistence.tried(attempt.number, lane);
+                }
                 return result;
             }
             if let Err(Stop::Abort(Abort::Locked(holder))) = result
@@ -476,9 +504,20 @@ impl Session {
                 }
                 continue;
             }
-            let pause = BACKOFF_NS << attempt.number.min(BACKOFF_DOUBLINGS);
-            lane.sleep(lane.random() % pause).await;
+            lane.sleep(lane.random() % persistence.pause(attempt.number)).await;
         }
+    }
+
+    /// How often and for how long the last transaction was tried that [`Session::transact`] has given up.
+    #[must_use]
+    pub fn tried(&self) -> Tried {
+        self.state.tried
+    }
+
+    /// The table and key of the record that was the reason of a stop of the last attempt, if there is one and it is known.
+    #[must_use]
+    pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
+        self.state.sets.culprit(stop)
     }
 
     /// Waits until every redo ring of this lane has been applied to its end. False if a node does not get there in time, or
@@ -510,6 +549,39 @@ impl Session {
     }
 }
 
+/// What the attempts at one transaction have met so far.
+#[derive(Default)]
+struct Persistence {
+    /// When the first of them aborted: until then no time is needed.
+    since: Option<Nanos>,
+    last: Option<Abort>,
+    /// Attempts in a row that have met the last holder.
+    same_holder: u32,
+}
+
+impl Persistence {
+    /// An attempt has aborted; how long it is since the first one has.
+    fn aborted(&mut self, abort: Abort, lane: &Lane) -> Nanos {
+        let is_same = matches!(abort, Abort::Locked(_)) && self.last == Some(abort);
+        self.same_holder = if is_same { self.same_holder.saturating_add(1) } else { 0 };
+        self.last = Some(abort);
+        let now = lane.now();
+        now - *self.since.get_or_insert(now)
+    }
+
+    /// The longest pause before the next attempt. A holder that stays the same for long has died, perhaps, and to ask for its
+    /// lock at the usual pace until it is recovered only costs others time.
+    fn pause(&self, attempts: u32) -> Nanos {
+        let longer = (self.same_holder / SAME_HOLDER).min(HELD_DOUBLINGS);
+        BACKOFF_NS << (attempts.min(BACKOFF_DOUBLINGS) + longer)
+    }
+
+    #[cold]
+    fn tried(&self, attempts: u32, lane: &Lane) -> Tried {
+        Tried { attempts, elapsed: self.since.map_or(0, |since| lane.now() - since), last: self.last }
+    }
+}
+
 /// Takes back what dropped transactions have had prepared: names the same keys again, to hear which slots they have, and
 /// gives them up.
 #[cold]
@@ -520,7 +592,8 @@ async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
     for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
         let slot = tx.want_for(table, &key, Intent::Insert)?;
         // Until its answer has been heard: also if this is dropped before it is asked.
-        tx.state.sets.item_mut(slot).loose = true;
+        let number = tx.state.sets.number(slot)?;
+        tx.state.sets.items[number].loose = true;
     }
     // One that is locked is being inserted by somebody else, who will see to it.
     let result = match tx.fetch().await {
@@ -541,5 +614,3 @@ impl From<Stop> for Outcome {
         }
     }
 }
-
-const _: () = assert!(size_of::<Abort>() <= 16, "aborts are small values");

@@ -1,27 +1,47 @@
 //! The read and write set of a transaction: one item for each record, in one reusable arena.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::{Pointer, TableId};
-use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, Version, value_words};
+use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
-use crate::error::{Limit, Stop};
+use crate::error::{Limit, Misuse, Stop};
 use crate::event::{Access, Scan, WriteKind};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
 
-/// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that made it.
+/// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that made it; others refuse
+/// it ([`Misuse::OtherRun`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slot(u32);
+pub struct Slot {
+    index: u32,
+    run: Run,
+}
 
-impl Slot {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
+/// Tells the attempts of transactions apart. Those of one client have different ones until 2^32 attempts later; two clients
+/// have the same one as rarely as chance has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run(NonZeroU32);
+
+const _: () = assert!(size_of::<Option<Slot>>() == 8);
+
+impl Run {
+    #[inline]
+    fn of(id: TransactionId) -> Run {
+        let number = id.owner().wrapping_mul(0x9e37_79b9).wrapping_add(id.sequence() as u32);
+        Run(NonZeroU32::new(number).unwrap_or(NonZeroU32::MAX))
+    }
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run(NonZeroU32::MIN)
     }
 }
 
@@ -69,6 +89,17 @@ pub enum Intent {
     Insert,
     /// To be deleted, if it is there.
     Delete,
+}
+
+impl Intent {
+    /// Whether a record that was named for the other is to be named for more now.
+    #[inline]
+    fn exceeds(self, other: Intent) -> bool {
+        match (other, self) {
+            (Intent::Insert, _) | (_, Intent::Read) | (Intent::Delete, Intent::Update) => false,
+            (before, now) => before != now,
+        }
+    }
 }
 
 /// What a transaction does to a record.
@@ -129,6 +160,8 @@ pub(crate) struct Item {
     pub(crate) table: TableId,
     /// What it was named for: the strongest of what it was.
     pub(crate) intent: Intent,
+    /// Whether it was named for more after it had been fetched, and has not been fetched since.
+    pub(crate) renamed: bool,
     /// Whether it is a structural record of an index, and nobody's key.
     pub(crate) structural: bool,
     pub(crate) hash: KeyHash,
@@ -185,6 +218,7 @@ impl Item {
         Item {
             table,
             intent,
+            renamed: false,
             structural: false,
             hash,
             key: Span::default(),
@@ -225,10 +259,23 @@ impl Item {
         self.key.of(arena)
     }
 
+    /// Whether it is known whether the key is there.
+    #[inline]
+    fn was_fetched(&self) -> bool {
+        self.seen || matches!(self.fetch, Fetch::Here | Fetch::Absent)
+    }
+
     /// Whether the key was there when the transaction saw it, if it has.
     #[inline]
     pub(crate) fn fetched_before(&self) -> Option<bool> {
         self.seen.then_some(self.existed)
+    }
+
+    /// Why it can be neither inserted nor deleted now.
+    #[cold]
+    fn unprepared(&self) -> Misuse {
+        let is_under_way = self.renamed || !matches!(self.fetch, Fetch::Here | Fetch::Absent);
+        if is_under_way { Misuse::NotFetched } else { Misuse::NotNamed }
     }
 
     /// Whether the pair at this offset of the index is its key's.
@@ -320,10 +367,22 @@ pub(crate) struct Sets {
     /// Items before this one need no fetching.
     pub(crate) fetched: usize,
     pub(crate) written: usize,
+    /// Tells the attempt under way from others: its slots have it.
+    run: Run,
+    /// The record that was the last one to be in the way, and how.
+    noted: Option<(usize, Stop)>,
 }
 
 impl Sets {
-    pub(crate) fn clear(&mut self) {
+    /// Begins an attempt, with nothing in the sets.
+    #[inline]
+    pub(crate) fn begin(&mut self, id: TransactionId) {
+        self.clear();
+        self.run = Run::of(id);
+    }
+
+    fn clear(&mut self) {
+        self.noted = None;
         self.items.clear();
         self.index.clear();
         self.arena.clear();
@@ -402,8 +461,12 @@ impl Sets {
                     item.chain = 0;
                     self.fetched = self.fetched.min(index);
                 }
-                if item.intent != Intent::Insert && intent != Intent::Read {
+                if intent.exceeds(item.intent) {
                     item.intent = intent;
+                    if intent != Intent::Update && matches!(item.fetch, Fetch::Here) {
+                        item.renamed = true;
+                        self.fetched = self.fetched.min(index);
+                    }
                 }
             } else if let (Intent::Insert | Intent::Delete, None) = (intent, item.place)
                 && !matches!(item.fetch, Fetch::Place(_))
@@ -411,7 +474,7 @@ impl Sets {
                 item.fetch = Fetch::Place(intent);
                 self.fetched = self.fetched.min(index);
             }
-            return Ok(Slot(index as u32));
+            return Ok(self.slot(index));
         }
         if self.items.len() == SET_MAX {
             return Err(Limit::Set.into());
@@ -437,7 +500,39 @@ impl Sets {
         if self.items.len() > LINEAR_MAX {
             self.add_to_index();
         }
-        Ok(Slot(self.items.len() as u32 - 1))
+        Ok(self.slot(self.items.len() - 1))
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Slot {
+        Slot { index: index as u32, run: self.run }
+    }
+
+    /// The number of a slot's item, if the slot is of this attempt.
+    #[inline]
+    pub(crate) fn number(&self, slot: Slot) -> Result<usize, Stop> {
+        let index = slot.index as usize;
+        if slot.run == self.run && index < self.items.len() { Ok(index) } else { Err(Misuse::OtherRun.into()) }
+    }
+
+    /// Notes which record is in the way, for the error that may come of it.
+    #[cold]
+    pub(crate) fn note(&mut self, index: usize, stop: Stop) {
+        self.noted = Some((index, stop));
+    }
+
+    /// The table and key of the record that was the reason of a stop, as far as that was noted.
+    pub(crate) fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
+        let (index, _) = self.noted.filter(|(_, noted)| *noted == stop)?;
+        self.name(index)
+    }
+
+    /// The table and key of an item.
+    pub(crate) fn name(&self, index: usize) -> Option<(&Table, Key)> {
+        let item = self.items.get(index)?;
+        let table = self.table(item.table);
+        let bytes = if item.structural { 0 } else { usize::from(table.entry().spec.layout.key_bytes) };
+        Some((table, Key::new(item.key.of(&self.arena).as_bytes().get(..bytes)?)?))
     }
 
     /// The item of a structural record of FStore, at this offset of a shard; made, to be locked and read, if there is none
@@ -478,62 +573,65 @@ impl Sets {
         self.arena.push(value);
         let item = &mut self.items[index];
         (item.value, item.value_bytes) = (Span { at, words: 1 }, 8);
-        self.change(Slot(index as u32), Change::Update);
+        self.change(index, Change::Update);
     }
 
     #[inline]
-    pub(crate) fn item(&self, slot: Slot) -> &Item {
-        &self.items[slot.0 as usize]
-    }
-
-    pub(crate) fn item_mut(&mut self, slot: Slot) -> &mut Item {
-        &mut self.items[slot.index()]
-    }
-
-    #[inline]
-    pub(crate) fn value(&self, slot: Slot) -> Option<&[u8]> {
-        let item = self.item(slot);
-        item.present.then(|| &item.value.of(&self.arena).as_bytes()[..item.value_bytes as usize])
+    pub(crate) fn value(&self, slot: Slot) -> Result<Option<&[u8]>, Stop> {
+        let item = &self.items[self.number(slot)?];
+        if item.present {
+            return Ok(Some(&item.value.of(&self.arena).as_bytes()[..item.value_bytes as usize]));
+        }
+        if item.was_fetched() { Ok(None) } else { Err(Misuse::NotFetched.into()) }
     }
 
     #[inline]
-    pub(crate) fn value_mut(&mut self, slot: Slot) -> Option<&mut [u8]> {
-        let item = &mut self.items[slot.0 as usize];
+    pub(crate) fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
+        let index = self.number(slot)?;
+        let item = &mut self.items[index];
         if !item.present {
-            return None;
+            return if item.was_fetched() { Ok(None) } else { Err(Misuse::NotFetched.into()) };
         }
         if item.change == Change::No {
             self.written += 1;
             item.change = Change::Update;
         }
         let words = &mut self.arena[item.value.at as usize..][..item.value.words as usize];
-        Some(&mut words.as_mut_bytes()[..item.value_bytes as usize])
+        Ok(Some(&mut words.as_mut_bytes()[..item.value_bytes as usize]))
     }
 
-    /// Replaces a value.
+    /// Replaces the value of a record that is there.
     pub(crate) fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
-        let max = self.table(self.item(slot).table).shape().value_max();
+        if self.value(slot)?.is_none() {
+            return Err(Stop::Absent);
+        }
+        self.set_value(self.number(slot)?, value)
+    }
+
+    fn set_value(&mut self, index: usize, value: &[u8]) -> Result<(), Stop> {
+        let item = &self.items[index];
+        let max = self.table(item.table).shape().value_max();
         if value.len() > max {
             return Err(Limit::Value { found: value.len(), max }.into());
         }
         let words = value_words(value.len());
-        let mut span = self.item(slot).value;
+        let mut span = item.value;
         if words > span.words as usize {
             span.at = self.arena.len() as u32;
             self.arena.resize(self.arena.len() + words, 0);
         }
         span.words = words as u32;
         self.arena[span.at as usize..][..words].as_mut_bytes()[..value.len()].copy_from_slice(value);
-        let item = &mut self.items[slot.0 as usize];
+        let item = &mut self.items[index];
         item.value = span;
         item.value_bytes = value.len() as u32;
-        self.change(slot, Change::Update);
+        self.change(index, Change::Update);
         Ok(())
     }
 
     /// Notes what is done to a record beside what was done to it before.
-    fn change(&mut self, slot: Slot, change: Change) {
-        let item = &mut self.items[slot.0 as usize];
+    fn change(&mut self, index: usize, change: Change) {
+        let item = &mut self.items[index];
         let before = item.change;
         item.change = match (before, change) {
             (Change::Insert, Change::Update) => Change::Insert,
@@ -548,17 +646,18 @@ impl Sets {
 
     /// Inserts a record whose key is not there; it was named to be inserted, and fetched.
     pub(crate) fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
-        let item = self.item(slot);
+        let index = self.number(slot)?;
+        let item = &self.items[index];
         if item.present {
             return Err(Stop::Exists);
         }
         // A slot has been found for it, or is its own from before a delete.
         if !item.existed && item.place.is_none() && item.lock == Lock::No {
-            return Err(Limit::Intent.into());
+            return Err(item.unprepared().into());
         }
-        self.write(slot, value)?;
-        let item = &mut self.items[slot.0 as usize];
-        // `write` has noted an update; what it means depends on what was there.
+        self.set_value(index, value)?;
+        let item = &mut self.items[index];
+        // That has noted an update; what it means depends on what was there.
         if !item.existed {
             item.change = Change::Insert;
         }
@@ -567,14 +666,17 @@ impl Sets {
 
     /// Deletes a record whose key is there; it was named to be deleted, and fetched.
     pub(crate) fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
-        let item = self.item(slot);
+        let index = self.number(slot)?;
+        let item = &self.items[index];
         if !item.present {
-            return Err(Stop::Absent);
+            return Err(if item.was_fetched() { Stop::Absent } else { Misuse::NotFetched.into() });
         }
-        if item.place.is_none() && self.table(item.table).fstore().is_none() {
-            return Err(Limit::Intent.into());
+        let in_place = self.table(item.table).fstore().is_some();
+        let is_named = matches!(item.intent, Intent::Insert | Intent::Delete) && !item.renamed;
+        if !(if in_place { is_named } else { item.place.is_some() }) {
+            return Err(item.unprepared().into());
         }
-        self.change(slot, Change::Delete);
+        self.change(index, Change::Delete);
         Ok(())
     }
 

@@ -100,14 +100,15 @@ impl Tx<'_> {
         table.learn(home, key.hash(), location);
         let (id, address) = (table.id(), table.primary(location.pointer));
         let slot = self.want_for(id, key, intent)?;
-        let item = self.state.sets.item_mut(slot);
+        let index = self.state.sets.number(slot)?;
+        let item = &mut self.state.sets.items[index];
         if !matches!(item.fetch, Fetch::Record(_) | Fetch::Ask | Fetch::Probe(..)) {
             return Ok(());
         }
         (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
-        if !matches!(self.examine(slot.index(), record), Seen::Kept) && self.state.protocol.execute() != Execute::Call {
-            self.state.sets.item_mut(slot).fetch = Fetch::Record(Known::Cached);
+        if !matches!(self.examine(index, record), Seen::Kept) && self.state.protocol.execute() != Execute::Call {
+            self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
         }
         self.skip_what_is_here();
         Ok(())

@@ -18,7 +18,7 @@ use crate::protocol::{Primitive, Protocol};
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
 use crate::session::{Needed, State};
-use crate::sets::{Change, Fetch, Intent, Item, Lock, Sets, Slot, locks, registered};
+use crate::sets::{Change, Intent, Item, Lock, Sets, Slot, locks, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -77,7 +77,7 @@ pub(crate) struct Waiting {
 impl<'s> Tx<'s> {
     pub(crate) fn begin(lane: &'s Lane, state: &'s mut State, mut attempt: Attempt) -> Result<Tx<'s>, Stop> {
         let id = state.next_id()?;
-        state.sets.clear();
+        state.sets.begin(id);
         let began = if state.observer.is_some() { lane.now() } else { 0 };
         if attempt.number == 1 {
             attempt.first_began = began;
@@ -121,7 +121,14 @@ impl<'s> Tx<'s> {
         self.state.sets.items.len()
     }
 
-    /// Makes a table known to the session, if it is not yet. Transactions name it by its id.
+    /// Whether a table was registered with the session. Transactions name it by its id.
+    #[inline]
+    #[must_use]
+    pub fn knows(&self, table: TableId) -> bool {
+        self.state.sets.knows(table)
+    }
+
+    /// Makes a table known to the session, if it is not yet.
     #[inline]
     pub fn register(&mut self, table: &Arc<Table>) {
         if !self.state.sets.knows(table.id()) {
@@ -142,17 +149,27 @@ impl<'s> Tx<'s> {
         self.state.sets.want(table, key, intent, self.state.protocol.execute())
     }
 
+    /// The table and key that a slot of this attempt was made for.
+    #[must_use]
+    pub fn name(&self, slot: Slot) -> Option<(&Table, Key)> {
+        self.state.sets.name(self.state.sets.number(slot).ok()?)
+    }
+
+    /// The table and key of the record that was the reason of a stop, if there is one and it is known.
+    #[must_use]
+    pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
+        self.state.sets.culprit(stop)
+    }
+
     /// The record's value, if its key is there. Only after [`Tx::fetch`]. Own writes are seen.
     #[inline]
-    #[must_use]
-    pub fn value(&self, slot: Slot) -> Option<&[u8]> {
+    pub fn value(&self, slot: Slot) -> Result<Option<&[u8]>, Stop> {
         self.state.sets.value(slot)
     }
 
     /// The record's value to be changed in place, if its key is there; the record is then written by the commit.
     #[inline]
-    #[must_use]
-    pub fn value_mut(&mut self, slot: Slot) -> Option<&mut [u8]> {
+    pub fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
         self.state.sets.value_mut(slot)
     }
 
@@ -168,10 +185,6 @@ impl<'s> Tx<'s> {
 
     /// Replaces the record's value. It must have been fetched, and be there.
     pub fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
-        let item = self.state.sets.item(slot);
-        if !matches!(item.fetch, Fetch::Here) || !item.present {
-            return Err(Stop::Absent);
-        }
         self.state.sets.write(slot, value)
     }
 
@@ -494,6 +507,7 @@ impl Tx<'_> {
     /// lock means nothing: it is freed in the background, and the record can be had at the next try.
     #[cold]
     pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
+        self.state.sets.note(index, Abort::Locked(lock).into());
         let (Some(departed), Some(holder)) = (&self.state.departed, lock.holder()) else { return };
         if !departed.is_recovered(holder.owner()) && !mutant!(FreeForeignLocks) {
             return;

@@ -233,7 +233,7 @@ impl GuestBook {
 
     /// The workload that a client has loaded.
     pub fn workload<W: Workload>(&self, workload: &Cluster) -> Result<W, GuestError> {
-        let page = self.read(&mut self.worker()?)?.ok_or(Error::NotFound)?;
+        let page = self.read(&mut self.worker()?)?.ok_or_else(|| self.table.missing(&KEY))?;
         let found = page.workload.split(|byte| *byte == 0).next().unwrap_or_default();
         if found != W::NAME.as_bytes() {
             let found = String::from_utf8_lossy(found).into_owned();
@@ -294,7 +294,7 @@ impl GuestBook {
     /// Looks at what must hold, if no client is there.
     pub fn check<W: Workload>(&self, cluster: &Cluster, workload: &W) -> Result<Vec<Invariant>, GuestError> {
         let mut worker = self.worker()?;
-        let page = self.read(&mut worker)?.ok_or(Error::NotFound)?;
+        let page = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
         let there = page.came - page.left;
         if there > 0 && page.unwatched < there && page.configuration != self.configuration()? {
             let reason = "clients have come and not left that go by another configuration than this one: name theirs \
@@ -322,7 +322,7 @@ impl GuestBook {
             let untold = invariants.iter_mut().filter(|invariant| invariant.holds.is_none());
             untold.for_each(|invariant| invariant.detail.clone_from(&detail));
         }
-        let later = self.read(&mut worker)?.ok_or(Error::NotFound)?;
+        let later = self.read(&mut worker)?.ok_or_else(|| self.table.missing(&KEY))?;
         Ok(if later.came == page.came {
             invariants
         } else {

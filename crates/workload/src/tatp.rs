@@ -54,7 +54,7 @@ impl StdError for NoSuccess {}
 /// rows it is an error that ends the run.
 fn expected(error: Error) -> Error {
     match error {
-        Error::NotFound | Error::Exists => Error::user(NoSuccess),
+        Error::NotFound(_) | Error::Exists(_) => Error::user(NoSuccess),
         error => error,
     }
 }
@@ -277,11 +277,13 @@ impl Tatp {
             has_begun.then(|| tx.want(&self.call_forwarding, (about.s_id, about.kind, time)))
         });
         tx.fetch().await?;
-        let active = tx.find(facility).is_some_and(|facility| facility.is_active == 1);
+        let active = tx.find(facility)?.is_some_and(|facility| facility.is_active == 1);
         let now = |row: &&CallForwarding| about.end_time < row.end_time;
-        let found = begun.iter().flatten().filter_map(|slot| tx.find(*slot)).filter(now);
-        let mut found = found.map(|row| row.numberx);
-        let destination = found.next_back().filter(|_| active);
+        let mut destination = None;
+        for slot in begun.into_iter().flatten() {
+            destination = tx.find(slot)?.filter(now).map(|row| row.numberx).or(destination);
+        }
+        let destination = destination.filter(|_| active);
         std::hint::black_box(destination).map(|_| ()).ok_or_else(|| Error::user(NoSuccess))
     }
 
@@ -306,8 +308,8 @@ impl Tatp {
 
     /// The subscriber of a number. All of TATP's numbers are somebody's.
     async fn subscriber_of(&self, tx: &mut Transaction<'_, '_>, s_id: u32) -> Result<u32, Error> {
-        let found = tx.read(&self.number, digits(s_id.into())).await?;
-        Ok(found.ok_or(Error::NotFound)?.s_id)
+        let number = digits(s_id.into());
+        Ok(tx.read(&self.number, number).await?.ok_or_else(|| self.number.missing(&number))?.s_id)
     }
 
     /// The subscriber has moved.

@@ -288,7 +288,7 @@ impl Tpcc {
         ledger: &mut Done,
     ) -> Result<(), Error> {
         match self.run_one(session, kind, random, ledger).await {
-            Err(Error::NotFound | Error::Exists | Error::Damaged { .. }) if !self.serializable => {
+            Err(Error::NotFound(_) | Error::Exists(_) | Error::Damaged { .. }) if !self.serializable => {
                 Err(Error::user(Inconsistent))
             }
             ran => ran,

@@ -496,8 +496,8 @@ impl Ycsb {
                     seen.missed.set(seen.missed.get() + (loaded.end - loaded.start) - there as u64 + unsorted as u64);
                 }
                 Kind::Read | Kind::Update | Kind::ReadModifyWrite => {
-                    let row =
-                        table.get(tx, &place).await.and_then(|row| row.ok_or(Error::NotFound)).map_err(expected)?;
+                    let row = table.get(tx, &place).await.map_err(expected)?;
+                    let row = row.ok_or_else(|| expected(table.missing(&place)))?;
                     if one.kind != Kind::Update {
                         seen.look(&row, row.key() == key);
                     }
@@ -521,8 +521,8 @@ impl Ycsb {
     /// What may be so is the workload's own abort; all else ends the run.
     fn expected(&self, error: Error, key: u64) -> Error {
         match error {
-            Error::NotFound if key & INSERTED != 0 => Error::user(Gap),
-            Error::NotFound | Error::Exists | Error::Damaged { .. } if !self.serializable => Error::user(Gap),
+            Error::NotFound(_) if key & INSERTED != 0 => Error::user(Gap),
+            Error::NotFound(_) | Error::Exists(_) | Error::Damaged { .. } if !self.serializable => Error::user(Gap),
             error => error,
         }
     }

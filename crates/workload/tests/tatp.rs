@@ -209,7 +209,7 @@ fn invariants_that_do_not_hold_are_found() {
     let types = change(worker, async |tx| {
         let types = [1, 2, 3, 4].map(|sf_type| (sf_type, tx.want(&facility, (7, sf_type))));
         tx.fetch().await?;
-        Ok(types.map(|(sf_type, slot)| (sf_type, tx.find(slot).is_some())))
+        Ok(types.map(|(sf_type, slot)| (sf_type, tx.find(slot).unwrap().is_some())))
     });
     let (with, without) = (types.iter().find(|one| one.1).unwrap().0, types.iter().find(|one| !one.1).unwrap().0);
     let ledger = [Changes { inserted: 1, deleted: 0 }];

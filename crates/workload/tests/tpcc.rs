@@ -4,8 +4,8 @@
 mod support;
 
 use remora::{
-    Cluster, ClusterOptions, Error, Key, Limit, Ordered, OrderedKey, Protocol, Record, Session, Table, Transaction,
-    Worker, WorkerOptions,
+    Cluster, ClusterOptions, Error, Key, Limit, Ordered, OrderedKey, Protocol, Reason, Record, Session, Table,
+    Transaction, Worker, WorkerOptions,
 };
 use remora_workload::driver::{self, Length, RunOptions};
 use remora_workload::tpcc::schema::{self, Tables};
@@ -148,7 +148,7 @@ fn a_full_table_ends_a_run_and_nothing_else() {
                 }
             }
         });
-        assert!(matches!(ended, Error::Limit(Limit::TableFull)), "{protocol:?}: {ended}");
+        assert!(matches!(ended, Error::Limit(Reason { cause: Limit::TableFull, .. })), "{protocol:?}: {ended}");
     }
 }
 
@@ -263,7 +263,7 @@ impl<K: OrderedKey, V: Record> Rows<K, V> for Ordered<K, V> {
     }
 
     async fn delete(&self, tx: &mut Transaction<'_, '_>, key: K) -> Result<(), Error> {
-        self.remove(tx, &key).await?.map(|_| ()).ok_or(Error::NotFound)
+        self.remove(tx, &key).await?.map(|_| ()).ok_or_else(|| self.missing(&key))
     }
 }
 
@@ -305,7 +305,7 @@ impl Bed {
     /// Changes a row, and gives it as it was.
     fn alter<K: Copy, V: Record>(&mut self, table: &impl Rows<K, V>, key: K, alter: impl Fn(&mut V)) -> V {
         self.change(async |tx| {
-            let before = table.read(tx, key).await?.ok_or(Error::NotFound)?;
+            let before = table.read(tx, key).await?.ok_or_else(|| Error::NotFound(Default::default()))?;
             let mut row = before;
             alter(&mut row);
             table.write(tx, key, row).await?;

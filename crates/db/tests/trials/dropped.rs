@@ -206,7 +206,7 @@ impl World {
             Act::Insert => {
                 let slots: Vec<_> = KEYS.iter().map(|key| tx.want_for(&self.rows, *key, Intent::Insert)).collect();
                 tx.fetch().await?;
-                slots.into_iter().try_for_each(|slot| match tx.find(slot) {
+                slots.into_iter().try_for_each(|slot| match tx.find(slot)? {
                     Some(_) => tx.get_mut(slot).map(|row| row.0[0] = number),
                     None => tx.put(slot, Words([number])),
                 })
@@ -215,7 +215,7 @@ impl World {
                 for key in KEYS {
                     let slot = tx.want_for(&self.rows, key, Intent::Delete);
                     tx.fetch().await?;
-                    if tx.find(slot).is_some() {
+                    if tx.find(slot)?.is_some() {
                         tx.remove(slot)?;
                     }
                 }

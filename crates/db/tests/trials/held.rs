@@ -85,8 +85,8 @@ async fn again(session: &mut remora::Session, rows: &Table<u64, Words<1>>, turn:
             // Locked when it is fetched, where the protocol does that; or only when it is committed.
             0 | 1 => support::add(tx, rows, 1..2, 1).await,
             2 => {
-                let row = tx.read(rows, 1).await?.ok_or(Error::NotFound)?;
-                tx.write(rows, 1, Words([row.0[0] + 1])).await
+                let row = tx.read(rows, 1).await?.map_or(0, |row| row.0[0]);
+                tx.write(rows, 1, Words([row + 1])).await
             }
             _ => support::add(tx, rows, 0..3, 0).await,
         })

@@ -125,7 +125,7 @@ impl Registers {
                 }
                 tx.fetch().await?;
                 for (slot, action) in small {
-                    let found = tx.find(slot).map(Words::is_whole);
+                    let found = tx.find(slot)?.map(Words::is_whole);
                     self.note(found);
                     match action {
                         Action::Write if found.is_some() => *tx.get_mut(slot)? = Words([number]),
@@ -135,7 +135,7 @@ impl Registers {
                     }
                 }
                 for (slot, action) in large {
-                    let found = tx.find(slot).map(Words::is_whole);
+                    let found = tx.find(slot)?.map(Words::is_whole);
                     self.note(found);
                     match action {
                         Action::Write if found.is_some() => *tx.get_mut(slot)? = Words([number; LARGE]),

@@ -345,7 +345,7 @@ pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
                     let other = if client == 0 { want(tx, absent)? } else { want_to_insert(tx, absent)? };
                     tx.fetch().await?;
                     match client {
-                        0 if tx.value(other).is_none() => put(tx, token, slot, 0)?,
+                        0 if tx.value(other)?.is_none() => put(tx, token, slot, 0)?,
                         1 if get(tx, slot)? == 1 => insert(tx, absent, other, 2)?,
                         _ => {}
                     }

@@ -672,7 +672,7 @@ pub(super) fn want_to_insert(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
 
 /// The words of a row that was fetched.
 pub(super) fn words(tx: &Tx<'_>, slot: Slot) -> Result<Vec<u64>, Stop> {
-    let value = tx.value(slot).ok_or(Stop::Absent)?;
+    let value = tx.value(slot)?.ok_or(Stop::Absent)?;
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     Ok(value.chunks(8).map(word).collect())
 }

@@ -83,7 +83,7 @@
 
 use std::sync::Arc;
 
-use remora_fabric::{Address, Completed, Execute, NodeId, Round, probes};
+use remora_fabric::{Address, Completed, Execute, NodeId, Round, WORD_BYTES, probes};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::limits::FRAME_BYTES_MAX;
@@ -219,14 +219,12 @@ pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
                 _ => record_arrived(tx, index, words)?,
             };
             if let Seen::Unstable(why) = seen {
+                tx.state.sets.note(index, why.into());
                 unstable = Some(why);
             }
         }
         drop(done);
-        let Sets { items, fetched, .. } = &mut tx.state.sets;
-        while items.get(*fetched).is_some_and(|item| matches!(item.fetch, Fetch::Here | Fetch::Absent)) {
-            *fetched += 1;
-        }
+        tx.skip_what_is_here();
         tx.wait(unstable, &mut waiting).await?;
     }
     Ok(())
@@ -651,7 +649,10 @@ fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
         }
         let mut parts = fstore.parts_of(item.home.bucket);
         let taken = loop {
-            let Some(part) = parts.next() else { return Err(Limit::TableFull.into()) };
+            let Some(part) = parts.next() else {
+                sets.note(index, Limit::TableFull.into());
+                return Err(Limit::TableFull.into());
+            };
             let (record, is_read) = read_structural(sets, item.table, last.shard, part.at());
             if !is_read {
                 break None;
@@ -823,7 +824,11 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         }
         let done = tx.lane.execute(round).await?;
         for check in &tx.state.checks {
-            passes(&tx.state.sets, &done, *check, writes, [tx.id.lock(), tx.state.released.holder])?;
+            let passed = passes(&tx.state.sets, &done, *check, writes, [tx.id.lock(), tx.state.released.holder]);
+            if let (Err(stop), Check::Read { item, .. } | Check::Bucket { item, .. }) = (passed, *check) {
+                tx.state.sets.note(item, stop);
+            }
+            passed?;
         }
     }
     Ok(())
@@ -983,11 +988,11 @@ fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
         }
     }
     if participants.count_ones() as usize > LOG_NODES_MAX {
-        return Err(Limit::LogNodes.into());
+        return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
     }
     let words = entry_words(sets, is_logged);
     if words > FRAME_BYTES_MAX / 8 {
-        return Err(Limit::LogEntry.into());
+        return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
     }
     tx.undo_words = words;
     Ok(UndoEntry { participants, backups, words })

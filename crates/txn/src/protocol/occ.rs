@@ -53,7 +53,7 @@
 //!    when it is free, and a read-only transaction's validation fails on a lock as well: its holder may have committed,
 //!    been reported, and been followed by a transaction that this one has seen.
 
-use remora_fabric::{CallHandle, Completed, FabricError, Fault, NodeId, ReadHandle, Round, probes};
+use remora_fabric::{CallHandle, Completed, FabricError, Fault, NodeId, ReadHandle, Round, WORD_BYTES, probes};
 use remora_index::BucketRef;
 use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
 use remora_memory::limits::FRAME_BYTES_MAX;
@@ -120,10 +120,10 @@ async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
     }
     let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + log::RECORD_WORDS * state.sets.written + image_words;
     if words > FRAME_BYTES_MAX / 8 {
-        return Err(Limit::LogEntry.into());
+        return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
     }
     if participants.count_ones() as usize > LOG_NODES_MAX {
-        return Err(Limit::LogNodes.into());
+        return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
     }
     let mut waiting_since = None;
     while let Err(full) = reserve(tx, participants, words) {
@@ -279,8 +279,12 @@ async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
         for number in 0..tx.state.checks.len() {
             let check = tx.state.checks[number];
             if let Err(abort) = passes(&tx.state.sets, &done, check, me, ignore_locks) {
-                if let (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) = (abort, check) {
-                    tx.met(item, lock);
+                match (abort, check) {
+                    (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) => tx.met(item, lock),
+                    (_, Check::Read { item, .. } | Check::Call { item, .. } | Check::Bucket { item, .. }) => {
+                        tx.state.sets.note(item, abort.into());
+                    }
+                    (_, Check::Find { .. }) => {}
                 }
                 return Err(abort.into());
             }

@@ -69,8 +69,10 @@ impl Tpcc {
         }
         tx.fetch().await?;
         let goods = goods.iter().flatten();
-        if goods.clone().any(|(item, _)| tx.find(*item).is_none()) {
-            return Err(Error::user(UnusedItem));
+        for (item, _) in goods.clone() {
+            if tx.find(*item)?.is_none() {
+                return Err(Error::user(UnusedItem));
+            }
         }
         let taxed = 10_000 + i64::from(tx.get(warehouse)?.tax) + i64::from(tx.get(district)?.tax);
         let district = tx.get_mut(district)?;
@@ -157,9 +159,10 @@ impl Tpcc {
         };
         let district = (w_id, d_id);
         let range = (district, name, [0; 16], 0)..=(district, name, [u8::MAX; 16], u16::MAX);
+        let first = *range.start();
         let found = self.tables.by_name.scan(tx, range, usize::MAX).await?;
         // Of an even number, the first of the two in the middle.
-        let middle = found.get(found.len().saturating_sub(1) / 2).ok_or(Error::NotFound)?;
+        let middle = found.get(found.len().saturating_sub(1) / 2).ok_or_else(|| self.tables.by_name.missing(&first))?;
         Ok(middle.0.3)
     }
 
@@ -174,11 +177,12 @@ impl Tpcc {
         let c_id = self.customer(tx, w_id, d_id, who).await?;
         let customer = tx.want(&tables.customer, (w_id, d_id, c_id));
         let orders = (w_id, d_id, c_id, 0)..=(w_id, d_id, c_id, u32::MAX);
-        let ((.., o_id), ()) = tables.by_customer.last(tx, orders).await?.ok_or(Error::NotFound)?;
+        let first_order = || tables.by_customer.missing(&(w_id, d_id, c_id, 0));
+        let ((.., o_id), ()) = tables.by_customer.last(tx, orders).await?.ok_or_else(first_order)?;
         let key = (w_id, d_id, o_id);
         tables.order.want(tx, &key, Intent::Read);
         let lines = self.lines(tx, key, Intent::Read).await?;
-        let order = tables.order.get(tx, &key).await?.ok_or(Error::NotFound)?;
+        let order = tables.order.get(tx, &key).await?.ok_or_else(|| tables.order.missing(&key))?;
         std::hint::black_box((tx.get(customer)?.balance, order.carrier_id));
         let amount = lines.iter().map(|(_, line)| i64::from(line.amount)).sum();
         Ok(Status { c_id, o_id, lines: lines.len() as u8, amount })
@@ -223,7 +227,7 @@ impl Tpcc {
         let Some((key, ())) = oldest else { return Ok(None) };
         tables.order.want(tx, &key, Intent::Update);
         let lines = self.lines(tx, key, Intent::Update).await?;
-        let order = tables.order.get(tx, &key).await?.ok_or(Error::NotFound)?;
+        let order = tables.order.get(tx, &key).await?.ok_or_else(|| tables.order.missing(&key))?;
         let customer = tx.want_for(&tables.customer, (w_id, d_id, order.c_id), Intent::Update);
         tx.fetch().await?;
         tables.new_order.remove(tx, &key).await?;
@@ -247,7 +251,8 @@ impl Tpcc {
     async fn count_low(&self, tx: &mut Transaction<'_, '_>, input: &StockLevelInput) -> Result<u32, Error> {
         let tables = &self.tables;
         let &StockLevelInput { w_id, d_id, threshold } = input;
-        let next = tx.read(&tables.district, (w_id, d_id)).await?.ok_or(Error::NotFound)?.next_o_id;
+        let district = tx.read(&tables.district, (w_id, d_id)).await?;
+        let next = district.ok_or_else(|| tables.district.missing(&(w_id, d_id)))?.next_o_id;
         let recent = (w_id, d_id, next.saturating_sub(RECENT), 0)..(w_id, d_id, next, 0);
         let lines = tables.order_line.scan(tx, recent, usize::MAX).await?;
         let mut items: Vec<u32> = lines.iter().map(|(_, line)| line.i_id).collect();
