@@ -63,7 +63,7 @@ struct CaseArgs {
     /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local, ford-global.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     protocol: String,
-    /// What goes wrong: crash, pause, delay, partition, isolate, stall, clock-step, lose, duplicate, fail, drain; or all, or none. A
+    /// What goes wrong: crash, pause, delay, partition, isolate, stall, clock-step, lose, duplicate, fail, drain, cancel; or all, or none. A
     /// campaign draws some of them for each seed, a replay has all of them.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = faults)]
     faults: Faults,

@@ -15,12 +15,17 @@
 //! Where transactions are validated locally, all clients share one version cache: they stand for threads of one process,
 //! though each has a network of its own, and dies alone while the process lives on.
 //!
+//! Where futures are dropped (the fault `cancel`), programs give up what they await: a whole transaction, wherever it is when
+//! the fault says so, and in the workloads `registers` and `ranges` also single fetches and operations inside a transaction,
+//! which then does them again and goes on.
+//!
 //! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
 //! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
 //! run somebody recovers all who are gone, asks what became of each transaction whose answer was lost, and reads every
 //! record; the history with those answers and those reads must be strictly serializable.
 
 mod aftermath;
+mod cancel;
 mod ranges;
 mod registers;
 mod reported;
@@ -91,11 +96,26 @@ impl Load {
 }
 
 /// Faults that a campaign can have, by name.
-pub const FAULTS: [&str; 11] =
-    ["crash", "pause", "delay", "partition", "isolate", "stall", "clock-step", "lose", "duplicate", "fail", DRAIN];
+pub const FAULTS: [&str; 12] = [
+    "crash",
+    "pause",
+    "delay",
+    "partition",
+    "isolate",
+    "stall",
+    "clock-step",
+    "lose",
+    "duplicate",
+    "fail",
+    DRAIN,
+    CANCEL,
+];
 
 /// What an operator does is none of the simulation's faults.
 const DRAIN: &str = "drain";
+
+/// Nor is what a program gives up.
+const CANCEL: &str = "cancel";
 
 /// How often a fault of this name is planned in a run that has it. A crash and a stall leave too little behind, and take
 /// too long, to have several.
@@ -105,6 +125,7 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
         "fail" => nodes.failures,
         "isolate" => nodes.isolations,
         DRAIN => nodes.drains,
+        CANCEL => 4 + random.below(12),
         _ => 1 + random.below(4),
     }
 }
@@ -137,6 +158,7 @@ fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
         "fail" => FaultKind::Fail,
         "duplicate" => FaultKind::Duplicate,
         DRAIN => FaultKind::Told(DRAIN),
+        CANCEL => FaultKind::Told(CANCEL),
         _ => return None,
     })
 }
@@ -383,8 +405,8 @@ impl Tables {
                 let mix = Mix { operations: 2, ..Mix::named("d").ok_or("no such mix")? };
                 Ycsb::load(cluster, size).map(|ycsb| Tables::Ycsb(ycsb.with_mix(mix).with_attempts(ATTEMPTS)))
             }
-            Load::Registers => Registers::load(cluster, case.keys, random).map(Tables::Registers),
-            Load::Ranges => Ranges::load(cluster, case.keys, random).map(Tables::Ranges),
+            Load::Registers => Registers::load(cluster, case.keys, case.has(CANCEL), random).map(Tables::Registers),
+            Load::Ranges => Ranges::load(cluster, case.keys, case.has(CANCEL), random).map(Tables::Ranges),
         };
         tables.map_err(|error| error.to_string())
     }
@@ -962,11 +984,19 @@ fn play(
         workers.push(worker);
         others.push((lives.clone(), *spare, &*fenced));
     }
+    let cancelled = Cell::new(0);
+    let is_cancelled = || {
+        let told = || sim.injected().iter().filter(|fault| fault.kind == FaultKind::Told(CANCEL)).count();
+        let is_due = case.has(CANCEL) && told() > cancelled.get();
+        cancelled.set(cancelled.get() + usize::from(is_due));
+        is_due
+    };
     let gone = || others.iter().filter(|(lives, _, fenced)| fenced.get() || is_dead(sim, &**lives)).count();
     let left: Vec<Cell<usize>> = workers.iter().map(|_| Cell::new(0)).collect();
     let bodies: Vec<_> = (0..workers.len())
         .map(|client| {
             let (stuck, is_over, gone, others, left) = (&stuck, &is_over, &gone, &others, &left[client]);
+            let is_cancelled = &is_cancelled;
             let first = (client * case.coroutines) as u64;
             async move |coroutine: usize, session: &mut Session| {
                 let _leaves = Leaves(left);
@@ -985,14 +1015,16 @@ fn play(
                     if over_from.is_none() && is_over(now) {
                         over_from = Some(now);
                     }
-                    match tables.transact(session, &mut random, &mut ledgers).await {
-                        Ok(()) | Err(Error::User(_)) if over_from.is_some() => break,
-                        Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_)) => {}
-                        Err(Error::Fenced) => {
+                    let transact = tables.transact(session, &mut random, &mut ledgers);
+                    match cancel::unless(is_cancelled, transact).await {
+                        None => {}
+                        Some(Ok(()) | Err(Error::User(_))) if over_from.is_some() => break,
+                        Some(Ok(()) | Err(Error::User(_) | Error::Aborted(_) | Error::Unknown(_))) => {}
+                        Some(Err(Error::Fenced)) => {
                             fenced.set(true);
                             break;
                         }
-                        Err(error) => return Err(error),
+                        Some(Err(error)) => return Err(error),
                     }
                     if over_from.is_some_and(|from| session.lane().now() - from > LIVENESS) {
                         stuck.set(Some((client, coroutine)));

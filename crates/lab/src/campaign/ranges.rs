@@ -14,6 +14,8 @@ use remora::{
     TransactionOptions,
 };
 use remora_workload::Prng;
+
+use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of 64 bytes, so that few fit a node.
@@ -49,6 +51,8 @@ pub(crate) struct Ranges {
     keys: u64,
     next: Cell<u64>,
     wrong: Cell<u64>,
+    /// Whether operations are dropped now and then, and done again.
+    cancels: bool,
 }
 
 /// What is done to a key, or to a range.
@@ -86,7 +90,7 @@ impl Action {
 
 impl Ranges {
     /// Every third key is there at first. Designs are drawn.
-    pub(crate) fn load(cluster: &Cluster, keys: u64, random: &mut Prng) -> Result<Ranges, OpenError> {
+    pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Ranges, OpenError> {
         let keys = keys.max(8);
         let mut options = || {
             let design = match random.below(3) {
@@ -102,7 +106,7 @@ impl Ranges {
         let other = Handle { short: cluster.open_ordered("short")?, long: cluster.open_ordered("long")? };
         let forgetful = Handle { short: short.without_memory(), long: long.without_memory() };
         let handles = [Handle { short, long }, other, forgetful];
-        Ok(Ranges { handles, keys, next: Cell::new(1), wrong: Cell::new(0) })
+        Ok(Ranges { handles, keys, next: Cell::new(1), wrong: Cell::new(0), cancels })
     }
 
     /// Transactions that have committed and have seen what cannot be.
@@ -147,7 +151,7 @@ impl Ranges {
             let number = self.next.replace(self.next.get() + 1);
             let mut agrees = true;
             for action in plan {
-                agrees &= act(handle, tx, *action, number).await?;
+                agrees &= act(handle, tx, *action, number, self.cancels).await?;
             }
             Ok(agrees)
         });
@@ -165,6 +169,7 @@ async fn act(
     tx: &mut Transaction<'_, '_>,
     action: Action,
     number: u64,
+    cancels: bool,
 ) -> Result<bool, Error> {
     /// The number of a value, if it is whole.
     fn of<const N: usize>(value: &Words<N>) -> Option<u64> {
@@ -175,12 +180,20 @@ async fn act(
         one == other && one != Some(None)
     };
     Ok(match action {
-        Action::Get(at) => same(short.get(tx, &key(at)).await?, long.get(tx, &key(at)).await?),
-        Action::Put(at) => {
-            let before = short.put(tx, key(at), Words([number; 8])).await?;
-            same(before, long.put(tx, key(at), Words([number; 24])).await?)
+        Action::Get(at) => {
+            let one = perhaps_twice(cancels, tx, async |tx| short.get(tx, &key(at)).await).await?;
+            same(one, long.get(tx, &key(at)).await?)
         }
-        Action::Remove(at) => same(short.remove(tx, &key(at)).await?, long.remove(tx, &key(at)).await?),
+        Action::Put(at) => {
+            let put = async |tx: &mut Transaction<'_, '_>| short.put(tx, key(at), Words([number; 8])).await;
+            let before = perhaps_twice(cancels, tx, put).await?;
+            let put = async |tx: &mut Transaction<'_, '_>| long.put(tx, key(at), Words([number; 24])).await;
+            same(before, perhaps_twice(cancels, tx, put).await?)
+        }
+        Action::Remove(at) => {
+            let before = perhaps_twice(cancels, tx, async |tx| short.remove(tx, &key(at)).await).await?;
+            same(before, perhaps_twice(cancels, tx, async |tx| long.remove(tx, &key(at)).await).await?)
+        }
         Action::Scan { from, to, limit, back } => {
             let range = (from.map(key), to.map(key));
             let (one, other) = if back {

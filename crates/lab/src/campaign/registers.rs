@@ -12,6 +12,8 @@ use remora::floors::memory::ReadScheme;
 use remora::floors::txn::Intent;
 use remora::{Cluster, Error, OpenError, Record, Session, Table, TableOptions, TransactionOptions};
 use remora_workload::Prng;
+
+use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const LARGE: usize = 200;
@@ -40,6 +42,8 @@ pub(crate) struct Registers {
     keys: u64,
     next: Cell<u64>,
     torn: Cell<u64>,
+    /// Whether fetches are dropped now and then, and made again.
+    cancels: bool,
     recent: RefCell<VecDeque<At>>,
 }
 
@@ -62,7 +66,7 @@ fn options() -> TransactionOptions {
 impl Registers {
     /// Half of the keys are there at first. How torn records are told is drawn for each table: by checksum, which does not
     /// tell a lock, or as the fabric allows, which does.
-    pub(crate) fn load(cluster: &Cluster, keys: u64, random: &mut Prng) -> Result<Registers, OpenError> {
+    pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Registers, OpenError> {
         let keys = (keys / 2).max(2);
         let mut layout = || {
             let read_scheme = (random.below(2) == 0).then_some(ReadScheme::Checksum);
@@ -73,7 +77,15 @@ impl Registers {
         let present = || (0..keys).filter(|key| key % 2 == 0);
         cluster.load(&small, present().map(|key| (key, Words([0]))))?;
         cluster.load(&large, present().map(|key| (key, Words([0; LARGE]))))?;
-        Ok(Registers { small, large, keys, next: Cell::new(1), torn: Cell::new(0), recent: RefCell::default() })
+        Ok(Registers {
+            small,
+            large,
+            keys,
+            next: Cell::new(1),
+            torn: Cell::new(0),
+            cancels,
+            recent: RefCell::default(),
+        })
     }
 
     /// Records that an application has seen torn.
@@ -123,7 +135,7 @@ impl Registers {
                         small.push((tx.want_for(&self.small, *key, intent), *action));
                     }
                 }
-                tx.fetch().await?;
+                perhaps_twice(self.cancels, tx, async |tx| tx.fetch().await).await?;
                 for (slot, action) in small {
                     let found = tx.find(slot)?.map(Words::is_whole);
                     self.note(found);
