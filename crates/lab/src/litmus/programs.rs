@@ -115,15 +115,16 @@ fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Found {
         explored,
         async |_, actor| actor.look_up(&[counter]).await,
         async |_, actor| increment(actor, counter).await,
-        |scene| {
-            let (values, found) = scene.look(&[counter]);
-            let committed = scene.committed();
-            check(values == [committed], || {
-                format!("{committed} increments have committed, the counter says {values:?}")
-            })?;
-            check(found.locked == 0, || format!("{found:?}"))
-        },
+        |scene| counts(scene, counter),
     )
+}
+
+/// What was committed is there, and nothing is locked.
+fn counts(scene: &Scene<'_>, counter: Row) -> Result<(), Broken> {
+    let (values, found) = scene.look(&[counter]);
+    let committed = scene.committed();
+    check(values == [committed], || format!("{committed} increments have committed, the counter says {values:?}"))?;
+    check(found.locked == 0, || format!("{found:?}"))
 }
 
 pub(super) fn lost_update(protocol: Protocol, runs_max: u64) -> Found {
@@ -502,17 +503,7 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
     stage.explore(
         &Explored { crash: Some(1), ..within(runs_max) },
         async |_, actor| actor.look_up(&[record]).await,
-        async |client, actor| {
-            actor
-                .once(async |tx| {
-                    let slot = want_to_change(tx, record)?;
-                    tx.fetch().await?;
-                    let before = get(tx, slot)?;
-                    put(tx, record, slot, client as u64 + 1)?;
-                    Ok(vec![before])
-                })
-                .await
-        },
+        async |client, actor| write_own(actor, record, client).await,
         |scene| shown_is_right(scene, NODES, record),
     )
 }
@@ -527,15 +518,7 @@ pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
         &Explored { crash: Some(1), ..within(runs_max) },
         async |_, actor| actor.look_up(&[record]).await,
         async |client, actor| {
-            let written = actor
-                .once(async |tx| {
-                    let slot = want_to_change(tx, record)?;
-                    tx.fetch().await?;
-                    let before = get(tx, slot)?;
-                    put(tx, record, slot, client as u64 + 1)?;
-                    Ok(vec![before])
-                })
-                .await;
+            let written = write_own(actor, record, client).await;
             if client == 0 {
                 let gives_up = actor.once(async |tx| {
                     want_to_change(tx, record)?;
@@ -548,6 +531,19 @@ pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
         },
         |scene| shown_is_right(scene, NODES, record),
     )
+}
+
+/// Writes a client's own value; what was there before.
+async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
+    actor
+        .once(async |tx| {
+            let slot = want_to_change(tx, record)?;
+            tx.fetch().await?;
+            let before = get(tx, slot)?;
+            put(tx, record, slot, client as u64 + 1)?;
+            Ok(vec![before])
+        })
+        .await
 }
 
 /// Of a record that client 0 and client 1 write once each: what a replica shows as a version is what that version was.
@@ -591,14 +587,7 @@ pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
                 })
                 .await
         },
-        |scene| {
-            let (values, found) = scene.look(&[counter]);
-            let committed = scene.committed();
-            check(values == [committed], || {
-                format!("{committed} increments have committed, the counter says {values:?}")
-            })?;
-            check(found.locked == 0, || format!("{found:?}"))
-        },
+        |scene| counts(scene, counter),
     )
 }
 
