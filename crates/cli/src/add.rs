@@ -122,14 +122,16 @@ fn wait(stop: &AtomicBool, options: &AddOptions) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use remora::floors::memory::{ShardPlacement, TableId};
+    use remora::floors::memory::{Replica, ShardPlacement, TableId, node};
 
     use super::*;
 
     #[test]
     fn who_gets_nothing_is_told_why() {
-        let shard = |bytes| ShardPlacement { table: TableId(0), bytes, replicas: Vec::new() };
-        let shards = vec![shard(3 << 20), shard((2 << 20) - 1)];
+        let there = Replica { node: NodeId(0), region: node::REGION, base: 0, joining: false };
+        let shard = |bytes, replicas| ShardPlacement { table: TableId(0), bytes, replicas };
+        // A shard that was discarded has no replicas, and needs no room.
+        let shards = vec![shard(3 << 20, vec![there]), shard((2 << 20) - 1, vec![there]), shard(1 << 10, Vec::new())];
         let catalog = Metadata { shards, ..Metadata::default() };
         let none = Metadata::default();
         for (catalog, room, why) in [
