@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
-use remora::floors::fabric::{LINE_BYTES, RegionError};
+use remora::floors::fabric::{Headroom, LINE_BYTES, RegionError};
 use remora::floors::memory::MemoryError;
 use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKeys, ServerOptions, ServerTls, TlsError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -97,7 +97,7 @@ fn listen(address: &str, options: &MemnodeOptions) -> Result<(MemoryNode, String
         rdma: options.rdma.open(options.fabric.as_deref() == Some("verbs"))?,
         connections_max: options.max_connections.map_or(defaults.connections_max, |connections| connections as usize),
     };
-    if bytes >= LONG_TO_TAKE {
+    if bytes >= LONG_TO_TAKE && Headroom::now().bytes >= bytes {
         output::note(&format!("takes {} of memory, which lasts a while", value::show_bytes(bytes)));
     }
     let node = MemoryNode::listen(address, bytes, server).map_err(|error| match error {
