@@ -58,12 +58,18 @@ impl Cluster {
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions, OpenError};
+    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+    /// # #[repr(C)]
+    /// # struct Number(u64);
+    /// # impl remora::Record for Number {
+    /// #     const SCHEMA: &'static str = "number";
+    /// # }
     /// # let cluster = Cluster::embedded(Default::default())?;
     /// let (names, ages) = cluster.create_together(|cluster| {
-    ///     let names = cluster.create_table::<u64, u64>("names", TableOptions::for_rows(100))?;
-    ///     let ages = cluster.create_table::<u64, u64>("ages", TableOptions::for_rows(100))?;
-    ///     cluster.load(&names, (0..100).map(|id| (id, id)))?;
-    ///     cluster.load(&ages, (0..100).map(|id| (id, 30)))?;
+    ///     let names = cluster.create_table::<u64, Number>("names", TableOptions::for_rows(100))?;
+    ///     let ages = cluster.create_table::<u64, Number>("ages", TableOptions::for_rows(100))?;
+    ///     cluster.load(&names, (0..100).map(|id| (id, Number(id))))?;
+    ///     cluster.load(&ages, (0..100).map(|id| (id, Number(30))))?;
     ///     Ok::<_, OpenError>((names, ages))
     /// })?;
     /// # let _ = (names, ages);
