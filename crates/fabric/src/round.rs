@@ -305,14 +305,14 @@ impl RoundBuffer {
 
     /// Takes `words` of the buffer: their place, or 0 and an outcome if the round has no room for them.
     #[inline]
-    fn lease(&mut self, words: usize, node: NodeId) -> u16 {
+    fn lease(&mut self, words: usize, node: NodeId) -> u32 {
         let at = self.words_used;
         if words > self.words.len() - at && !self.grow(words) {
             self.refuse(Some(node), Fault::RoundFull);
             return 0;
         }
         self.words_used = at + words;
-        at as u16
+        at as u32
     }
 
     /// Makes room for so many more words, if a round may have them.
@@ -349,15 +349,11 @@ pub struct Round<'l> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Mark(u32);
 
-// Places and lengths in a round's buffer fit the halves of a handle.
-const _: () = assert!(ROUND_WORDS_MAX <= u16::MAX as usize);
-const _: () = assert!(size_of::<SwapHandle>() == 16 && size_of::<ReadHandle>() == 8);
-
 /// A READ of a round: redeem it at [`Completed::words`] or [`Completed::bytes`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadHandle {
-    at: u16,
-    words: u16,
+    at: u32,
+    words: u32,
     mark: Mark,
 }
 
@@ -365,29 +361,29 @@ pub struct ReadHandle {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwapHandle {
     expected: u64,
-    at: u16,
+    at: u32,
     mark: Mark,
 }
 
 /// A FETCH_ADD of a round: redeem it at [`Completed::added`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddHandle {
-    at: u16,
+    at: u32,
     mark: Mark,
 }
 
 /// A call of a round: redeem it at [`Completed::reply`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallHandle {
-    at: u16,
+    at: u32,
     mark: Mark,
 }
 
 /// Bytes copied into a round once, to be written to several places.
 #[derive(Clone, Copy, Debug)]
 pub struct Staged {
-    at: u16,
-    words: u16,
+    at: u32,
+    words: u32,
     mark: Mark,
 }
 
@@ -418,9 +414,9 @@ impl<'l> Round<'l> {
         let into = buffer.lease(words, at.node);
         // More have been refused; here only their sum must not overflow.
         let words = words.min(ROUND_WORDS_MAX);
-        buffer.push(Verb::Read { at, words: words as u32, into: into.into() });
+        buffer.push(Verb::Read { at, words: words as u32, into });
         buffer.tally.add(Tally::READ, 0, words * WORD_BYTES);
-        ReadHandle { at: into, words: words as u16, mark: buffer.mark() }
+        ReadHandle { at: into, words: words as u32, mark: buffer.mark() }
     }
 
     /// Copies bytes into the round, to be written by any number of [`Round::write_staged`].
@@ -434,7 +430,7 @@ impl<'l> Round<'l> {
         }
         let staged = self.stage_words(words);
         // Nothing was staged if the round is refused already: it will not be sent.
-        if usize::from(staged.words) == words {
+        if staged.words as usize == words {
             self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
         }
         staged
@@ -447,7 +443,7 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         let at = buffer.lease(words, NodeId(0));
         let words = if buffer.outcome.is_ok() { words } else { 0 };
-        Staged { at, words: words as u16, mark: buffer.mark() }
+        Staged { at, words: words as u32, mark: buffer.mark() }
     }
 
     /// The words of a staged piece. Empty if the round was full.
@@ -455,7 +451,7 @@ impl<'l> Round<'l> {
     pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
         let buffer = self.buffer();
         buffer.check(staged.mark);
-        &mut buffer.words[usize::from(staged.at)..][..usize::from(staged.words)]
+        &mut buffer.words[staged.at as usize..][..staged.words as usize]
     }
 
     /// Writes bytes to `at`; they are copied now.
@@ -476,9 +472,9 @@ impl<'l> Round<'l> {
     pub fn write_staged(&mut self, at: Address, staged: Staged) {
         let buffer = self.buffer();
         buffer.check(staged.mark);
-        let bytes = usize::from(staged.words) * WORD_BYTES;
+        let bytes = staged.words as usize * WORD_BYTES;
         let words = aligned_words(buffer, at, bytes);
-        buffer.push(Verb::Write { at, words: words as u32, from: staged.at.into() });
+        buffer.push(Verb::Write { at, words: words as u32, from: staged.at });
         buffer.tally.add(Tally::WRITE, bytes, 0);
     }
 
@@ -488,7 +484,7 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         aligned_words(buffer, at, WORD_BYTES);
         let into = buffer.lease(1, at.node);
-        buffer.push(Verb::CompareSwap { at, expected, new, into: into.into() });
+        buffer.push(Verb::CompareSwap { at, expected, new, into });
         buffer.tally.add(Tally::ATOMIC, 2 * WORD_BYTES, WORD_BYTES);
         SwapHandle { at: into, expected, mark: buffer.mark() }
     }
@@ -499,7 +495,7 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         aligned_words(buffer, at, WORD_BYTES);
         let into = buffer.lease(1, at.node);
-        buffer.push(Verb::FetchAdd { at, delta, into: into.into() });
+        buffer.push(Verb::FetchAdd { at, delta, into });
         buffer.tally.add(Tally::ATOMIC, WORD_BYTES, WORD_BYTES);
         AddHandle { at: into, mark: buffer.mark() }
     }
@@ -515,7 +511,7 @@ impl<'l> Round<'l> {
     pub fn call(&mut self, node: NodeId, head: &[u64], body: Option<Staged>, reply_words: usize) -> CallHandle {
         let head = {
             let staged = self.stage_words(head.len());
-            if usize::from(staged.words) == head.len() {
+            if staged.words as usize == head.len() {
                 self.staged_mut(staged).copy_from_slice(head);
             }
             staged
@@ -528,14 +524,14 @@ impl<'l> Round<'l> {
             buffer.words[into as usize] = 0;
         }
         let (out, back) =
-            (usize::from(head.words + body.words) * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
+            ((head.words + body.words) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
         buffer.push(Verb::Call {
             node,
-            head: head.at.into(),
-            head_words: head.words.into(),
-            body: body.at.into(),
-            body_words: body.words.into(),
-            into: into.into(),
+            head: head.at,
+            head_words: head.words,
+            body: body.at,
+            body_words: body.words,
+            into,
             capacity: reply_words.min(ROUND_WORDS_MAX) as u32,
         });
         buffer.tally.add(Tally::CALL, out, back);
@@ -608,7 +604,7 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn words(&self, handle: ReadHandle) -> &[u64] {
-        &self.buffer(handle.mark).words[usize::from(handle.at)..][..usize::from(handle.words)]
+        &self.buffer(handle.mark).words[handle.at as usize..][..handle.words as usize]
     }
 
     /// The bytes that a READ brought, 8-byte aligned.
@@ -629,15 +625,14 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn previous(&self, handle: SwapHandle) -> u64 {
-        self.buffer(handle.mark).words[usize::from(handle.at)]
+        self.buffer(handle.mark).words[handle.at as usize]
     }
 
     /// The words that a call was answered with.
     #[inline]
     #[must_use]
     pub fn reply(&self, handle: CallHandle) -> &[u64] {
-        let (length, reply) =
-            self.buffer(handle.mark).words[usize::from(handle.at)..].split_first().unwrap_or((&0, &[]));
+        let (length, reply) = self.buffer(handle.mark).words[handle.at as usize..].split_first().unwrap_or((&0, &[]));
         &reply[..*length as usize]
     }
 
@@ -645,7 +640,7 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn added(&self, handle: AddHandle) -> u64 {
-        self.buffer(handle.mark).words[usize::from(handle.at)]
+        self.buffer(handle.mark).words[handle.at as usize]
     }
 }
 

@@ -42,7 +42,9 @@ impl Tx<'_> {
             self.skip_what_is_here();
             return ford::execute(self, ford).await;
         }
-        self.resume().await?;
+        if self.unheard {
+            Box::pin(self.forget_unheard()).await?;
+        }
         let mut waiting = Waiting::default();
         while self.state.sets.fetched < self.state.sets.items.len() {
             let mut round = self.lane.round();

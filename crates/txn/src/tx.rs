@@ -468,7 +468,7 @@ impl Tx<'_> {
     /// at one node are ordered (contract of a round, rule 1): this CAS comes behind the one that may have locked, and ahead
     /// of the one that will. A lock that another item of this transaction holds is none of those: the CAS has failed there.
     #[cold]
-    async fn forget_unheard(&mut self) -> Result<(), Stop> {
+    pub(crate) async fn forget_unheard(&mut self) -> Result<(), Stop> {
         self.inherit().await?;
         self.unheard = false;
         let me = self.id.lock().to_bits();
@@ -495,12 +495,6 @@ impl Tx<'_> {
         }
         self.lane.post(round);
         Ok(())
-    }
-
-    /// Before a fetch: goes on where the one before was not heard to its end.
-    #[inline]
-    pub(crate) async fn resume(&mut self) -> Result<(), Stop> {
-        if self.unheard { self.forget_unheard().await } else { Ok(()) }
     }
 
     /// A record that it needs is locked by another. If that one is dead, and everything that it had logged is decided, its

@@ -195,7 +195,9 @@ enum Seen {
 
 /// Brings every record that was named and is not here yet, and locks those that were named to be written.
 pub(crate) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
-    tx.resume().await?;
+    if tx.unheard {
+        Box::pin(tx.forget_unheard()).await?;
+    }
     let mut waiting = Waiting::default();
     while tx.state.sets.fetched < tx.state.sets.items.len() {
         grow(tx)?;
