@@ -6,7 +6,7 @@
 //! has such rounds under way. Where the worker has not polled since the last look, it sends and receives in its place.
 //!
 //! While workers poll, this thread reads two words of each, and nothing else; when none has left anything under way for
-//! some time, it sleeps until one does.
+//! some time, it sleeps until one does. Where a look costs much, as on an emulated processor, it looks less often.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +14,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use crate::service::thread_cpu_ns;
+
 /// Time between two looks. A round that its worker has left goes on after at most two of them, and what the kernel adds.
 const LOOK: Duration = Duration::from_micros(100);
+
+/// Of the time, the thread works for one part in so many at most.
+const SHARE: u64 = 25;
 
 /// Looks at which nothing was left under way, before the thread sleeps.
 const LOOKS_MAX: u32 = 32;
@@ -106,7 +111,7 @@ impl StandIn {
     }
 
     fn run(&self) {
-        let mut quiet = 0;
+        let (mut quiet, mut worked) = (0, thread_cpu_ns());
         loop {
             if self.look() {
                 quiet = 0;
@@ -114,7 +119,8 @@ impl StandIn {
                 quiet += 1;
             }
             if quiet < LOOKS_MAX {
-                thread::sleep(LOOK);
+                let before = std::mem::replace(&mut worked, thread_cpu_ns());
+                thread::sleep(LOOK.max(Duration::from_nanos(SHARE * (worked - before))));
                 continue;
             }
             self.sleeps.store(true, Ordering::SeqCst);
