@@ -79,7 +79,7 @@ fn waits(cluster: &Cluster, rows: &Table<u64, Counter>, is_busy: bool) -> Result
     })
 }
 
-/// Updates a second, of so many records in turn.
+/// Updates a second, of `records` records in turn.
 fn rate(cluster: &Cluster, rows: &Table<u64, Counter>, records: u64) -> Result<f64, Error> {
     let mut worker = cluster.worker(Default::default()).expect("a worker");
     worker.block_on(async |session| {

@@ -974,7 +974,7 @@ impl Cluster {
         Cluster { lease, ..self.clone() }
     }
 
-    /// A handle to the cluster whose workers' clients have only so many transaction ids each, at least 1 and at most 2^39: for
+    /// A handle to the cluster whose workers' clients have `ids` transaction ids each, at least 1 and at most 2^39: for
     /// tests of what happens at the end. A client goes on as another incarnation before its ids come to an end, if it has a
     /// lease; otherwise its transactions end with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
     #[must_use]

@@ -98,9 +98,9 @@ struct Step {
 /// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each ancestor that has no other
 /// child.
 struct Merge {
-    /// Of the topmost of them.
+    /// The parent of the topmost node that is merged.
     parent: Slot<NodeRecord>,
-    /// Its child that goes.
+    /// Which child that parent loses.
     at: usize,
     /// Each with its neighbour.
     nodes: Vec<(Slot<NodeRecord>, Slot<NodeRecord>)>,

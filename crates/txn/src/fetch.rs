@@ -35,7 +35,7 @@ pub(crate) enum Seen {
 impl Tx<'_> {
     /// Brings every record that was named and is not here yet.
     ///
-    /// Its future may be dropped at any time, and the transaction goes on: what has not been heard of is asked again by the
+    /// The caller may drop the future at any time, and the transaction goes on: what has not been heard of is asked again by the
     /// next fetch, or by the commit.
     pub async fn fetch(&mut self) -> Result<(), Stop> {
         if let Protocol::Ford(ford) = self.state.protocol {

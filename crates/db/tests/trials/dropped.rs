@@ -409,7 +409,7 @@ fn a_merge_that_was_dropped_leaves_no_empty_leaf(protocol: Protocol) {
     }
 }
 
-/// Drops an operation after so many polls. Whether it was done by then.
+/// Drops an operation after `polls` polls. Returns whether it was done by then.
 async fn drop_at(
     world: &World,
     session: &mut Session,

@@ -93,7 +93,7 @@ async fn again(session: &mut remora::Session, rows: &Table<u64, Words<1>>, turn:
         .await
 }
 
-/// Its last transaction's locks are no conflict, wherever their release is.
+/// A client's transaction never conflicts with the locks of its last one, wherever their release is.
 fn a_lone_client_is_never_in_its_own_way(protocol: Protocol) {
     const TURNS: u64 = 80;
     for cluster in on_every_fabric(protocol, 3) {

@@ -19,7 +19,7 @@ use crate::service::thread_cpu_ns;
 /// Time between two looks. A round that its worker has left goes on after at most two of them, and what the kernel adds.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// Of the time, the thread works for one part in so many at most.
+/// The thread works for at most this fraction of the time: one part in `SHARE`.
 const SHARE: u64 = 25;
 
 /// Looks at which nothing was left under way, before the thread sleeps.

@@ -546,7 +546,7 @@ async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
         .await
 }
 
-/// Of a record that client 0 and client 1 write once each: what a replica shows as a version is what that version was.
+/// Checks a record that client 0 and client 1 write once each: whatever a replica shows as a version is what it was.
 fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Broken> {
     // What client 0 has read tells who came first; if it has not committed, only the other one wrote.
     let first = if scene.said[0].as_deref() == Some(&[0]) { 1 } else { 2 };
