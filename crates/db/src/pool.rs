@@ -107,7 +107,8 @@ impl Db {
         let (options, asked) = (self.options, Instant::now());
         let Some(deadline) = options.deadline else {
             let work = async move |session: &mut Session| {
-                session.transact_after(asked.elapsed(), options, async |tx| body(tx).await).await
+                session.asked_at(asked);
+                session.transact_with(options, body).await
             };
             return self.send(None, work).await;
         };
@@ -115,7 +116,8 @@ impl Db {
         let at_work = gate.clone();
         let work = async move |session: &mut Session| {
             let gate = at_work;
-            let outcome = session.transact_after(asked.elapsed(), options, async |tx| {
+            session.asked_at(asked);
+            let outcome = session.transact_with(options, async |tx| {
                 gate.reopen()?;
                 let value = body(tx).await?;
                 gate.pass()?;

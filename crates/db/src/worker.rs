@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora_fabric::limits::LANES_MAX;
 use remora_fabric::{Lane, Nanos, NodeId};
@@ -144,6 +144,7 @@ impl Worker {
                 ring,
                 until_turn: TURN,
                 patience: patience_with(lease),
+                waited: 0,
             });
         }
         self.clients.push(client);
@@ -344,6 +345,8 @@ pub struct Session {
     until_turn: u32,
     /// How long a transaction is tried that says nothing about it.
     patience: Nanos,
+    /// How long the caller of the next transaction has waited for this session.
+    waited: Nanos,
 }
 
 /// How long a transaction is tried that meets the locks of a client with a lease of this length: twice as long, at least.
@@ -404,18 +407,9 @@ impl Session {
     pub async fn transact_with<T>(
         &mut self,
         options: TransactionOptions,
-        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.transact_after(Duration::ZERO, options, body).await
-    }
-
-    /// Runs a transaction for a caller that has `waited` for this session: deadline and patience are counted from the call.
-    pub(crate) async fn transact_after<T>(
-        &mut self,
-        waited: Duration,
-        options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let waited = std::mem::take(&mut self.waited);
         if self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
             self.until_turn -= 1;
             if self.until_turn == 0 {
@@ -425,7 +419,7 @@ impl Session {
         }
         let deadline = options.deadline.map(|deadline| {
             let now = self.inner.lane().now();
-            now.saturating_add(nanos(deadline.saturating_sub(waited)))
+            now.saturating_add(nanos(deadline).saturating_sub(waited))
         });
         let is_default = options.patience.is_none() && deadline.is_none();
         let mut patience = match (options.patience, deadline) {
@@ -433,7 +427,7 @@ impl Session {
             (None, Some(_)) => Nanos::MAX,
             (None, None) => self.patience,
         }
-        .saturating_sub(nanos(waited));
+        .saturating_sub(waited);
         let (mut tried, mut told) = (Tried::default(), None);
         loop {
             self.follow();
@@ -442,16 +436,16 @@ impl Session {
             let cluster = self.client.cluster();
             let outcome = self.inner.transact(once, async |tx| {
                 let mut refused = None;
-                let ran = body(&mut Transaction::new(tx, &mut refused, cluster)).await;
-                match ran.and_then(|value| refused.map_or(Ok(value), Err)) {
-                    Ok(value) => Ok(Ok(value)),
-                    Err(error) => match error.stop() {
-                        Some(stop) => {
-                            told = Some(error);
-                            Err(stop)
-                        }
-                        None => Ok(Err(error)),
-                    },
+                let error = match (body(&mut Transaction::new(tx, &mut refused, cluster)).await, refused) {
+                    (Ok(value), None) => return Ok(Ok(value)),
+                    (Err(error), _) | (Ok(_), Some(error)) => error,
+                };
+                match error.stop() {
+                    Some(stop) => {
+                        told = Some(error);
+                        Err(stop)
+                    }
+                    None => Ok(Err(error)),
                 }
             });
             let stop = match outcome.await {
@@ -501,6 +495,11 @@ impl Session {
         let error = told.filter(|error| error.stop() == Some(stop)).unwrap_or_else(|| Error::of(stop, named(stop)));
         let met = if let (Stop::Limit(_), Some(abort)) = (stop, tried.last) { Stop::Abort(abort) } else { stop };
         error.given_up(named(met), tried)
+    }
+
+    /// The caller of the next transaction has waited for this session: its deadline and patience are counted from the call.
+    pub(crate) fn asked_at(&mut self, asked: Instant) {
+        self.waited = nanos(asked.elapsed());
     }
 
     /// A table as this session's cluster has it now: for what is done with it outside of transactions.
