@@ -15,13 +15,13 @@ use remora_fabric::verbs::Device;
 use remora_fabric::{
     Capabilities, ClientId, Fabric, FabricError, Fault, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle,
 };
-use remora_index::{Parts, Sizes};
+use remora_index::{MakePart, Parts, Sizes, TakeRow};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{
-    Discipline, Fingerprint, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, connected,
-    identity, metadata, node,
+    Discipline, MemoryError, Metadata, ReadScheme, Replica, TableEntry, TableSpec, come, connected, identity, metadata,
+    node,
 };
-use remora_sync::TransactionId;
+use remora_sync::{StableRecord, TransactionId};
 use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionCache, inspect};
 
@@ -32,7 +32,7 @@ use crate::controller::{Controller, arranged};
 use crate::creation::Draft;
 use crate::error::{OpenError, SimulatedError};
 use crate::pool::Db;
-use crate::table::{Key, Record, Table};
+use crate::table::{Handle, Key, Record, Schema, Table};
 use crate::worker::{Worker, WorkerOptions};
 
 /// Of a cluster that lives in this process.
@@ -172,15 +172,6 @@ impl ClusterNumber {
     /// A cluster whose memory nodes were founded with this id.
     pub(crate) fn founded(cluster: u64) -> ClusterNumber {
         ClusterNumber(cluster)
-    }
-}
-
-/// A record as its bytes.
-struct Row<V>(V);
-
-impl<V: Record> AsRef<[u8]> for Row<V> {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
     }
 }
 
@@ -492,8 +483,8 @@ impl Cluster {
 
     /// A table where it is now, as far as this handle of its cluster knows. Another handle may have opened it: then it is
     /// this one's, too, from now on, and follows the epochs with the others.
-    pub(crate) fn own<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, OpenError> {
-        let name = table.name();
+    pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
+        let name = table.inner.name();
         if table.cluster != self.inner.cluster {
             return Err(OpenError::OtherCluster(name.to_owned()));
         }
@@ -595,6 +586,11 @@ impl Cluster {
         &self,
         body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
     ) -> Result<T, E> {
+        remora_fabric::block_on(&*self.inner.fabric, self.administrator()?, body)?
+    }
+
+    /// The cluster's own client, once it has entered the present epoch.
+    fn administrator(&self) -> Result<ClientId, FabricError> {
         // A process that runs no transactions learns here that an epoch has begun, and with it another life of its own client.
         if self.inner.remote.is_some()
             && let Err(error) = self.follow_epoch()
@@ -604,9 +600,9 @@ impl Cluster {
         let admin = ClientId(self.admin());
         if self.draft().is_some_and(|draft| draft.client() != admin.0) {
             // The epoch has ended, and with it the client that creates the tables.
-            return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked }.into());
+            return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked });
         }
-        remora_fabric::block_on(&*self.inner.fabric, admin, body)?
+        Ok(admin)
     }
 
     /// The incarnation that changes the catalog.
@@ -626,29 +622,39 @@ impl Cluster {
 
     /// Creates a table, empty.
     pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
-        self.create_table_as(name, Table::<K, V>::fingerprint(), options)
+        self.create_table_as(name, Table::<K, V>::schema(), options)
     }
 
-    /// The same with a schema of its own.
+    /// Creates a table of this schema, of which the caller knows that it fits the types.
     pub(crate) fn create_table_as<K: Key, V: Record>(
         &self,
         name: &str,
-        fingerprint: Fingerprint,
+        schema: Schema,
         options: TableOptions,
     ) -> Result<Table<K, V>, OpenError> {
+        Ok(Table::new(self.create_with(name, schema, options)?, self.inner.cluster))
+    }
+
+    fn create_with(
+        &self,
+        name: &str,
+        schema: Schema,
+        options: TableOptions,
+    ) -> Result<Arc<remora_index::Table>, OpenError> {
+        let Schema { fingerprint, key_bytes, value_bytes } = schema;
         let atomic_line = self.capabilities().atomic_line;
-        let single_line = remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::SingleLine);
+        let single_line = remora_sync::layout(key_bytes, value_bytes, ReadScheme::SingleLine);
         let layout = match options.read_scheme {
             Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
                 return Err(MemoryError::NeedsAtomicLines.into());
             }
-            Some(scheme) => remora_sync::layout(K::BYTES, size_of::<V>(), scheme)?,
+            Some(scheme) => remora_sync::layout(key_bytes, value_bytes, scheme)?,
             None => match single_line {
                 Ok(layout) if atomic_line => layout,
-                Err(_) if atomic_line && K::BYTES + size_of::<V>() <= LINE_VERSIONS_MAX => {
-                    remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::LineVersions)?
+                Err(_) if atomic_line && key_bytes + value_bytes <= LINE_VERSIONS_MAX => {
+                    remora_sync::layout(key_bytes, value_bytes, ReadScheme::LineVersions)?
                 }
-                _ => remora_sync::layout(K::BYTES, size_of::<V>(), ReadScheme::Checksum)?,
+                _ => remora_sync::layout(key_bytes, value_bytes, ReadScheme::Checksum)?,
             },
         };
         if options.rows == 0 {
@@ -695,7 +701,7 @@ impl Cluster {
             self.announce_lines(&table, |_| true);
         }
         *lock(&self.inner.metadata) = metadata;
-        self.open_table_as(name, fingerprint)
+        self.open_with(name, schema)
     }
 
     /// Says where a table's records are.
@@ -709,15 +715,19 @@ impl Cluster {
 
     /// Opens a table that exists.
     pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
-        self.open_table_as(name, Table::<K, V>::fingerprint())
+        self.open_table_as(name, Table::<K, V>::schema())
     }
 
-    /// The same with a schema of its own.
+    /// Opens a table of this schema, of which the caller knows that it fits the types.
     pub(crate) fn open_table_as<K: Key, V: Record>(
         &self,
         name: &str,
-        wanted: Fingerprint,
+        schema: Schema,
     ) -> Result<Table<K, V>, OpenError> {
+        Ok(Table::new(self.open_with(name, schema)?, self.inner.cluster))
+    }
+
+    fn open_with(&self, name: &str, wanted: Schema) -> Result<Arc<remora_index::Table>, OpenError> {
         let known = lock(&self.inner.tables).get(name).cloned();
         let table = match known {
             Some(table) => table,
@@ -737,15 +747,14 @@ impl Cluster {
             return Err(MemoryError::Unfinished { table: name.to_owned(), client }.into());
         }
         let spec = &table.entry().spec;
-        if spec.fingerprint != wanted {
-            let (found, wanted) = (spec.fingerprint.0, wanted.0);
+        if spec.fingerprint != wanted.fingerprint {
             let layout = &spec.layout;
             return Err(MemoryError::Fingerprint {
                 table: name.to_owned(),
-                found,
-                wanted,
+                found: spec.fingerprint.0,
+                wanted: wanted.fingerprint.0,
                 found_sizes: (layout.key_bytes.into(), layout.value_max as usize),
-                wanted_sizes: (K::BYTES, size_of::<V>()),
+                wanted_sizes: (wanted.key_bytes, wanted.value_bytes),
             }
             .into());
         }
@@ -753,7 +762,7 @@ impl Cluster {
         if table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL {
             self.claim(&table)?;
         }
-        Ok(Table::new(table, self.inner.cluster))
+        Ok(table)
     }
 
     /// Makes sure that a session of this handle can run transactions on a table, which another handle may have opened.
@@ -793,7 +802,17 @@ impl Cluster {
         table: &Table<K, V>,
         rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
-        let rows = rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value)));
+        let mut rows = rows;
+        self.load_rows(table.handle(), &mut |take| {
+            rows.try_for_each(|(key, value)| take(&Table::<K, V>::key(&key), value.as_bytes()))
+        })
+    }
+
+    fn load_rows(
+        &self,
+        table: Handle<'_>,
+        rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), OpenError>,
+    ) -> Result<u64, OpenError> {
         self.administer(async |lane: &Lane| {
             let table = self.own(table)?;
             self.clear_half_loaded(lane, &table).await?;
@@ -809,14 +828,23 @@ impl Cluster {
         table: &Table<K, V>,
         parts: u64,
         part: impl Fn(u64) -> Vec<(K, V)> + Sync,
-        loaded: impl FnMut(u64),
+        mut loaded: impl FnMut(u64),
     ) -> Result<u64, OpenError> {
-        let make = |number| {
-            let rows = part(number).into_iter();
-            rows.map(|(key, value)| (Table::<K, V>::key(&key), Row(value))).collect()
+        let make = |number, take: TakeRow<'_>| {
+            part(number).iter().try_for_each(|(key, value)| take(&Table::<K, V>::key(key), value.as_bytes()))
         };
+        self.load_made(table.handle(), parts, &make, &mut loaded)
+    }
+
+    fn load_made(
+        &self,
+        table: Handle<'_>,
+        parts: u64,
+        make: MakePart<'_>,
+        loaded: &mut dyn FnMut(u64),
+    ) -> Result<u64, OpenError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let parts = Parts { count: parts, make: &make, threads };
+        let parts = Parts { count: parts, make, threads };
         self.administer(async |lane: &Lane| {
             let table = self.own(table)?;
             self.clear_half_loaded(lane, &table).await?;
@@ -840,19 +868,29 @@ impl Cluster {
         table: &Table<K, V>,
         mut visit: impl FnMut(&[u8], &V),
     ) -> Result<Inspection, crate::Error> {
+        self.inspect_bytes(table.handle(), &mut |key, value| {
+            if let Ok((row, _)) = V::ref_from_prefix(value) {
+                visit(key, row);
+            }
+        })
+    }
+
+    fn inspect_bytes(
+        &self,
+        table: Handle<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<Inspection, crate::Error> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         self.administer(async |lane: &Lane| {
             let own = self.own(table)?;
-            let found = inspect(lane, &own, |record| {
+            let mut each = |record: &StableRecord<'_>| {
                 key.clear();
                 key.extend(record.key());
                 value.clear();
                 record.copy_value(&mut value);
-                if let Ok((row, _)) = V::ref_from_prefix(value.as_bytes()) {
-                    visit(key.as_bytes(), row);
-                }
-            });
-            Ok(found.await?)
+                visit(key.as_bytes(), value.as_bytes());
+            };
+            Ok(inspect(lane, &own, &mut each).await?)
         })
     }
 

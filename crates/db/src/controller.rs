@@ -78,10 +78,7 @@ impl Controller {
 
     /// Begins its work, for whoever drives it turn by turn: a simulator. It ends when `over` says so, which it asks a few
     /// times in a lease, or when it was taken for dead.
-    pub fn start<'c, O: Fn() -> bool + 'c>(
-        &'c mut self,
-        over: O,
-    ) -> remora_fabric::Run<'c, impl Future<Output = ()> + use<'c, O>> {
+    pub fn start<'c>(&'c mut self, over: impl Fn() -> bool + 'c) -> remora_fabric::Run<'c, ()> {
         let Controller { cluster, worker, lane, keeper, client, copy_rate } = self;
         keeper.wake(lane);
         let watcher = Watcher {
@@ -95,6 +92,7 @@ impl Controller {
             shut: Cell::default(),
         };
         let (id, keeper) = (lane.id(), watcher.keeper);
+        let over: Box<dyn Fn() -> bool + 'c> = Box::new(over);
         let work = async move {
             while !watcher.shut.get() {
                 let reach = watcher.watch_on(lane, &over).await;

@@ -475,7 +475,7 @@ impl<K: Key> Large<K> {
         let table = &*session.table(&self.chunks)?;
         let key_at = HEADER_BYTES / 8..HEADER_BYTES / 8 + table.shape().key_words();
         let mut found = BTreeMap::new();
-        let visit = |words: &[u64]| {
+        let mut visit = |words: &[u64]| {
             let present = matches!(words.first_chunk().and_then(Life::of), Some(Life::Present { .. }));
             if let (true, &[id, index]) = (present, &words[key_at.clone()]) {
                 let (id, index) = (u64::from_be(id), u64::from_be(index) >> 32); // big-endian, the second one of 4 bytes
@@ -484,14 +484,14 @@ impl<K: Key> Large<K> {
             }
             Ok(())
         };
-        scan(session.lane(), table, key_at.end * 8, visit).await?;
+        scan(session.lane(), table, key_at.end * 8, &mut visit).await?;
         Ok(found)
     }
 
     /// Reads every head, while nobody has it locked.
     async fn visit_heads(&self, session: &mut Session, mut visit: impl FnMut(Head)) -> Result<(), Error> {
         let table = &*session.table(&self.heads)?;
-        let visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {
+        let mut visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {
             Ok(record) if !record.lock().is_free() => Err(Abort::Locked(record.lock())),
             Ok(record) => {
                 if record.is_present() {
@@ -504,7 +504,7 @@ impl<K: Key> Large<K> {
             Err(Unstable::Locked(lock) | Unstable::Invisible(lock)) => Err(Abort::Locked(lock)),
             Err(Unstable::Torn) => Err(Abort::Torn),
         };
-        scan(session.lane(), table, table.shape().record_bytes(), visit).await?;
+        scan(session.lane(), table, table.shape().record_bytes(), &mut visit).await?;
         Ok(())
     }
 }

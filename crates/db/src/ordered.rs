@@ -59,7 +59,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cluster::{Cluster, TableOptions};
 use crate::error::{Error, Named, OpenError, Reason};
-use crate::table::{OrderedKey, Record, Table};
+use crate::table::{OrderedKey, Record, Schema, Table};
 use crate::transaction::{Slot, Transaction};
 use crate::worker::Session;
 
@@ -240,7 +240,7 @@ impl Cluster {
         let sizes = options.tables::<K, V>();
         let create = |what, size: usize, at: Option<u16>| {
             let options = TableOptions { rows: sizes[size].0, read_scheme: Some(ReadScheme::Checksum), ..node(at) };
-            self.create_table_as(&part(name, what), fingerprint::<K, V>(), options)
+            self.create_table_as(&part(name, what), schema::<K, V>(), options)
         };
         let values =
             if is_inline::<K, V>() { None } else { Some(self.create_table(&part(name, VALUES), node(of_leaves))?) };
@@ -289,7 +289,7 @@ impl Cluster {
     /// Opens an ordered table that exists. What is remembered of where its keys are is this handle's and its clones' own.
     pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
         let shape = shape::<K, V>()?;
-        let open = |what| self.open_table_as(&part(name, what), fingerprint::<K, V>());
+        let open = |what| self.open_table_as(&part(name, what), schema::<K, V>());
         let values = if is_inline::<K, V>() { None } else { Some(self.open_table(&part(name, VALUES))?) };
         Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))
     }
@@ -334,8 +334,9 @@ fn part(name: &str, what: &str) -> String {
     format!("{name}/{what}")
 }
 
-fn fingerprint<K: OrderedKey, V: Record>() -> Fingerprint {
-    Fingerprint::of(&format!("{}, of {}", NodeRecord::SCHEMA, V::SCHEMA), K::BYTES, size_of::<V>())
+fn schema<K: OrderedKey, V: Record>() -> Schema {
+    let of = format!("{}, of {}", NodeRecord::SCHEMA, V::SCHEMA);
+    Schema { fingerprint: Fingerprint::of(&of, K::BYTES, size_of::<V>()), ..Table::<u64, NodeRecord>::schema() }
 }
 
 /// Whether leaves have the values.

@@ -111,6 +111,30 @@ tuple_key!(A, B);
 tuple_key!(A, B, C);
 tuple_key!(A, B, C, D);
 
+/// The schema of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schema {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) key_bytes: usize,
+    pub(crate) value_bytes: usize,
+}
+
+impl Schema {
+    /// The schema of this description, with the sizes of these types.
+    pub(crate) fn of<K: Key, V>(schema: &str) -> Schema {
+        let (key_bytes, value_bytes) = (K::BYTES, size_of::<V>());
+        Schema { fingerprint: Fingerprint::of(schema, key_bytes, value_bytes), key_bytes, value_bytes }
+    }
+}
+
+/// A handle of a table, without its types.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle<'t> {
+    pub(crate) inner: &'t Arc<remora_index::Table>,
+    /// The cluster that it is of.
+    pub(crate) cluster: ClusterNumber,
+}
+
 /// An open table. Clones are cheap and share the location cache.
 ///
 /// It can be used with the cluster that has opened it, with its clones, and with every other [`Cluster`](crate::Cluster) of the
@@ -129,8 +153,8 @@ impl<K: Key, V: Record> Table<K, V> {
         assert!(K::BYTES <= KEY_BYTES_MAX, "a key has at most 64 bytes");
     };
 
-    pub(crate) fn fingerprint() -> Fingerprint {
-        Fingerprint::of(V::SCHEMA, K::BYTES, size_of::<V>())
+    pub(crate) fn schema() -> Schema {
+        Schema::of::<K, V>(V::SCHEMA)
     }
 
     pub(crate) fn new(inner: Arc<remora_index::Table>, cluster: ClusterNumber) -> Table<K, V> {
@@ -155,6 +179,10 @@ impl<K: Key, V: Record> Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
+    pub(crate) fn handle(&self) -> Handle<'_> {
+        Handle { inner: &self.inner, cluster: self.cluster }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -66,7 +66,7 @@ impl<'t, 's> Transaction<'t, 's> {
 
     #[cold]
     fn introduce<K, V>(&mut self, table: &Table<K, V>) -> Result<(), Error> {
-        let own = self.cluster.own(table)?;
+        let own = self.cluster.own(table.handle())?;
         self.cluster.accept(&own)?;
         self.tx.register(&own);
         Ok(())

@@ -173,10 +173,10 @@ impl Worker {
     }
 
     /// Begins a body on every coroutine, for whoever drives the worker turn by turn: a simulator.
-    pub fn start<'w, T, B: AsyncFn(usize, &mut Session) -> T>(
+    pub fn start<'w, T: 'w, B: AsyncFn(usize, &mut Session) -> T>(
         &'w mut self,
         body: &'w B,
-    ) -> remora_fabric::Run<'w, impl Future<Output = T> + use<'w, T, B>> {
+    ) -> remora_fabric::Run<'w, T> {
         let Worker { worker, sessions, clients, .. } = self;
         let shift = Rc::new(Shift::begin(clients, sessions.len()));
         let tasks = sessions.iter_mut().enumerate().map(|(index, session)| {
@@ -287,7 +287,7 @@ impl Drop for Worker {
 }
 
 /// Has every client's keeper run beside the coroutines.
-fn attend<'w, F: Future>(run: &mut remora_fabric::Run<'w, F>, clients: &'w [Rc<Client>]) {
+fn attend<'w, T>(run: &mut remora_fabric::Run<'w, T>, clients: &'w [Rc<Client>]) {
     for client in clients {
         let life = client.life();
         if life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
@@ -504,7 +504,7 @@ impl Session {
 
     /// A table as this session's cluster has it now: for what is done with it outside of transactions.
     pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
-        Ok(self.client.cluster().own(table)?)
+        Ok(self.client.cluster().own(table.handle())?)
     }
 
     /// Goes on as its client's last incarnation.

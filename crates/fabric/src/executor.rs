@@ -129,25 +129,29 @@ impl Worker {
 
     /// Runs one coroutine for each named lane until all have finished; their results in the order given. A panic of one
     /// ends the run.
-    pub fn run<F: Future>(&self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
+    pub fn run<'w, F: Future + 'w>(&'w self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
         self.start(tasks).to_end()
     }
 
+    /// Runs one coroutine until it has finished.
+    fn complete<'w>(&'w self, lane: LaneId, task: Pin<Box<dyn Future<Output = ()> + 'w>>) {
+        let mut turns = Turns::new(self);
+        turns.begin(lane, task);
+        (turns.awaited, turns.running) = (1, 1);
+        turns.to_end();
+    }
+
     /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one thread.
-    pub fn start<F: Future>(&self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Run<'_, F> {
-        let mut by_lane = [u8::MAX; LANES_MAX];
-        let tasks: Vec<Task<F>> = tasks
-            .into_iter()
-            .enumerate()
-            .map(|(index, (lane, future))| {
-                assert_eq!(by_lane[lane.0 as usize], u8::MAX, "a lane runs one coroutine");
-                by_lane[lane.0 as usize] = index as u8;
-                self.ready.set(lane);
-                let waker = LaneWaker { remote: self.ready.remote.clone(), bit: 1 << lane.0 };
-                Task { future: Some(Box::pin(future)), waker: Arc::new(waker).into(), output: None }
-            })
-            .collect();
-        Run { worker: self, running: tasks.len(), tasks, by_lane, attendants: Vec::new() }
+    pub fn start<'w, F: Future + 'w>(&'w self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Run<'w, F::Output> {
+        let mut run = Run { turns: Turns::new(self), outputs: Vec::new() };
+        for (lane, future) in tasks {
+            let output = Rc::new(Cell::new(None));
+            run.outputs.push(output.clone());
+            run.turns.begin(lane, Box::pin(async move { output.set(Some(future.await)) }));
+            run.turns.awaited += 1;
+        }
+        run.turns.running = run.turns.awaited;
+        run
     }
 
     /// Lets every endpoint make progress once, also outside of [`Worker::run`].
@@ -188,24 +192,25 @@ impl Worker {
     }
 }
 
-struct Task<F: Future> {
-    future: Option<Pin<Box<F>>>,
-    waker: Waker,
-    output: Option<F::Output>,
+/// Coroutines of a worker that have begun, and what they have returned. Made by [`Worker::start`].
+pub struct Run<'w, T> {
+    turns: Turns<'w>,
+    outputs: Vec<Rc<Cell<Option<T>>>>,
 }
 
-/// Coroutines of a worker that have begun. Made by [`Worker::start`].
-pub struct Run<'w, F: Future> {
+/// The part of a run that is the same code whatever its coroutines are.
+struct Turns<'w> {
     worker: &'w Worker,
-    tasks: Vec<Task<F>>,
-    /// The coroutine of each lane: attendants are numbered after the tasks.
-    by_lane: [u8; LANES_MAX],
+    /// The run waits for the first of them. The others serve those, and end with them.
+    tasks: Vec<Task<'w>>,
+    awaited: usize,
+    /// Of those that are awaited.
     running: usize,
-    attendants: Vec<Attendant<'w>>,
+    /// The task of each lane.
+    by_lane: [u8; LANES_MAX],
 }
 
-/// A coroutine that serves the others, and ends with them.
-struct Attendant<'w> {
+struct Task<'w> {
     future: Option<Pin<Box<dyn Future<Output = ()> + 'w>>>,
     waker: Waker,
 }
@@ -234,8 +239,21 @@ pub trait Turn {
 /// Lines of a coroutine's state that are fetched before it goes on.
 const STATE_LINES: usize = 64;
 
-impl<F: Future> Turn for Run<'_, F> {
-    #[inline]
+impl<'w> Turns<'w> {
+    fn new(worker: &'w Worker) -> Turns<'w> {
+        Turns { worker, tasks: Vec::new(), awaited: 0, running: 0, by_lane: [u8::MAX; LANES_MAX] }
+    }
+
+    fn begin(&mut self, lane: LaneId, future: Pin<Box<dyn Future<Output = ()> + 'w>>) {
+        assert_eq!(self.by_lane[lane.0 as usize], u8::MAX, "a lane runs one coroutine");
+        // Every coroutine has a lane of its own, so that there are fewer than a byte counts.
+        self.by_lane[lane.0 as usize] = self.tasks.len() as u8;
+        let ready = &self.worker.ready;
+        ready.set(lane);
+        let waker = LaneWaker { remote: ready.remote.clone(), bit: 1 << lane.0 };
+        self.tasks.push(Task { future: Some(future), waker: Arc::new(waker).into() });
+    }
+
     fn turn(&mut self) -> Turned {
         if self.running == 0 {
             return Turned::Finished;
@@ -248,15 +266,12 @@ impl<F: Future> Turn for Run<'_, F> {
         while bits != 0 {
             let lane = bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            let Some(task) = self.tasks.get_mut(usize::from(self.by_lane[lane])) else {
-                self.attend_to(lane);
-                continue;
-            };
+            let number = usize::from(self.by_lane[lane]);
+            let Some(task) = self.tasks.get_mut(number) else { continue };
             let Some(future) = &mut task.future else { continue };
-            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
+            if future.as_mut().poll(&mut Context::from_waker(&task.waker)).is_ready() {
                 task.future = None;
-                task.output = Some(output);
-                self.running -= 1;
+                self.running -= usize::from(number < self.awaited);
             }
         }
         self.worker.progress();
@@ -269,8 +284,25 @@ impl<F: Future> Turn for Run<'_, F> {
         }
     }
 
+    fn to_end(&mut self) {
+        loop {
+            match self.turn() {
+                Turned::Finished => return,
+                Turned::Ready => {}
+                Turned::Waiting(_) => self.worker.wait(),
+            }
+        }
+    }
+}
+
+impl<T> Turn for Run<'_, T> {
+    #[inline]
+    fn turn(&mut self) -> Turned {
+        self.turns.turn()
+    }
+
     fn prefetch(&self, lane: LaneId) {
-        if let Some(task) = self.tasks.get(usize::from(self.by_lane[usize::from(lane.0)]))
+        if let Some(task) = self.turns.tasks.get(usize::from(self.turns.by_lane[usize::from(lane.0)]))
             && let Some(future) = &task.future
         {
             prefetch_lines(&**future, STATE_LINES);
@@ -278,48 +310,28 @@ impl<F: Future> Turn for Run<'_, F> {
     }
 }
 
-impl<'w, F: Future> Run<'w, F> {
+impl<'w, T> Run<'w, T> {
     /// Adds a coroutine that serves the others: the run does not wait for it, and drops it when they have finished.
     pub fn attend(&mut self, lane: LaneId, future: impl Future<Output = ()> + 'w) {
-        assert_eq!(self.by_lane[lane.0 as usize], u8::MAX, "a lane runs one coroutine");
-        // Every coroutine has a lane of its own, so that there are fewer than a byte counts.
-        self.by_lane[lane.0 as usize] = (self.tasks.len() + self.attendants.len()) as u8;
-        self.worker.ready.set(lane);
-        let waker = LaneWaker { remote: self.worker.ready.remote.clone(), bit: 1 << lane.0 };
-        self.attendants.push(Attendant { future: Some(Box::pin(future)), waker: Arc::new(waker).into() });
-    }
-
-    #[cold]
-    fn attend_to(&mut self, lane: usize) {
-        let Some(number) = usize::from(self.by_lane[lane]).checked_sub(self.tasks.len()) else { return };
-        let Some(attendant) = self.attendants.get_mut(number) else { return };
-        let Some(future) = &mut attendant.future else { return };
-        if future.as_mut().poll(&mut Context::from_waker(&attendant.waker)).is_ready() {
-            attendant.future = None;
-        }
+        self.turns.begin(lane, Box::pin(future));
     }
 
     /// Goes on until every coroutine has finished; see [`Worker::run`].
-    pub fn to_end(mut self) -> Vec<F::Output> {
-        loop {
-            match self.turn() {
-                Turned::Finished => return self.finish(),
-                Turned::Ready => {}
-                Turned::Waiting(_) => self.worker.wait(),
-            }
-        }
+    pub fn to_end(mut self) -> Vec<T> {
+        self.turns.to_end();
+        self.finish()
     }
 
     /// What the coroutines have returned, in the order in which they were given: of those that have finished.
     #[must_use]
-    pub fn finish(self) -> Vec<F::Output> {
-        self.tasks.into_iter().filter_map(|task| task.output).collect()
+    pub fn finish(self) -> Vec<T> {
+        self.outputs.iter().filter_map(|output| output.take()).collect()
     }
 }
 
-impl<F: Future> fmt::Debug for Run<'_, F> {
+impl<T> fmt::Debug for Run<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").field("running", &self.running).finish_non_exhaustive()
+        f.debug_struct("Run").field("running", &self.turns.running).finish_non_exhaustive()
     }
 }
 
@@ -355,9 +367,16 @@ pub fn block_on<T>(
     client: ClientId,
     body: impl AsyncFnOnce(&Lane) -> T,
 ) -> Result<T, FabricError> {
+    let (worker, lane) = alone(fabric, client)?;
+    let mut result = None;
+    worker.complete(lane.id(), Box::pin(async { result = Some(body(&lane).await) }));
+    Ok(result.expect("a task that has run has a result"))
+}
+
+/// A worker of one lane.
+fn alone(fabric: &dyn Fabric, client: ClientId) -> Result<(Worker, Lane), FabricError> {
     let worker = Worker::new();
     let endpoint = worker.connect(fabric, client)?;
     let lane = worker.lane(&endpoint, u64::from(client.0)).expect("the first lane");
-    let mut results = worker.run([(lane.id(), body(&lane))]);
-    Ok(results.pop().expect("a task that has run has a result"))
+    Ok((worker, lane))
 }

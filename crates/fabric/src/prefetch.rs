@@ -10,9 +10,9 @@ pub(crate) fn prefetch<T>(what: &T) {
 
 /// Asks for the first lines of a value, or for all that it has. Reads nothing.
 #[inline(always)]
-pub(crate) fn prefetch_lines<T>(what: &T, lines: usize) {
+pub(crate) fn prefetch_lines<T: ?Sized>(what: &T, lines: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in 0..size_of::<T>().div_ceil(LINE_BYTES).min(lines) {
+    for line in 0..size_of_val(what).div_ceil(LINE_BYTES).min(lines) {
         // SAFETY: the address is within the value (and a prefetch neither faults nor accesses memory as the language sees
         // it).
         unsafe {

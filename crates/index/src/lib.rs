@@ -30,6 +30,6 @@ pub use buckets::{Buckets, Index, Sizes};
 pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
 pub use host::{Found, Host, HostShard, Prepared, Refused};
-pub use load::{Loader, Parts, bulk_load, bulk_load_parts, check_empty, clear};
+pub use load::{Loader, MakePart, Parts, TakeRow, bulk_load, bulk_load_parts, check_empty, clear};
 pub use patch::{Patch, apply_deletion, apply_patch};
 pub use table::{BucketRef, Table};

@@ -37,59 +37,125 @@ impl Loader<'static> {
     }
 }
 
-/// Loads rows into an empty table. Returns how many. Nothing of the table may be in use.
-pub async fn bulk_load<V: AsRef<[u8]>>(
+/// Takes a row, unless the table has no place for it.
+pub type TakeRow<'t> = &'t mut dyn FnMut(&Key, &[u8]) -> Result<(), IndexError>;
+
+/// Loads rows into an empty table. Returns how many. Nothing of the table may be in use. `rows` gives every row to the function
+/// that it is called with, and ends with the first error of that.
+pub async fn bulk_load(
     lane: &Lane,
     table: &Table,
     loader: Loader<'_>,
-    rows: impl Iterator<Item = (Key, V)>,
+    rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), IndexError>,
 ) -> Result<u64, IndexError> {
-    match (table.cluster_hash(), table.fstore()) {
-        (Some(geometry), _) => load(lane, table, loader, rows, |shard| ClusterHash::new(table, *geometry, shard)).await,
-        (_, Some(geometry)) => load(lane, table, loader, rows, |shard| FStore::new(table, *geometry, shard)).await,
-        (None, None) => unreachable!("a table has one of the two"),
-    }
+    check_empty(lane, table).await?;
+    let mut builders = builders(table);
+    let mut count = 0;
+    rows(&mut |key, value| {
+        (loader.goes_on)()?;
+        count += 1;
+        check_sizes(table, key, value)?;
+        let shard = table.home(key.hash()).shard;
+        builders[usize::from(shard)].add(key, value, count)
+    })?;
+    write_all(lane, table, loader, builders).await?;
+    Ok(count)
 }
 
 /// The word of an FStore shard's header that counts what was loaded; behind the structural record.
 const LOADED_WORD: usize = 9;
 
-/// The same from parts, which so many threads make, bin and lay out side by side; only the writing is the calling thread's.
-/// The table comes out the same however many threads there are. `loaded` is told of rows that have been laid out.
-pub async fn bulk_load_parts<V: AsRef<[u8]> + Send + Sync>(
+/// Loads rows from parts, which this many threads make, bin and lay out side by side; only the writing is the calling thread's.
+/// The table comes out the same however many threads there are. `loaded` is told how many rows more have been laid out.
+pub async fn bulk_load_parts(
     lane: &Lane,
     table: &Table,
     loader: Loader<'_>,
-    parts: Parts<'_, V>,
-    loaded: impl FnMut(u64),
+    parts: Parts<'_>,
+    loaded: &mut dyn FnMut(u64),
 ) -> Result<u64, IndexError> {
-    match (table.cluster_hash(), table.fstore()) {
-        (Some(geometry), _) => {
-            let builder = |shard| ClusterHash::new(table, *geometry, shard);
-            load_parts(lane, table, loader, parts, builder, loaded).await
-        }
-        (_, Some(geometry)) => {
-            load_parts(lane, table, loader, parts, |shard| FStore::new(table, *geometry, shard), loaded).await
-        }
-        (None, None) => unreachable!("a table has one of the two"),
+    check_empty(lane, table).await?;
+    let mut builders = builders(table);
+    let mut count = 0;
+    let mut first = 0;
+    while first < parts.count {
+        (loader.goes_on)()?;
+        let end = parts.count.min(first + parts.threads.max(1) as u64);
+        let binned = side_by_side((first..end).collect(), |part| {
+            let mut bins: Vec<Rows> = (0..table.shards()).map(|_| Rows::default()).collect();
+            (parts.make)(part, &mut |key, value| {
+                check_sizes(table, key, value)?;
+                bins[usize::from(table.home(key.hash()).shard)].push(key, value);
+                Ok(())
+            })?;
+            Ok(bins)
+        })?;
+        let rows: usize = binned.iter().flatten().map(|bin| bin.ends.len()).sum();
+        count += rows as u64;
+        // Each shard's rows in the order of the parts.
+        side_by_side(builders.iter_mut().enumerate().collect(), |(shard, builder)| {
+            binned
+                .iter()
+                .try_for_each(|bins| bins[shard].iter().try_for_each(|(key, value)| builder.add(key, value, count)))
+        })?;
+        loaded(rows as u64);
+        first = end;
     }
+    write_all(lane, table, loader, builders).await?;
+    Ok(count)
 }
 
+/// Makes one part of a table's rows: gives each of them to a function, and ends with the first error of that.
+pub type MakePart<'p> = &'p (dyn Fn(u64, TakeRow<'_>) -> Result<(), IndexError> + Sync);
+
 /// Rows of a table, in parts that can be made side by side.
-pub struct Parts<'p, V> {
+pub struct Parts<'p> {
     /// How many parts.
     pub count: u64,
-    /// Makes one.
-    pub make: &'p (dyn Fn(u64) -> Vec<(Key, V)> + Sync),
+    /// Makes the part of this number.
+    pub make: MakePart<'p>,
     /// Parts that are made at a time.
     pub threads: usize,
 }
 
+/// Rows of one shard.
+#[derive(Default)]
+struct Rows {
+    /// Each key, and where its value ends.
+    ends: Vec<(Key, usize)>,
+    values: Vec<u8>,
+}
+
+impl Rows {
+    fn push(&mut self, key: &Key, value: &[u8]) {
+        self.values.extend_from_slice(value);
+        self.ends.push((*key, self.values.len()));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Key, &[u8])> {
+        let mut start = 0;
+        self.ends.iter().map(move |(key, end)| (key, &self.values[std::mem::replace(&mut start, *end)..*end]))
+    }
+}
+
 /// A shard being built.
-trait Build {
+trait Build: Send {
     fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError>;
-    /// Writes it to every replica, with the loader's name in its header.
-    async fn write(self, lane: &Lane, loader: u32) -> Result<(), MemoryError>;
+    /// Ends with the header, where the loader is named: what is to be written to every replica, in this order, and at which
+    /// offsets.
+    fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])>;
+}
+
+/// What builds each shard of a table.
+fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
+    let builder = |shard| -> Box<dyn Build + '_> {
+        match (table.cluster_hash(), table.fstore()) {
+            (Some(geometry), _) => Box::new(ClusterHash::new(table, *geometry, shard)),
+            (_, Some(geometry)) => Box::new(FStore::new(table, *geometry)),
+            (None, None) => unreachable!("a table has one of the two"),
+        }
+    };
+    (0..table.shards()).map(builder).collect()
 }
 
 /// Refuses a table that has rows, or into which some client loads some, or was loading when it died.
@@ -126,17 +192,22 @@ fn replicas(table: &Table) -> impl Iterator<Item = &Replica> {
 }
 
 /// Writes what has been built. The table names the loader meanwhile.
-async fn write_all<B: Build>(
+async fn write_all(
     lane: &Lane,
     table: &Table,
     loader: Loader<'_>,
-    builders: Vec<B>,
+    builders: Vec<Box<dyn Build + '_>>,
 ) -> Result<(), MemoryError> {
     (loader.goes_on)()?;
     let primaries = (0..table.shards()).map(|shard| &table.shard_replicas(shard)[0]);
     name_loader(lane, primaries, loader.client).await?;
-    for builder in builders {
-        builder.write(lane, loader.client).await?;
+    for (shard, mut builder) in (0..table.shards()).zip(builders) {
+        let pieces = builder.finish(loader.client);
+        for replica in table.shard_replicas(shard) {
+            for (offset, bytes) in &pieces {
+                metadata::write_bytes(lane, replica.address(*offset), bytes).await?;
+            }
+        }
         (loader.goes_on)()?;
     }
     name_loader(lane, replicas(table), 0).await
@@ -166,70 +237,11 @@ fn check_sizes(table: &Table, key: &Key, value: &[u8]) -> Result<(), IndexError>
     check("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)
 }
 
-async fn load<V: AsRef<[u8]>, B: Build>(
-    lane: &Lane,
-    table: &Table,
-    loader: Loader<'_>,
-    rows: impl Iterator<Item = (Key, V)>,
-    builder: impl Fn(u16) -> B,
-) -> Result<u64, IndexError> {
-    check_empty(lane, table).await?;
-    let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
-    let mut count = 0;
-    for (key, value) in rows {
-        (loader.goes_on)()?;
-        count += 1;
-        check_sizes(table, &key, value.as_ref())?;
-        let shard = table.home(key.hash()).shard;
-        builders[usize::from(shard)].add(&key, value.as_ref(), count)?;
-    }
-    write_all(lane, table, loader, builders).await?;
-    Ok(count)
-}
-
-async fn load_parts<V: AsRef<[u8]> + Send + Sync, B: Build + Send>(
-    lane: &Lane,
-    table: &Table,
-    loader: Loader<'_>,
-    parts: Parts<'_, V>,
-    builder: impl Fn(u16) -> B,
-    mut loaded: impl FnMut(u64),
-) -> Result<u64, IndexError> {
-    check_empty(lane, table).await?;
-    let mut builders: Vec<B> = (0..table.shards()).map(builder).collect();
-    let mut count = 0;
-    let mut first = 0;
-    while first < parts.count {
-        (loader.goes_on)()?;
-        let end = parts.count.min(first + parts.threads.max(1) as u64);
-        let binned = side_by_side(first..end, |part| {
-            let mut bins: Vec<Vec<(Key, V)>> = (0..table.shards()).map(|_| Vec::new()).collect();
-            for (key, value) in (parts.make)(part) {
-                check_sizes(table, &key, value.as_ref())?;
-                bins[usize::from(table.home(key.hash()).shard)].push((key, value));
-            }
-            Ok(bins)
-        })?;
-        let rows: usize = binned.iter().flatten().map(Vec::len).sum();
-        count += rows as u64;
-        // Each shard's rows in the order of the parts.
-        side_by_side(builders.iter_mut().enumerate(), |(shard, builder)| {
-            let rows = binned.iter().flat_map(|bins| &bins[shard]);
-            rows.into_iter().try_for_each(|(key, value)| builder.add(key, value.as_ref(), count))
-        })?;
-        loaded(rows as u64);
-        first = end;
-    }
-    write_all(lane, table, loader, builders).await?;
-    Ok(count)
-}
-
 /// Does something with each of several, on a thread of its own; the calling thread does the last one.
 fn side_by_side<T: Send, R: Send>(
-    all: impl Iterator<Item = T>,
+    mut all: Vec<T>,
     work: impl Fn(T) -> Result<R, IndexError> + Sync,
 ) -> Result<Vec<R>, IndexError> {
-    let mut all: Vec<T> = all.collect();
     let Some(last) = all.pop() else { return Ok(Vec::new()) };
     let work = &work;
     std::thread::scope(|scope| {
@@ -345,22 +357,17 @@ impl Build for ClusterHash<'_> {
     }
 
     /// The header's floor stays 0: no version is above [`Version::LOADED`] yet.
-    async fn write(mut self, lane: &Lane, loader: u32) -> Result<(), MemoryError> {
+    fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])> {
         self.index[LOADER_WORD] = loader.into();
         self.index[HEADER_SLOTS_WORD] = self.rows();
         self.index[HEADER_INDIRECT_WORD] = self.indirect_used;
-        for replica in self.table.shard_replicas(self.shard) {
-            metadata::write_bytes(lane, replica.address(self.geometry.slot_at(0)), self.slots.as_bytes()).await?;
-            metadata::write_bytes(lane, replica.address(0), self.index.as_bytes()).await?;
-        }
-        Ok(())
+        vec![(self.geometry.slot_at(0), self.slots.as_bytes()), (0, self.index.as_bytes())]
     }
 }
 
 /// An FStore shard being built.
 struct FStore<'t> {
     table: &'t Table,
-    shard: u16,
     geometry: fstore::Geometry,
     /// The whole shard, up to the last bucket in use.
     words: Vec<u64>,
@@ -371,10 +378,10 @@ struct FStore<'t> {
 }
 
 impl<'t> FStore<'t> {
-    fn new(table: &'t Table, geometry: fstore::Geometry, shard: u16) -> FStore<'t> {
+    fn new(table: &'t Table, geometry: fstore::Geometry) -> FStore<'t> {
         let words = vec![0; geometry.buckets.at(geometry.buckets.main) as usize / WORD_BYTES];
         let used = vec![0; geometry.parts() as usize];
-        FStore { table, shard, geometry, words, used, rows: 0, image: Vec::new() }
+        FStore { table, geometry, words, used, rows: 0, image: Vec::new() }
     }
 
     fn record(&self, slot_at: u64) -> FetchedRecord<'_> {
@@ -447,7 +454,7 @@ impl Build for FStore<'_> {
         Ok(())
     }
 
-    async fn write(mut self, lane: &Lane, loader: u32) -> Result<(), MemoryError> {
+    fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])> {
         for part in self.geometry.parts_of(0) {
             let used = self.used[part.number() as usize];
             if used > 0 {
@@ -456,9 +463,6 @@ impl Build for FStore<'_> {
         }
         self.words[LOADED_WORD] = self.rows;
         self.words[LOADER_WORD] = loader.into();
-        for replica in self.table.shard_replicas(self.shard) {
-            metadata::write_bytes(lane, replica.address(0), self.words.as_bytes()).await?;
-        }
-        Ok(())
+        vec![(0, self.words.as_bytes())]
     }
 }

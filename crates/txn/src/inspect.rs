@@ -37,7 +37,7 @@ pub struct Inspection {
 const CHUNK_BYTES: u64 = 4096;
 
 /// Reads a whole table: every record of its primaries is given to `visit`, every line of its backups is compared.
-pub async fn inspect(lane: &Lane, table: &Table, mut visit: impl FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
+pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
     let mut found = Inspection::default();
     let (index, shape) = (table.index(), table.shape());
     let slot_bytes = u64::from(table.entry().spec.layout.slot_bytes);
@@ -108,7 +108,7 @@ pub async fn scan(
     lane: &Lane,
     table: &Table,
     bytes: usize,
-    mut visit: impl FnMut(&[u64]) -> Result<(), Abort>,
+    visit: &mut dyn FnMut(&[u64]) -> Result<(), Abort>,
 ) -> Result<(), Stop> {
     let (index, slot_bytes) = (table.index(), u64::from(table.entry().spec.layout.slot_bytes));
     let batch = (ROUND_BYTES_MAX / bytes.max(1)).clamp(1, ROUND_VERBS_MAX);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use remora::floors::fabric::{ClientId, Host, Lane, NodeId, NodeSet, Progress, Service, Worker, block_on};
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{IndexError, Loader, Sizes, Table, bulk_load};
+use remora::floors::index::{IndexError, Loader, Sizes, Table, TakeRow, bulk_load};
 use remora::floors::memory::{
     Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
@@ -131,7 +131,9 @@ impl<F: Host> Rig<F> {
 
     pub fn load(&self, table: &Table, rows: impl IntoIterator<Item = (Key, Vec<u8>)>) -> Result<u64, IndexError> {
         let loader = Loader::steady(self.admin.incarnation);
-        self.administer(async |lane: &Lane| bulk_load(lane, table, loader, rows.into_iter()).await)
+        let mut rows = rows.into_iter();
+        let mut each = |take: TakeRow<'_>| rows.try_for_each(|(key, value)| take(&key, &value));
+        self.administer(async |lane: &Lane| bulk_load(lane, table, loader, &mut each).await)
     }
 
     /// So many clients with one session each, on one worker.
@@ -158,7 +160,7 @@ impl<F: Host> Rig<F> {
 
     /// Whether all is as it should be.
     pub fn inspect(&self, table: &Table) -> Inspection {
-        let found = self.administer(async |lane: &Lane| inspect(lane, table, |_| ()).await);
+        let found = self.administer(async |lane: &Lane| inspect(lane, table, &mut |_| ()).await);
         found.map_err(Error::from).unwrap()
     }
 }

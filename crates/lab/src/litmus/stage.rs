@@ -18,13 +18,13 @@ use remora::floors::fabric::{
     block_on,
 };
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::index::{Loader, Sizes, Table, bulk_load, fstore};
+use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore};
 use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
 use remora::floors::memory::{
     Discipline, Fingerprint, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId, TableId,
     TableSpec, clients, identity, metadata, node,
 };
-use remora::floors::sync::{Key, KeyHash, TransactionId, Version, layout};
+use remora::floors::sync::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
     Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, Validation,
@@ -212,9 +212,11 @@ impl Stage {
         let table = Table::open(&self.metadata, &name).expect("the table that was created");
         let in_shard = |number: &u64| table.home(KeyHash::of(key(*number).words())).shard == primary;
         let keys: Vec<u64> = (0..).filter(in_shard).take(values.len() + self.spare as usize + 8).collect();
-        let rows =
-            values.iter().zip(&keys).map(|(value, number)| (key(*number), vec![*value; words].as_bytes().to_vec()));
-        let load = async |lane: &Lane| bulk_load(lane, &table, Loader::steady(admin), rows).await;
+        let mut rows = |take: TakeRow<'_>| {
+            let mut rows = values.iter().zip(&keys);
+            rows.try_for_each(|(value, number)| take(&key(*number), vec![*value; words].as_bytes()))
+        };
+        let load = async |lane: &Lane| bulk_load(lane, &table, Loader::steady(admin), &mut rows).await;
         self.administer(load).expect("room for the rows");
         self.names.push(name);
         let id = table.id();
@@ -575,14 +577,14 @@ impl Scene<'_> {
         let table = Table::open_with_cache(&self.stage.metadata, name, 0).expect("a table of the stage");
         let mut values = Vec::new();
         let found = self.stage.administer(async |lane: &Lane| {
-            inspect(lane, &table, |record| {
+            let mut each = |record: &StableRecord<'_>| {
                 if rows.iter().any(|row| record.has_key(key(row.key).words())) {
                     let mut value = Vec::new();
                     record.copy_value(&mut value);
                     values.extend(value.first());
                 }
-            })
-            .await
+            };
+            inspect(lane, &table, &mut each).await
         });
         (values, found.expect("memory that can be read"))
     }
