@@ -349,6 +349,17 @@ pub struct Session {
     waited: Nanos,
 }
 
+/// How far a transaction has come, over the epochs in which it was tried.
+struct Course {
+    /// For the attempts in this epoch.
+    options: TransactOptions,
+    /// Attempts in all.
+    attempts: u32,
+    /// Whether it is tried for as long as a session tries by default.
+    is_default: bool,
+    tried: Tried,
+}
+
 /// How long a transaction is tried that meets the locks of a client with a lease of this length: twice as long, at least.
 fn patience_with(lease: Nanos) -> Nanos {
     lease.max(nanos(LEASE)).saturating_mul(2)
@@ -409,32 +420,11 @@ impl Session {
         options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let waited = std::mem::take(&mut self.waited);
-        if self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
-            self.until_turn -= 1;
-            if self.until_turn == 0 {
-                self.until_turn = TURN;
-                self.inner.lane().yield_now().await;
-            }
-        }
-        let deadline = options.deadline.map(|deadline| {
-            let now = self.inner.lane().now();
-            now.saturating_add(nanos(deadline).saturating_sub(waited))
-        });
-        let is_default = options.patience.is_none() && deadline.is_none();
-        let mut patience = match (options.patience, deadline) {
-            (Some(patience), _) => nanos(patience),
-            (None, Some(_)) => Nanos::MAX,
-            (None, None) => self.patience,
-        }
-        .saturating_sub(waited);
-        let (mut tried, mut told) = (Tried::default(), None);
+        let mut course = self.begin_course(options).await;
+        let mut told = None;
         loop {
-            self.follow();
-            let attempts = options.attempts.saturating_sub(tried.attempts).max(1);
-            let once = TransactOptions { label: options.label, attempts, patience, deadline };
             let cluster = self.client.cluster();
-            let outcome = self.inner.transact(once, async |tx| {
+            let outcome = self.inner.transact(course.options, async |tx| {
                 let mut refused = None;
                 let error = match (body(&mut Transaction::new(tx, &mut refused, cluster)).await, refused) {
                     (Ok(value), None) => return Ok(Ok(value)),
@@ -452,32 +442,71 @@ impl Session {
                 Ok(decided) => return decided,
                 Err(stop) => stop,
             };
-            let last = self.inner.tried();
-            tried = Tried {
-                attempts: tried.attempts.saturating_add(last.attempts),
-                elapsed: tried.elapsed.saturating_add(last.elapsed),
-                last: last.last.or(tried.last),
-            };
-            match stop {
-                Stop::Fenced | Stop::Unavailable(_) => {
-                    if !self.next_epoch(deadline).await {
-                        // Who was taken for dead is to come back, whatever else is out of reach.
-                        let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
-                        return Err(if is_over { Stop::Fenced } else { stop }.into());
-                    }
-                }
-                Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
-                Stop::Abort(_) if is_default && tried.attempts < options.attempts => {
-                    // Others may have longer leases than this client.
-                    let longer = self.longest_patience().saturating_sub(tried.elapsed);
-                    if longer == 0 {
-                        return Err(self.given_up(stop, told, tried));
-                    }
-                    patience = longer;
-                }
-                stop => return Err(self.given_up(stop, told, tried)),
+            if let Err(stop) = self.go_on(&mut course, stop).await {
+                return Err(self.given_up(stop, told, course.tried));
             }
         }
+    }
+
+    async fn begin_course(&mut self, options: TransactionOptions) -> Course {
+        let waited = std::mem::take(&mut self.waited);
+        if self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+            self.until_turn -= 1;
+            if self.until_turn == 0 {
+                self.until_turn = TURN;
+                self.inner.lane().yield_now().await;
+            }
+        }
+        let deadline = options.deadline.map(|deadline| {
+            let now = self.inner.lane().now();
+            now.saturating_add(nanos(deadline).saturating_sub(waited))
+        });
+        let patience = match (options.patience, deadline) {
+            (Some(patience), _) => nanos(patience),
+            (None, Some(_)) => Nanos::MAX,
+            (None, None) => self.patience,
+        };
+        self.follow();
+        let patience = patience.saturating_sub(waited);
+        Course {
+            options: TransactOptions { label: options.label, attempts: options.attempts, patience, deadline },
+            attempts: options.attempts,
+            is_default: options.patience.is_none() && deadline.is_none(),
+            tried: Tried::default(),
+        }
+    }
+
+    /// A transaction has not committed. Fails if it is not to be tried again; otherwise waits for what it takes.
+    async fn go_on(&mut self, course: &mut Course, stop: Stop) -> Result<(), Stop> {
+        let last = self.inner.tried();
+        course.tried = Tried {
+            attempts: course.tried.attempts.saturating_add(last.attempts),
+            elapsed: course.tried.elapsed.saturating_add(last.elapsed),
+            last: last.last.or(course.tried.last),
+        };
+        let deadline = course.options.deadline;
+        match stop {
+            Stop::Fenced | Stop::Unavailable(_) => {
+                if !self.next_epoch(deadline).await {
+                    // Who was taken for dead is to come back, whatever else is out of reach.
+                    let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
+                    return Err(if is_over { Stop::Fenced } else { stop });
+                }
+            }
+            Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
+            Stop::Abort(_) if course.is_default && course.tried.attempts < course.attempts => {
+                // Others may have longer leases than this client.
+                let longer = self.longest_patience().saturating_sub(course.tried.elapsed);
+                if longer == 0 {
+                    return Err(stop);
+                }
+                course.options.patience = longer;
+            }
+            stop => return Err(stop),
+        }
+        self.follow();
+        course.options.attempts = course.attempts.saturating_sub(course.tried.attempts).max(1);
+        Ok(())
     }
 
     /// How long a transaction is tried by default, by all leases that run now.

@@ -138,7 +138,7 @@ impl Worker {
         let mut turns = Turns::new(self);
         turns.begin(lane, task);
         (turns.awaited, turns.running) = (1, 1);
-        turns.to_end();
+        turns.run_to_end();
     }
 
     /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one thread.
@@ -284,7 +284,7 @@ impl<'w> Turns<'w> {
         }
     }
 
-    fn to_end(&mut self) {
+    fn run_to_end(&mut self) {
         loop {
             match self.turn() {
                 Turned::Finished => return,
@@ -318,7 +318,7 @@ impl<'w, T> Run<'w, T> {
 
     /// Goes on until every coroutine has finished; see [`Worker::run`].
     pub fn to_end(mut self) -> Vec<T> {
-        self.turns.to_end();
+        self.turns.run_to_end();
         self.finish()
     }
 

@@ -50,11 +50,12 @@ fn outcomes_of(
         let lanes: Vec<Lane> = (1..=clients)
             .map(|client| worker.lane(&worker.connect(fabric, ClientId(client)).unwrap(), 1).unwrap())
             .collect();
-        let players = lanes.iter().zip(1..).map(|(lane, number)| Player {
-            client: ClientId(number),
-            endpoint: Rc::clone(lane.endpoint()),
-            future: body(number, lane),
-        });
+        let players = Vec::from_iter(
+            lanes
+                .iter()
+                .zip(1..)
+                .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), body(number, lane))),
+        );
         if let Some(mut seen) = play.run(&worker, players) {
             // What a recoverer has come to is to be seen in memory only.
             let recoverers = options.suspicions.iter().map(|suspicion| suspicion.by.0 as usize - 1);
@@ -483,11 +484,12 @@ fn a_violation_names_the_steps_that_lead_to_it_and_a_bound_is_said() {
             round.write_words(word(0), &[value]);
             lane.execute(round).await.unwrap();
         };
-        let players = lanes.iter().zip(1..).map(|(lane, number)| Player {
-            client: ClientId(number),
-            endpoint: Rc::clone(lane.endpoint()),
-            future: write(lane, number.into()),
-        });
+        let players = Vec::from_iter(
+            lanes
+                .iter()
+                .zip(1..)
+                .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), write(lane, number.into()))),
+        );
         let ended = play.run(&worker, players).is_some();
         if ended && look(&fabric, 0) != allowed { Err(look(&fabric, 0)) } else { Ok(()) }
     };

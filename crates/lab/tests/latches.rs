@@ -1,6 +1,5 @@
 //! Latches and reads without them, in every order of their steps: ours, and what has been published and is wrong.
 
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use remora::floors::sync::{IMAGE_AT, Life, RecordShape, TransactionId, Version, layout};
@@ -42,11 +41,12 @@ fn wrong(
         let worker = Worker::new();
         let lane = |client| worker.lane(&worker.connect(fabric, ClientId(client)).unwrap(), 1).unwrap();
         let lanes: Vec<Lane> = (1..=clients).map(lane).collect();
-        let players = lanes.iter().zip(1..).map(|(lane, number)| Player {
-            client: ClientId(number),
-            endpoint: Rc::clone(lane.endpoint()),
-            future: body(number, lane),
-        });
+        let players = Vec::from_iter(
+            lanes
+                .iter()
+                .zip(1..)
+                .map(|(lane, number)| Player::new(ClientId(number), lane.endpoint(), body(number, lane))),
+        );
         match play.run(&worker, players) {
             Some(said) => judge(&said.into_iter().flatten().collect::<Vec<_>>()),
             None => Ok(()),

@@ -1,5 +1,6 @@
 //! A session: one coroutine's place to run transactions.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::resume_unwind;
@@ -449,62 +450,20 @@ impl Session {
         mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Result<R, E>, Stop>,
     ) -> Result<Result<R, E>, Stop> {
         let Session { lane, state } = self;
-        let lane = &*lane;
-        if !state.loose.is_empty() {
-            take_back(lane, state).await?;
-        }
-        let mut attempt = Attempt { label: options.label, number: 0, first_began: 0 };
-        let mut persistence = Persistence::default();
+        let mut trial = Trial::begin(options);
         loop {
-            if options.deadline.is_some_and(|deadline| lane.now() >= deadline) {
-                state.tried = persistence.tried(attempt.number, lane);
-                return Err(Stop::Limit(Limit::Deadline));
-            }
-            attempt.number = attempt.number.saturating_add(1);
-            let mut tx = Tx::begin(lane, state, attempt)?;
-            attempt = tx.attempt;
+            let mut tx = trial.attempt(lane, state).await?;
             let returned = catch_panic(body(&mut tx)).await;
-            let late = options.deadline.is_some_and(|deadline| lane.now() >= deadline);
-            let result = match returned {
-                Ok(Ok(_)) if late => Err(Stop::Limit(Limit::Deadline)),
-                Ok(Ok(Ok(value))) => tx.try_commit().await.map(|()| Ok(value)),
-                Ok(Ok(Err(error))) => tx.validate_only().await.map(|()| Err(error)),
-                Ok(Err(stop)) => Err(stop),
-                Err(panic) => {
-                    tx.release_and_wait().await;
-                    resume_unwind(panic);
-                }
+            let (wish, said) = match returned {
+                Ok(Ok(said)) => (if said.is_ok() { Wish::Commit } else { Wish::GiveUp }, Some(said)),
+                Ok(Err(stop)) => (Wish::Stop(stop), None),
+                Err(panic) => (Wish::Panic(panic), None),
             };
-            let again = match &result {
-                Err(Stop::Abort(abort)) => {
-                    let in_time = persistence.aborted(*abort, lane) < options.patience;
-                    in_time && attempt.number < options.attempts
-                }
-                _ => false,
-            };
-            tx.end(match &result {
-                Ok(Ok(_)) => Outcome::Committed,
-                Ok(Err(_)) => Outcome::UserAbort,
-                Err(stop) => Outcome::from(*stop),
-            });
-            drop(tx);
-            if !again {
-                if result.is_err() {
-                    state.tried = persistence.tried(attempt.number, lane);
-                }
-                return result;
+            match (trial.settle(tx, wish).await, said) {
+                (Settled::Decided, Some(said)) => return Ok(said),
+                (Settled::Stopped(stop), _) => return Err(stop),
+                (Settled::Decided | Settled::Again, _) => {}
             }
-            if let Err(Stop::Abort(Abort::Locked(holder))) = result
-                && holder == state.released.holder
-                && !holder.is_free()
-            {
-                // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.
-                while lane.background() > 0 {
-                    lane.sleep(READ_PAUSE_NS).await;
-                }
-                continue;
-            }
-            lane.sleep(lane.random() % persistence.pause(attempt.number)).await;
         }
     }
 
@@ -546,6 +505,102 @@ impl Session {
             }
             self.lane.sleep(20_000).await;
         }
+    }
+}
+
+/// What the closure of a transaction wants, after one run of it.
+enum Wish {
+    Commit,
+    /// To give the transaction up, if what it has read belongs together.
+    GiveUp,
+    Stop(Stop),
+    Panic(Box<dyn Any + Send>),
+}
+
+/// What an attempt at a transaction has come to.
+enum Settled {
+    /// What the closure wanted has been done.
+    Decided,
+    /// It has aborted, and is to be tried again.
+    Again,
+    Stopped(Stop),
+}
+
+/// The attempts at one transaction: everything but the closure, so that it is compiled once for all closures.
+struct Trial {
+    options: TransactOptions,
+    attempt: Attempt,
+    persistence: Persistence,
+}
+
+impl Trial {
+    fn begin(options: TransactOptions) -> Trial {
+        let attempt = Attempt { label: options.label, number: 0, first_began: 0 };
+        Trial { options, attempt, persistence: Persistence::default() }
+    }
+
+    /// Begins the next attempt.
+    async fn attempt<'s>(&mut self, lane: &'s Lane, state: &'s mut State) -> Result<Tx<'s>, Stop> {
+        if self.attempt.number == 0 && !state.loose.is_empty() {
+            take_back(lane, state).await?;
+        }
+        if self.is_late(lane) {
+            state.tried = self.persistence.tried(self.attempt.number, lane);
+            return Err(Stop::Limit(Limit::Deadline));
+        }
+        self.attempt.number = self.attempt.number.saturating_add(1);
+        let tx = Tx::begin(lane, state, self.attempt)?;
+        self.attempt = tx.attempt;
+        Ok(tx)
+    }
+
+    fn is_late(&self, lane: &Lane) -> bool {
+        self.options.deadline.is_some_and(|deadline| lane.now() >= deadline)
+    }
+
+    /// Does what the closure wants, or pauses before the next attempt. A panic resumes when the locks are gone.
+    async fn settle(&mut self, mut tx: Tx<'_>, wish: Wish) -> Settled {
+        let lane = tx.lane;
+        let result = match wish {
+            Wish::Commit | Wish::GiveUp if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
+            Wish::Commit => tx.try_commit().await.map(|()| Outcome::Committed),
+            Wish::GiveUp => tx.validate_only().await.map(|()| Outcome::UserAbort),
+            Wish::Stop(stop) => Err(stop),
+            Wish::Panic(panic) => {
+                tx.release_and_wait().await;
+                resume_unwind(panic);
+            }
+        };
+        let stop = match result {
+            Ok(outcome) => {
+                tx.end(outcome);
+                return Settled::Decided;
+            }
+            Err(stop) => stop,
+        };
+        let again = match stop {
+            Stop::Abort(abort) => {
+                let in_time = self.persistence.aborted(abort, lane) < self.options.patience;
+                in_time && self.attempt.number < self.options.attempts
+            }
+            _ => false,
+        };
+        tx.end(Outcome::from(stop));
+        let released = tx.state.released.holder;
+        if !again {
+            tx.state.tried = self.persistence.tried(self.attempt.number, lane);
+            return Settled::Stopped(stop);
+        }
+        drop(tx);
+        if stop == Stop::Abort(Abort::Locked(released)) && !released.is_free() {
+            // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.
+            while lane.background() > 0 {
+                lane.sleep(READ_PAUSE_NS).await;
+            }
+        } else {
+            lane.sleep(lane.random() % self.persistence.pause(self.attempt.number)).await;
+        }
+        Settled::Again
     }
 }
 

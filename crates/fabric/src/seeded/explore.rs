@@ -418,16 +418,20 @@ enum Ended {
 }
 
 /// A coroutine of a client.
-pub struct Player<F> {
-    /// The client: it has one connection.
-    pub client: ClientId,
-    /// Its connection.
-    pub endpoint: Rc<Endpoint>,
-    /// What it does.
-    pub future: F,
+pub struct Player<'p, T> {
+    client: ClientId,
+    endpoint: Rc<Endpoint>,
+    future: Pin<Box<dyn Future<Output = T> + 'p>>,
 }
 
-impl<F> fmt::Debug for Player<F> {
+impl<'p, T> Player<'p, T> {
+    /// A client, its one connection, and what it does.
+    pub fn new(client: ClientId, endpoint: &Rc<Endpoint>, part: impl Future<Output = T> + 'p) -> Player<'p, T> {
+        Player { client, endpoint: endpoint.clone(), future: Box::pin(part) }
+    }
+}
+
+impl<T> fmt::Debug for Player<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Player").field("client", &self.client).finish_non_exhaustive()
     }
@@ -454,6 +458,14 @@ pub fn explore<E>(
     fabric: &Seeded,
     options: &ExploreOptions,
     mut program: impl FnMut(&mut Play<'_>) -> Result<(), E>,
+) -> Exploration<E> {
+    explore_all(fabric, options, &mut program)
+}
+
+fn explore_all<E>(
+    fabric: &Seeded,
+    options: &ExploreOptions,
+    program: &mut dyn FnMut(&mut Play<'_>) -> Result<(), E>,
 ) -> Exploration<E> {
     let mut search = Search::default();
     {
@@ -531,15 +543,11 @@ impl Play<'_> {
     /// # Panics
     ///
     /// If a coroutine waits for nothing, a client accesses what is private to another, or nobody has said what is shared.
-    pub fn run<F: Future>(
-        &mut self,
-        worker: &Worker,
-        players: impl IntoIterator<Item = Player<F>>,
-    ) -> Option<Vec<Option<F::Output>>> {
+    pub fn run<T>(&mut self, worker: &Worker, players: Vec<Player<'_, T>>) -> Option<Vec<Option<T>>> {
         let matches_states = self.options.reduction == Reduction::States;
         assert!(!self.options.shared || !matches_states || self.shared.is_some(), "states show all that is shared");
         let member = |player| Member::new(self.fabric, player, self.options);
-        let mut cast: Vec<Member<F>> = players.into_iter().map(member).collect();
+        let mut cast: Vec<Member<'_, T>> = players.into_iter().map(member).collect();
         self.fabric.state().schedule = Schedule::Explored;
         self.settle(worker, &mut cast);
         let mut at = 0;
@@ -639,7 +647,7 @@ impl Play<'_> {
         Ok(enabled[current].id)
     }
 
-    fn take<F: Future>(&mut self, step: StepId, new: bool, worker: &Worker, cast: &mut [Member<F>]) {
+    fn take<T>(&mut self, step: StepId, new: bool, worker: &Worker, cast: &mut [Member<'_, T>]) {
         let mut state = self.fabric.state();
         let taken = state.take(&self.fabric.memory, step, self.options);
         self.search.taken.push(taken);
@@ -675,7 +683,7 @@ impl Play<'_> {
     }
 
     /// Lets every coroutine run until it waits for a step.
-    fn settle<F: Future>(&self, worker: &Worker, cast: &mut [Member<F>]) {
+    fn settle<T>(&self, worker: &Worker, cast: &mut [Member<'_, T>]) {
         loop {
             worker.progress();
             let before = self.fabric.state().activity();
@@ -704,15 +712,15 @@ impl Play<'_> {
 }
 
 /// A coroutine on its way.
-struct Member<F: Future> {
+struct Member<'p, T> {
     connection: usize,
     endpoint: Rc<Endpoint>,
-    future: Option<Pin<Box<F>>>,
-    output: Option<F::Output>,
+    future: Option<Pin<Box<dyn Future<Output = T> + 'p>>>,
+    output: Option<T>,
 }
 
-impl<F: Future> Member<F> {
-    fn new(fabric: &Seeded, player: Player<F>, options: &ExploreOptions) -> Member<F> {
+impl<'p, T> Member<'p, T> {
+    fn new(fabric: &Seeded, player: Player<'p, T>, options: &ExploreOptions) -> Member<'p, T> {
         let mut state = fabric.state();
         let connection = state.connections.iter().rposition(|connection| connection.client == player.client);
         let connection = connection.expect("a client that plays is connected");
@@ -720,7 +728,7 @@ impl<F: Future> Member<F> {
         trail.running = true;
         trail.recovers = options.suspicions.iter().any(|suspicion| suspicion.by == player.client);
         trail.waits = trail.recovers;
-        Member { connection, endpoint: player.endpoint, future: Some(Box::pin(player.future)), output: None }
+        Member { connection, endpoint: player.endpoint, future: Some(player.future), output: None }
     }
 
     /// True if it has finished just now.

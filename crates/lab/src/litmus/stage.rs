@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -232,6 +233,16 @@ impl Stage {
         part: impl AsyncFn(usize, &mut Actor) -> Said,
         judge: impl Fn(&Scene<'_>) -> Result<(), Broken>,
     ) -> Exploration<Broken> {
+        self.explore_parts(explored, &before, &part, &judge)
+    }
+
+    fn explore_parts(
+        &self,
+        explored: &Explored,
+        before: &dyn Part<()>,
+        part: &dyn Part<Said>,
+        judge: &dyn Fn(&Scene<'_>) -> Result<(), Broken>,
+    ) -> Exploration<Broken> {
         let client = |number: usize| ClientId(self.clients[number].0.incarnation);
         let suspicions: Vec<_> =
             explored.suspicions.iter().map(|(of, by)| Suspicion { of: client(*of), by: client(*by) }).collect();
@@ -264,7 +275,7 @@ impl Stage {
             let mut actors: Vec<Actor> =
                 (0..self.clients.len()).map(|number| self.actor(&worker, number, &ledger, &vcache)).collect();
             for (number, actor) in actors.iter_mut().enumerate() {
-                worker.run([(actor.session.lane().id(), before(number, actor))]);
+                worker.run([(actor.session.lane().id(), before.play(number, actor))]);
             }
             if explored.appliers {
                 self.apply_at_primaries();
@@ -277,11 +288,10 @@ impl Stage {
                     let dead: Vec<u32> =
                         dead_of(number, &explored.suspicions).into_iter().map(|dead| client(dead).0).collect();
                     let endpoint = actor.session.lane().endpoint().clone();
-                    let part = &part;
                     let future = async move {
-                        if dead.is_empty() { part(number, actor).await } else { actor.recover(&dead).await }
+                        if dead.is_empty() { part.play(number, actor).await } else { actor.recover(&dead).await }
                     };
-                    Player { client: client(number), endpoint, future }
+                    Player::new(client(number), &endpoint, future)
                 })
                 .collect();
             let Some(said) = play.run(&worker, players) else { return Ok(()) };
@@ -444,6 +454,17 @@ pub(super) struct Actor {
     sequence: Rc<Cell<u64>>,
     fabric: Seeded,
     ledger: Rc<Ledger>,
+}
+
+/// What a client of this number does.
+trait Part<T> {
+    fn play<'a>(&'a self, number: usize, actor: &'a mut Actor) -> Pin<Box<dyn Future<Output = T> + 'a>>;
+}
+
+impl<T, F: AsyncFn(usize, &mut Actor) -> T> Part<T> for F {
+    fn play<'a>(&'a self, number: usize, actor: &'a mut Actor) -> Pin<Box<dyn Future<Output = T> + 'a>> {
+        Box::pin(self(number, actor))
+    }
 }
 
 impl Actor {
