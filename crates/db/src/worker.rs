@@ -420,7 +420,10 @@ impl Session {
         options: TransactionOptions,
         mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut course = self.begin_course(options).await;
+        if self.has_had_its_turn() {
+            self.inner.lane().yield_now().await;
+        }
+        let mut course = self.begin_course(options);
         let mut told = None;
         loop {
             let cluster = self.client.cluster();
@@ -448,15 +451,21 @@ impl Session {
         }
     }
 
-    async fn begin_course(&mut self, options: TransactionOptions) -> Course {
-        let waited = std::mem::take(&mut self.waited);
-        if self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
-            self.until_turn -= 1;
-            if self.until_turn == 0 {
-                self.until_turn = TURN;
-                self.inner.lane().yield_now().await;
-            }
+    /// Whether the worker's other coroutines, and with them its keeper, are to run before this one goes on.
+    fn has_had_its_turn(&mut self) -> bool {
+        if !self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+            return false;
         }
+        self.until_turn -= 1;
+        let is_over = self.until_turn == 0;
+        if is_over {
+            self.until_turn = TURN;
+        }
+        is_over
+    }
+
+    fn begin_course(&mut self, options: TransactionOptions) -> Course {
+        let waited = std::mem::take(&mut self.waited);
         let deadline = options.deadline.map(|deadline| {
             let now = self.inner.lane().now();
             now.saturating_add(nanos(deadline).saturating_sub(waited))

@@ -450,19 +450,25 @@ impl Session {
         mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Result<R, E>, Stop>,
     ) -> Result<Result<R, E>, Stop> {
         let Session { lane, state } = self;
+        let lane = &*lane;
+        if !state.loose.is_empty() {
+            take_back(lane, state).await?;
+        }
         let mut trial = Trial::begin(options);
         loop {
-            let mut tx = trial.attempt(lane, state).await?;
+            let mut tx = trial.attempt(lane, state)?;
             let returned = catch_panic(body(&mut tx)).await;
             let (wish, said) = match returned {
                 Ok(Ok(said)) => (if said.is_ok() { Wish::Commit } else { Wish::GiveUp }, Some(said)),
                 Ok(Err(stop)) => (Wish::Stop(stop), None),
                 Err(panic) => (Wish::Panic(panic), None),
             };
-            match (trial.settle(tx, wish).await, said) {
+            let settled = trial.settle(&mut tx, wish).await;
+            drop(tx);
+            match (settled, said) {
                 (Settled::Decided, Some(said)) => return Ok(said),
                 (Settled::Stopped(stop), _) => return Err(stop),
-                (Settled::Decided | Settled::Again, _) => {}
+                (Settled::Again | Settled::Decided, _) => trial.pause(lane, state).await,
             }
         }
     }
@@ -540,10 +546,8 @@ impl Trial {
     }
 
     /// Begins the next attempt.
-    async fn attempt<'s>(&mut self, lane: &'s Lane, state: &'s mut State) -> Result<Tx<'s>, Stop> {
-        if self.attempt.number == 0 && !state.loose.is_empty() {
-            take_back(lane, state).await?;
-        }
+    #[inline]
+    fn attempt<'s>(&mut self, lane: &'s Lane, state: &'s mut State) -> Result<Tx<'s>, Stop> {
         if self.is_late(lane) {
             state.tried = self.persistence.tried(self.attempt.number, lane);
             return Err(Stop::Limit(Limit::Deadline));
@@ -558,8 +562,8 @@ impl Trial {
         self.options.deadline.is_some_and(|deadline| lane.now() >= deadline)
     }
 
-    /// Does what the closure wants, or pauses before the next attempt. A panic resumes when the locks are gone.
-    async fn settle(&mut self, mut tx: Tx<'_>, wish: Wish) -> Settled {
+    /// Does what the closure wants. A panic resumes when the locks are gone.
+    async fn settle(&mut self, tx: &mut Tx<'_>, wish: Wish) -> Settled {
         let lane = tx.lane;
         let result = match wish {
             Wish::Commit | Wish::GiveUp if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
@@ -586,13 +590,17 @@ impl Trial {
             _ => false,
         };
         tx.end(Outcome::from(stop));
-        let released = tx.state.released.holder;
-        if !again {
-            tx.state.tried = self.persistence.tried(self.attempt.number, lane);
-            return Settled::Stopped(stop);
+        if again {
+            return Settled::Again;
         }
-        drop(tx);
-        if stop == Stop::Abort(Abort::Locked(released)) && !released.is_free() {
+        tx.state.tried = self.persistence.tried(self.attempt.number, lane);
+        Settled::Stopped(stop)
+    }
+
+    /// Waits a little before the next attempt.
+    async fn pause(&self, lane: &Lane, state: &State) {
+        let released = state.released.holder;
+        if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
             // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.
             while lane.background() > 0 {
                 lane.sleep(READ_PAUSE_NS).await;
@@ -600,7 +608,6 @@ impl Trial {
         } else {
             lane.sleep(lane.random() % self.persistence.pause(self.attempt.number)).await;
         }
-        Settled::Again
     }
 }
 
