@@ -8,14 +8,14 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use remora_fabric::sim::Profile;
-use remora_lab::fit::{Check, Fit, fit};
+use remora_workload::micro::fit::{Check, Fit, fit};
 use remora_workload::micro::verbs::LIST;
 use remora_workload::micro::{self, Backend, Kind, MicroError, MicroReport, Unfit, VerbsReport};
 use serde::Serialize;
 
 use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
-use crate::{Failure, Verdict, simulated, value};
+use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
 #[command(allow_negative_numbers = true)] // to be refused with the option's name
@@ -138,7 +138,7 @@ impl ToFit {
             _ => "cxl",
         };
         let base = options.base_profile.as_deref().unwrap_or(OsStr::new(nearest));
-        let base = simulated::profile_of("--base-profile", base)?;
+        let base = remora_command::profile_of("--base-profile", base)?;
         Ok(ToFit { file: OutputFile::open("--write-profile", path)?, name, base })
     }
 

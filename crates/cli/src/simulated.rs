@@ -1,7 +1,6 @@
 //! Benchmarks on simulated clusters: `remora bench WORKLOAD --fabric sim`.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -63,26 +62,6 @@ const DEFAULT: &str = "connectx4";
 const WARMUP_MS: f64 = 1.0;
 const MEASURE_MS: f64 = 5.0;
 
-/// A profile by its name, or from a file.
-pub(crate) fn profile(name: &OsStr) -> Result<Profile, Failure> {
-    profile_of("--profile", name)
-}
-
-/// The profile that an option names.
-pub(crate) fn profile_of(option: &str, name: &OsStr) -> Result<Profile, Failure> {
-    let option = || format!("{option} {}", name.display());
-    match name.to_str().and_then(Profile::named) {
-        Some(profile) => Ok(profile),
-        None if Path::new(name).exists() => {
-            Profile::read(Path::new(name)).map_err(|error| Failure::new(option(), error))
-        }
-        None => {
-            let why = format!("neither a file nor one of {}", Profile::NAMES.join(", "));
-            Err(Failure::new(option(), why))
-        }
-    }
-}
-
 impl SimArgs {
     /// An option that means nothing elsewhere.
     pub(crate) fn given(&self) -> Option<&'static str> {
@@ -112,7 +91,7 @@ impl SimArgs {
         }
         let name = self.profile.clone().unwrap_or_else(|| DEFAULT.into());
         let memory = self.memory.clone().unwrap_or_else(|| "dram".to_owned());
-        let profile = profile(&name)?;
+        let profile = remora_command::profile(&name)?;
         if !profile.media.contains_key(&memory) {
             let known: Vec<&str> = profile.media.keys().map(String::as_str).collect();
             let why = format!("the profile {} has {}", name.display(), known.join(", "));
@@ -130,7 +109,7 @@ impl SimArgs {
     }
 
     fn hardware(&self) -> Result<Profile, Failure> {
-        profile(self.profile.as_deref().unwrap_or(OsStr::new(DEFAULT)))
+        remora_command::profile(self.profile.as_deref().unwrap_or(OsStr::new(DEFAULT)))
     }
 
     /// Worker threads of a client machine, as the profile has them.

@@ -18,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::{Failure, Verdict};
 
 /// Writes lines for people to standard output.
-pub(crate) fn show(text: &str) -> Result<(), Failure> {
+pub fn show(text: &str) -> Result<(), Failure> {
     put(&escaped(text, &['\n']))
 }
 
@@ -28,7 +28,7 @@ fn put(text: &str) -> Result<(), Failure> {
 }
 
 /// What became of something that was written to standard output. A reader that has closed its pipe ends the command quietly.
-pub(crate) fn shown(written: io::Result<()>) -> Result<(), Failure> {
+pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
     written.and_then(|()| io::stdout().flush()).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::unheard(),
         _ => Failure::new("standard output", error),
@@ -36,17 +36,17 @@ pub(crate) fn shown(written: io::Result<()>) -> Result<(), Failure> {
 }
 
 /// A complaint on standard error, mostly a line.
-pub(crate) fn complain(line: &str) {
+pub fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "error: {}", escaped(line, &['\n'])); // there is no other place to say so
 }
 
 /// One line on standard error of a command that goes on.
-pub(crate) fn note(line: &str) {
+pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "note: {}", escaped(line, &['\n'])); // there is no other place to say so
 }
 
 /// A name in a line: what would break the line, or make a terminal do something, is escaped.
-pub(crate) fn printable(name: &str) -> Cow<'_, str> {
+pub fn printable(name: &str) -> Cow<'_, str> {
     escaped(name, &[])
 }
 
@@ -68,12 +68,12 @@ fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
 }
 
 /// Lets what the library logs go to standard error, in plain lines.
-pub(crate) fn log(least: LevelFilter) {
+pub fn log(least: LevelFilter) {
     tracing_subscriber::fmt().with_max_level(least).with_writer(io::stderr).with_ansi(false).with_target(false).init();
 }
 
 /// The first failure of several places that a result was to go to; the others are said at once.
-pub(crate) fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(), Failure> {
+pub fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(), Failure> {
     let mut failures = written.into_iter().filter_map(Result::err);
     let first = failures.next();
     failures.for_each(|failure| failure.complain());
@@ -83,7 +83,7 @@ pub(crate) fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Res
 impl Verdict {
     /// The verdict of a result that was to be written. That something does not hold matters more than that it could not be
     /// written.
-    pub(crate) fn told(self, written: Result<(), Failure>) -> Result<Verdict, Failure> {
+    pub fn told(self, written: Result<(), Failure>) -> Result<Verdict, Failure> {
         match (self, written) {
             (Verdict::Unsound, Err(failure)) => {
                 failure.complain();
@@ -97,14 +97,15 @@ impl Verdict {
 /// A file that an option names, opened before the long run that will fill it, and left as it is until then. Nothing else
 /// that writes such files can open it meanwhile, under whatever name.
 #[derive(Debug)]
-pub(crate) struct OutputFile {
+pub struct OutputFile {
     option: &'static str,
     name: String,
     file: File,
 }
 
 impl OutputFile {
-    pub(crate) fn open(option: &'static str, path: &Path) -> Result<OutputFile, Failure> {
+    /// Opens the file that an option names, so that a result which cannot be written is refused before the work begins.
+    pub fn open(option: &'static str, path: &Path) -> Result<OutputFile, Failure> {
         let name = path.display().to_string();
         let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
         let file = opened.map_err(|error| Failure::new(format!("{option} {name}"), error))?;
@@ -133,24 +134,25 @@ impl OutputFile {
     }
 
     /// The file, empty now.
-    pub(crate) fn begin(&self) -> Result<File, Failure> {
+    pub fn begin(&self) -> Result<File, Failure> {
         let emptied = self.file.metadata().and_then(|what| if what.is_file() { self.file.set_len(0) } else { Ok(()) });
         emptied.and_then(|()| self.file.try_clone()).map_err(|error| self.failure(error))
     }
 
     /// Replaces what is in the file.
-    pub(crate) fn fill(&self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    pub fn fill(&self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
         self.begin()?.write_all(text.as_ref()).map_err(|error| self.failure(error))
     }
 
-    pub(crate) fn failure(&self, error: impl std::fmt::Display) -> Failure {
+    /// The failure of a write to it.
+    pub fn failure(&self, error: impl std::fmt::Display) -> Failure {
         Failure::new(format!("{} {}", self.option, self.name), error)
     }
 }
 
 /// Where a report goes.
 #[derive(Debug)]
-pub(crate) enum ReportTo {
+pub enum ReportTo {
     /// A table for people, to standard output.
     People,
     /// JSON, to standard output.
@@ -160,7 +162,8 @@ pub(crate) enum ReportTo {
 }
 
 impl ReportTo {
-    pub(crate) fn open(option: Option<&Path>) -> Result<ReportTo, Failure> {
+    /// Where the option `--report` wants the report.
+    pub fn open(option: Option<&Path>) -> Result<ReportTo, Failure> {
         match option {
             None => Ok(ReportTo::People),
             Some(path) if path.as_os_str() == "-" => Ok(ReportTo::Output),
@@ -169,7 +172,7 @@ impl ReportTo {
     }
 
     /// Writes the report. The table is shown whatever becomes of a file.
-    pub(crate) fn write(&self, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub fn write(&self, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), Failure> {
         let json = || {
             let text = serde_json::to_string_pretty(report).map_err(|error| Failure::new("the report", error))?;
             Ok::<_, Failure>(text + "\n")
@@ -183,7 +186,7 @@ impl ReportTo {
 }
 
 /// A whole number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -196,7 +199,7 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// A report for people.
-pub(crate) fn table(report: &Report, setting: &str) -> String {
+pub fn table(report: &Report, setting: &str) -> String {
     let mut text = String::new();
     let _ = write_table(&mut text, report, setting);
     text
@@ -294,7 +297,7 @@ fn write_table(text: &mut String, report: &Report, setting: &str) -> std::fmt::R
 }
 
 /// A line of a table: whether an invariant holds, and what was found.
-pub(crate) fn write_invariant(text: &mut String, name: &str, holds: Option<bool>, detail: &str) -> std::fmt::Result {
+pub fn write_invariant(text: &mut String, name: &str, holds: Option<bool>, detail: &str) -> std::fmt::Result {
     let mark = match holds {
         Some(true) => '✓',
         Some(false) => '✗',

@@ -8,7 +8,7 @@ use remora::{Ford, Nodes, Place, Protocol};
 use serde::{Serialize, Serializer};
 
 /// A number of bytes: `4096`, `64KiB`, `256M`, `2g`.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim().to_ascii_lowercase().as_str() {
@@ -24,7 +24,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes as a person writes them.
-pub(crate) fn show_bytes(bytes: u64) -> String {
+pub fn show_bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -34,7 +34,7 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
 }
 
 /// A time in seconds, more than none. Clocks count nanoseconds in 64 bits, and sums of times must fit.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     const SECONDS_MAX: u64 = 1_000_000_000;
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
@@ -44,13 +44,13 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// A share of a whole.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
+pub fn share(text: &str) -> Result<f64, String> {
     let share: Option<f64> = text.parse().ok();
     share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
 }
 
 /// One of FORD's mechanisms.
-pub(crate) fn ford_mechanism(text: &str) -> Result<String, String> {
+pub fn ford_mechanism(text: &str) -> Result<String, String> {
     if Ford::MECHANISMS.contains(&text) {
         return Ok(text.to_owned());
     }
@@ -58,7 +58,7 @@ pub(crate) fn ford_mechanism(text: &str) -> Result<String, String> {
 }
 
 /// The protocol of this name, if it is FORD without these mechanisms.
-pub(crate) fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
+pub fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
     match Protocol::named(name).unwrap_or_default() {
         Protocol::Ford(mut ford) => {
             for mechanism in mechanisms {
@@ -71,7 +71,7 @@ pub(crate) fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
 }
 
 /// A protocol.
-pub(crate) fn protocol(text: &str) -> Result<String, String> {
+pub fn protocol(text: &str) -> Result<String, String> {
     match Protocol::named(text) {
         Some(protocol) => Ok(protocol.name().to_owned()),
         None => {
@@ -83,7 +83,7 @@ pub(crate) fn protocol(text: &str) -> Result<String, String> {
 }
 
 /// A backend.
-pub(crate) fn fabric(text: &str) -> Result<String, String> {
+pub fn fabric(text: &str) -> Result<String, String> {
     match text {
         "shm" | "verbs" | "sim" => Ok(text.to_owned()),
         "tcp" => Err("its memory nodes are processes of their own: start them with remora memnode, and name them \
@@ -94,30 +94,27 @@ pub(crate) fn fabric(text: &str) -> Result<String, String> {
 }
 
 /// Memory nodes: a list of addresses, or of paths, which need not be text.
-pub(crate) fn nodes() -> impl TypedValueParser<Value = Nodes> {
+pub fn nodes() -> impl TypedValueParser<Value = Nodes> {
     OsStringValueParser::new().try_map(|text| Nodes::try_from(text.as_os_str()))
 }
 
 /// A place of the configuration: a path, which need not be text, or where etcd is.
-pub(crate) fn place() -> impl TypedValueParser<Value = Place> {
+pub fn place() -> impl TypedValueParser<Value = Place> {
     OsStringValueParser::new().try_map(|text| Place::try_from(text.as_os_str()))
 }
 
 /// A path in a report, where everything is text.
-pub(crate) fn serialize_path<S: Serializer, P: AsRef<Path>>(
-    path: &Option<P>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+pub fn serialize_path<S: Serializer, P: AsRef<Path>>(path: &Option<P>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.as_ref().to_string_lossy()).serialize(serializer)
 }
 
 /// A place of the configuration, as it is written on the command line.
-pub(crate) fn serialize_place<S: Serializer>(place: &Option<Place>, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize_place<S: Serializer>(place: &Option<Place>, serializer: S) -> Result<S::Ok, S::Error> {
     place.as_ref().map(Place::to_string).serialize(serializer)
 }
 
 /// Memory nodes, as they are written on the command line.
-pub(crate) fn serialize_nodes<S: Serializer>(nodes: &Option<Nodes>, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize_nodes<S: Serializer>(nodes: &Option<Nodes>, serializer: S) -> Result<S::Ok, S::Error> {
     nodes.as_ref().map(Nodes::to_string).serialize(serializer)
 }
 

@@ -3,11 +3,9 @@
 
 pub mod campaign;
 mod cluster;
-pub mod fit;
 pub mod hardware;
 pub mod latches;
 pub mod litmus;
-pub mod plot;
 pub mod reproduce;
 
 pub use cluster::{Bench, LabError};

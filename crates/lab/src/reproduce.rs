@@ -23,8 +23,8 @@ use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload
 use serde::Serialize;
 
 use crate::hardware::CalibrationError;
-use crate::plot::{self, Labels, Series};
 use crate::{Bench, LabError};
+use remora_command::plot::{self, Labels, Series};
 
 /// Why nothing came out.
 #[derive(Debug, thiserror::Error)]

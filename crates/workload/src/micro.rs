@@ -10,6 +10,7 @@
 //!
 //! [`verbs`] measures single verbs and their rates, as perftest does.
 
+pub mod fit;
 pub mod verbs;
 
 use std::fmt;

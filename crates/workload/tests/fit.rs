@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use remora_fabric::sim::{Path, Profile, Sim, SimOptions};
-use remora_lab::fit::{FitError, fit};
+use remora_workload::micro::fit::{FitError, fit};
 use remora_workload::micro::verbs::{self, Stand, VerbFigures, VerbKind};
 
 /// What `bench micro` would measure on hardware that is as this profile.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remora::Nanos;
 use remora_check::{History, Status};
-use remora_lab::plot::{self, Labels, Series};
+use remora_command::plot::{self, Labels, Series};
 use serde::Serialize;
 
 use super::Ran;

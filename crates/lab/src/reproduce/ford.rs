@@ -21,7 +21,7 @@ use remora_workload::{Setting, TypeReport};
 
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, greatest, measure, measured, run_all, violated};
 use crate::Bench;
-use crate::plot::{Labels, Series};
+use remora_command::plot::{Labels, Series};
 
 /// How large the experiments are.
 #[derive(Clone, PartialEq, Debug)]

@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use super::{ReproduceError, Reproduction, Row, measured, run_all};
 use crate::hardware::rig::{Client, NODE_BYTES, Rig};
 use crate::latches::{Item, Latching, Reading, Unlatch, change};
-use crate::plot::{Labels, Series};
+use remora_command::plot::{Labels, Series};
 
 /// How large the experiments are.
 #[derive(Clone, PartialEq, Debug)]

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measured, run_all, violated};
 use crate::Bench;
-use crate::plot::{Labels, Series};
+use remora_command::plot::{Labels, Series};
 
 /// How large the experiments are.
 #[derive(Clone, PartialEq, Debug)]

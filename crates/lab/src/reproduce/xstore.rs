@@ -21,7 +21,7 @@ use remora_workload::{Prng, Setting};
 use super::{Measurement, ReproduceError, Reproduction, Row, Run, measure, measured, run_all, violated};
 use crate::Bench;
 use crate::hardware::rig::{Client, Rig};
-use crate::plot::{Labels, Series};
+use remora_command::plot::{Labels, Series};
 
 /// How large the experiments are.
 #[derive(Clone, PartialEq, Debug)]

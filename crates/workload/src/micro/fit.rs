@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use super::MicroError;
+use super::verbs::{self, LIST, Stand, VerbFigures, VerbKind, four_digits};
 use remora_fabric::sim::{Path, Profile, Sim, SimError, SimOptions};
-use remora_workload::micro::MicroError;
-use remora_workload::micro::verbs::{self, LIST, Stand, VerbFigures, VerbKind, four_digits};
 use serde::Serialize;
 
 /// How far the fitted profile may be off: a tenth of what was measured.

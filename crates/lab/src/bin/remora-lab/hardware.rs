@@ -1,4 +1,4 @@
-//! `remora sim hardware`: how far the simulator is from the hardware it stands for.
+//! `remora-lab hardware`: how far the simulator is from the hardware it stands for.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -8,11 +8,11 @@ use clap::Args;
 use remora_fabric::sim::Profile;
 use remora_lab::hardware::{Row, calibrate};
 
-use crate::output::{self, ReportTo};
-use crate::{Failure, Verdict, simulated};
+use remora_command::output::{self, ReportTo};
+use remora_command::{Failure, Verdict};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: remora sim hardware --profile connectx5
+#[command(after_help = "Example: remora-lab hardware --profile connectx5
 
 Published values belong to the profiles that come with remora. A profile under a name of its own is measured as perftest
 would measure the machines, for comparing by hand: docs/profiles.md.
@@ -37,7 +37,7 @@ pub(crate) fn hardware(options: &HardwareOptions) -> Result<Verdict, Failure> {
     let profiles = if options.all {
         Profile::NAMES.iter().filter_map(|name| Profile::named(name)).collect()
     } else {
-        vec![simulated::profile(&options.profile)?]
+        vec![remora_command::profile(&options.profile)?]
     };
     let report = ReportTo::open(options.report.as_deref())?;
     let (mut rows, mut done) = (Vec::new(), Ok(()));

@@ -1,4 +1,4 @@
-//! `remora sim litmus`: published errors, each put back and caught, and ours without them, in every order of steps.
+//! `remora-lab litmus`: published errors, each put back and caught, and ours without them, in every order of steps.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::Args;
 use remora_lab::litmus::{ALL, Bound, Entry, Found, Litmus, run};
 
-use crate::output::{ReportTo, grouped};
-use crate::{Failure, Verdict};
+use remora_command::output::{ReportTo, grouped};
+use remora_command::{Failure, Verdict};
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
-  remora sim litmus
-  remora sim litmus --only write-skew --report -
+  remora-lab litmus
+  remora-lab litmus --only write-skew --report -
 
 Exit status: 0 ours is correct and every error is caught, 1 something is not as it should be, 2 bad input.")]
 pub(crate) struct LitmusOptions {

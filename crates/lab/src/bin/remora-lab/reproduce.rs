@@ -1,4 +1,4 @@
-//! `remora sim reproduce`: experiments that a text has published, on simulated clusters, and its figures beside ours.
+//! `remora-lab reproduce`: experiments that a text has published, on simulated clusters, and its figures beside ours.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use remora_lab::reproduce::{ReproduceError, Reproduction, Row, Run, drtm_h, ford, latches, trees, xstore};
 
-use crate::output::{self, OutputFile, ReportTo, complain};
-use crate::{Failure, Verdict};
+use remora_command::output::{self, OutputFile, ReportTo, complain};
+use remora_command::{Failure, Verdict};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  remora sim reproduce drtm-h --plot throughput-nodes.svg
-  remora sim reproduce ford --quick
+  remora-lab reproduce drtm-h --plot throughput-nodes.svg
+  remora-lab reproduce ford --quick
 
 Figures that do not come out as published are shown, and explained. Exit status: 0 done, 1 an invariant of the workload
 does not hold, 2 there is nothing to simulate with.")]

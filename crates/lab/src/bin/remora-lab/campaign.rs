@@ -1,4 +1,4 @@
-//! `remora sim campaign` and `remora sim replay`.
+//! `remora-lab campaign` and `remora-lab replay`.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use remora::floors::txn::mutant::Mutant;
 use remora_lab::campaign::{self, Case, FAULTS, Load, Summary};
 use serde_json::json;
 
-use crate::output::{self, OutputFile, ReportTo};
-use crate::{Failure, Verdict, value};
+use remora_command::output::{self, OutputFile, ReportTo};
+use remora_command::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
-  remora sim campaign --seeds 0..100
-  remora sim campaign --seeds 0..1000 --workload registers --protocol fasst --faults pause,delay,lose,duplicate
-  remora sim campaign --mutants --seeds 0..1000
+  remora-lab campaign --seeds 0..100
+  remora-lab campaign --seeds 0..1000 --workload registers --protocol fasst --faults pause,delay,lose,duplicate
+  remora-lab campaign --mutants --seeds 0..1000
 
 Exit status: 0 clean; 1 a history or an invariant is wrong, or something that was to be tested never happened; 2 bad input.")]
 pub(crate) struct CampaignOptions {
@@ -39,7 +39,7 @@ pub(crate) struct CampaignOptions {
 
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "Example: remora sim replay --seed 17 --workload registers --protocol drtm-r --faults crash,delay
+    after_help = "Example: remora-lab replay --seed 17 --workload registers --protocol drtm-r --faults crash,delay
 
 Exit status: 0 nothing is wrong, 1 something is, 2 bad input."
 )]

@@ -1,0 +1,58 @@
+//! The `remora-lab` command: experiments on simulated clusters.
+//!
+//! Exit status: as of the `remora` command.
+#![forbid(unsafe_code)]
+
+mod campaign;
+mod hardware;
+mod litmus;
+mod reproduce;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Experiments on simulated clusters: calibration, published tables, faults from a seed, every order of small programs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "remora-lab",
+    version,
+    after_help = "Example: remora-lab campaign --seeds 0..100 --faults pause,delay,partition"
+)]
+struct Cli {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    /// Measures a profile's hardware in the simulator, next to what was published of it.
+    Hardware(hardware::HardwareOptions),
+    /// Runs a text's experiments, and prints its results next to ours.
+    Reproduce(reproduce::ReproduceOptions),
+    /// Explores every order of small programs, with and without a published mistake.
+    Litmus(litmus::LitmusOptions),
+    /// Runs a workload under faults, from many seeds, and checks every history.
+    Campaign(campaign::CampaignOptions),
+    /// Runs one seed of a campaign again.
+    Replay(campaign::ReplayOptions),
+}
+
+fn main() -> ExitCode {
+    if let Err(failure) = remora_command::prepare("remora-lab") {
+        return failure.end();
+    }
+    let cli: Cli = match remora_command::parse() {
+        Ok(cli) => cli,
+        Err(status) => return status,
+    };
+    remora_command::log(LevelFilter::ERROR);
+    remora_command::conclude(match cli.experiment {
+        Experiment::Hardware(options) => hardware::hardware(&options),
+        Experiment::Reproduce(options) => reproduce::reproduce(&options),
+        Experiment::Litmus(options) => litmus::litmus(&options),
+        Experiment::Campaign(options) => campaign::campaign(&options),
+        Experiment::Replay(options) => campaign::replay(&options),
+    })
+}
