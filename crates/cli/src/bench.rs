@@ -155,7 +155,7 @@ impl RunArgs {
             return Err(Failure::new("--rate", "is for real time: simulated clients do what they can"));
         }
         if simulated && self.lease_ms.is_some() {
-            return Err(Failure::new("--lease-ms", "nobody dies in a simulated run: see remora sim campaign"));
+            return Err(Failure::new("--lease-ms", "nobody dies in a simulated run: see remora-lab campaign"));
         }
         let sim = match self.sim.given() {
             _ if simulated => {

@@ -530,18 +530,6 @@ fn a_simulated_cluster_reports_in_virtual_time_the_same_each_time() {
 }
 
 #[test]
-fn simulated_experiments_have_exit_statuses() {
-    for line in [
-        "sim litmus --only write-skew --report -",
-        "sim hardware --profile connectx3 --report -",
-        "sim campaign --seeds 0..1 --faults pause --transactions 1000 --report -",
-        "sim replay --seed 1 --faults none --transactions 100",
-    ] {
-        let output = remora(&words(line));
-        assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
-    }
-    assert_refused(&words("sim campaign --faults flood"), "there is no fault flood");
-    assert_refused(&words("sim campaign --faults restart"), "part of the fault fail");
-    assert_refused(&words("sim campaign --seeds 9"), "--seeds");
-    assert_refused(&words("sim campaign --protocol unsynchronized"), "--protocol");
+fn a_command_that_has_moved_says_where() {
+    assert_refused(&words("sim campaign --seeds 0..9"), "remora-lab campaign");
 }

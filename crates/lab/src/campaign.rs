@@ -219,7 +219,7 @@ impl Case {
     #[must_use]
     pub fn command(&self) -> String {
         let mut command = format!(
-            "remora sim replay --seed {} --workload {} --protocol {}",
+            "remora-lab replay --seed {} --workload {} --protocol {}",
             self.seed,
             self.load.name(),
             self.protocol.name()

@@ -2,7 +2,7 @@
 //! (Ziegler thesis, sections 5 and 11). Each optimization can be switched, and published errors can be put back.
 //!
 //! Transactions have no latches: the locks of records name their owners, so that they can be recovered, and who only reads
-//! validates. `sim reproduce latches` is about what the alternatives would come to.
+//! validates. `remora-lab reproduce latches` is about what the alternatives would come to.
 //!
 //! | | blocking round trips of an update | of a read under a shared latch |
 //! | --- | --- | --- |

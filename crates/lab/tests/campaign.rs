@@ -82,7 +82,7 @@ fn rings_fill_when_a_node_does_not_apply_them() {
     assert!(summary.is_clean(), "{summary:?}");
 }
 
-/// `remora sim campaign --mutants` has the whole score. Here are the errors that few seeds suffice for: all but one that needs
+/// `remora-lab campaign --mutants` has the whole score. Here are the errors that few seeds suffice for: all but one that needs
 /// some dozens, and one that the simulator cannot show yet (`docs/simulator.md`).
 #[test]
 fn published_errors_are_found_within_few_seeds() {

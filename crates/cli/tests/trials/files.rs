@@ -108,13 +108,9 @@ fn files_that_take_nothing_do_not_take_the_result_with_them() {
         assert!(ended.errors.contains("/dev/full: No space left on device"), "{line}: {}", ended.errors);
     };
     errors_of("full-report", &format!("{SMALL} --transactions 100 --report /dev/full"), "✓ money is conserved");
-    let replay = "sim replay --seed 1 --transactions 5 --faults none --history /dev/full";
-    errors_of("full-replay", replay, "nothing is wrong");
     errors_of("full-micro", "bench micro --kind read --seconds 0.02 --report /dev/full", "rounds of one coroutine");
     // A run whose history takes not even its first line ends at once.
     errors_of("full-history", &format!("{SMALL} --seconds 600 --history /dev/full"), "history        is cut");
-    let line = "sim replay --seed 1 --history /nonexistent/h";
-    assert_refused(&remora("no-history", &words(line)), &["--history /nonexistent/h"]);
 }
 
 #[test]

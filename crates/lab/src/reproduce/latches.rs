@@ -252,7 +252,7 @@ pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<
 const LEFT_OUT: [&str; 3] = [
     "CRC64: the checksum is CRC-32C, which processors compute; its cost was measured on the machine that this ran on",
     "sizes above 32 KiB: a round carries 64 KiB",
-    "B-trees of nodes of 4 KiB: see `sim reproduce tree-designs`",
+    "B-trees of nodes of 4 KiB: see `remora-lab reproduce tree-designs`",
 ];
 
 const LABELS: Labels<'static> = Labels {

@@ -1,0 +1,71 @@
+//! The `remora-lab` command as its users meet it: exit status, one line for what is wrong, results that are not lost.
+
+use std::fs::OpenOptions;
+use std::process::{Command, Output, Stdio};
+
+fn lab(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_remora-lab"));
+    command.args(line.split_whitespace());
+    command
+}
+
+fn run(line: &str) -> Output {
+    lab(line).output().expect("the command has been built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the command writes UTF-8")
+}
+
+#[track_caller]
+fn assert_refused(line: &str, names: &str) {
+    let output = run(line);
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{line}: {complaint}");
+    assert!(complaint.starts_with("error: ") && complaint.contains(names), "{line}: {complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{line}: {complaint}");
+    assert!(output.stdout.is_empty(), "{line}");
+}
+
+#[test]
+fn experiments_have_exit_statuses() {
+    for line in [
+        "litmus --only write-skew --report -",
+        "hardware --profile connectx3 --report -",
+        "campaign --seeds 0..1 --faults pause --transactions 1000 --report -",
+        "replay --seed 1 --faults none --transactions 100",
+    ] {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
+    }
+    assert_refused("campaign --faults flood", "there is no fault flood");
+    assert_refused("campaign --faults restart", "part of the fault fail");
+    assert_refused("campaign --seeds 9", "--seeds");
+    assert_refused("campaign --protocol unsynchronized", "--protocol");
+    assert_refused("replay --seed 1 --history /nonexistent/h", "--history /nonexistent/h");
+}
+
+#[test]
+fn what_cannot_be_shown_is_an_error() {
+    for line in [
+        "litmus --only lost-update --report -",
+        "replay --seed 1 --transactions 5 --faults none",
+        "campaign --seeds 0..1 --transactions 5 --faults none",
+        "--help",
+    ] {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
+        let output = lab(line).stdout(Stdio::from(full)).output().expect("the command has been built");
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {errors}");
+        assert!(errors.contains("error: standard output: No space left on device"), "{line}: {errors}");
+    }
+}
+
+#[test]
+fn a_history_that_cannot_be_written_does_not_take_the_result_with_it() {
+    let output = run("replay --seed 1 --transactions 5 --faults none --history /dev/full");
+    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(shown.contains("nothing is wrong"), "{shown}");
+    assert!(errors.contains("/dev/full: No space left on device"), "{errors}");
+}
