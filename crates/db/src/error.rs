@@ -9,7 +9,7 @@ use remora_fabric::sim::SimError;
 use remora_index::btree::Damaged;
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
-use remora_txn::{Abort, Limit, Stop, Tried};
+use remora_txn::{Abort, Decision, Limit, Stop, Tried, Tx};
 
 /// Why a cluster, table or worker could not be made or opened.
 pub type OpenError = remora_index::IndexError;
@@ -265,6 +265,19 @@ impl Error {
             Error::Limit(reason) => Some(Stop::Limit(reason.cause)),
             Error::Misuse(misuse) => Some(Stop::Misuse(misuse.kind())),
             Error::NotFound(_) | Error::Exists(_) | Error::Foreign | Error::Damaged { .. } | Error::User(_) => None,
+        }
+    }
+
+    /// What the protocol is to do when a closure has returned an error, or has named a record that was refused: stop, or, for
+    /// a decision of the application, validate and give up.
+    #[cold]
+    pub(crate) fn decide<T>(tx: &mut Tx<'_>, returned: &mut Result<T, Error>, refused: Option<Error>) -> Decision {
+        if let (Ok(_), Some(refused)) = (&returned, refused) {
+            *returned = Err(refused);
+        }
+        match returned {
+            Ok(_) => Decision::Commit,
+            Err(error) => error.stop().map_or(Decision::GiveUp, |stop| tx.stop(stop)),
         }
     }
 

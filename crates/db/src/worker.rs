@@ -10,7 +10,7 @@ use remora_fabric::{Lane, Nanos, NodeId};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Limit, Observer, Stop, TransactOptions, Tried};
+use remora_txn::{Decision, Limit, Observer, Stop, TransactOptions, Tried};
 
 use crate::client::{Client, Life};
 use crate::cluster::{Cluster, LEASE};
@@ -424,29 +424,22 @@ impl Session {
             self.inner.lane().yield_now().await;
         }
         let mut course = self.begin_course(options);
-        let mut told = None;
+        let mut outcome = None;
         loop {
             let cluster = self.client.cluster();
-            let outcome = self.inner.transact(course.options, async |tx| {
+            let decided = self.inner.decide(course.options, async |tx| {
                 let mut refused = None;
-                let error = match (body(&mut Transaction::new(tx, &mut refused, cluster)).await, refused) {
-                    (Ok(value), None) => return Ok(Ok(value)),
-                    (Err(error), _) | (Ok(_), Some(error)) => error,
-                };
-                match error.stop() {
-                    Some(stop) => {
-                        told = Some(error);
-                        Err(stop)
-                    }
-                    None => Ok(Err(error)),
+                let returned = body(&mut Transaction::new(tx, &mut refused, cluster)).await;
+                match (outcome.insert(returned), refused) {
+                    (Ok(_), None) => Decision::Commit,
+                    (returned, refused) => Error::decide(tx, returned, refused),
                 }
             });
-            let stop = match outcome.await {
-                Ok(decided) => return decided,
-                Err(stop) => stop,
+            let Err(stop) = decided.await else {
+                return outcome.expect("a run of the closure has decided the transaction");
             };
             if let Err(stop) = self.go_on(&mut course, stop).await {
-                return Err(self.given_up(stop, told, course.tried));
+                return Err(self.given_up(stop, outcome.and_then(Result::err), course.tried));
             }
         }
     }

@@ -63,19 +63,17 @@ impl Lane {
 
     /// Posts a round **now**; await the result for one round trip. An error names the node, and leaves open which verbs
     /// have run. An empty round costs nothing.
-    #[inline]
+    // Inlined, so that what it returns is built where it is kept: a copy would wait until its parts have been stored.
+    #[inline(always)]
     pub fn execute<'l>(&'l self, round: Round<'l>) -> Execute<'l> {
         let (lane, buffer) = round.into_buffer();
         debug_assert!(std::ptr::eq(lane, self), "a round is executed by the lane that began it");
-        let state = match buffer {
-            None => State::Finished,
-            Some(buffer) => self.dispatch(buffer),
-        };
-        Execute { lane: self, state, yielded: !self.endpoint.yields() }
+        Execute { lane: self, state: self.dispatch(buffer), yielded: !self.endpoint.yields() }
     }
 
-    #[inline]
-    fn dispatch(&self, buffer: Box<RoundBuffer>) -> State {
+    #[inline(never)]
+    fn dispatch(&self, buffer: Option<Box<RoundBuffer>>) -> State {
+        let Some(buffer) = buffer else { return State::Finished };
         if buffer.outcome.is_err() || self.endpoint.has_unreported() {
             return self.dispatch_after_trouble(buffer);
         }
@@ -327,33 +325,42 @@ impl<'l> Execute<'l> {
 impl<'l> Future for Execute<'l> {
     type Output = Result<Completed<'l>, FabricError>;
 
-    #[inline]
+    // Inlined for the same reason as `Lane::execute`.
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let State::Pending(ticket) = this.state {
-            match this.lane.endpoint.take(ticket) {
-                None => return Poll::Pending,
-                Some(buffer) => {
-                    this.state = State::Done(buffer);
-                    this.yielded = true;
-                }
-            }
+        match this.completed() {
+            None => Poll::Pending,
+            Some(buffer) if buffer.outcome.is_ok() => Poll::Ready(Ok(Completed::new(this.lane, buffer))),
+            Some(buffer) => Poll::Ready(Err(this.failed(buffer))),
         }
-        if !this.yielded {
-            this.yielded = true;
-            this.lane.endpoint.make_ready(this.lane.id);
-            return Poll::Pending;
+    }
+}
+
+impl Execute<'_> {
+    /// The round's buffer, once it has completed and the other coroutines have had their turn.
+    #[inline(never)]
+    fn completed(&mut self) -> Option<Box<RoundBuffer>> {
+        if let State::Pending(ticket) = self.state {
+            self.state = State::Done(self.lane.endpoint.take(ticket)?);
+            self.yielded = true;
         }
-        match std::mem::replace(&mut this.state, State::Finished) {
-            State::Done(buffer) => match buffer.outcome {
-                Ok(()) => Poll::Ready(Ok(Completed::new(this.lane, buffer))),
-                Err(error) => {
-                    this.lane.endpoint.recycle(buffer);
-                    Poll::Ready(Err(error))
-                }
-            },
-            State::Pending(..) | State::Finished => Poll::Pending,
+        if !self.yielded {
+            self.yielded = true;
+            self.lane.endpoint.make_ready(self.lane.id);
+            return None;
         }
+        match std::mem::replace(&mut self.state, State::Finished) {
+            State::Done(buffer) => Some(buffer),
+            State::Pending(..) | State::Finished => None,
+        }
+    }
+
+    #[cold]
+    fn failed(&self, buffer: Box<RoundBuffer>) -> FabricError {
+        let error = buffer.outcome.expect_err("a round that has failed says why");
+        self.lane.endpoint.recycle(buffer);
+        error
     }
 }
 

@@ -4,6 +4,8 @@
 //! [`Completed`] when it has come back, and to the pool again. Moving the box is what makes it safe to drop the future of
 //! a round (contract, rule 5): the transport still owns what the NIC uses.
 
+use std::ops::Range;
+
 use zerocopy::IntoBytes;
 
 use crate::address::{Address, NodeId, WORD_BYTES};
@@ -349,11 +351,60 @@ pub struct Round<'l> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Mark(u32);
 
+/// A piece of a round's buffer: its place in the low half, its words in the high half.
+///
+/// Handles are made and redeemed for every verb. Of two scalars they travel in registers; of three, through memory, and there
+/// the copy waits for the parts to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Piece(u64);
+
+impl Piece {
+    #[inline(always)]
+    fn new(at: u32, words: usize) -> Piece {
+        Piece(u64::from(at) | (words as u64) << 32)
+    }
+
+    #[inline(always)]
+    fn at(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    fn words(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline(always)]
+    fn range(self) -> Range<usize> {
+        self.at() as usize..self.at() as usize + self.words() as usize
+    }
+}
+
+/// The place of an answer of one word in the low half, the mark of its round in the high half: see [`Piece`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Marked(u64);
+
+impl Marked {
+    #[inline(always)]
+    fn new(at: u32, mark: Mark) -> Marked {
+        Marked(u64::from(at) | u64::from(mark.0) << 32)
+    }
+
+    #[inline(always)]
+    fn at(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline(always)]
+    fn mark(self) -> Mark {
+        Mark((self.0 >> 32) as u32)
+    }
+}
+
 /// A READ of a round: redeem it at [`Completed::words`] or [`Completed::bytes`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadHandle {
-    at: u32,
-    words: u32,
+    piece: Piece,
     mark: Mark,
 }
 
@@ -361,8 +412,7 @@ pub struct ReadHandle {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwapHandle {
     expected: u64,
-    at: u32,
-    mark: Mark,
+    answer: Marked,
 }
 
 /// A FETCH_ADD of a round: redeem it at [`Completed::added`].
@@ -382,8 +432,7 @@ pub struct CallHandle {
 /// Bytes copied into a round once, to be written to several places.
 #[derive(Clone, Copy, Debug)]
 pub struct Staged {
-    at: u32,
-    words: u32,
+    piece: Piece,
     mark: Mark,
 }
 
@@ -416,7 +465,7 @@ impl<'l> Round<'l> {
         let words = words.min(ROUND_WORDS_MAX);
         buffer.push(Verb::Read { at, words: words as u32, into });
         buffer.tally.add(Tally::READ, 0, words * WORD_BYTES);
-        ReadHandle { at: into, words: words as u32, mark: buffer.mark() }
+        ReadHandle { piece: Piece::new(into, words), mark: buffer.mark() }
     }
 
     /// Copies bytes into the round, to be written by any number of [`Round::write_staged`].
@@ -430,7 +479,7 @@ impl<'l> Round<'l> {
         }
         let staged = self.stage_words(words);
         // Nothing was staged if the round is refused already: it will not be sent.
-        if staged.words as usize == words {
+        if staged.piece.words() as usize == words {
             self.staged_mut(staged).as_mut_bytes().copy_from_slice(bytes);
         }
         staged
@@ -443,7 +492,7 @@ impl<'l> Round<'l> {
         let buffer = self.buffer();
         let at = buffer.lease(words, NodeId(0));
         let words = if buffer.outcome.is_ok() { words } else { 0 };
-        Staged { at, words: words as u32, mark: buffer.mark() }
+        Staged { piece: Piece::new(at, words), mark: buffer.mark() }
     }
 
     /// The words of a staged piece. Empty if the round was full.
@@ -451,7 +500,7 @@ impl<'l> Round<'l> {
     pub fn staged_mut(&mut self, staged: Staged) -> &mut [u64] {
         let buffer = self.buffer();
         buffer.check(staged.mark);
-        &mut buffer.words[staged.at as usize..][..staged.words as usize]
+        &mut buffer.words[staged.piece.range()]
     }
 
     /// Writes bytes to `at`; they are copied now.
@@ -472,9 +521,9 @@ impl<'l> Round<'l> {
     pub fn write_staged(&mut self, at: Address, staged: Staged) {
         let buffer = self.buffer();
         buffer.check(staged.mark);
-        let bytes = staged.words as usize * WORD_BYTES;
+        let bytes = staged.piece.words() as usize * WORD_BYTES;
         let words = aligned_words(buffer, at, bytes);
-        buffer.push(Verb::Write { at, words: words as u32, from: staged.at });
+        buffer.push(Verb::Write { at, words: words as u32, from: staged.piece.at() });
         buffer.tally.add(Tally::WRITE, bytes, 0);
     }
 
@@ -486,7 +535,7 @@ impl<'l> Round<'l> {
         let into = buffer.lease(1, at.node);
         buffer.push(Verb::CompareSwap { at, expected, new, into });
         buffer.tally.add(Tally::ATOMIC, 2 * WORD_BYTES, WORD_BYTES);
-        SwapHandle { at: into, expected, mark: buffer.mark() }
+        SwapHandle { expected, answer: Marked::new(into, buffer.mark()) }
     }
 
     /// Adds `delta` to the word at `at`, wrapping.
@@ -511,26 +560,27 @@ impl<'l> Round<'l> {
     pub fn call(&mut self, node: NodeId, head: &[u64], body: Option<Staged>, reply_words: usize) -> CallHandle {
         let head = {
             let staged = self.stage_words(head.len());
-            if staged.words as usize == head.len() {
+            if staged.piece.words() as usize == head.len() {
                 self.staged_mut(staged).copy_from_slice(head);
             }
             staged
         };
         let buffer = self.buffer();
-        let body = body.unwrap_or(Staged { words: 0, ..head });
+        let body = body.unwrap_or(Staged { piece: Piece::new(head.piece.at(), 0), ..head });
         buffer.check(body.mark);
         let into = buffer.lease(1 + reply_words, node);
         if buffer.outcome.is_ok() {
             buffer.words[into as usize] = 0;
         }
+        let (head, body) = (head.piece, body.piece);
         let (out, back) =
-            ((head.words + body.words) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
+            ((head.words() + body.words()) as usize * WORD_BYTES, reply_words.min(ROUND_WORDS_MAX) * WORD_BYTES);
         buffer.push(Verb::Call {
             node,
-            head: head.at,
-            head_words: head.words,
-            body: body.at,
-            body_words: body.words,
+            head: head.at(),
+            head_words: head.words(),
+            body: body.at(),
+            body_words: body.words(),
             into,
             capacity: reply_words.min(ROUND_WORDS_MAX) as u32,
         });
@@ -604,7 +654,7 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn words(&self, handle: ReadHandle) -> &[u64] {
-        &self.buffer(handle.mark).words[handle.at as usize..][..handle.words as usize]
+        &self.buffer(handle.mark).words[handle.piece.range()]
     }
 
     /// The bytes that a READ brought, 8-byte aligned.
@@ -625,7 +675,7 @@ impl<'l> Completed<'l> {
     #[inline]
     #[must_use]
     pub fn previous(&self, handle: SwapHandle) -> u64 {
-        self.buffer(handle.mark).words[handle.at as usize]
+        self.buffer(handle.answer.mark()).words[handle.answer.at()]
     }
 
     /// The words that a call was answered with.

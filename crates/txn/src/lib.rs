@@ -60,7 +60,7 @@ pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, Write
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol, Validation};
 pub use rpc::RpcHandler;
-pub use session::{Lease, Session, SessionConfig, TransactOptions, Tried};
+pub use session::{Decision, Lease, Session, SessionConfig, TransactOptions, Tried};
 pub use sets::{Intent, Slot};
 pub use tree::Located;
 pub use tx::Tx;

@@ -1,11 +1,11 @@
 //! A session: one coroutine's place to run transactions.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 
 use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Address, Endpoint, Lane, Nanos, NodeId, NodeSet, Round, Ticket, WORD_BYTES, catch_panic};
@@ -147,6 +147,8 @@ pub(crate) struct State {
     pub(crate) unsure: Vec<TransactionId>,
     /// How often and for how long the last transaction was tried that was given up.
     tried: Tried,
+    /// Why the last closure or attempt has stopped that did.
+    pub(crate) stopped: Stop,
 }
 
 /// Transactions that are remembered as such: the last ones.
@@ -386,6 +388,7 @@ impl Session {
             lease: Rc::default(),
             unsure: Vec::with_capacity(UNSURE_MAX),
             tried: Tried::default(),
+            stopped: Stop::Abort(Abort::Dropped),
         };
         Session { lane, state }
     }
@@ -439,16 +442,38 @@ impl Session {
         Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, first_began: 0 })
     }
 
-    /// Runs a closure as a transaction, again and again while it aborts, with growing random pauses.
+    /// Runs a closure as a transaction: see [`Session::decide`].
     ///
-    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of its own (returned once
-    /// the reads behind it have been validated), and passes on every [`Stop`] that the transaction gives it. A panic in it
-    /// aborts the transaction, and resumes when its locks are gone.
+    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of its own, and passes on every
+    /// [`Stop`] that the transaction gives it.
     pub async fn transact<R, E>(
         &mut self,
         options: TransactOptions,
         mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Result<R, E>, Stop>,
     ) -> Result<Result<R, E>, Stop> {
+        let mut said = None;
+        let decided = self.decide(options, async |tx| match body(tx).await {
+            Ok(returned) => {
+                let decision = if returned.is_ok() { Decision::Commit } else { Decision::GiveUp };
+                said = Some(returned);
+                decision
+            }
+            Err(stop) => tx.stop(stop),
+        });
+        decided.await?;
+        Ok(said.expect("a run of the closure has decided the transaction"))
+    }
+
+    /// Runs a closure as a transaction, again and again while it aborts, with growing random pauses, until what the closure
+    /// wants has been done: it has committed, or the reads behind its decision to give up have been validated.
+    ///
+    /// The closure hands every [`Stop`] that the transaction gives it to [`Tx::stop`]. A panic in it aborts the transaction,
+    /// and resumes when its locks are gone.
+    pub async fn decide(
+        &mut self,
+        options: TransactOptions,
+        mut body: impl AsyncFnMut(&mut Tx<'_>) -> Decision,
+    ) -> Result<(), Stop> {
         let Session { lane, state } = self;
         let lane = &*lane;
         if !state.loose.is_empty() {
@@ -457,18 +482,13 @@ impl Session {
         let mut trial = Trial::begin(options);
         loop {
             let mut tx = trial.attempt(lane, state)?;
-            let returned = catch_panic(body(&mut tx)).await;
-            let (wish, said) = match returned {
-                Ok(Ok(said)) => (if said.is_ok() { Wish::Commit } else { Wish::GiveUp }, Some(said)),
-                Ok(Err(stop)) => (Wish::Stop(stop), None),
-                Err(panic) => (Wish::Panic(panic), None),
-            };
-            let settled = trial.settle(&mut tx, wish).await;
+            let decision = catch_panic(body(&mut tx)).await;
+            let settled = trial.settle(&mut tx, decision).await;
             drop(tx);
-            match (settled, said) {
-                (Settled::Decided, Some(said)) => return Ok(said),
-                (Settled::Stopped(stop), _) => return Err(stop),
-                (Settled::Again | Settled::Decided, _) => trial.pause(lane, state).await,
+            match settled {
+                Settled::Decided => return Ok(()),
+                Settled::Stopped => return Err(state.stopped),
+                Settled::Again => trial.pause(lane, state).await,
             }
         }
     }
@@ -515,12 +535,15 @@ impl Session {
 }
 
 /// What the closure of a transaction wants, after one run of it.
-enum Wish {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Decision {
+    /// To commit.
     Commit,
     /// To give the transaction up, if what it has read belongs together.
     GiveUp,
-    Stop(Stop),
-    Panic(Box<dyn Any + Send>),
+    /// Nothing: the transaction has stopped it. Made by [`Tx::stop`].
+    Stop,
 }
 
 /// What an attempt at a transaction has come to.
@@ -529,7 +552,8 @@ enum Settled {
     Decided,
     /// It has aborted, and is to be tried again.
     Again,
-    Stopped(Stop),
+    /// It has stopped, for a reason that is kept in the session's state: it is many words, and needed rarely.
+    Stopped,
 }
 
 /// The attempts at one transaction: everything but the closure, so that it is compiled once for all closures.
@@ -563,14 +587,14 @@ impl Trial {
     }
 
     /// Does what the closure wants. A panic resumes when the locks are gone.
-    async fn settle(&mut self, tx: &mut Tx<'_>, wish: Wish) -> Settled {
+    async fn settle(&mut self, tx: &mut Tx<'_>, decision: thread::Result<Decision>) -> Settled {
         let lane = tx.lane;
-        let result = match wish {
-            Wish::Commit | Wish::GiveUp if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
-            Wish::Commit => tx.try_commit().await.map(|()| Outcome::Committed),
-            Wish::GiveUp => tx.validate_only().await.map(|()| Outcome::UserAbort),
-            Wish::Stop(stop) => Err(stop),
-            Wish::Panic(panic) => {
+        let result = match decision {
+            Ok(Decision::Commit | Decision::GiveUp) if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
+            Ok(Decision::Commit) => tx.try_commit().await.map(|()| Outcome::Committed),
+            Ok(Decision::GiveUp) => tx.validate_only().await.map(|()| Outcome::UserAbort),
+            Ok(Decision::Stop) => Err(tx.state.stopped),
+            Err(panic) => {
                 tx.release_and_wait().await;
                 resume_unwind(panic);
             }
@@ -594,7 +618,8 @@ impl Trial {
             return Settled::Again;
         }
         tx.state.tried = self.persistence.tried(self.attempt.number, lane);
-        Settled::Stopped(stop)
+        tx.state.stopped = stop;
+        Settled::Stopped
     }
 
     /// Waits a little before the next attempt.

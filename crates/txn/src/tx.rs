@@ -17,7 +17,7 @@ use crate::protocol::ford::Release;
 use crate::protocol::{Primitive, Protocol};
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
-use crate::session::{Needed, State};
+use crate::session::{Decision, Needed, State};
 use crate::sets::{Change, Intent, Item, Lock, Sets, Slot, locks, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
@@ -194,6 +194,13 @@ impl<'s> Tx<'s> {
         if self.state.observer.is_some() {
             self.state.sets.scans.push((table, from.to_vec(), to));
         }
+    }
+
+    /// Keeps why the transaction has stopped its closure, for [`Session::decide`](crate::Session::decide).
+    #[cold]
+    pub fn stop(&mut self, stop: Stop) -> Decision {
+        self.state.stopped = stop;
+        Decision::Stop
     }
 
     /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no trace of it is left. Not

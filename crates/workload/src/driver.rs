@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::ops::ControlFlow;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -416,7 +416,12 @@ impl<W: Workload> Thread<'_, W> {
                 if self.stop.load(Ordering::Relaxed) {
                     break;
                 }
-                match self.unless_failed(self.transact(session, random, &mut ledger)).await {
+                let ended_one = {
+                    // Pinned here: what is handed on is not the future, which is large, but where it is.
+                    let transact = pin!(self.transact(session, random, &mut ledger));
+                    self.unless_failed(transact).await
+                };
+                match ended_one {
                     None => break,
                     Some(Ok(gave_up)) => given_up.set(given_up.get() + u64::from(gave_up)),
                     Some(Err(Error::Fenced)) => {
@@ -470,8 +475,7 @@ impl<W: Workload> Thread<'_, W> {
     }
 
     /// What comes of something, unless the run fails meanwhile.
-    async fn unless_failed<T>(&self, something: impl Future<Output = T>) -> Option<T> {
-        let mut something = pin!(something);
+    async fn unless_failed<T>(&self, mut something: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         let polled = poll_fn(|context| {
             if self.failed.load(Ordering::Relaxed) {
                 return Poll::Ready(None);

@@ -403,8 +403,9 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
         tx.lane.post(round);
         return Ok(());
     }
-    let log = tx.lane.execute(round);
-    if !log.was_sent() {
+    // It is executed where it is kept: no copy of it is made, which would wait for its parts to be stored.
+    tx.logging = Some(tx.lane.execute(round));
+    if let Some(log) = tx.logging.take_if(|log| !log.was_sent()) {
         // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
         let state = &mut *tx.state;
         for (node, reservation) in state.reservations.drain(..) {
@@ -415,8 +416,10 @@ async fn write_log(tx: &mut Tx<'_>, entry: LogEntry) -> Result<(), Stop> {
     // The locks are the log's now: neither an error nor a drop may release them.
     tx.locking = false;
     tx.state.sets.items.iter_mut().filter(|item| item.is_written()).for_each(|item| item.prepared = false);
-    let log = tx.logging.insert(log);
-    let done = log.await;
+    let done = match &mut tx.logging {
+        Some(log) => log.await,
+        None => unreachable!("the log was sent"),
+    };
     tx.logging = None;
     let done = done.map_err(|error| {
         tracing::warn!(id = %tx.id, %error, "the answer to a log was lost: the outcome is unknown");
