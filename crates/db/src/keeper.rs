@@ -21,8 +21,8 @@ use async_channel::Receiver;
 use remora_cluster::{
     Configuration, ConfigurationError, Fenced, Helper, LeaseWatch, Membership, RecoveredClients, Standing,
 };
-use remora_fabric::{Lane, Nanos};
-use remora_memory::MemoryError;
+use remora_fabric::{Lane, Nanos, NodeSet, WORD_BYTES};
+use remora_memory::{MemoryError, node};
 use remora_sync::TransactionId;
 use remora_txn::Lease;
 use remora_txn::recovery::{self, Verdict};
@@ -84,13 +84,24 @@ impl Patience {
     }
 }
 
-/// Waits until nothing that a coroutine has posted is on its way, but not for ever. Whether that is so.
-pub(crate) async fn quiet(lane: &Lane, patience: Nanos) -> bool {
+/// Waits until every round that a coroutine has posted is done, but no longer than its patience. Returns whether they are.
+pub(crate) async fn quiet(lane: &Lane, nodes: NodeSet, patience: Nanos) -> bool {
     let deadline = lane.now().saturating_add(patience);
     while lane.background() > 0 && lane.now() < deadline {
-        lane.sleep(REST_PAUSE_NS).await;
+        if !(lane.may_hold_back() && ask_for_answers(lane, nodes).await) {
+            lane.sleep(REST_PAUSE_NS).await;
+        }
     }
     lane.background() == 0
+}
+
+/// Reads a word of each memory node, so that the nodes send with it what they hold back. False if one cannot be reached.
+async fn ask_for_answers(lane: &Lane, nodes: NodeSet) -> bool {
+    let mut round = lane.round();
+    for node in nodes.iter() {
+        round.read(node::at(node, 0), WORD_BYTES);
+    }
+    lane.execute(round).await.is_ok()
 }
 
 /// See the [module](self).

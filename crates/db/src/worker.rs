@@ -318,7 +318,7 @@ impl Shift {
     async fn end_of(&self, session: &Session) {
         let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
         let lane = session.inner.lane();
-        if !quiet(lane, lease.unwrap_or(QUIET_NS)).await {
+        if !quiet(lane, session.client.cluster().live_nodes(), lease.unwrap_or(QUIET_NS)).await {
             self.restless.set(true);
         }
         self.running.set(self.running.get() - 1);

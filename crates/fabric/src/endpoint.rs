@@ -83,6 +83,10 @@ impl Endpoint {
         self.yields.get()
     }
 
+    pub(crate) fn may_hold_back(&self) -> bool {
+        self.transport.may_hold_back()
+    }
+
     pub(crate) fn idle_waker(&self) -> Option<Waker> {
         self.transport.idle_waker()
     }

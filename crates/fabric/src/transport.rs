@@ -89,6 +89,12 @@ pub trait Transport {
         false
     }
 
+    /// Whether a memory node may hold back, for about a millisecond, the answer to a round that no coroutine awaits. It sends
+    /// the answer with that to the next round.
+    fn may_hold_back(&self) -> bool {
+        false
+    }
+
     /// Makes progress: names the lanes whose round has completed, and hands back the buffers of orphaned rounds. Either
     /// callback may post, so no lock or borrow of the transport's own may be held over it.
     fn poll(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>));

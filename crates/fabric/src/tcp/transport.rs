@@ -213,6 +213,10 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
+    fn may_hold_back(&self) -> bool {
+        true
+    }
+
     fn is_chained(&self, ticket: Ticket) -> bool {
         self.state().chained.iter().any(|(_, next)| next.ticket() == ticket)
     }
