@@ -206,9 +206,10 @@ impl Worker {
         }
     }
 
-    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run out; also where clients
-    /// have no leases. Its access is revoked first: if it is alive, it is told so ([`Error::Fenced`]) and can connect again.
-    /// Does nothing with a client that has left, or was recovered by another client.
+    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run
+    /// out; also where clients have no leases. Its access is revoked first: if it is alive, it is
+    /// told so ([`Error::Fenced`]) and can connect again. Does nothing with a client that has left,
+    /// or was recovered by another client.
     pub fn recover(&mut self, client: u32) -> Result<(), OpenError> {
         let Some(life) = self.clients.first().map(|client| client.life()) else { return Ok(()) };
         let Life { admin, keeper: Some(keeper), .. } = &*life else { return Ok(()) };

@@ -300,7 +300,8 @@ impl<'l> Execute<'l> {
         self.then_post_all([next]);
     }
 
-    /// Posts several rounds after this one, each when the one before it has completed without error.
+    /// Posts several rounds after this one, each when the one before it has completed without
+    /// error.
     pub fn then_post_all(mut self, rounds: impl IntoIterator<Item = Round<'l>>) {
         let endpoint = &self.lane.endpoint;
         let rounds = rounds.into_iter().filter_map(|next| {

@@ -603,7 +603,8 @@ impl<'l> Round<'l> {
         self.buffer_ref().verbs.is_empty()
     }
 
-    /// Whether `verbs` more verbs and `bytes` more bytes fit. A larger set is split into several rounds.
+    /// Whether `verbs` more verbs and `bytes` more bytes fit. A larger set is split into several
+    /// rounds.
     #[inline]
     #[must_use]
     pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {

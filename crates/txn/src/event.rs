@@ -119,8 +119,8 @@ pub struct Rollback<'a> {
     pub restored: Version,
 }
 
-/// Is told of every attempt. A session calls its observer on the worker's thread, when an attempt has
-/// ended but before the caller has the answer: be quick.
+/// Is told of every attempt. A session calls its observer on the worker's thread, when an attempt
+/// has ended but before the caller has the answer: be quick.
 pub trait Observer {
     /// An attempt has ended.
     fn transaction(&mut self, event: &TransactionEvent<'_>);
@@ -130,8 +130,9 @@ pub trait Observer {
         false
     }
 
-    /// An attempt that writes is about to commit: the first verb that could make it commit is sent when this has returned.
-    /// For observers that must know of it also if the client dies before it has ended.
+    /// An attempt that writes is about to commit: the first verb that could make it commit is sent
+    /// when this has returned. For observers that must know of it also if the client dies before it
+    /// has ended.
     ///
     /// The event is what can be said by then: its outcome is [`Outcome::Unknown`], its accesses have the versions that will
     /// be installed. How the attempt ends is told by [`Observer::transaction`], as of every attempt. This one is in the

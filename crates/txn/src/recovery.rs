@@ -343,8 +343,8 @@ impl Shard<'_> {
         Ok(places)
     }
 
-    /// Lockable places of the bucket that is taken after the one that a slot is in. A client may have
-    /// been about to take both.
+    /// Lockable places of the bucket that is taken after the one that a slot is in. A client may
+    /// have been about to take both.
     fn lockable_behind(&self, slot: u64) -> Vec<u64> {
         let next = self.fstore.as_ref().and_then(|fstore| Some((fstore, fstore.taken_after(slot)?)));
         next.map_or_else(Vec::new, |(fstore, bucket)| places_of(fstore, bucket).collect())

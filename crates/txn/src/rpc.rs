@@ -133,9 +133,9 @@ impl RpcHandler {
         RpcHandler { region, host, shards, generation: 0, descent, vcache }
     }
 
-    /// Gives the handler the cluster's version cache, in which everything is that any transaction under way
-    /// has published: for tests. Otherwise the handler makes a cache when it is first asked, if there can
-    /// be no such transaction.
+    /// Gives the handler the cluster's version cache, in which everything is that any transaction
+    /// under way has published: for tests. Otherwise the handler makes a cache when it is first
+    /// asked, if there can be no such transaction.
     #[must_use]
     pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
         RpcHandler { vcache: HostedCache::new(None, Some(vcache)), ..self }

@@ -154,7 +154,8 @@ pub(crate) struct State {
 /// Transactions that are remembered as such: the last ones.
 const UNSURE_MAX: usize = 64;
 
-/// The ends of phases are noted for one attempt in this number: reading the clock four times costs more than a verb.
+/// The ends of phases are noted for one attempt in this number: reading the clock four times costs
+/// more than a verb.
 const PHASE_SAMPLES: u64 = 16;
 
 impl State {
@@ -183,7 +184,8 @@ impl State {
         self.nodes.iter().next_back().unwrap_or_default()
     }
 
-    /// Counts a verb of `bytes` bytes that goes to a node. A verb costs a node about as much as this many bytes more.
+    /// Counts a verb of `bytes` bytes that goes to a node. A verb costs a node about as much as
+    /// this many bytes more.
     #[inline]
     pub(crate) fn count(&mut self, node: NodeId, bytes: usize) {
         const VERB_BYTES: u64 = 64;

@@ -89,7 +89,8 @@ impl VersionCache {
     /// Bytes that are enough for 900,000 records that are written, if nothing else is said.
     pub const BYTES: usize = 8 << 20;
 
-    /// Makes an empty cache of about `bytes` bytes, at least one line: it knows of nothing that was published before.
+    /// Makes an empty cache of about `bytes` bytes, at least one line: it knows of nothing that was
+    /// published before.
     #[must_use]
     pub fn new(bytes: usize) -> VersionCache {
         let buckets = (bytes / size_of::<Bucket<AtomicU64>>()).max(1);
@@ -119,8 +120,8 @@ impl VersionCache {
         <AtomicU64 as CacheWord>::fence();
     }
 
-    /// Whether the cache rules out that a later version of a record than `version`, which was read, was
-    /// published. If it returns false, there may be no later version all the same.
+    /// Whether the cache rules out that a later version of a record than `version`, which was read,
+    /// was published. If it returns false, there may be no later version all the same.
     #[inline]
     #[must_use]
     pub fn is_current(&self, record: Pointer, version: Version) -> bool {
@@ -143,8 +144,8 @@ pub(crate) struct HostedCache {
 }
 
 impl HostedCache {
-    /// Makes the cache of a node. `lost_in` is the epoch up to which the node was part of a cluster before,
-    /// or `None` for a new node. `vcache` is a cache that is there already.
+    /// Makes the cache of a node. `lost_in` is the epoch up to which the node was part of a cluster
+    /// before, or `None` for a new node. `vcache` is a cache that is there already.
     pub(crate) fn new(lost_in: Option<u64>, vcache: Option<VersionCache>) -> HostedCache {
         HostedCache { lost_in, vcache }
     }
