@@ -240,7 +240,7 @@ impl<'t, 's> Transaction<'t, 's> {
         Ok(self.find(slot)?.copied())
     }
 
-    /// The same for a record that will be written: to be changed in place. Or [`Error::NotFound`].
+    /// Reads a record that will be written, to be changed in place, or returns [`Error::NotFound`].
     pub async fn read_for_update<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<&mut V, Error> {
         let slot = self.want_for(table, key, Intent::Update);
         self.fetch().await?;

@@ -19,15 +19,15 @@ use crate::keeper::quiet;
 use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
 
-/// Of a worker.
+/// Settings of a worker: its coroutines, its clients, and the seed of its random numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerOptions {
-    /// Transactions in flight: so many coroutines share the thread. 1 to 63.
+    /// Number of coroutines that share the thread, each with a transaction in flight. 1 to 63.
     pub coroutines: usize,
     /// Client incarnations, each with a connection of its own, that the coroutines are spread over. One is right but for
     /// tests on one thread, because the rounds of one connection are ordered and those of several are not.
     pub clients: usize,
-    /// Of the coroutines' random streams.
+    /// Seed of the coroutines' random streams.
     pub seed: u64,
     /// Lets the other coroutines run after every round, also where it completes at once.
     pub yield_after_rounds: bool,
@@ -97,8 +97,8 @@ pub struct Worker {
     _cluster: Cluster,
 }
 
-/// A coroutine lets the others have a turn after so many transactions, where a lease has to be kept: on shared memory a
-/// round completes at once, so that otherwise it might never wait.
+/// Transactions that a coroutine runs before the others have a turn, where a lease has to be kept.
+/// On shared memory a round completes at once, so that otherwise the coroutine might never wait.
 const TURN: u32 = 64;
 
 impl Worker {
@@ -151,18 +151,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Its client incarnations: the owners in the ids of its transactions. They change when a memory node is lost.
+    /// Returns the worker's client incarnations: the owners in the ids of its transactions.
+    /// They change when a memory node is lost.
     pub fn incarnations(&self) -> impl Iterator<Item = u32> + '_ {
         self.clients.iter().map(|client| client.life().registration.incarnation)
     }
 
-    /// The same, to be asked while it runs.
+    /// Returns a function that reads the worker's client incarnations while the worker runs.
     pub fn lives(&self) -> impl Fn() -> Vec<u32> + use<> {
         let clients = self.clients.clone();
         move || clients.iter().map(|client| client.life().registration.incarnation).collect()
     }
 
-    /// Its sessions, to set observers.
+    /// Returns the worker's sessions, to set observers.
     pub fn sessions(&mut self) -> &mut [Session] {
         &mut self.sessions
     }
@@ -172,7 +173,7 @@ impl Worker {
         self.start(&body).to_end()
     }
 
-    /// Begins a body on every coroutine, for whoever drives the worker turn by turn: a simulator.
+    /// Begins a body on every coroutine, for a simulator, which drives the worker turn by turn.
     pub fn start<'w, T: 'w, B: AsyncFn(usize, &mut Session) -> T>(
         &'w mut self,
         body: &'w B,
@@ -205,9 +206,10 @@ impl Worker {
         }
     }
 
-    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run out; also where clients
-    /// have no leases. Its access is revoked first: if it is alive, it is told so ([`Error::Fenced`]) and can connect again.
-    /// Does nothing with a client that has left, or was recovered by somebody else.
+    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run
+    /// out; also where clients have no leases. Its access is revoked first: if it is alive, it is
+    /// told so ([`Error::Fenced`]) and can connect again. Does nothing with a client that has left,
+    /// or was recovered by another client.
     pub fn recover(&mut self, client: u32) -> Result<(), OpenError> {
         let Some(life) = self.clients.first().map(|client| client.life()) else { return Ok(()) };
         let Life { admin, keeper: Some(keeper), .. } = &*life else { return Ok(()) };
@@ -265,7 +267,7 @@ impl Drop for Worker {
                 tracing::warn!("a memory node has not applied the log in time: the client slot stays");
                 return self.let_leases_run_out();
             }
-            Err(Error::Fenced) => return, // whoever has recovered it gives its slot back
+            Err(Error::Fenced) => return, // the client that has recovered it gives its slot back
             Err(error) => {
                 tracing::warn!(%error, "the client slot stays");
                 return self.let_leases_run_out();
@@ -339,7 +341,7 @@ pub struct Session {
     client: Rc<Client>,
     /// The incarnation of it that this session is of.
     life: Rc<Life>,
-    /// Its place among the client's sessions.
+    /// The session's place among the client's sessions.
     ring: usize,
     /// Transactions until the others have a turn.
     until_turn: u32,
@@ -414,7 +416,7 @@ impl Session {
         self.transact_with(TransactionOptions::default(), body).await
     }
 
-    /// The same with options.
+    /// Runs a transaction as [`Session::transact`] does, with options.
     pub async fn transact_with<T>(
         &mut self,
         options: TransactionOptions,
@@ -617,7 +619,7 @@ impl Session {
         self.client.leader()
     }
 
-    /// The same, by what anybody has said before.
+    /// Reads the configuration again, and returns the verdict that it then has of a transaction.
     async fn recorded_now(&self, id: TransactionId) -> Option<Verdict> {
         if let Err(error) = self.life.keeper.as_ref()?.refresh().await {
             tracing::warn!(%error, "the configuration may know more of a transaction");
@@ -634,7 +636,7 @@ impl Session {
         })
     }
 
-    /// Whoever is told of every attempt from now on; the former one back.
+    /// Sets the observer that is told of every attempt from now on, and returns the former one.
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.inner.observe(observer)
     }

@@ -26,7 +26,7 @@ impl Lane {
         Lane { endpoint, id, cost: Cell::default(), prng: Cell::new(Prng::new(seed)) }
     }
 
-    /// The same coroutine's view of another endpoint of its worker, in place of this one.
+    /// Returns this coroutine's view of another endpoint of its worker, in place of this lane.
     #[must_use]
     pub fn on(&self, endpoint: &Rc<Endpoint>) -> Lane {
         Lane {
@@ -37,7 +37,7 @@ impl Lane {
         }
     }
 
-    /// Its number within the worker.
+    /// Returns the lane's number within the worker.
     #[must_use]
     pub fn id(&self) -> LaneId {
         self.id
@@ -307,7 +307,8 @@ impl<'l> Execute<'l> {
         self.then_post_all([next]);
     }
 
-    /// The same for several rounds, each posted when the one before it has completed without error.
+    /// Posts several rounds after this one, each when the one before it has completed without
+    /// error.
     pub fn then_post_all(mut self, rounds: impl IntoIterator<Item = Round<'l>>) {
         let endpoint = &self.lane.endpoint;
         let rounds = rounds.into_iter().filter_map(|next| {

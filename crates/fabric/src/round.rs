@@ -317,7 +317,7 @@ impl RoundBuffer {
         at as u32
     }
 
-    /// Makes room for so many more words, if a round may have them.
+    /// Makes room for `words` more words, if a round may have them.
     #[cold]
     fn grow(&mut self, words: usize) -> bool {
         if words > ROUND_WORDS_MAX - self.words_used {
@@ -603,7 +603,8 @@ impl<'l> Round<'l> {
         self.buffer_ref().verbs.is_empty()
     }
 
-    /// Whether so many more verbs and bytes fit. A larger set is split into several rounds.
+    /// Whether `verbs` more verbs and `bytes` more bytes fit. A larger set is split into several
+    /// rounds.
     #[inline]
     #[must_use]
     pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {

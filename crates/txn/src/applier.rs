@@ -29,7 +29,7 @@ pub struct Applier {
     changes_seen: u64,
     /// For each shard, if the node has a backup of it.
     backups: Vec<Option<Backup>>,
-    /// Of the catalog that says so.
+    /// Generation of the catalog that `backups` was made from.
     generation: u64,
     scratch: Vec<u64>,
 }

@@ -23,7 +23,7 @@ pub enum Abort {
     /// the cluster may have gone on without a memory node that still answers it.
     #[error("the client's lease had run out when it had read: it was kept from running, or could not be renewed")]
     Late,
-    /// Its program gave it up, or dropped it, before it was decided.
+    /// The program gave the transaction up, or dropped it, before it was decided.
     #[error("the transaction was given up before it was decided")]
     Dropped,
 }
@@ -129,7 +129,7 @@ pub enum Stop {
     /// It exceeds a limit.
     #[error("limit: {0}")]
     Limit(Limit),
-    /// Its program made a mistake. It has not committed.
+    /// The program made a mistake. The transaction has not committed.
     #[error("{0}")]
     Misuse(Misuse),
     /// It writes a record that is not there.

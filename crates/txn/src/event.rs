@@ -62,9 +62,9 @@ pub struct TransactionEvent<'a> {
 /// One record of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Access<'a> {
-    /// Its table.
+    /// The record's table.
     pub table: &'a Table,
-    /// Its key.
+    /// The record's key.
     pub key: &'a [u8],
     /// The version that was read; `None` if the key was not there.
     pub read: Option<Version>,
@@ -86,11 +86,11 @@ pub struct Scan<'a> {
 /// What a transaction does to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteKind {
-    /// Its key was not there.
+    /// The key was not there, and is inserted.
     Insert,
-    /// Its value is replaced.
+    /// The record's value is replaced.
     Update,
-    /// Its key is gone.
+    /// The record is deleted.
     Delete,
 }
 
@@ -119,8 +119,8 @@ pub struct Rollback<'a> {
     pub restored: Version,
 }
 
-/// Whoever wants to know of every attempt. Called on the worker's thread, when an attempt has ended but before its caller
-/// has its answer: be quick.
+/// Is told of every attempt. A session calls its observer on the worker's thread, when an attempt
+/// has ended but before the caller has the answer: be quick.
 pub trait Observer {
     /// An attempt has ended.
     fn transaction(&mut self, event: &TransactionEvent<'_>);
@@ -130,8 +130,9 @@ pub trait Observer {
         false
     }
 
-    /// An attempt that writes is about to commit: the first verb that could make it commit is sent when this has returned.
-    /// For whoever must know of it also if the client dies before it has ended.
+    /// An attempt that writes is about to commit: the first verb that could make it commit is sent
+    /// when this has returned. For observers that must know of it also if the client dies before it
+    /// has ended.
     ///
     /// The event is what can be said by then: its outcome is [`Outcome::Unknown`], its accesses have the versions that will
     /// be installed. How the attempt ends is told by [`Observer::transaction`], as of every attempt. This one is in the

@@ -24,7 +24,7 @@ use crate::tx::{Tx, Waiting};
 
 /// What a record's words turned out to be.
 pub(crate) enum Seen {
-    /// Its key's record, kept.
+    /// The record of the key that was looked for, kept.
     Kept,
     /// Another key's, or no longer linked.
     Another,

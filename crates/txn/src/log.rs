@@ -73,8 +73,9 @@ pub struct UndoRecord<'e> {
     pub pointer: remora_memory::Pointer,
     /// The version that the commit installs.
     pub version: u64,
-    /// Of the image that the commit installs. Only this says whether a replica has all of it: a client that dies in the
-    /// middle of a WRITE may leave a line whose version is new and whose last words are not.
+    /// Checksum of the image that the commit installs. Only this says whether a replica has all of
+    /// it: a client that dies in the middle of a WRITE may leave a line whose version is new and
+    /// whose last words are not.
     pub checksum: u32,
     /// What the slot held before.
     pub before: &'e [u64],
@@ -118,7 +119,7 @@ pub(crate) struct UndoKind {
 
 const LEAN: u32 = 1 << 31;
 
-/// The same for an undo entry. `head` is epoch and participants.
+/// Encodes an undo entry. `head` is epoch and participants.
 pub(crate) fn encode_undo<'e>(
     entry: &mut [u64],
     head: [u64; 2],

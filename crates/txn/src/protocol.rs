@@ -141,7 +141,7 @@ impl Primitives {
     /// FaRM by one-sided verbs alone, as FORD is compared with it (FORD, section 6): five round trips, each awaited.
     pub const FARM_ONE_SIDED: Primitives = Primitives { merged: false, ..Primitives::DRTM_H_ONE_SIDED };
 
-    /// The same without a cache of locations.
+    /// Returns these primitives without a cache of locations.
     #[must_use]
     pub const fn uncached(self) -> Primitives {
         Primitives { execute: Execute::OneSided { cached: false }, ..self }
@@ -209,7 +209,7 @@ impl Protocol {
     /// FORD with localized validation, by one cache that all compute nodes ask.
     pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford { validation: Validation::Global, ..Ford::WHOLE });
 
-    /// Its name on the command line.
+    /// Returns the protocol's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -93,7 +93,7 @@ const NEWEST_OF_LANE: usize = 4;
 const NEWEST: usize = 64;
 
 impl Verdicts {
-    /// Of a client that had no rings any more: it had left.
+    /// Verdicts of a client that had no rings any more: it had left.
     fn none() -> Verdicts {
         Verdicts { committed: Vec::new(), rolled_back: Vec::new(), from: u64::MAX }
     }
@@ -343,7 +343,8 @@ impl Shard<'_> {
         Ok(places)
     }
 
-    /// The same of the bucket that is taken after the one that a slot is in: a client may have been about to take both.
+    /// Lockable places of the bucket that is taken after the one that a slot is in. A client may
+    /// have been about to take both.
     fn lockable_behind(&self, slot: u64) -> Vec<u64> {
         let next = self.fstore.as_ref().and_then(|fstore| Some((fstore, fstore.taken_after(slot)?)));
         next.map_or_else(Vec::new, |(fstore, bucket)| places_of(fstore, bucket).collect())

@@ -114,7 +114,7 @@ pub struct RpcHandler {
     host: Host,
     /// Shards whose primary this node is, with their table's discipline and bytes of a key.
     shards: HashMap<ShardId, (HostShard, Discipline, u16)>,
-    /// Of the catalog that says so.
+    /// Generation of the catalog that `shards` was made from.
     generation: u64,
     descent: Descent,
     vcache: HostedCache,
@@ -133,8 +133,9 @@ impl RpcHandler {
         RpcHandler { region, host, shards, generation: 0, descent, vcache }
     }
 
-    /// The same with the cluster's version cache, in which everything is that any transaction under way has published: for
-    /// tests. Otherwise it makes one when it is first asked, if there can be no such transaction.
+    /// Gives the handler the cluster's version cache, in which everything is that any transaction
+    /// under way has published: for tests. Otherwise the handler makes a cache when it is first
+    /// asked, if there can be no such transaction.
     #[must_use]
     pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
         RpcHandler { vcache: HostedCache::new(None, Some(vcache)), ..self }

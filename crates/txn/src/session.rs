@@ -29,11 +29,11 @@ use crate::vcache::VersionCache;
 pub struct SessionConfig {
     /// The protocol.
     pub protocol: Protocol,
-    /// Of the configuration.
+    /// Epoch of the configuration.
     pub epoch: u64,
     /// The next sequence number, shared by the sessions of one client incarnation.
     pub sequence: Rc<Cell<u64>>,
-    /// Of a protocol that validates locally: the one cache of its tables.
+    /// The one version cache of the tables, if the protocol validates locally.
     pub vcache: Option<Arc<VersionCache>>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct State {
     pub(crate) protocol: Protocol,
     pub(crate) epoch: u64,
     pub(crate) sets: Sets,
-    /// This lane's redo ring at every node, by its number; at those that are not live nobody writes.
+    /// This lane's redo ring at every node, by its number; nodes that are not live get no writes.
     pub(crate) rings: Vec<RingWriter>,
     /// Memory nodes that are live.
     nodes: NodeSet,
@@ -154,7 +154,8 @@ pub(crate) struct State {
 /// Transactions that are remembered as such: the last ones.
 const UNSURE_MAX: usize = 64;
 
-/// The ends of phases are noted for one attempt in so many: reading the clock four times costs more than a verb.
+/// The ends of phases are noted for one attempt in this number: reading the clock four times costs
+/// more than a verb.
 const PHASE_SAMPLES: u64 = 16;
 
 impl State {
@@ -183,7 +184,8 @@ impl State {
         self.nodes.iter().next_back().unwrap_or_default()
     }
 
-    /// A verb of so many bytes goes to a node. A verb costs a node about as much as this many bytes more.
+    /// Counts a verb of `bytes` bytes that goes to a node. A verb costs a node about as much as
+    /// this many bytes more.
     #[inline]
     pub(crate) fn count(&mut self, node: NodeId, bytes: usize) {
         const VERB_BYTES: u64 = 64;
@@ -211,7 +213,7 @@ impl State {
         self.in_doubt || lane.background_failures() > 0
     }
 
-    /// Whether an undo entry of so many words has a place: always, unless others are still needed.
+    /// Whether an undo entry of `words` words has a place: always, unless others are still needed.
     #[inline]
     pub(crate) fn has_room_for_undo(&mut self, lane: &Lane, words: usize) -> bool {
         let bytes = (words * WORD_BYTES) as u64;
@@ -263,7 +265,7 @@ pub(crate) struct UndoWindow {
 }
 
 impl UndoWindow {
-    /// How far entries reach when the next one, of so many words, is written.
+    /// How far entries reach when the next one, of `words` words, is written.
     #[inline]
     pub(crate) fn reach_with(&self, words: usize) -> u64 {
         self.reach.max(self.at + (words * WORD_BYTES) as u64)
@@ -335,7 +337,7 @@ pub(crate) enum Needed {
     No,
     /// Until the lane's background rounds are done.
     Meanwhile,
-    /// Its outcome is unknown.
+    /// The transaction's outcome is unknown.
     Ever,
 }
 

@@ -74,7 +74,7 @@ pub(crate) enum Fetch {
     Here,
     /// The index does not have the key.
     Absent,
-    /// Its chain in FStore is to grow by a bucket, behind that one.
+    /// The key's chain in FStore is to grow by a bucket, behind that one.
     Grow(BucketRef),
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Item {
     pub(crate) home: BucketRef,
     pub(crate) fetch: Fetch,
     pub(crate) location: Location,
-    /// Of the slot at its primary.
+    /// Address of the slot at its primary.
     pub(crate) address: Address,
     pub(crate) version: Version,
     /// Whether it has been read, or looked for in vain, in this transaction.

@@ -176,7 +176,7 @@ impl Descent {
 /// A request.
 pub(crate) struct Wanted<'a> {
     pub(crate) inner: ShardId,
-    /// Of the leaves, if they are all here.
+    /// Shard of the leaves, if they are all here.
     pub(crate) leaves: Option<ShardId>,
     parent: bool,
     key: &'a [u8],

@@ -142,8 +142,10 @@ impl<'s> Tx<'s> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// The same for a record that is to be inserted or deleted: its primary's CPU is asked, which takes one round trip,
-    /// and, for an insert, links a slot for the key that nobody sees before the commit.
+    /// Names a record, as [`Tx::want`] does, and says what it is wanted for. To insert or delete
+    /// it, the next [`Tx::fetch`] asks the CPU of the record's primary, which takes one round trip.
+    /// For an insert, that CPU links a slot for the key, which no other transaction sees before the
+    /// commit.
     #[inline]
     pub fn want_for(&mut self, table: TableId, key: &Key, intent: Intent) -> Result<Slot, Stop> {
         self.state.sets.want(table, key, intent, self.state.protocol.execute())

@@ -89,14 +89,15 @@ impl VersionCache {
     /// Bytes that are enough for 900,000 records that are written, if nothing else is said.
     pub const BYTES: usize = 8 << 20;
 
-    /// An empty one of about so many bytes, at least one line: it knows of nothing that was published before.
+    /// Makes an empty cache of about `bytes` bytes, at least one line: it knows of nothing that was
+    /// published before.
     #[must_use]
     pub fn new(bytes: usize) -> VersionCache {
         let buckets = (bytes / size_of::<Bucket<AtomicU64>>()).max(1);
         VersionCache { bounds: Bounds::of((0..buckets).map(|_| Bucket::default()).collect()) }
     }
 
-    /// Its size in bytes.
+    /// Returns the cache's size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bounds.bytes()
@@ -119,7 +120,8 @@ impl VersionCache {
         <AtomicU64 as CacheWord>::fence();
     }
 
-    /// Whether nobody has published a later version of a record than this, which was read. If not, that may be so anyway.
+    /// Whether the cache rules out that a later version of a record than `version`, which was read,
+    /// was published. If it returns false, there may be no later version all the same.
     #[inline]
     #[must_use]
     pub fn is_current(&self, record: Pointer, version: Version) -> bool {
@@ -142,7 +144,8 @@ pub(crate) struct HostedCache {
 }
 
 impl HostedCache {
-    /// Of a node that has been part of a cluster before, up to this epoch; `None` of a new one. Or one that is there.
+    /// Makes the cache of a node. `lost_in` is the epoch up to which the node was part of a cluster
+    /// before, or `None` for a new node. `vcache` is a cache that is there already.
     pub(crate) fn new(lost_in: Option<u64>, vcache: Option<VersionCache>) -> HostedCache {
         HostedCache { lost_in, vcache }
     }

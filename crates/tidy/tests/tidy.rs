@@ -1,0 +1,230 @@
+//! The repository's own text keeps the rules of this crate, and each rule finds what breaks it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use remora_tidy::{Program, Violation, compare, count, parse_ratchet};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Lists the text files of the repository, relative to its root, without what builds leave.
+fn files() -> Vec<String> {
+    fn walk(folder: &Path, relative: &str, into: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let path = if relative.is_empty() { name.clone() } else { format!("{relative}/{name}") };
+            if entry.file_type().unwrap().is_dir() {
+                if !["target", ".git", "corpus", "artifacts"].contains(&&*name) {
+                    walk(&entry.path(), &path, into);
+                }
+            } else if [".rs", ".md", ".toml"].iter().any(|end| name.ends_with(end)) || path.starts_with(".ci/") {
+                into.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), "", &mut found);
+    found.sort();
+    found
+}
+
+fn program(folders: &[&str], files: &[String]) -> Program {
+    let mut program = Program::default();
+    for path in files.iter().filter(|path| path.ends_with(".rs") && folders.iter().any(|at| path.starts_with(at))) {
+        program.read(&fs::read_to_string(root().join(path)).unwrap());
+    }
+    program
+}
+
+#[test]
+fn the_repository_is_tidy() {
+    let files = files();
+    assert!(files.len() > 300, "only {} files found below {:?}", files.len(), root());
+    let remora = program(&["crates/cli/src/", "crates/command/src/"], &files);
+    let lab = program(&["crates/lab/src/bin/", "crates/command/src/"], &files);
+    let mut found: BTreeMap<String, Vec<Violation>> = BTreeMap::new();
+    for path in &files {
+        let text = fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let all = found.entry(path.clone()).or_default();
+        if path.starts_with("crates/tidy/") {
+            continue; // this crate names what it bans
+        }
+        all.extend(remora_tidy::bytes(&text));
+        if path.ends_with(".rs") {
+            all.extend(remora_tidy::comments(&text));
+            all.extend(remora_tidy::calls(path, &text));
+        }
+        if path.ends_with(".md") {
+            let folder = root().join(path).parent().unwrap().to_owned();
+            let anchors_of = |file: &str| {
+                let target = if file.is_empty() { root().join(path) } else { folder.join(file) };
+                if target.extension().is_some_and(|end| end == "md") {
+                    return fs::read_to_string(target).ok().map(|text| remora_tidy::anchors(&text));
+                }
+                target.exists().then(BTreeSet::new)
+            };
+            all.extend(remora_tidy::prose(&text));
+            all.extend(remora_tidy::headings(&text));
+            all.extend(remora_tidy::links(&text, &anchors_of));
+            all.extend(remora_tidy::commands(&text, &remora, &lab));
+        }
+        if path == "ARCHITECTURE.md" {
+            let crates: Vec<String> = files
+                .iter()
+                .filter_map(|file| file.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
+                .filter(|name| !name.contains('/'))
+                .map(str::to_owned)
+                .collect();
+            all.extend(remora_tidy::map(&text, &crates));
+        }
+    }
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("ratchet.txt");
+    let old = fs::read_to_string(&place).ok().map(|text| parse_ratchet(&text).unwrap());
+    let mut allowed = old.clone().unwrap_or_default();
+    if std::env::var_os("REMORA_TIDY").is_some_and(|value| value == "update") {
+        let now = count(&found);
+        // Without the file there is nothing to compare with: the tree of today is the beginning.
+        let grown = old.map(|old| remora_tidy::grown(&now, &old)).unwrap_or_default();
+        assert!(
+            grown.is_empty(),
+            "the numbers only shrink:\n{}\n{}",
+            grown.join("\n"),
+            compare(&found, &allowed).join("\n")
+        );
+        let head = "# rule, file, violations that are left. Numbers only shrink: see CONTRIBUTING.md.\n";
+        let rows = now.iter().map(|((rule, path), count)| format!("{rule} {path} {count}\n"));
+        fs::write(&place, head.to_owned() + &rows.collect::<String>()).unwrap();
+        allowed = now;
+    }
+    let errors = compare(&found, &allowed);
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
+}
+
+/// Asserts which rules a text breaks, in order.
+#[track_caller]
+fn breaks(found: Vec<Violation>, rules: &[&str]) {
+    assert_eq!(found.iter().map(|one| one.rule).collect::<Vec<_>>(), rules, "{found:?}");
+}
+
+#[test]
+fn bytes() {
+    let check = remora_tidy::bytes;
+    breaks(check("a\nb\n"), &[]);
+    breaks(check("a \n"), &["trailing-blank"]);
+    breaks(check("\ta\n"), &["tab"]);
+    breaks(check("a"), &["last-line"]);
+    breaks(check("<<<<<<< ours\n=======\n>>>>>>> theirs\n"), &["conflict-marker"; 3]);
+    breaks(check("// TODO: a\n// FIXME\n// XXX\n"), &["leftover"; 3]);
+    breaks(check("mktemp a.XXXXXX\n"), &[]);
+}
+
+#[test]
+fn comments() {
+    let check = remora_tidy::comments;
+    breaks(check(&format!("// {}\n", "a".repeat(97))), &[]);
+    breaks(check(&format!("// {}\n", "a".repeat(98))), &["comment-width"]);
+    breaks(check(&format!("{}\n", "a".repeat(110))), &[]);
+    for opening in ["The same", "Of a lane", "Of the lane", "Its lane"] {
+        breaks(check(&format!("/// {opening}.\n")), &["opening"]);
+        breaks(check(&format!("//! {opening}.\n")), &["opening"]);
+        breaks(check(&format!("/// A lane.\n/// {opening}.\n")), &[]);
+        breaks(check(&format!("// {opening}.\n")), &[]);
+    }
+    for phrase in ["So many", "whoever", "nobody's", "Somebody", "those that"] {
+        breaks(check(&format!("let a = 1; // {phrase} b\n")), &["phrase"]);
+        breaks(check(&format!("let a = \"{phrase}\";\n")), &[]);
+        breaks(remora_tidy::prose(&format!("A {phrase} b\n")), &["phrase"]);
+        breaks(remora_tidy::prose(&format!("```\n{phrase}\n```\n")), &[]);
+    }
+}
+
+#[test]
+fn calls() {
+    let check = |path, line: &str| remora_tidy::calls(path, &format!("{line}\n"));
+    let library = "crates/txn/src/tx.rs";
+    for call in ["SystemTime::now()", "Instant::now()", "rand::thread_rng()"] {
+        breaks(check(library, call), &["call"]);
+        breaks(check(library, &format!("// {call}")), &[]);
+        breaks(check("crates/txn/tests/loom.rs", call), &[]);
+    }
+    breaks(check(remora_tidy::CLOCK_FILES[0], "Instant::now()"), &[]);
+    for call in ["println!()", "eprintln!()", "print!()"] {
+        breaks(check(library, call), &["print"]);
+        breaks(check("crates/cli/src/main.rs", call), &[]);
+    }
+    for call in ["dbg!(a)", "todo!()", "unimplemented!()"] {
+        breaks(check("crates/txn/tests/loom.rs", call), &["unfinished"]);
+    }
+    breaks(check(library, "unsafe { a() }"), &["unsafe"]);
+    breaks(check(library, "#![forbid(unsafe_code)]"), &[]);
+    breaks(check(remora_tidy::UNSAFE_FILES[0], "unsafe { a() }"), &[]);
+    breaks(check("crates/fabric/src/sim/clock.rs", "a: HashMap<u8, u8>"), &["hash-order"]);
+    breaks(check("crates/fabric/src/sim/clock.rs", "a: BTreeMap<u8, u8>"), &[]);
+    breaks(check(library, "a: HashMap<u8, u8>"), &[]);
+}
+
+#[test]
+fn pages() {
+    breaks(remora_tidy::headings("# A\n```sh\n# a comment\n```\n## B\n"), &[]);
+    breaks(remora_tidy::headings("# A\n# B\n"), &["heading"]);
+    breaks(remora_tidy::headings("## A\n"), &["heading"]);
+    let anchors_of = |file: &str| (file == "a.md").then(|| remora_tidy::anchors("# The `A`, b\n"));
+    breaks(remora_tidy::links("[a](a.md#the-a-b) [b](https://b)\n", &anchors_of), &[]);
+    breaks(remora_tidy::links("[a](a.md#the-b)\n[b](b.md)\n", &anchors_of), &["link"; 2]);
+    let crates = ["a".to_owned(), "b".to_owned()];
+    breaks(remora_tidy::map("| `crates/a` | A |\n| `crates/b` | B |\n", &crates), &[]);
+    breaks(remora_tidy::map("| `crates/a` | A |\n", &crates), &["map"]);
+}
+
+#[test]
+fn commands() {
+    let mut remora = Program::default();
+    remora.read(
+        "#[derive(Debug, Subcommand)]\nenum Command {\n    Bench {\n    },\n    Status(S),\n}\n\
+         #[derive(Subcommand)]\nenum Workload {\n    TpccNo(T),\n}\n\
+         struct S {\n    #[arg(long, visible_alias = \"to\")]\n    pub(crate) key_file: A,\n    #[arg(long = \"b\")]\n    c: B,\n}\n",
+    );
+    let check = |line: &str| remora_tidy::commands(&format!("```sh\n{line}\n```\n"), &remora, &Program::default());
+    for good in [
+        "remora status --key-file a --b=1 --to x  # --none",
+        "remora bench tpcc-no \\\n  --b",
+        "cargo run -- status",
+        "other status --none",
+    ] {
+        breaks(check(good), &[]);
+    }
+    for bad in [
+        "remora stat",
+        "remora status --c 1",
+        "remora bench tpcc",
+        "remora status \\\n  --none",
+        "cargo run -- status --none",
+        "a & remora stat",
+        "valgrind target/release/remora stat",
+    ] {
+        breaks(check(bad), &["command"]);
+    }
+}
+
+#[test]
+fn the_ratchet_only_shrinks() {
+    let allowed = parse_ratchet("# a comment\nphrase a.rs 2\n").unwrap();
+    let found = |times: usize| {
+        let one = Violation { rule: "phrase", line: 7, message: "a phrase".to_owned() };
+        BTreeMap::from([("a.rs".to_owned(), vec![one; times])])
+    };
+    assert!(compare(&found(2), &allowed).is_empty());
+    let more = compare(&found(3), &allowed);
+    assert!(more.iter().any(|line| line.contains("a.rs:7: a phrase")), "{more:?}");
+    let fewer = compare(&found(1), &allowed);
+    assert!(fewer.iter().any(|line| line.contains("lower the number")), "{fewer:?}");
+    assert!(!compare(&BTreeMap::new(), &allowed).is_empty());
+    let moved = |count| parse_ratchet(&format!("phrase b.rs {count}\n")).unwrap();
+    assert!(remora_tidy::grown(&moved(2), &allowed).is_empty());
+    assert_eq!(remora_tidy::grown(&moved(3), &allowed).len(), 1);
+    assert!(parse_ratchet("phrase a.rs\n").is_err() && parse_ratchet("phrase a.rs many\n").is_err());
+}
