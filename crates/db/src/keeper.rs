@@ -84,7 +84,8 @@ impl Patience {
     }
 }
 
-/// Waits until every round that a coroutine has posted is done, but no longer than its patience. Returns whether they are.
+/// Waits until every round that a coroutine has posted is done, but no longer than its patience.
+/// Returns whether they are.
 pub(crate) async fn quiet(lane: &Lane, nodes: NodeSet, patience: Nanos) -> bool {
     let deadline = lane.now().saturating_add(patience);
     while lane.background() > 0 && lane.now() < deadline {
@@ -95,7 +96,8 @@ pub(crate) async fn quiet(lane: &Lane, nodes: NodeSet, patience: Nanos) -> bool 
     lane.background() == 0
 }
 
-/// Reads a word of each memory node, so that the nodes send with it what they hold back. False if one cannot be reached.
+/// Reads a word of each memory node, so that the nodes send with it what they hold back. Returns
+/// false if a node cannot be reached.
 async fn ask_for_answers(lane: &Lane, nodes: NodeSet) -> bool {
     let mut round = lane.round();
     for node in nodes.iter() {

@@ -172,8 +172,8 @@ impl Lane {
         self.endpoint.chain(other, buffer);
     }
 
-    /// Whether memory nodes may hold back the answers to rounds that no coroutine awaits, until the next round or for about a
-    /// millisecond.
+    /// Whether memory nodes may hold back the answers to rounds that no coroutine awaits, until
+    /// the next round or for about a millisecond.
     #[must_use]
     pub fn may_hold_back(&self) -> bool {
         self.endpoint.may_hold_back()

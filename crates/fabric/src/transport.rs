@@ -89,8 +89,8 @@ pub trait Transport {
         false
     }
 
-    /// Whether a memory node may hold back, for about a millisecond, the answer to a round that no coroutine awaits. It sends
-    /// the answer with that to the next round.
+    /// Whether a memory node may hold back, for about a millisecond, the answer to a round that no
+    /// coroutine awaits. The node sends it with its answer to the next round.
     fn may_hold_back(&self) -> bool {
         false
     }
