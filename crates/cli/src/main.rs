@@ -91,11 +91,8 @@ enum Workload {
 }
 
 fn main() -> ExitCode {
-    if let Err(failure) = remora_command::prepare("remora") {
-        return failure.end();
-    }
     drill::end_with_the_parent();
-    let cli: Cli = match remora_command::parse() {
+    let cli: Cli = match remora_command::begin("remora") {
         Ok(cli) => cli,
         Err(status) => return status,
     };

@@ -67,16 +67,14 @@ const BAD_INPUT: u8 = 2;
 /// The reader of standard output has closed its pipe: the status of a program that SIGPIPE ends.
 const UNHEARD: u8 = 128 + 13;
 
-/// Prepares a program: a panic is told as the bug that it is, and a file that grows too large is an error and no signal.
-pub fn prepare(program: &'static str) -> Result<(), Failure> {
+/// Begins a program, and reads its command line. From here on a panic is told as the bug that it
+/// is, and a file that grows too large is an error and no signal. Fails with the exit status of a
+/// command line that cannot be used, or that only asks for help.
+pub fn begin<C: Parser>(program: &'static str) -> Result<C, ExitCode> {
     std::panic::set_hook(Box::new(move |panic| {
         output::complain(&format!("this is a bug in {program}: {}", one_line(&panic.to_string())));
     }));
-    outlive_file_size_limits()
-}
-
-/// The command line; or the exit status of one that cannot be used, or that only asks for help.
-pub fn parse<C: Parser>() -> Result<C, ExitCode> {
+    outlive_file_size_limits().map_err(|failure| failure.end())?;
     C::try_parse().map_err(|error| refuse(&error))
 }
 

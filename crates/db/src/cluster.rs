@@ -800,9 +800,8 @@ impl Cluster {
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
-        rows: impl Iterator<Item = (K, V)>,
+        mut rows: impl Iterator<Item = (K, V)>,
     ) -> Result<u64, OpenError> {
-        let mut rows = rows;
         self.load_rows(table.handle(), &mut |take| {
             rows.try_for_each(|(key, value)| take(&Table::<K, V>::key(&key), value.as_bytes()))
         })

@@ -92,7 +92,6 @@ impl Controller {
             shut: Cell::default(),
         };
         let (id, keeper) = (lane.id(), watcher.keeper);
-        let over: Box<dyn Fn() -> bool + 'c> = Box::new(over);
         let work = async move {
             while !watcher.shut.get() {
                 let reach = watcher.watch_on(lane, &over).await;

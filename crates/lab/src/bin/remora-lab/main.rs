@@ -40,10 +40,7 @@ enum Experiment {
 }
 
 fn main() -> ExitCode {
-    if let Err(failure) = remora_command::prepare("remora-lab") {
-        return failure.end();
-    }
-    let cli: Cli = match remora_command::parse() {
+    let cli: Cli = match remora_command::begin("remora-lab") {
         Ok(cli) => cli,
         Err(status) => return status,
     };
