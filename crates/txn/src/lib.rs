@@ -39,7 +39,6 @@ macro_rules! mutant {
 mod applier;
 mod error;
 mod event;
-mod fetch;
 mod inspect;
 pub mod limits;
 pub mod log;

@@ -21,9 +21,9 @@ use remora_sync::{FetchedRecord, Key};
 use zerocopy::IntoBytes;
 
 use crate::error::Stop;
-use crate::fetch::Seen;
 use crate::limits::READ_ATTEMPTS;
 use crate::protocol::Execute;
+use crate::protocol::lookup::Seen;
 use crate::rpc::{Code, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found as Known, Intent};
 use crate::tx::Tx;

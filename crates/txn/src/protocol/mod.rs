@@ -1,8 +1,9 @@
 //! The protocols: one file each, its rounds in order.
 
-mod bare;
 pub(crate) mod ford;
+pub(crate) mod lookup;
 mod occ;
+mod unsynchronized;
 
 use std::fmt;
 
@@ -309,7 +310,7 @@ impl Protocol {
     pub(crate) async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
         match self {
             Protocol::Ford(ford) => ford::commit(tx, ford).await,
-            Protocol::Unsynchronized => bare::commit(tx).await,
+            Protocol::Unsynchronized => unsynchronized::commit(tx).await,
             _ => occ::commit(tx).await,
         }
     }
