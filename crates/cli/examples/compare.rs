@@ -16,11 +16,11 @@ use remora_workload::smallbank::{Customers, SmallBank};
 
 /// What is compared: a name, the protocol, copies of each record, and whether the history is recorded.
 const CASES: [(&str, Protocol, u8, bool); 7] = [
-    ("unsynchronized, 1 copy", Protocol::Unsynchronized, 1, false),
-    ("unsynchronized, 3 copies", Protocol::Unsynchronized, 3, false),
-    ("drtm-r, 1 copy", Protocol::DrtmR, 1, false),
-    ("drtm-r, 3 copies", Protocol::DrtmR, 3, false),
-    ("drtm-r, 3 copies, --history", Protocol::DrtmR, 3, true),
+    ("unsynchronized, 1 copy", Protocol::UNSYNCHRONIZED, 1, false),
+    ("unsynchronized, 3 copies", Protocol::UNSYNCHRONIZED, 3, false),
+    ("drtm-r, 1 copy", Protocol::DRTM_R, 1, false),
+    ("drtm-r, 3 copies", Protocol::DRTM_R, 3, false),
+    ("drtm-r, 3 copies, --history", Protocol::DRTM_R, 3, true),
     ("ford, 1 copy", Protocol::FORD, 1, false),
     ("ford, 3 copies", Protocol::FORD, 3, false),
 ];

@@ -75,8 +75,7 @@ pub fn protocol(text: &str) -> Result<String, String> {
     match Protocol::named(text) {
         Some(protocol) => Ok(protocol.name().to_owned()),
         None => {
-            let studies = Protocol::STUDIES.map(|(name, _)| name);
-            let all = [&Protocol::ALL.map(Protocol::name)[..], &studies].concat();
+            let all = [&Protocol::ALL.map(Protocol::name)[..], &Protocol::STUDIES.map(Protocol::name)].concat();
             Err(format!("no such protocol; there are {}", all.join(", ")))
         }
     }

@@ -47,7 +47,7 @@ fn none_in_a_committed_transaction() {
         // All coroutines share the thread; the last to begin its second half has seen nobody's warming up.
         let fewest = allocated.iter().min();
         // Where the memory node's CPU installs, more rounds may be under way than ever before: each has a buffer.
-        let by_calls = matches!(protocol, Protocol::Farm | Protocol::Fasst);
+        let by_calls = matches!(protocol, Protocol::FARM | Protocol::FASST);
         let most = if by_calls { 2 * BUFFERS } else { 0 };
         assert!(
             fewest <= Some(&most),

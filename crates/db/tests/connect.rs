@@ -180,7 +180,7 @@ fn files_keep_what_they_hold() {
     let paths: Vec<PathBuf> =
         (0..2).map(|n| folder.join(format!("remora-connect-{}-{n}", std::process::id()))).collect();
     let nodes = Nodes::Shm(paths.clone());
-    let options = ConnectOptions { replicas: Some(2), protocol: Protocol::DrtmH, ..ConnectOptions::default() };
+    let options = ConnectOptions { replicas: Some(2), protocol: Protocol::DRTM_H, ..ConnectOptions::default() };
     let mut sum = 0;
     for start in 0..3 {
         let served: Vec<_> =

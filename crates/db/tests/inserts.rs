@@ -512,7 +512,7 @@ fn a_chain_that_is_too_long_is_a_full_table() {
         changed.await.map(|done| done.unwrap())
     };
     let worker = Worker::new();
-    rig::run(&worker, &mut rig.sessions(&worker, Protocol::DrtmR, 1), async |_, session| {
+    rig::run(&worker, &mut rig.sessions(&worker, Protocol::DRTM_R, 1), async |_, session| {
         let full = Err(Stop::Limit(remora::Limit::TableFull));
         assert_eq!(change(session, ROWS, Intent::Insert).await, full);
         assert_eq!(change(session, ROWS - 1, Intent::Insert).await, Err(Stop::Exists), "at the end of the chain");
@@ -527,10 +527,10 @@ fn a_chain_that_is_too_long_is_a_full_table() {
 #[test]
 fn presets_of_one_discipline_run_together() {
     for [one, other] in [
-        [Protocol::Farm, Protocol::Fasst],
-        [Protocol::DrtmR, Protocol::DrtmH],
-        [Protocol::Farm, Protocol::DrtmH],
-        [Protocol::Fasst, Protocol::DrtmH],
+        [Protocol::FARM, Protocol::FASST],
+        [Protocol::DRTM_R, Protocol::DRTM_H],
+        [Protocol::FARM, Protocol::DRTM_H],
+        [Protocol::FASST, Protocol::DRTM_H],
     ] {
         for seed in seeds(0..6) {
             let (cluster, fabric) = seeded(one, 3, seed);
@@ -561,7 +561,7 @@ fn presets_of_one_discipline_run_together() {
             assert_eq!((found.locked, found.differing_lines), (0, 0));
         }
     }
-    for (one, other) in [(Protocol::DrtmR, Protocol::Farm), (Protocol::Fasst, Protocol::DrtmR)] {
+    for (one, other) in [(Protocol::DRTM_R, Protocol::FARM), (Protocol::FASST, Protocol::DRTM_R)] {
         let cluster = embedded(one, 1);
         table(&cluster, "rows", TableOptions::for_rows(8), Words([100]));
         let error = cluster.with_protocol(other).open_table::<u64, Words<1>>("rows").unwrap_err().to_string();
@@ -572,7 +572,7 @@ fn presets_of_one_discipline_run_together() {
 /// Presets of one discipline on threads, at the same time.
 #[test]
 fn presets_of_one_discipline_run_at_the_same_time() {
-    for [one, other] in [[Protocol::Farm, Protocol::Fasst], [Protocol::DrtmR, Protocol::DrtmH]] {
+    for [one, other] in [[Protocol::FARM, Protocol::FASST], [Protocol::DRTM_R, Protocol::DRTM_H]] {
         let cluster = embedded(one, 3);
         let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1000]));
         std::thread::scope(|scope| {

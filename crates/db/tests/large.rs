@@ -20,9 +20,9 @@ macro_rules! presets {
     ($($test:ident),* $(,)?) => { $(
         mod $test {
             #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
+            fn drtm_r() { super::$test(remora::Protocol::DRTM_R); }
             #[test]
-            fn fasst() { super::$test(remora::Protocol::Fasst); }
+            fn fasst() { super::$test(remora::Protocol::FASST); }
             #[test]
             fn ford() { super::$test(remora::Protocol::FORD); }
         }
@@ -439,7 +439,7 @@ fn a_writer_dies_at_every_step(protocol: Protocol) {
         dies_at(from + (to - from) * turn / TURNS);
     }
     // Elsewhere few steps lie between commit and answer.
-    assert!(collected > 10 && (unknown > 0 || protocol != Protocol::Fasst), "{collected} {unknown}");
+    assert!(collected > 10 && (unknown > 0 || protocol != Protocol::FASST), "{collected} {unknown}");
 }
 
 /// Others replace, read and delete values of clients that have gone, while it is collected.
@@ -565,7 +565,7 @@ fn a_head_that_stays_locked_stops_the_collection(protocol: Protocol) {
 /// Also through a pool: what takes several transactions is run on one of its workers.
 #[test]
 fn a_pool_writes_and_reads_them() {
-    let cluster = embedded(Protocol::DrtmR, 3);
+    let cluster = embedded(Protocol::DRTM_R, 3);
     let large = cluster.create_large::<u64>("large", LargeOptions::for_values(3, 600_000)).unwrap();
     let db = cluster.db(2, WorkerOptions::default()).unwrap();
     let writer = large.clone();
@@ -576,7 +576,7 @@ fn a_pool_writes_and_reads_them() {
 
 #[test]
 fn tables_that_cannot_be_are_refused_by_name() {
-    let cluster = embedded(Protocol::DrtmR, 3);
+    let cluster = embedded(Protocol::DRTM_R, 3);
     let refused = |name: &str, rows, bytes| {
         cluster.create_large::<u64>(name, LargeOptions::for_values(rows, bytes)).map(drop).unwrap_err().to_string()
     };

@@ -97,7 +97,7 @@ fn is_refused(table: Result<Rows, OpenError>) -> bool {
 
 #[test]
 fn tables_that_need_lines_are_not_made_where_there_are_none() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let (_, cluster) = Lines::cluster(protocol, false);
         for (scheme, needs_lines) in SCHEMES {
             let name = format!("{scheme:?}");
@@ -110,7 +110,7 @@ fn tables_that_need_lines_are_not_made_where_there_are_none() {
 
 #[test]
 fn tables_that_need_lines_are_not_opened_where_there_are_none() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let (lines, cluster) = Lines::cluster(protocol, true);
         for (scheme, _) in SCHEMES {
             create(&cluster, &format!("{scheme:?}"), scheme).unwrap();

@@ -19,7 +19,7 @@ use support::rig::{self, Rig};
 use support::{Words, at_one_node, crash, cut_off, is_logged, look, others_run, quiet, seeds, table, worker};
 
 /// The protocol whose errors these are.
-const PROTOCOL: Protocol = Protocol::DrtmR;
+const PROTOCOL: Protocol = Protocol::DRTM_R;
 
 /// What a scenario found: the invariant holds, or how it is broken.
 type Verdict = Result<(), String>;

@@ -34,7 +34,7 @@ fn memory(cluster: &Cluster) -> Vec<u64> {
 
 #[test]
 fn parts_make_the_same_table() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let [whole, in_parts] = [cluster(protocol), cluster(protocol)];
         let table = |cluster: &Cluster| {
             cluster.create_table::<(u32, u64), Words<3>>("rows", TableOptions::for_rows(ROWS)).unwrap()
@@ -57,7 +57,7 @@ fn parts_make_the_same_table() {
 
 #[test]
 fn what_a_part_does_wrong_is_said() {
-    let cluster = cluster(Protocol::DrtmR);
+    let cluster = cluster(Protocol::DRTM_R);
     let table = |name, rows| cluster.create_table::<u64, Words<3>>(name, TableOptions::for_rows(rows)).unwrap();
     let same = |_| vec![(1, Words([0; 3]))];
     let twice = cluster.load_parts(&table("twice", 10), 5, same, |_| ());

@@ -19,7 +19,7 @@ use remora::{Cluster, Observer, OpenError, Protocol, ReadScheme, TableOptions, T
 use support::rig::{self, Rig};
 use support::{NODES, Words, at_one_node, embedded, look, options, table, worker};
 
-const PROTOCOL: Protocol = Protocol::DrtmR;
+const PROTOCOL: Protocol = Protocol::DRTM_R;
 
 /// READs of every attempt.
 #[derive(Clone, Default)]
@@ -80,7 +80,7 @@ fn a_cold_lookup_is_about_one_read_and_a_cached_one_none() {
 fn a_node_looks_at_its_catalog_until_it_is_whole() {
     const COPIES: [usize; 2] = [68 << 10, 228 << 10];
     const NODES: u16 = 2;
-    let rig = Rig::for_protocol(Shm::new(&[vec![4 << 20], vec![4 << 20]]).unwrap(), Protocol::Fasst);
+    let rig = Rig::for_protocol(Shm::new(&[vec![4 << 20], vec![4 << 20]]).unwrap(), Protocol::FASST);
     let rows: Vec<Vec<u8>> = (0..10u64).map(|row| row.to_le_bytes().to_vec()).collect();
     let table = rig.table("rows", ReadScheme::SingleLine, 2, 8, &rows);
     let publish = |catalog: &Metadata| {
@@ -89,7 +89,7 @@ fn a_node_looks_at_its_catalog_until_it_is_whole() {
     };
     let known = || block_on(&rig.fabric, ClientId(0), async |lane: &Lane| metadata::read(lane, NodeId(0)).await);
     let worker = Worker::new();
-    rig::run(&worker, &mut rig.sessions(&worker, Protocol::Fasst, 1), async |_, session| {
+    rig::run(&worker, &mut rig.sessions(&worker, Protocol::FASST, 1), async |_, session| {
         let mut catalog = known().unwrap().unwrap();
         // Nobody has what it has.
         let mut other = catalog.clone();

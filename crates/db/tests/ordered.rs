@@ -630,7 +630,7 @@ fn loaded(protocol: Protocol, rows: u64) -> (Cluster, Ordered<u64, Number>) {
 #[test]
 fn round_trips_are_exact() {
     for protocol in
-        [Protocol::DrtmR, Protocol::DrtmH, Protocol::Fasst, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL]
+        [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL]
     {
         // Another round trip, for what it takes more than one record to know.
         let validation = u64::from(protocol.validation() != Validation::Local);
@@ -710,7 +710,7 @@ fn round_trips_are_exact() {
 /// Keys that are named together are read together; values that are out of line are read without leaves.
 #[test]
 fn what_is_named_together_comes_together() {
-    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FORD] {
         let cluster = embedded(protocol, 3);
         let rows = || (0..1000).map(|number| (number, number));
         let of_rows = OrderedOptions::for_rows(1000);
@@ -750,9 +750,9 @@ fn what_is_named_together_comes_together() {
 /// what was read on the way; one to ask and one for the leaf; one that brings the leaf.
 #[test]
 fn designs_cost_their_round_trips() {
-    for protocol in [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FARM, Protocol::FASST, Protocol::FORD] {
         // FaRM's preset remembers no locations, and FORD's memory nodes have no CPU to ask.
-        let of_node = if protocol == Protocol::Farm { 2 } else { 1 };
+        let of_node = if protocol == Protocol::FARM { 2 } else { 1 };
         let walked = 3 * of_node + 1;
         let asked = |round_trips| if matches!(protocol, Protocol::Ford(_)) { walked } else { round_trips };
         for (design, round_trips) in
@@ -791,7 +791,7 @@ fn designs_cost_their_round_trips() {
 
 #[test]
 fn what_is_loaded_is_there() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let (cluster, ordered) = loaded(protocol, 10_000);
         let mut worker = worker(&cluster, 1, 1);
         worker.block_on(async |session| {
@@ -821,7 +821,7 @@ fn what_is_loaded_is_there() {
 /// Nothing but keys, on every backend.
 #[test]
 fn a_set_of_keys_has_no_values() {
-    let protocols = [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD];
+    let protocols = [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD];
     for cluster in protocols.into_iter().flat_map(|protocol| on_every_fabric(protocol, 3)) {
         let set = cluster.create_ordered::<(i32, u16), ()>("set", OrderedOptions::for_rows(500)).unwrap();
         let keys: Table<u64, ()> = cluster.create_table("keys", TableOptions::for_rows(4)).unwrap();
@@ -847,7 +847,7 @@ fn a_set_of_keys_has_no_values() {
 /// Through a pool as well.
 #[test]
 fn a_pool_reads_and_writes_it() {
-    let (cluster, ordered) = loaded(Protocol::DrtmR, 100);
+    let (cluster, ordered) = loaded(Protocol::DRTM_R, 100);
     let db = cluster.db(2, WorkerOptions::default()).unwrap();
     let writer = ordered.clone();
     db.transact_blocking(async move |tx| writer.insert(tx, 1, Number(7)).await).unwrap();
@@ -857,7 +857,7 @@ fn a_pool_reads_and_writes_it() {
 
 #[test]
 fn tables_that_cannot_be_are_refused_by_name() {
-    let cluster = embedded(Protocol::DrtmR, 3);
+    let cluster = embedded(Protocol::DRTM_R, 3);
     let refused = |created: Result<(), OpenError>| created.unwrap_err().to_string();
     let of_rows = OrderedOptions::for_rows;
     assert!(refused(cluster.create_ordered::<u64, Value>("t", of_rows(0)).map(drop)).contains("rows of a table"));
@@ -888,7 +888,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
 /// Whoever is trained reads the leaf alone, and a split costs it a link, once.
 #[test]
 fn a_learned_handle_reads_leaves_alone() {
-    let (cluster, ordered) = loaded(Protocol::DrtmR, 42 * 120);
+    let (cluster, ordered) = loaded(Protocol::DRTM_R, 42 * 120);
     let learned = ordered.learned();
     let mut worker = worker(&cluster, 1, 1);
     let seen = RoundTrips::default();

@@ -25,12 +25,12 @@ use support::{
 };
 
 /// No passive ACK, and flushed logs.
-const DRTM_H_ONE_SIDED: Protocol = Protocol::Study(Primitives::DRTM_H_ONE_SIDED);
+const DRTM_H_ONE_SIDED: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED);
 /// The same, and locks and validation apart.
-const FARM_ONE_SIDED: Protocol = Protocol::Study(Primitives::FARM_ONE_SIDED);
+const FARM_ONE_SIDED: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED);
 /// Locks that the CPU takes and WRITEs free.
 const UNLOCKED_BY_WRITES: Protocol =
-    Protocol::Study(Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::FARM });
+    Protocol::Occ(Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::FARM });
 
 /// FORD without what can be turned off and does not change which records are cached, or which rounds there are.
 const FORD_WITHOUT: Protocol = Protocol::Ford(Ford {
@@ -52,10 +52,10 @@ macro_rules! suite {
 }
 
 suite! {
-    farm = remora::Protocol::Farm,
-    fasst = remora::Protocol::Fasst,
-    drtm_r = remora::Protocol::DrtmR,
-    drtm_h = remora::Protocol::DrtmH,
+    farm = remora::Protocol::FARM,
+    fasst = remora::Protocol::FASST,
+    drtm_r = remora::Protocol::DRTM_R,
+    drtm_h = remora::Protocol::DRTM_H,
     drtm_h_one_sided = super::DRTM_H_ONE_SIDED,
     farm_one_sided = super::FARM_ONE_SIDED,
     unlocked_by_writes = super::UNLOCKED_BY_WRITES,
@@ -92,7 +92,7 @@ suite! {
 #[test]
 fn the_suite_has_every_protocol_that_promises_transactions() {
     let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
-    let mut suite = vec![Protocol::Farm, Protocol::Fasst, Protocol::DrtmR, Protocol::DrtmH];
+    let mut suite = vec![Protocol::FARM, Protocol::FASST, Protocol::DRTM_R, Protocol::DRTM_H];
     suite.extend([Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]);
     assert_eq!(promising.collect::<Vec<_>>(), suite, "add it to `suite!`");
 }
@@ -110,7 +110,7 @@ struct RoundTrips {
 }
 
 fn round_trips(protocol: Protocol) -> RoundTrips {
-    if protocol == Protocol::Unsynchronized {
+    if protocol == Protocol::UNSYNCHRONIZED {
         return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
     }
     if let Protocol::Ford(ford) = protocol {
@@ -128,7 +128,9 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
             write_and_read_another: 3 + hitchhike + further - u64::from(ford.validation == Validation::Local),
         };
     }
-    let Primitives { execute, passive, merged, .. } = protocol.primitives();
+    let Protocol::Occ(Primitives { execute, passive, merged, .. }) = protocol else {
+        unreachable!("{protocol} has its own round trips")
+    };
     // The index bucket is read every time, or only if there is no location.
     let bucket = u64::from(execute == Execute::OneSided { cached: false });
     let cold = u64::from(execute == Execute::OneSided { cached: true });
@@ -156,7 +158,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
     const NONE: Cost =
         Cost { round_trips: 0, reads: 0, writes: 0, atomics: 0, flushes: 0, rpcs: 0, bytes_out: 0, bytes_in: 0 };
     let round_trips = round_trips(protocol).write_what_it_reads;
-    if protocol == Protocol::Unsynchronized {
+    if protocol == Protocol::UNSYNCHRONIZED {
         let writes = 2 * u64::from(replicas);
         return Cost { round_trips, reads: 2, writes, bytes_out: writes * IMAGE, bytes_in: 2 * RECORD, ..NONE };
     }
@@ -184,7 +186,9 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
             bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
         };
     }
-    let Primitives { execute, locks, log, flush, .. } = protocol.primitives();
+    let Protocol::Occ(Primitives { execute, locks, log, flush, .. }) = protocol else {
+        unreachable!("{protocol} has its own cost")
+    };
     let execute = match execute {
         Execute::OneSided { cached: false } => Cost { reads: 2 + 2, bytes_in: 2 * (BUCKET + RECORD), ..NONE },
         Execute::OneSided { cached: true } | Execute::Hybrid => Cost { reads: 2, bytes_in: 2 * RECORD, ..NONE },
@@ -240,7 +244,7 @@ fn round_trips_are_exact(protocol: Protocol) {
 
 #[test]
 fn round_trips_without_a_protocol() {
-    assert_round_trips(Protocol::Unsynchronized);
+    assert_round_trips(Protocol::UNSYNCHRONIZED);
 }
 
 fn assert_round_trips(protocol: Protocol) {
@@ -293,7 +297,7 @@ fn cost_of_a_transfer_is_exact(protocol: Protocol) {
 
 #[test]
 fn cost_of_a_transfer_without_a_protocol() {
-    assert_cost_of_a_transfer(Protocol::Unsynchronized);
+    assert_cost_of_a_transfer(Protocol::UNSYNCHRONIZED);
 }
 
 fn assert_cost_of_a_transfer(protocol: Protocol) {
@@ -902,7 +906,8 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
         let finished = of(Outcome::Committed) as u64;
         let passive = match protocol {
             Protocol::Ford(ford) => ford.background_release,
-            _ => protocol.primitives().passive,
+            Protocol::Occ(primitives) => primitives.passive,
+            Protocol::Unsynchronized(_) => false,
         };
         assert!(if passive { finished == LAPS } else { finished > LAPS }, "{finished}");
         assert!(cut.get() > LAPS * 5, "the drops must reach every await, not only {}", cut.get());

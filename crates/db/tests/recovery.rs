@@ -78,7 +78,7 @@ fn assert_whole(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) {
 fn who_is_revoked_while_it_registers_goes_no_further() {
     let (mut ends, mut registers) = (0, 0);
     for steps in (0..3_000).step_by(50) {
-        let (cluster, fabric, _) = cluster(Protocol::DrtmR, 3, steps);
+        let (cluster, fabric, _) = cluster(Protocol::DRTM_R, 3, steps);
         let before = worker(&cluster, 1, steps).incarnations().next().unwrap();
         fabric.revoke_after(ClientId(before + 1), steps);
         if cluster.worker(WorkerOptions::default()).is_ok() {
@@ -123,7 +123,7 @@ fn victim(
 
 /// Scheduler's steps of a transaction: calls are one, and verbs many.
 fn steps_of_death(protocol: Protocol) -> impl Iterator<Item = u64> + Clone {
-    (0..120).map(move |step| if protocol == Protocol::Fasst { step / 4 } else { step })
+    (0..120).map(move |step| if protocol == Protocol::FASST { step / 4 } else { step })
 }
 
 fn verdict(worker: &mut Worker, id: TransactionId) -> Verdict {
@@ -311,7 +311,7 @@ fn clients_that_die_are_found_by_their_leases(protocol: Protocol) {
 /// A client that stood still comes back: it is told, nothing of it lands, and it can connect again.
 #[test]
 fn a_client_that_was_only_slow_is_told_so_and_connects_again() {
-    let (cluster, fabric, rows) = cluster(Protocol::DrtmR, 3, 3);
+    let (cluster, fabric, rows) = cluster(Protocol::DRTM_R, 3, 3);
     let mut slow = worker(&cluster, 1, 1);
     let old = slow.incarnations().next().unwrap();
     let last = Cell::new(None);
@@ -401,7 +401,7 @@ fn what_is_put_back_is_told() {
 /// Locks without a log stay as long as their client is only suspected, and are freed by whoever meets them from then on.
 #[test]
 fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
-    for protocol in [Protocol::DrtmR, Protocol::Farm] {
+    for protocol in [Protocol::DRTM_R, Protocol::FARM] {
         let (cluster, fabric, rows) = cluster(protocol, 3, 5);
         let mut victim = worker(&cluster, 1, 1);
         let dead = victim.incarnations().next().unwrap();
@@ -442,7 +442,7 @@ fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
 /// A client asks what became of transactions of its own, and of those of others.
 #[test]
 fn answers_that_were_lost_are_found() {
-    for protocol in [Protocol::DrtmR, Protocol::Fasst, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
+    for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
         let (cluster, fabric, rows) = cluster(protocol, 3, 9);
         let mut one = worker(&cluster, 1, 1);
         let last = Cell::new(None);
@@ -475,7 +475,7 @@ fn answers_that_were_lost_are_found() {
 /// What is too long ago is forgotten, and never denied.
 #[test]
 fn old_answers_are_forgotten() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL] {
         let (cluster, _, rows) = cluster(protocol, 3, 10);
         let mut one = worker(&cluster, 1, 1);
         let (last, mut committed) = (Cell::new(None), Vec::new());
@@ -495,7 +495,7 @@ fn old_answers_are_forgotten() {
             assert!(verdicts[..verdicts.len() - known].iter().all(|verdict| *verdict == Verdict::Forgotten));
         }
         assert!(
-            verdict(&mut worker(&cluster, 1, 3), committed[0]) == Verdict::Forgotten || protocol == Protocol::DrtmR
+            verdict(&mut worker(&cluster, 1, 3), committed[0]) == Verdict::Forgotten || protocol == Protocol::DRTM_R
         );
     }
 }

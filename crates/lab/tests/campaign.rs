@@ -11,7 +11,7 @@ fn faults(names: &[&str]) -> Vec<String> {
 
 #[test]
 fn the_same_case_is_the_same_history_byte_for_byte() {
-    for (load, protocol) in [(Load::Registers, Protocol::DrtmR), (Load::Tatp, Protocol::Fasst)] {
+    for (load, protocol) in [(Load::Registers, Protocol::DRTM_R), (Load::Tatp, Protocol::FASST)] {
         let case = Case::new(11, load, protocol, &faults(&["pause", "delay", "partition"]));
         let (one, two) = (run(&case).unwrap(), run(&case).unwrap());
         assert_eq!((one.digest, one.events, one.committed), (two.digest, two.events, two.committed));
@@ -22,7 +22,7 @@ fn the_same_case_is_the_same_history_byte_for_byte() {
 
 #[test]
 fn each_seed_draws_some_of_the_faults() {
-    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&FAULTS));
+    let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&FAULTS));
     let drawn: Vec<Vec<String>> = (0..200).map(|seed| case.of(seed).faults).collect();
     assert!(drawn.iter().all(|some| !some.is_empty()));
     for fault in FAULTS {
@@ -36,7 +36,7 @@ fn each_seed_draws_some_of_the_faults() {
 
 #[test]
 fn protocols_survive_what_they_are_to_survive() {
-    let protocols = [Protocol::DrtmR, Protocol::DrtmH, Protocol::Farm, Protocol::Fasst];
+    let protocols = [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FARM, Protocol::FASST];
     for protocol in protocols.into_iter().chain([Protocol::FORD, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]) {
         for load in Load::ALL {
             let case = Case::new(0, load, protocol, &faults(&["pause", "delay", "partition"]));
@@ -52,14 +52,14 @@ fn protocols_survive_what_they_are_to_survive() {
 
 #[test]
 fn a_client_that_dies_blocks_only_what_it_held() {
-    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&["crash"]));
+    let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&["crash"]));
     let summary = campaign(&case, 0..3, 2, &|| {});
     assert!(summary.is_clean(), "{summary:?}");
 }
 
 #[test]
 fn calls_are_served_once_though_they_are_lost_and_doubled() {
-    let case = Case::new(0, Load::Registers, Protocol::Fasst, &faults(&["lose", "duplicate"]));
+    let case = Case::new(0, Load::Registers, Protocol::FASST, &faults(&["lose", "duplicate"]));
     let summary = campaign(&case, 0..4, 2, &|| {});
     assert!(summary.is_clean(), "{summary:?}");
 }
@@ -67,7 +67,7 @@ fn calls_are_served_once_though_they_are_lost_and_doubled() {
 /// Leaves are split and merged all the time, of all designs, by clients that die, pause and remember what is no more.
 #[test]
 fn ordered_tables_stay_ordered() {
-    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD, Protocol::FORD_LOCAL] {
+    for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD, Protocol::FORD_LOCAL] {
         let case = Case::new(0, Load::Ranges, protocol, &faults(&["crash", "pause", "delay"]));
         let summary = campaign(&case, 0..3, 2, &|| {});
         assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
@@ -77,7 +77,7 @@ fn ordered_tables_stay_ordered() {
 
 #[test]
 fn rings_fill_when_a_node_does_not_apply_them() {
-    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&["stall"]));
+    let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&["stall"]));
     let summary = campaign(&case, 0..4, 2, &|| {});
     assert!(summary.is_clean(), "{summary:?}");
 }
@@ -87,11 +87,11 @@ fn rings_fill_when_a_node_does_not_apply_them() {
 #[test]
 fn published_errors_are_found_within_few_seeds() {
     let rare = [Mutant::ValidateReadOnlyVersionOnly, Mutant::CpuLocksForNics];
-    let concerns = |mutant: &Mutant| mutant.concerns(Protocol::DrtmR) && !rare.contains(mutant);
+    let concerns = |mutant: &Mutant| mutant.concerns(Protocol::DRTM_R) && !rare.contains(mutant);
     let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(concerns).collect();
     // Where a node that lives is lost or leaves, clients may be ended before anybody looks for their log entries.
     let all: Vec<&str> = FAULTS.into_iter().filter(|fault| !["isolate", "drain"].contains(fault)).collect();
-    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&all));
+    let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&all));
     let score = mutation_score(&mutants, &case, 0..40, 2, &|_, _| {});
     let survivors: Vec<Mutant> = score.iter().filter(|one| one.seed.is_none()).map(|one| one.mutant).collect();
     assert!(survivors.is_empty(), "{survivors:?} survive");
@@ -134,7 +134,7 @@ fn version_caches_outlive_memory_nodes() {
 
 #[test]
 fn a_failing_run_is_shrunk() {
-    let case = Case::new(0, Load::Registers, Protocol::DrtmR, &faults(&["delay"]));
+    let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&["delay"]));
     let mutant = Mutant::LockWithoutValidation;
     let caught = mutation_score(&[mutant], &case, 0..40, 1, &|_, _| {}).remove(0);
     let (load, seed) = caught.seed.expect("a seed that shows it");
@@ -151,7 +151,7 @@ fn a_failing_run_is_shrunk() {
 fn a_deleted_record_is_unlinked_once() {
     let faults = faults(&["crash", "delay", "stall", "clock-step", "lose"]);
     let shows = |seed| {
-        let case = Case::new(seed, Load::Tatp, Protocol::DrtmR, &faults);
+        let case = Case::new(seed, Load::Tatp, Protocol::DRTM_R, &faults);
         mutant::set(Some(Mutant::UnlinkTwice));
         let with = run(&case);
         mutant::set(None);

@@ -290,7 +290,7 @@ fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&Metadata,
 #[test]
 fn copies_are_made_as_fast_as_they_may_be() {
     const RATE: u64 = 1_000_000;
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let (slow, fast) = (copied_within(protocol, Some(RATE), |_, _| ()), copied_within(protocol, None, |_, _| ()));
         // Read once to be copied, and at both to be compared, a line each.
         let bytes = ROWS * 64 * 3;
@@ -310,7 +310,7 @@ const KEY: Spoil = |geometry, at, word| (geometry.is_pair(at.wrapping_sub(8)) &&
 /// What has come to the joining node is compared with what is there, also if no version tells them apart.
 #[test]
 fn a_copy_that_differs_is_made_again() {
-    let cases = [(Protocol::FORD, VALUE), (Protocol::DrtmR, VALUE), (Protocol::DrtmR, LINK), (Protocol::DrtmR, KEY)];
+    let cases = [(Protocol::FORD, VALUE), (Protocol::DRTM_R, VALUE), (Protocol::DRTM_R, LINK), (Protocol::DRTM_R, KEY)];
     for (number, (protocol, spoil)) in cases.into_iter().enumerate() {
         let is_spoilt = Cell::new(false);
         let took = copied_within(protocol, Some(1_000_000), |metadata, spare| {
@@ -382,7 +382,7 @@ fn a_begun_transaction_ends_with_its_epoch() {
 /// the next epoch can begin without it.
 #[test]
 fn a_node_that_does_not_apply_what_was_logged_is_named() {
-    let (cluster, sim, accounts) = cluster(Protocol::DrtmR, SHAPE, 7);
+    let (cluster, sim, accounts) = cluster(Protocol::DRTM_R, SHAPE, 7);
     let mut worker = cluster.worker(WorkerOptions::default()).expect("a worker");
     let kind = FaultKind::Stall(60_000_000_000);
     sim.plan(Planned { probe: probes::LOCKS, nth: 1, after: 0, kind, holding: true });
@@ -480,7 +480,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
 #[test]
 fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     let shape = Shape { comes_back: true, ..SHAPE };
-    let (cluster, sim, _) = cluster(Protocol::DrtmR, shape, 7);
+    let (cluster, sim, _) = cluster(Protocol::DRTM_R, shape, 7);
     sim.fail(shape.lost);
     sim.restart(shape.lost);
     let memory = sim.region(shape.lost, node::REGION).expect("a node's memory");
@@ -562,7 +562,7 @@ fn locks_in_a_bucket_that_was_never_taken_are_freed() {
 #[test]
 fn a_configuration_that_is_published_too_early_loses_what_was_logged() {
     let faults = ["fail", "stall"].map(String::from);
-    let case = Case { transactions: 300, ..Case::new(0, Load::SmallBank, Protocol::DrtmR, &faults) };
+    let case = Case { transactions: 300, ..Case::new(0, Load::SmallBank, Protocol::DRTM_R, &faults) };
     let caught = mutation_score(&[Mutant::PublishBeforeApply], &case, 0..40, 1, &|_, _| {}).remove(0);
     assert!(caught.seed.is_some(), "{caught:?}");
 }

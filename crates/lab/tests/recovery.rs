@@ -148,7 +148,7 @@ fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
 
 #[test]
 fn survivors_are_back_within_50_ms() {
-    survivors_are_back(Protocol::DrtmR, FaultKind::Crash);
+    survivors_are_back(Protocol::DRTM_R, FaultKind::Crash);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn survivors_are_back_within_50_ms_ford() {
 
 #[test]
 fn clients_are_back_within_50_ms_of_a_lost_node() {
-    survivors_are_back(Protocol::DrtmR, FaultKind::Fail);
+    survivors_are_back(Protocol::DRTM_R, FaultKind::Fail);
 }
 
 #[test]

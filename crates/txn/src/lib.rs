@@ -1,4 +1,4 @@
-//! Transactions over remote memory: read and write sets, protocols (one file each), logs.
+//! Transactions over remote memory: read and write sets, protocols (one folder each), logs.
 //!
 //! A [`Session`] is one coroutine's place to run transactions: it has a lane, a redo ring at every memory node, and sets
 //! that are reused, so that a transaction allocates nothing in steady state. [`Session::transact`] runs a closure as a
@@ -57,7 +57,7 @@ pub use applier::Applier;
 pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect, scan};
-pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol, Validation};
+pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation};
 pub use rpc::RpcHandler;
 pub use session::{Decision, Lease, Session, SessionConfig, TransactOptions, Tried};
 pub use sets::{Intent, Slot};

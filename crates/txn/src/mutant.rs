@@ -20,7 +20,7 @@ pub enum Mutant {
     AcceptTorn,
     /// A read that is not validated accepts a locked record: it misses a committed value whose write-back is in flight.
     AcceptLocked,
-    /// Transactions that only read ignore locks in validation: see `protocol/occ.rs`, `validate`.
+    /// Transactions that only read ignore locks in validation: see `protocol/occ/validate.rs`, `validate`.
     ValidateReadOnlyVersionOnly,
     /// The lock is freed before the data is written.
     UnlockFirst,
@@ -221,10 +221,10 @@ impl Mutant {
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader | Mutant::BelieveUnheard => {
-                matches!(protocol, Protocol::Ford(_))
+                protocol.discipline().is_in_place()
             }
             AcceptLocked | OverwriteLog | ApplyOlderVersions | LogAtBackupsOnly | CpuLocksForNics => {
-                !matches!(protocol, Protocol::Ford(_))
+                !protocol.discipline().is_in_place()
             }
             _ => true,
         }

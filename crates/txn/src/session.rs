@@ -18,7 +18,7 @@ use remora_sync::{Key, LockWord, TransactionId, Version};
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};
 use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS, SAME_HOLDER, SET_MAX};
-use crate::protocol::{Check, Protocol};
+use crate::protocol::{Check, Protocol, ProtocolSpec};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
 use crate::tx::{Attempt, Tx};
@@ -109,6 +109,8 @@ pub struct Tried {
 /// What one attempt after the other reuses.
 pub(crate) struct State {
     pub(crate) protocol: Protocol,
+    /// What the protocol says of itself.
+    pub(crate) spec: ProtocolSpec,
     pub(crate) epoch: u64,
     pub(crate) sets: Sets,
     /// This lane's redo ring at every node, by its number; nodes that are not live get no writes.
@@ -368,6 +370,7 @@ impl Session {
     pub fn new(lane: Lane, client: &Registration, ring: usize, config: SessionConfig) -> Session {
         let state = State {
             protocol: config.protocol,
+            spec: config.protocol.spec(),
             epoch: config.epoch,
             sets: Sets::default(),
             rings: rings(client, ring),
@@ -427,7 +430,7 @@ impl Session {
 
     /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as long as they say nothing.
     pub async fn look_up(&self, id: TransactionId) -> Result<Verdict, Stop> {
-        let in_place = matches!(self.state.protocol, Protocol::Ford(_));
+        let in_place = self.state.spec.discipline.is_in_place();
         // One of its own that was given up may still be on its way.
         let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
         Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)

@@ -22,8 +22,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::Stop;
 use crate::limits::READ_ATTEMPTS;
-use crate::protocol::Execute;
-use crate::protocol::lookup::Seen;
+use crate::protocol::{Execute, Seen};
 use crate::rpc::{Code, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found as Known, Intent};
 use crate::tx::Tx;
@@ -107,7 +106,7 @@ impl Tx<'_> {
         }
         (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
-        if !matches!(self.examine(index, record), Seen::Kept) && self.state.protocol.execute() != Execute::Call {
+        if !matches!(self.examine(index, record), Seen::Kept) && self.state.spec.execute != Execute::Call {
             self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
         }
         self.skip_what_is_here();

@@ -4,21 +4,18 @@ use std::sync::Arc;
 
 use remora_fabric::{Cost, Execute, Lane, Nanos, Round, probes};
 use remora_index::Table;
-use remora_index::cluster_hash::unlinked;
 use remora_memory::TableId;
-use remora_sync::{IMAGE_AT, Key, LockWord, TransactionId};
+use remora_sync::{Key, LockWord, TransactionId};
 use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::log::PATCH_WORDS;
-use crate::protocol::ford::Release;
-use crate::protocol::{Primitive, Protocol};
+use crate::protocol::Primitive;
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
-use crate::session::{Decision, Needed, State};
-use crate::sets::{Change, Intent, Item, Lock, Sets, Slot, locks, registered};
+use crate::session::{Decision, State};
+use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
 /// [`Session::begin`](crate::Session::begin).
@@ -148,7 +145,15 @@ impl<'s> Tx<'s> {
     /// commit.
     #[inline]
     pub fn want_for(&mut self, table: TableId, key: &Key, intent: Intent) -> Result<Slot, Stop> {
-        self.state.sets.want(table, key, intent, self.state.protocol.execute())
+        self.state.sets.want(table, key, intent, self.state.spec.execute)
+    }
+
+    /// Brings every record that was named and is not here yet.
+    ///
+    /// The caller may drop the future at any time, and the transaction goes on: what has not been heard of is asked again by the
+    /// next fetch, or by the commit.
+    pub async fn fetch(&mut self) -> Result<(), Stop> {
+        self.state.protocol.execute(self).await
     }
 
     /// The table and key that a slot of this attempt was made for.
@@ -235,7 +240,7 @@ impl<'s> Tx<'s> {
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
         self.fetch().await?;
         self.mark(|phases, now| phases.executed = now);
-        self.state.protocol.validate_only(self).await?;
+        self.state.protocol.validate(self).await?;
         if self.state.reads_are_late(self.lane) { Err(Abort::Late.into()) } else { Ok(()) }
     }
 
@@ -380,75 +385,6 @@ impl<'s> Tx<'s> {
             }
         }
     }
-
-    /// The rounds that install the write set at the primaries, and then free the locks: WRITE before CAS is an ordered
-    /// pair, and a call does one after the other. The slots of deleted records go back to their shards last.
-    pub(crate) fn install_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
-        let me = self.id.lock().to_bits();
-        let mut round = self.lane.round();
-        let mut deleted = false;
-        let sets = &mut self.state.sets;
-        for index in 0..sets.items.len() {
-            if !sets.items[index].is_written() {
-                continue;
-            }
-            let item = sets.items[index];
-            if item.change == Change::Delete {
-                sets.table(item.table).forget(item.home, item.hash, item.location);
-            }
-            let (image, patches) = (sets.image(&item), sets.patches(&item));
-            if !round.has_room(3, size_of_val(image) + size_of_val(patches) + 6 * 8) {
-                send(std::mem::replace(&mut round, self.lane.round()));
-            }
-            if sets.locks(&item) == Primitive::Call {
-                let staged = round.stage_words(patches.len() + image.len());
-                if let Some((to_patches, to_image)) = round.staged_mut(staged).split_at_mut_checked(patches.len()) {
-                    to_patches.copy_from_slice(patches);
-                    to_image.copy_from_slice(image);
-                }
-                let commit = [Code::Commit.word(patches.len() / PATCH_WORDS), item.location.pointer.to_bits(), me];
-                round.call(item.address.node, &commit, Some(staged), 0);
-                continue;
-            }
-            if mutant!(UnlockFirst) {
-                round.compare_swap(item.address, me, LockWord::FREE.to_bits());
-            }
-            round.write_words(item.address.plus(IMAGE_AT), image);
-            if let (Change::Delete, Some(place)) = (item.change, item.place) {
-                // An inserted key's pair is there already.
-                let pair = sets.table(item.table).primary_at(item.location.pointer, place.bucket_slot);
-                round.write_words(pair, &[unlinked(place.entry)]);
-                deleted = true;
-            }
-            if !mutant!(UnlockFirst) {
-                round.compare_swap(item.address, me, LockWord::FREE.to_bits());
-            }
-        }
-        self.locking = false;
-        if !round.is_empty() {
-            send(round);
-        }
-        if deleted {
-            self.free_rounds(send);
-        }
-    }
-
-    /// Gives the slots of deleted records back, once their locks are free.
-    #[cold]
-    fn free_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
-        for item in self.state.sets.items.iter().filter(|item| item.change == Change::Delete) {
-            if self.state.sets.locks(item) == Primitive::OneSided {
-                let free =
-                    [Code::Free.word(0), item.location.pointer.to_bits(), item.version.committed_over().to_bits()];
-                let mut round = self.lane.round();
-                // Behind the unlock, which is of an earlier round: this READ is ordered behind it, the call behind the READ.
-                round.read(item.address, 8);
-                round.after_completion();
-                round.call(item.address.node, &free, None, 0);
-                send(round);
-            }
-        }
-    }
 }
 
 impl Tx<'_> {
@@ -563,14 +499,7 @@ impl Drop for Tx<'_> {
         let mut outcome = Outcome::Aborted(Abort::Dropped);
         if let Some(log) = self.logging.take() {
             // Decided by the log, whose answer nobody awaits any more.
-            let mut rounds = std::mem::take(&mut self.unsent);
-            if let Protocol::Ford(_) = self.state.protocol {
-                rounds.extend(Release::of(self).rounds());
-                self.state.undo_written(self.undo_words, Needed::Meanwhile);
-            } else {
-                self.install_rounds(|round| rounds.push(round));
-            }
-            log.then_post_all(rounds);
+            self.state.protocol.leave(self, log);
             outcome = Outcome::Unknown;
         }
         self.release();

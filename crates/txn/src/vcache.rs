@@ -35,7 +35,7 @@
 //! later writer of it locks first and has its point then. So tables with a cache, with another, and without mix in one
 //! transaction.
 //!
-//! So a lock that another holds is no reason to fail, where invariant 2 of `protocol/ford.rs` says that it is: there it may
+//! So a lock that another holds is no reason to fail, where invariant 2 of `protocol/ford/mod.rs` says that it is: there it may
 //! be of one that has validated already. Here that one would have published. A holder that has not published has not checked
 //! either, and comes later.
 //!

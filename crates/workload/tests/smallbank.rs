@@ -103,7 +103,7 @@ fn every_type_costs_its_round_trips() {
 
 #[test]
 fn without_transactions_nothing_is_claimed() {
-    let cluster = Cluster::embedded(ClusterOptions { protocol: Protocol::Unsynchronized, ..options(3) }).unwrap();
+    let cluster = Cluster::embedded(ClusterOptions { protocol: Protocol::UNSYNCHRONIZED, ..options(3) }).unwrap();
     let bank = SmallBank::load(&cluster, Customers::standard(500)).unwrap();
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let (_, invariants) = driver::run_here(&cluster, &bank, &mut worker, 100, 1).unwrap();
@@ -142,7 +142,7 @@ fn invariants_that_do_not_hold_are_found() {
 /// Transactions of clients that were killed, whose outcome nobody was told, are in the ledger if they have committed.
 #[test]
 fn a_ledger_knows_what_nobody_was_told() {
-    for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD] {
         let cluster = Cluster::embedded(ClusterOptions { protocol, ..options(3) }).unwrap();
         let bank = SmallBank::load(&cluster, Customers::standard(500)).unwrap().with_ledger(&cluster).unwrap();
         let mut worker = cluster.worker(WorkerOptions::default()).unwrap();

@@ -98,7 +98,7 @@ fn rows_come_and_go_for_long() {
 /// What each type costs, and how often it succeeds.
 #[test]
 fn every_type_costs_its_round_trips_and_has_its_success() {
-    let cluster = Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
     let tatp = Tatp::load(&cluster, Subscribers::new(2_000), 1).unwrap();
     let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
     worker.block_on(async |session| tatp.warm(session, 0, 1).await).unwrap();
@@ -132,7 +132,7 @@ fn every_type_costs_its_round_trips_and_has_its_success() {
 
 #[test]
 fn without_transactions_nothing_is_claimed() {
-    let cluster = Cluster::embedded(options(Protocol::Unsynchronized, 3)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 3)).unwrap();
     let tatp = Tatp::load(&cluster, Subscribers::new(500), 1).unwrap();
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let (_, invariants) = driver::run_here(&cluster, &tatp, &mut worker, 200, 1).unwrap();
@@ -172,7 +172,7 @@ fn invariants_that_do_not_hold_are_found() {
             (0..NAMES.len()).filter(|index| invariants[*index].holds == Some(false)).collect()
         }
     }
-    let cluster = &Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let cluster = &Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
     let tatp = &Tatp::load(cluster, Subscribers::new(50), 3).unwrap();
     let broken = Broken { cluster, tatp };
     assert!(broken.found(&[NOTHING], true).is_empty());
@@ -235,7 +235,7 @@ fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>
 /// The same for what nothing but the memory itself can show.
 #[test]
 fn damaged_memory_is_found() {
-    let cluster = Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
     let tatp = Tatp::load(&cluster, Subscribers::new(50), 3).unwrap();
     let broken = || {
         let after = After { ledgers: &[], settled: true, unknown: 0 };

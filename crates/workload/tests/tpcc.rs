@@ -67,7 +67,7 @@ fn a_run_on_shared_memory_keeps_the_invariants() {
     const TRANSACTIONS: u64 = 4_001;
     for protocol in serializable() {
         // Without backups they do the same but for where they write.
-        let without_backups = [Protocol::DrtmR, Protocol::FORD].contains(&protocol);
+        let without_backups = [Protocol::DRTM_R, Protocol::FORD].contains(&protocol);
         for replicas in if without_backups { 1..=3 } else { 3..=3 }.step_by(2) {
             let room = Room::for_transactions(TRANSACTIONS);
             let cluster = Cluster::embedded(options(protocol, replicas, room)).unwrap();
@@ -110,7 +110,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 #[test]
 fn new_orders_alone_are_all_distributed() {
     let room = Room::for_orders(600);
-    let cluster = Cluster::embedded(options(Protocol::DrtmR, 3, room)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3, room)).unwrap();
     let tpcc = NewOrders::of(Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap());
     let mut worker = cluster.worker(WorkerOptions::default()).unwrap();
     let (statistics, invariants) = driver::run_here(&cluster, &tpcc, &mut worker, 50, 1).unwrap();
@@ -126,7 +126,7 @@ fn new_orders_alone_are_all_distributed() {
 /// A run that makes more orders than there is room for ends early, and what it has done is whole.
 #[test]
 fn a_full_table_ends_a_run_and_nothing_else() {
-    for protocol in [Protocol::DrtmR, Protocol::default(), Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::default(), Protocol::FORD] {
         let room = Room::for_orders(100);
         let cluster = Cluster::embedded(options(protocol, 3, room)).unwrap();
         let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
@@ -175,7 +175,7 @@ fn every_type_costs_its_round_trips() {
         }
         costs
     };
-    for (protocol, least) in [(Protocol::DrtmR, [4, 3, 3, 3 * 5, 5]), (Protocol::FORD, [3, 3, 3, 3 * 4, 5])] {
+    for (protocol, least) in [(Protocol::DRTM_R, [4, 3, 3, 3 * 5, 5]), (Protocol::FORD, [3, 3, 3, 3 * 4, 5])] {
         let found = costs(protocol);
         // All take so many, but for splits and merges of leaves, and if all locations are known. A Delivery is three
         // transactions.
@@ -191,7 +191,7 @@ fn every_type_costs_its_round_trips() {
 #[test]
 fn without_transactions_nothing_is_claimed() {
     let room = Room::for_orders(2_000);
-    let cluster = Cluster::embedded(options(Protocol::Unsynchronized, 3, room)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 3, room)).unwrap();
     let tpcc = Tpcc::load(&cluster, scale(), room, 1, |_| ()).unwrap();
     let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
     let (_, invariants) = driver::run_here(&cluster, &tpcc, &mut worker, 200, 1).unwrap();
@@ -203,7 +203,7 @@ fn without_transactions_nothing_is_claimed() {
 /// As much memory as is said to be needed is enough.
 #[test]
 fn nodes_are_sized_for_the_population() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         for (memory_nodes, replicas, scale) in
             [(1, 1, Scale::small(1, 1, 1, 1)), (4, 2, Scale::small(1, 10, 300, 5_000))]
         {
@@ -357,7 +357,7 @@ fn order_of(lines: &[Wanted]) -> NewOrderInput {
 
 #[test]
 fn a_new_order_is_the_specifications() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let mut bed = Bed::new(protocol);
         let tables = bed.tables.clone();
         // One item has many left, one few, one is another warehouse's, and one is ordered twice.
@@ -413,7 +413,7 @@ fn a_new_order_is_the_specifications() {
 
 #[test]
 fn a_payment_is_the_specifications() {
-    let mut bed = Bed::new(Protocol::DrtmR);
+    let mut bed = Bed::new(Protocol::DRTM_R);
     let tables = bed.tables.clone();
     // The customers of a name, by first name.
     let mut customers = unordered(&bed.cluster, &tables.customer);
@@ -460,7 +460,7 @@ fn a_payment_is_the_specifications() {
 
 #[test]
 fn an_order_status_is_that_of_the_latest_order() {
-    let mut bed = Bed::new(Protocol::DrtmR);
+    let mut bed = Bed::new(Protocol::DRTM_R);
     let tables = bed.tables.clone();
     let status = OrderStatusInput { w_id: 1, d_id: 2, who: Who::Id(7) };
     let look = |bed: &mut Bed| bed.run(async |tpcc, session| tpcc.order_status(session, &status).await).unwrap();
@@ -484,7 +484,7 @@ fn an_order_status_is_that_of_the_latest_order() {
 
 #[test]
 fn deliveries_are_the_specifications() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let mut bed = Bed::new(protocol);
         let tables = bed.tables.clone();
         // Of 40 orders, the last 12 are to be delivered.
@@ -523,7 +523,7 @@ fn deliveries_are_the_specifications() {
 
 #[test]
 fn a_stock_level_counts_different_items_of_twenty_orders() {
-    let mut bed = Bed::new(Protocol::DrtmR);
+    let mut bed = Bed::new(Protocol::DRTM_R);
     let tables = bed.tables.clone();
     for threshold in [10, 15, 60, 200] {
         let lines = rows(&bed.cluster, &tables.order_line);
@@ -543,7 +543,7 @@ fn a_stock_level_counts_different_items_of_twenty_orders() {
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     const NOTHING: Done = Done { orders: 0, payments: 0, paid: 0, delivered: 0 };
-    let mut bed = Bed::new(Protocol::DrtmR);
+    let mut bed = Bed::new(Protocol::DRTM_R);
     let tables = bed.tables.clone();
     assert!(bed.broken(NOTHING, true).is_empty());
     // The ledgers.

@@ -126,7 +126,7 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
 #[test]
 fn every_type_costs_its_round_trips() {
     // FORD's inserts read the chain of their key to its end.
-    for (protocol, update, insert) in [(Protocol::DrtmR, (3, 3), (3, 3)), (Protocol::FORD, (2, 2), (3, 4))] {
+    for (protocol, update, insert) in [(Protocol::DRTM_R, (3, 3), (3, 3)), (Protocol::FORD, (2, 2), (3, 4))] {
         let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
         let ycsb = loaded(&cluster, size(1_000, 2_000), mix("a", 1));
         let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
@@ -158,7 +158,7 @@ fn every_type_costs_its_round_trips() {
 #[test]
 fn records_of_a_transaction_are_different_ones() {
     for value_bytes in VALUE_BYTES {
-        for protocol in [Protocol::DrtmR, Protocol::Farm, Protocol::FORD] {
+        for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD] {
             let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
             let mix = Mix { read_share: 0.0, ..mix("f", OPERATIONS_MAX) };
             let size = Size { records: OPERATIONS_MAX as u64, inserts: 0, value_bytes, ordered: None };
@@ -191,7 +191,7 @@ fn records_are_where_their_order_says() {
     const RECORDS: u64 = 200;
     const INSERTS: u64 = 2_000;
     for order in ORDERS {
-        let cluster = Cluster::embedded(options(Protocol::DrtmR, 1)).unwrap();
+        let cluster = Cluster::embedded(options(Protocol::DRTM_R, 1)).unwrap();
         let size = Size { ordered: Some((Design::Fine, order)), ..size(RECORDS, INSERTS) };
         let parameters = Ycsb::load(&cluster, size).unwrap().parameters();
         let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
@@ -232,7 +232,7 @@ fn records_are_where_their_order_says() {
 #[test]
 fn scans_find_what_is_broken() {
     for order in ORDERS {
-        let cluster = Cluster::embedded(options(Protocol::DrtmR, 1)).unwrap();
+        let cluster = Cluster::embedded(options(Protocol::DRTM_R, 1)).unwrap();
         let ycsb = Ycsb::load(&cluster, Size { ordered: Some((Design::Fine, order)), ..size(50, 10) }).unwrap();
         let tree: Ordered<u64, Value> = cluster.open_ordered("usertable").unwrap();
         let mut worker = cluster.worker(WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
@@ -260,7 +260,7 @@ fn scans_find_what_is_broken() {
 /// Those who insert at the same time, also from different processes, insert different keys, and ask for the latest.
 #[test]
 fn clients_that_do_not_know_each_other_insert_their_own() {
-    let cluster = Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
     let mix = Mix { read_share: 0.5, distribution: Distribution::Latest(0.99), ..mix("d", 2) };
     let one = loaded(&cluster, size(100, 2_000), mix);
     let other = Ycsb::open(&cluster, &one.parameters()).unwrap().with_mix(mix);
@@ -284,7 +284,7 @@ fn clients_that_do_not_know_each_other_insert_their_own() {
 
 #[test]
 fn a_full_table_ends_a_run_and_nothing_else() {
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let cluster = Cluster::embedded(options(protocol, 3)).unwrap();
         let ycsb = loaded(&cluster, size(100, 200), mix("d", 1));
         let length = Length::Transactions(1_000_000);
@@ -300,7 +300,7 @@ fn a_full_table_ends_a_run_and_nothing_else() {
 #[test]
 fn without_transactions_nothing_is_claimed() {
     for name in ["a", "d", "f"] {
-        let cluster = Cluster::embedded(options(Protocol::Unsynchronized, 3)).unwrap();
+        let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 3)).unwrap();
         let ycsb = loaded(&cluster, size(20, 1_000), mix(name, 2));
         let mut worker =
             cluster.worker(WorkerOptions { yield_after_rounds: true, ..WorkerOptions::default() }).unwrap();
@@ -315,7 +315,7 @@ fn without_transactions_nothing_is_claimed() {
 #[test]
 fn nodes_are_sized_for_the_records() {
     for (records, memory_nodes, replicas) in [(1, 1, 1), (20_000, 4, 2)] {
-        for (value_bytes, protocol) in [(32, Protocol::FORD), (128, Protocol::DrtmR), (1_000, Protocol::FORD)] {
+        for (value_bytes, protocol) in [(32, Protocol::FORD), (128, Protocol::DRTM_R), (1_000, Protocol::FORD)] {
             let [hashed, ordered] = ORDERS;
             let trees = [(Design::Fine, ordered), (Design::Fine, hashed), (Design::Coarse(0), hashed)];
             for ordered in [None].into_iter().chain(trees.map(Some)) {
@@ -340,7 +340,7 @@ fn nodes_are_sized_for_the_records() {
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     const NOTHING: Done = Done { changed: 0, inserted: 0, mixed: 0, missed: 0 };
-    let cluster = &Cluster::embedded(options(Protocol::DrtmR, 3)).unwrap();
+    let cluster = &Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
     let ycsb = &loaded(cluster, size(50, 100), mix("a", 1));
     let found = |done: Done, settled: bool| {
         let after = After { ledgers: &[done, NOTHING], settled, unknown: 0 };
@@ -425,7 +425,7 @@ fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>
 /// A read-modify-write that forgets what it has read loses changes: the check must see it, whatever the values look like.
 #[test]
 fn changes_that_overwrite_each_other_are_found() {
-    let cluster = Cluster::embedded(options(Protocol::Unsynchronized, 1)).unwrap();
+    let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 1)).unwrap();
     let ycsb = loaded(&cluster, size(1, 0), mix("f", 1));
     let table: Table<u64, Value> = cluster.open_table("usertable").unwrap();
     let worker = WorkerOptions { yield_after_rounds: true, coroutines: 2, ..WorkerOptions::default() };
@@ -441,7 +441,7 @@ fn changes_that_overwrite_each_other_are_found() {
         changed.await.unwrap();
     });
     drop(worker);
-    let cluster = cluster.with_protocol(Protocol::DrtmR);
+    let cluster = cluster.with_protocol(Protocol::DRTM_R);
     let after = After { ledgers: &[Done { changed: 2, ..Done::default() }], settled: true, unknown: 0 };
     let changes = &ycsb.invariants(&cluster, after).unwrap()[3];
     assert_eq!((changes.holds, changes.detail.as_str()), (Some(false), "1 changes are in the values, 2 committed"));

@@ -28,13 +28,13 @@ macro_rules! every_protocol {
     ($($test:ident),* $(,)?) => { $(
         mod $test {
             #[test]
-            fn farm() { super::$test(remora::Protocol::Farm); }
+            fn farm() { super::$test(remora::Protocol::FARM); }
             #[test]
-            fn fasst() { super::$test(remora::Protocol::Fasst); }
+            fn fasst() { super::$test(remora::Protocol::FASST); }
             #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DrtmR); }
+            fn drtm_r() { super::$test(remora::Protocol::DRTM_R); }
             #[test]
-            fn drtm_h() { super::$test(remora::Protocol::DrtmH); }
+            fn drtm_h() { super::$test(remora::Protocol::DRTM_H); }
             #[test]
             fn ford() { super::$test(remora::Protocol::FORD); }
             #[test]

@@ -28,7 +28,7 @@ pub struct Rig<F: Host> {
 
 impl<F: Host> Rig<F> {
     pub fn new(fabric: F) -> Rig<F> {
-        Rig::for_protocol(fabric, Protocol::DrtmR)
+        Rig::for_protocol(fabric, Protocol::DRTM_R)
     }
 
     pub fn for_protocol(fabric: F, protocol: Protocol) -> Rig<F> {

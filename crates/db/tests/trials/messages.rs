@@ -19,7 +19,7 @@ fn small(protocol: Protocol) -> Cluster {
 #[test]
 fn numbers_without_bounds() {
     let many = [0, 1, 63, 64, 65, 1 << 32, usize::MAX - 1, usize::MAX];
-    let cluster = small(Protocol::DrtmR);
+    let cluster = small(Protocol::DRTM_R);
     for coroutines in many {
         for clients in many {
             let options = WorkerOptions { coroutines, clients, ..WorkerOptions::default() };
@@ -41,7 +41,7 @@ fn numbers_without_bounds() {
         assert!(text.contains("threads"), "{text}");
     }
     for node_bytes in [0, 1, 63, 64, 1 << 49, usize::MAX - 63, usize::MAX] {
-        let refused = Cluster::embedded(ClusterOptions { node_bytes, ..options(Protocol::DrtmR, 1) });
+        let refused = Cluster::embedded(ClusterOptions { node_bytes, ..options(Protocol::DRTM_R, 1) });
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("bytes"), "{text}");
     }
@@ -55,7 +55,7 @@ fn numbers_without_bounds() {
         Cluster::embedded(odd).unwrap_err();
     }
     let huge = [1 << 40, 1 << 46, 1 << 48, 1 << 60, u64::MAX - 1, u64::MAX];
-    for protocol in [Protocol::DrtmR, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let cluster = small(protocol);
         let mut number = 0;
         let mut name = || {
@@ -86,7 +86,7 @@ fn numbers_without_bounds() {
             cluster.create_large::<u64>(&name(), LargeOptions::for_values(10, rows)).unwrap_err();
         }
     }
-    let cluster = embedded(Protocol::DrtmR, 1);
+    let cluster = embedded(Protocol::DRTM_R, 1);
     let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
     // Times as well.
     for lease in [Duration::MAX, Duration::from_secs(u64::MAX)] {
@@ -174,7 +174,7 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
 
 #[test]
 fn errors_name_what_they_are_about_drtm_r() {
-    errors_name_what_they_are_about(Protocol::DrtmR);
+    errors_name_what_they_are_about(Protocol::DRTM_R);
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn of_one_cluster_with_another(protocol: Protocol) {
 
 #[test]
 fn of_one_cluster_with_another_drtm_r() {
-    of_one_cluster_with_another(Protocol::DrtmR);
+    of_one_cluster_with_another(Protocol::DRTM_R);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn of_one_cluster_with_another_ford() {
 #[test]
 fn of_another_protocol() {
     for (one, other) in
-        [(Protocol::DrtmR, Protocol::Farm), (Protocol::Fasst, Protocol::FORD), (Protocol::FORD, Protocol::DrtmR)]
+        [(Protocol::DRTM_R, Protocol::FARM), (Protocol::FASST, Protocol::FORD), (Protocol::FORD, Protocol::DRTM_R)]
     {
         let cluster = embedded(one, 3);
         let of = Handles::of(&cluster, "t");
@@ -187,9 +187,9 @@ fn of_another_protocol() {
         // What is no transaction goes by what the table is.
         is_untouched(&with_other, &of);
     }
-    let cluster = embedded(Protocol::Farm, 3);
+    let cluster = embedded(Protocol::FARM, 3);
     let of = Handles::of(&cluster, "t");
-    worker(&cluster.with_protocol(Protocol::Fasst), 1, 1).block_on(async |session| {
+    worker(&cluster.with_protocol(Protocol::FASST), 1, 1).block_on(async |session| {
         session.transact(async |tx| tx.write(&of.rows, 1, Words([5])).await).await.unwrap();
     });
 }
@@ -335,7 +335,7 @@ every_protocol![slots_of_other_runs, slots_before_a_fetch];
 /// A large value is linked and discarded by the table that has its chunks.
 #[test]
 fn a_stored_value_of_another_table() {
-    let (old, new) = (embedded(Protocol::DrtmR, 3), embedded(Protocol::DrtmR, 3));
+    let (old, new) = (embedded(Protocol::DRTM_R, 3), embedded(Protocol::DRTM_R, 3));
     let create =
         |cluster: &Cluster, name| cluster.create_large::<u64>(name, LargeOptions::for_values(10, 100_000)).unwrap();
     let (stranger, first, second) = (create(&old, "first"), create(&new, "first"), create(&new, "second"));

@@ -105,7 +105,7 @@ fn a_lock_that_stays(protocol: Protocol) {
 
 #[test]
 fn a_lock_that_stays_drtm_r() {
-    a_lock_that_stays(Protocol::DrtmR);
+    a_lock_that_stays(Protocol::DRTM_R);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_deadline_bounds_the_whole_wait() {
 /// The time that a call has waited for a worker counts towards its patience as well.
 #[test]
 fn waiting_for_a_worker_counts() {
-    let (cluster, _) = seeded(Protocol::DrtmR, 1, 1);
+    let (cluster, _) = seeded(Protocol::DRTM_R, 1, 1);
     let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
     let runs = Cell::new(0);
     worker(&cluster, 1, 1).block_on(async |session| {

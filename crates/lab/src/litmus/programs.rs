@@ -435,7 +435,7 @@ pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Found {
 
 /// One client takes locks by its NIC, another has the CPU take them: the same lock words.
 pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Found {
-    let mut stage = Stage::with_split_atomics(&[protocol, Protocol::Farm]);
+    let mut stage = Stage::with_split_atomics(&[protocol, Protocol::FARM]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
     counted(&stage, counter, &within(runs_max))
 }

@@ -116,7 +116,7 @@ const LEFT_OUT: [&str; 2] = [
 ];
 
 const PROFILE: &str = "connectx4";
-const PRESETS: [Protocol; 4] = [Protocol::DrtmH, Protocol::DrtmR, Protocol::Farm, Protocol::Fasst];
+const PRESETS: [Protocol; 4] = [Protocol::DRTM_H, Protocol::DRTM_R, Protocol::FARM, Protocol::FASST];
 
 /// Experiments whose primitives are no preset's.
 const CALLED_EXECUTION: Primitives = Primitives { execute: Execute::Call, ..Primitives::DRTM_H };
@@ -129,7 +129,7 @@ const WRITTEN_INSTALL: Primitives =
     Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::DRTM_H };
 
 const fn awaited(primitives: Primitives) -> Protocol {
-    Protocol::Study(Primitives { passive: false, ..primitives })
+    Protocol::Occ(Primitives { passive: false, ..primitives })
 }
 
 /// The systems that DrTM+H is compared with: of all, only it has passive ACK (section 4.4.3).
@@ -190,8 +190,8 @@ const LABELS: Labels<'static> = Labels {
 
 fn name(point: Point) -> String {
     let Point { kind, protocol, nodes, coroutines, .. } = point;
-    let (name, primitives) = (protocol.name(), protocol.primitives());
-    format!("{kind:?}, {name}, {primitives} on {nodes} machines, {coroutines} coroutines")
+    let primitives = if let Protocol::Occ(primitives) = protocol { format!(", {primitives}") } else { String::new() };
+    format!("{kind:?}, {protocol}{primitives} on {nodes} machines, {coroutines} coroutines")
 }
 
 /// Every simulation once.
@@ -201,11 +201,11 @@ impl Points {
     fn of(scale: &Scale) -> Points {
         let mut all = Points(Vec::new());
         let studies = [
-            Protocol::Study(CALLED_EXECUTION),
-            Protocol::Study(UNCACHED_EXECUTION),
-            Protocol::Study(CALLED_LOCKS),
-            Protocol::Study(CALLED_LOG),
-            Protocol::Study(WRITTEN_INSTALL),
+            Protocol::Occ(CALLED_EXECUTION),
+            Protocol::Occ(UNCACHED_EXECUTION),
+            Protocol::Occ(CALLED_LOCKS),
+            Protocol::Occ(CALLED_LOG),
+            Protocol::Occ(WRITTEN_INSTALL),
             awaited(CALLED_LOCKS),
             awaited(WRITTEN_INSTALL),
             FARM,
@@ -213,7 +213,7 @@ impl Points {
             DRTM_R,
         ];
         let new_orders =
-            [Protocol::Study(CALLED_EXECUTION), Protocol::Study(UNCACHED_EXECUTION), Protocol::Study(CALLED_LOG)];
+            [Protocol::Occ(CALLED_EXECUTION), Protocol::Occ(UNCACHED_EXECUTION), Protocol::Occ(CALLED_LOG)];
         let new_orders = PRESETS.into_iter().chain(new_orders).chain([FARM, FASST, DRTM_R]);
         let on_all = |kind, protocol, coroutines, connections| Point {
             kind,
@@ -230,7 +230,7 @@ impl Points {
                 all.add(on_all(Kind::NewOrders, protocol, coroutines, 1));
             }
             for kind in [Kind::SmallBank, Kind::NewOrders] {
-                all.add(on_all(kind, Protocol::DrtmH, coroutines, CONNECTIONS_80));
+                all.add(on_all(kind, Protocol::DRTM_H, coroutines, CONNECTIONS_80));
             }
         }
         for nodes in node_counts(scale) {
@@ -337,9 +337,9 @@ impl Results<'_> {
     }
 
     fn execution(&self) -> Vec<Row> {
-        let (read, call) = (Protocol::DrtmH, Protocol::Study(CALLED_EXECUTION));
+        let (read, call) = (Protocol::DRTM_H, Protocol::Occ(CALLED_EXECUTION));
         let cached = self.ratios(read, call);
-        let called = self.ratios(call, Protocol::Study(UNCACHED_EXECUTION));
+        let called = self.ratios(call, Protocol::Occ(UNCACHED_EXECUTION));
         let source = "Wei thesis, section 4.3.1, figure 4-2";
         vec![
             at_most("E: cached READ over RPC", &cached).published(1.36, source).note(
@@ -358,7 +358,7 @@ impl Results<'_> {
     }
 
     fn validation(&self) -> Vec<Row> {
-        let ratios = self.ratios(Protocol::DrtmH, Protocol::Study(CALLED_LOCKS));
+        let ratios = self.ratios(Protocol::DRTM_H, Protocol::Occ(CALLED_LOCKS));
         let source = "Wei thesis, section 4.3.2, figure 4-3: one-sided is faster";
         vec![
             at_most("V: CAS and READ over RPC", &ratios).said(source).note(ATOMICS),
@@ -367,7 +367,7 @@ impl Results<'_> {
     }
 
     fn logging(&self) -> Vec<Row> {
-        let ratios = self.ratios(Protocol::DrtmH, Protocol::Study(CALLED_LOG));
+        let ratios = self.ratios(Protocol::DRTM_H, Protocol::Occ(CALLED_LOG));
         let source = "Wei thesis, section 4.3.4, figure 4-5";
         vec![
             at_most("L: WRITE over RPC", &ratios).published(1.12, source),
@@ -376,7 +376,7 @@ impl Results<'_> {
     }
 
     fn commit(&self) -> Vec<Row> {
-        let (called, written) = (Protocol::Study(CALLED_LOCKS), Protocol::Study(WRITTEN_INSTALL));
+        let (called, written) = (Protocol::Occ(CALLED_LOCKS), Protocol::Occ(WRITTEN_INSTALL));
         let (called_awaited, written_awaited) = (awaited(CALLED_LOCKS), awaited(WRITTEN_INSTALL));
         let source = "Wei thesis, section 4.3.3, figure 4-4, V by RPC";
         let peaks = |name: &str, one: Protocol, other: Protocol| {
@@ -403,19 +403,19 @@ impl Results<'_> {
         let all = self.scale.nodes;
         let at = |nodes: u16| {
             let coroutines = heaviest(self.scale);
-            self.at(Point { kind: self.kind, protocol: Protocol::DrtmH, nodes, coroutines, connections: 1 }).throughput
+            self.at(Point { kind: self.kind, protocol: Protocol::DRTM_H, nodes, coroutines, connections: 1 }).throughput
         };
         // Two machines have only two copies of a record.
         let few = node_counts(self.scale).find(|nodes| *nodes >= COPIES.into() && *nodes < all).unwrap_or(2);
         let linear = at(all) / at(few) * f64::from(few) / f64::from(all);
-        let peak = self.peak(Protocol::DrtmH);
+        let peak = self.peak(Protocol::DRTM_H);
         let throughput = Row::ours("DrTM+H, peak", "M/s", peak / 1e6);
         let throughput = if self.scale.is_comparable() {
             throughput.published(90.4, "Wei thesis, chapter 1")
         } else {
             throughput.said("Wei thesis, chapter 1: 90.4 with 16 machines of 24 workers")
         };
-        let many = || self.sweep(Protocol::DrtmH, CONNECTIONS_80);
+        let many = || self.sweep(Protocol::DRTM_H, CONNECTIONS_80);
         let peak_80 = greatest(many().map(|run| run.throughput));
         // Under the load of the two-sided solution's peak.
         let pairs = many().zip(self.sweep(FASST, 1));
@@ -425,7 +425,7 @@ impl Results<'_> {
             let row = Row::ours(format!("DrTM+H-80 over pure RPC, {name} latency"), "x", ratio);
             row.published(published, section).holds(ratio < 1.0).note(CHEAP_CALLS)
         };
-        let alone = self.sweep(Protocol::DrtmH, 1).next().map_or(0.0, |run| run.throughput);
+        let alone = self.sweep(Protocol::DRTM_H, 1).next().map_or(0.0, |run| run.throughput);
         vec![
             throughput.note(
                 "the simulator's NICs, which are the bound, do a mix of verbs as fast as each kind goes alone; real \
@@ -454,7 +454,7 @@ impl Results<'_> {
 
     fn comparison(&self) -> Vec<Row> {
         let source = "Wei thesis, section 4.4.3, figure 4-9";
-        let hybrid = self.peak(Protocol::DrtmH);
+        let hybrid = self.peak(Protocol::DRTM_H);
         let fasst_over_farm = self.peak(FASST) / self.peak(FARM);
         let over = |name: &str, other: Protocol| {
             let ratio = hybrid / self.peak(other);
@@ -469,17 +469,17 @@ impl Results<'_> {
             over("DrTM+H over FaRM, peaks", FARM).note(ATOMICS),
             over("DrTM+H over DrTM+R, peaks", DRTM_R)
                 .note("with every location cached the two differ in passive ACK only, which NICs do not notice"),
-            Row::ours("DrTM+H where locks are the CPU's, peak", "M/s", self.peak(Protocol::Study(CALLED_LOCKS)) / 1e6),
+            Row::ours("DrTM+H where locks are the CPU's, peak", "M/s", self.peak(Protocol::Occ(CALLED_LOCKS)) / 1e6),
         ]
     }
 
     /// New orders only.
     fn new_orders(&self) -> Vec<Row> {
         let section = "Wei thesis, section 4.3.1";
-        let read = Protocol::DrtmH;
-        let cached = self.ratios(read, Protocol::Study(CALLED_EXECUTION));
-        let called = self.ratios(Protocol::Study(CALLED_EXECUTION), Protocol::Study(UNCACHED_EXECUTION));
-        let log = self.ratios(read, Protocol::Study(CALLED_LOG));
+        let read = Protocol::DRTM_H;
+        let cached = self.ratios(read, Protocol::Occ(CALLED_EXECUTION));
+        let called = self.ratios(Protocol::Occ(CALLED_EXECUTION), Protocol::Occ(UNCACHED_EXECUTION));
+        let log = self.ratios(read, Protocol::Occ(CALLED_LOG));
         let logged = "Wei thesis, section 4.3.4, figure 4-5";
         let mut rows = vec![
             at_most("TPC-C/no, E: cached READ over RPC", &cached).published(1.45, section).note(ORDERS),

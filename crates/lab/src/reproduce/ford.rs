@@ -145,10 +145,10 @@ const IN_SWITCH: &str = "connectx5-switch";
 const MEDIUM: &str = "optane";
 const COPIES: u8 = 2;
 
-const FARM: Protocol = Protocol::Study(Primitives::FARM_ONE_SIDED);
-const FARM_UNCACHED: Protocol = Protocol::Study(Primitives::FARM_ONE_SIDED.uncached());
-const DRTM_H: Protocol = Protocol::Study(Primitives::DRTM_H_ONE_SIDED);
-const DRTM_H_UNCACHED: Protocol = Protocol::Study(Primitives::DRTM_H_ONE_SIDED.uncached());
+const FARM: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED);
+const FARM_UNCACHED: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED.uncached());
+const DRTM_H: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED);
+const DRTM_H_UNCACHED: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED.uncached());
 const SYSTEMS: [Protocol; 6] = [Protocol::FORD, Protocol::FORD_LOCAL, FARM, DRTM_H, FARM_UNCACHED, DRTM_H_UNCACHED];
 
 const WITHOUT_BACKUP_READS: Protocol = Protocol::Ford(Ford { backup_reads: false, ..Ford::WHOLE });

@@ -377,7 +377,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
         memory_nodes: SERVERS,
         node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
         replicas: 1,
-        protocol: Protocol::DrtmR,
+        protocol: Protocol::DRTM_R,
         machines,
         threads,
         coroutines,

@@ -315,7 +315,7 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
         memory_nodes: 1,
         node_bytes: Ycsb::node_bytes(&size, &setting) as usize,
         replicas: 1,
-        protocol: Protocol::DrtmR,
+        protocol: Protocol::DRTM_R,
         machines: scale.of_tables,
         threads: scale.threads,
         coroutines: 2,

@@ -1,26 +1,30 @@
-//! Fetching: how the records that a transaction has named are brought, by READs or by calls.
+//! From a key to its record: what the steps of a look-up ask, and what their answers mean.
 //!
-//! Every item is somewhere on its way from its key to its record ([`Fetch`]); a round asks for the next step of all of
-//! them, so what has its location cached, or is asked of its primary's CPU, takes one round trip.
+//! Every item is somewhere on its way from its key to its record ([`Fetch`]). A protocol's execution
+//! asks for the next step of all items in one round. So an item whose location is cached, or which is
+//! asked of its primary's CPU, takes one round trip.
+//!
+//! These are the steps in tables whose index the memory nodes maintain. `ford/chain.rs` has those in
+//! tables whose index clients change by themselves.
 //!
 //! # Absent keys
 //!
-//! That a key is not there is never concluded from the location cache, nor from a tombstone that a stale location led to:
-//! only from the index itself. What is needed to see later that it still is not there is kept: the buckets that were
-//! read, or, where the primary's CPU has said so, that it has to be asked again. A key that an inserter has had linked
-//! and not committed is an absent record with a version, and is validated like any other record.
+//! That a key is absent is never concluded from the location cache, nor from a tombstone that a stale
+//! location led to: only from the index itself. The item keeps what is needed to see later that the
+//! key is still absent: the buckets that were read, or, where the primary's CPU has said so, that it
+//! has to be asked again. A key that an inserter has had linked and not committed is an absent record
+//! with a version, and is validated like any other record.
 
-use remora_fabric::{Completed, Round};
-use remora_index::cluster_hash::BUCKET_BYTES;
+use remora_fabric::Round;
 use remora_index::{BucketRef, Location, Probe};
 use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
-use crate::protocol::{Execute, Protocol, ford};
+use crate::protocol::Execute;
 use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found, Intent, Place, Sets, Span, registered};
-use crate::tx::{Tx, Waiting};
+use crate::tx::Tx;
 
 /// What a record's words turned out to be.
 pub(crate) enum Seen {
@@ -33,58 +37,6 @@ pub(crate) enum Seen {
 }
 
 impl Tx<'_> {
-    /// Brings every record that was named and is not here yet.
-    ///
-    /// The caller may drop the future at any time, and the transaction goes on: what has not been heard of is asked again by the
-    /// next fetch, or by the commit.
-    pub async fn fetch(&mut self) -> Result<(), Stop> {
-        if let Protocol::Ford(ford) = self.state.protocol {
-            self.skip_what_is_here();
-            return ford::execute(self, ford).await;
-        }
-        if self.unheard {
-            Box::pin(self.forget_unheard()).await?;
-        }
-        let mut waiting = Waiting::default();
-        while self.state.sets.fetched < self.state.sets.items.len() {
-            let mut round = self.lane.round();
-            self.ask(&mut round);
-            self.unheard = true;
-            let done = self.lane.execute(round).await?;
-            self.unheard = false;
-            let (mut unstable, mut stop) = (None, None);
-            for index in self.state.sets.fetched..self.state.sets.items.len() {
-                let item = &mut self.state.sets.items[index];
-                if !item.asked {
-                    continue;
-                }
-                item.loose = false;
-                match self.arrived(index, &done) {
-                    Ok(Seen::Unstable(why)) => {
-                        unstable = Some(why);
-                        match why {
-                            Abort::Locked(lock) => self.met(index, lock),
-                            why => self.state.sets.note(index, why.into()),
-                        }
-                    }
-                    Ok(_) => {}
-                    // The others' answers say which slots have been prepared, and are to be taken back.
-                    Err(error) => {
-                        self.state.sets.note(index, error);
-                        stop = stop.or(Some(error));
-                    }
-                }
-            }
-            drop(done);
-            if let Some(stop) = stop {
-                return Err(stop);
-            }
-            self.skip_what_is_here();
-            self.wait(unstable, &mut waiting).await?;
-        }
-        Ok(())
-    }
-
     /// Nothing needs to be asked for the items that begin the set.
     pub(crate) fn skip_what_is_here(&mut self) {
         let Sets { items, fetched, .. } = &mut self.state.sets;
@@ -96,54 +48,14 @@ impl Tx<'_> {
         }
     }
 
-    /// What an item has asked for has arrived.
-    #[inline]
-    fn arrived(&mut self, index: usize, done: &Completed<'_>) -> Result<Seen, Stop> {
-        let item = self.state.sets.items[index];
-        match item.fetch {
-            Fetch::Probe(bucket, from_slot) => {
-                self.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Seen::Kept)
-            }
-            Fetch::Record(found) => match self.examine(index, done.words(item.read)) {
-                Seen::Another => self.look_up_again(index, found).map(|()| Seen::Another),
-                seen => Ok(seen),
-            },
-            Fetch::Ask => self.found_by_call(index, done.reply(item.call), None),
-            Fetch::Place(Intent::Insert) => self.found_prepared(index, done.reply(item.call)),
-            Fetch::Place(intent) => self.found_by_call(index, done.reply(item.call), Some(intent)),
-            Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
-        }
-    }
-
-    /// Adds the next step of every item to the round: as much as fits.
-    #[inline]
-    fn ask(&mut self, round: &mut Round<'_>) {
-        let sets = &mut self.state.sets;
-        for index in sets.fetched..sets.items.len() {
-            let item = sets.items[index];
-            let bytes = match item.fetch {
-                Fetch::Probe(..) => BUCKET_BYTES,
-                Fetch::Record(_) => sets.table(item.table).shape().record_bytes(),
-                Fetch::Ask | Fetch::Place(_) => {
-                    self.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
-                    ask_host(sets, index, round);
-                    continue;
-                }
-                Fetch::Here | Fetch::Absent | Fetch::Grow(_) => {
-                    sets.items[index].asked = false;
-                    continue;
-                }
-            };
-            let item = &mut sets.items[index];
-            item.asked = round.has_room(1, bytes);
-            if item.asked {
-                item.read = round.read(item.address, bytes);
-            }
-        }
-    }
-
     /// A bucket of the index has arrived.
-    fn found_bucket(&mut self, index: usize, bucket: BucketRef, from_slot: usize, words: &[u64]) -> Result<(), Stop> {
+    pub(super) fn found_bucket(
+        &mut self,
+        index: usize,
+        bucket: BucketRef,
+        from_slot: usize,
+        words: &[u64],
+    ) -> Result<(), Stop> {
         let sets = &mut self.state.sets;
         let item = sets.items[index];
         let table = registered(&sets.tables, item.table);
@@ -173,7 +85,7 @@ impl Tx<'_> {
     /// A record has arrived: keeps it, if it is whole, may be used, and is its key's.
     #[inline]
     pub(crate) fn examine(&mut self, index: usize, words: &[u64]) -> Seen {
-        let unchecked = self.state.protocol == Protocol::Unsynchronized || mutant!(AcceptTorn);
+        let unchecked = self.state.spec.reads_unchecked || mutant!(AcceptTorn);
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];
         let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
@@ -197,11 +109,11 @@ impl Tx<'_> {
 
     /// The record at the location that the index or the cache gave is another's: searches on in the index.
     #[cold]
-    fn look_up_again(&mut self, index: usize, found: Found) -> Result<(), Stop> {
+    pub(super) fn look_up_again(&mut self, index: usize, found: Found) -> Result<(), Stop> {
         let sets = &mut self.state.sets;
         let item = sets.items[index];
         let table = registered(&sets.tables, item.table);
-        let ask = self.state.protocol.execute() == Execute::Hybrid;
+        let ask = self.state.spec.execute == Execute::Hybrid;
         let (fetch, restarts) = match found {
             Found::Cached => {
                 table.forget(item.home, item.hash, item.location);
@@ -221,7 +133,7 @@ impl Tx<'_> {
     }
 
     /// The primary's CPU has said where the key is, or that it is nowhere.
-    fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
+    pub(super) fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
         let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
@@ -237,7 +149,7 @@ impl Tx<'_> {
     }
 
     /// The primary's CPU has linked a slot for the key, or found it in the index.
-    fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+    pub(super) fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
         let (&[status, bucket_slot, entry, version], rest) = split_reply(reply, PREPARE_REPLY_WORDS) else {
@@ -307,7 +219,7 @@ impl Tx<'_> {
             }
             Seen::Unstable(why) => {
                 // Where it is, is known now, and its holder is about to let go.
-                let hybrid = self.state.protocol.execute() == Execute::Hybrid;
+                let hybrid = self.state.spec.execute == Execute::Hybrid;
                 if let (Fetch::Ask, true) = (before.fetch, hybrid) {
                     self.state.sets.items[index].fetch = Fetch::Record(Found::Cached);
                 }
@@ -330,7 +242,7 @@ impl Tx<'_> {
 }
 
 /// Asks the primary's CPU about an item's key.
-fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
+pub(super) fn ask_host(sets: &mut Sets, index: usize, round: &mut Round<'_>) {
     let item = sets.items[index];
     let table = registered(&sets.tables, item.table);
     let record = table.shape().record_bytes() / 8;

@@ -1,67 +1,240 @@
-//! The protocols: one file each, its rounds in order.
+//! The protocols: one folder each, its rounds in order, and one entry each in the list below.
+//!
+//! A folder implements [`Steps`] for the type of its parameters. One value of that type is one
+//! protocol: the presets of a family differ in parameters alone. Everything else takes what it must
+//! know of a protocol from its [`ProtocolSpec`], and the list of all protocols from
+//! [`Protocol::ALL`]. `docs/protocols/adding.md` says how to add one.
 
-pub(crate) mod ford;
-pub(crate) mod lookup;
-mod occ;
-mod unsynchronized;
+mod lookup;
+mod redo;
 
 use std::fmt;
 
-use remora_fabric::NodeId;
+use remora_fabric::{CallHandle, Execute as Posted, NodeId, ReadHandle};
 use remora_memory::{Discipline, IndexKind};
 
+pub(crate) use lookup::Seen;
+
 pub use ford::{Ford, Validation};
-pub(crate) use occ::Check;
+pub use occ::{Locks, Primitives};
+pub use unsynchronized::Unsynchronized;
 
 use crate::error::Stop;
 use crate::event::Outcome;
 use crate::tx::Tx;
 
-/// How transactions are made serializable and durable.
-///
-/// The first ones are one family: optimistic concurrency control with primary-backup replication, `protocol/occ.rs`. They
-/// differ in which phase is done by one-sided verbs and which by calls: see [`Primitives`]. Four are what Wei's thesis
-/// compares (section 4.4.3); its errors are corrected in all of them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Protocol {
-    /// FaRM, as the thesis emulates it: one-sided reads without location cache, locks and commit by calls.
-    Farm,
-    /// FaSST's OCC: every phase by calls.
-    Fasst,
-    /// DrTM+R: every phase by one-sided verbs, locations cached.
-    #[default]
-    DrtmR,
-    /// DrTM+H: the better primitive for each phase. Reads are one-sided where the location is cached, else a call brings
-    /// record and location at once; logs are one-sided; locks as the table's discipline says.
-    DrtmH,
-    /// FORD: one-sided, every replica updated in place, commit in two round trips; `protocol/ford.rs`. Tables are FStore.
-    Ford(Ford),
-    /// Any choice of primitives: for measurements that change one phase at a time.
-    Study(Primitives),
-    /// The workload's reads and writes as bare rounds, without locks, validation or logs: **no transactions**. The bound
-    /// that the protocols are measured against.
-    Unsynchronized,
+/// What the rest of Remora must know of a protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProtocolSpec {
+    /// The protocol's name on the command line.
+    pub name: &'static str,
+    /// The discipline of the tables that it creates. It decides how records are locked, logged and
+    /// recovered.
+    pub discipline: Discipline,
+    /// Other disciplines on whose tables it may run.
+    pub accepts: &'static [Discipline],
+    /// The index of the tables that it creates.
+    pub index: IndexKind,
+    /// How a record that was named is looked for first.
+    pub execute: Execute,
+    /// What validates records that a transaction only reads.
+    pub validation: Validation,
+    /// Whether it needs
+    /// [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
+    pub needs_atomic_writes: bool,
+    /// Whether its transactions are strictly serializable.
+    pub is_serializable: bool,
+    /// Whether it takes what it reads as it comes, torn or locked.
+    pub reads_unchecked: bool,
 }
 
-/// Which primitive does each phase of optimistic concurrency control. The presets are constants of it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Primitives {
-    /// How a record is read the first time.
-    pub execute: Execute,
-    /// Who takes and frees the locks of the records to be written. Of the tables that the protocol creates: on others,
-    /// their discipline says it.
-    pub locks: Locks,
-    /// How what was only read is looked at again.
-    pub validate: Primitive,
-    /// How log entries get to the rings of the backups.
-    pub log: Primitive,
-    /// Passive ACK: nobody waits for the acknowledgement of a commit, which is then off the critical path.
-    pub passive: bool,
-    /// Whether what is written is validated in the round trip that locks it, behind each lock. Else in the next one, with
-    /// what is only read.
-    pub merged: bool,
-    /// Whether one-sided log entries are flushed, so that they are durable where what NICs have acknowledged is not.
-    pub flush: bool,
+impl ProtocolSpec {
+    /// A protocol that only says its name and its discipline: one-sided reads with cached locations,
+    /// an index of buckets that memory nodes maintain, and nothing special.
+    pub const fn new(name: &'static str, discipline: Discipline) -> ProtocolSpec {
+        ProtocolSpec {
+            name,
+            discipline,
+            accepts: &[],
+            index: IndexKind::ClusterHash,
+            execute: Execute::OneSided { cached: true },
+            validation: Validation::Remote,
+            needs_atomic_writes: false,
+            is_serializable: true,
+            reads_unchecked: false,
+        }
+    }
+}
+
+/// The steps of a protocol. A transaction takes them in this order:
+///
+/// 1. `execute`, each time its program awaits the records that it has named, and once before its end.
+/// 2. `commit`, if its program wants what it wrote; or `validate`, if it only gives up what it meant
+///    to write, and its reads must belong together.
+/// 3. `leave`, in place of what follows the log, if the program drops the transaction while the
+///    answer to its log round is under way ([`Tx::logging`]).
+///
+/// A step that fails returns why. The caller then releases every lock that the sets say the
+/// transaction has or may have ([`Tx::release`]). The futures of steps may be dropped at every
+/// await, so before each of them the sets must tell what has been asked for.
+pub(crate) trait Steps: Copy + 'static {
+    /// The protocols of this family that users choose by name.
+    const PRESETS: &'static [Self];
+    /// Named members of the family that only measurements use.
+    const STUDIES: &'static [Self] = &[];
+
+    /// Returns what the rest of Remora must know of this protocol.
+    fn spec(self) -> ProtocolSpec;
+
+    /// Brings every record that was named and is not here yet.
+    async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
+
+    /// Commits the write set, or validates the reads of a transaction that has none.
+    async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
+
+    /// Validates that all reads belong together, for a transaction that writes nothing after all.
+    async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop>;
+
+    /// Leaves what must follow the log round to the background.
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>);
+}
+
+/// Makes [`Protocol`] from the list of families: `folder: Variant(parameters)`.
+macro_rules! protocols {
+    ($($(#[$doc:meta])+ $folder:ident: $Family:ident($Parameters:ty),)+) => {
+        $(mod $folder;)+
+
+        /// How transactions are made serializable and durable: a family, and its parameters.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Protocol { $($(#[$doc])+ $Family($Parameters),)+ }
+
+        impl Protocol {
+            /// Every protocol that users choose by name.
+            pub const ALL: [Protocol; 0 $(+ <$Parameters as Steps>::PRESETS.len())+] = {
+                let mut all = [Protocol::DRTM_R; _];
+                let mut count = 0;
+                $(
+                    let mut member = 0;
+                    while member < <$Parameters as Steps>::PRESETS.len() {
+                        all[count] = Protocol::$Family(<$Parameters as Steps>::PRESETS[member]);
+                        (count, member) = (count + 1, member + 1);
+                    }
+                )+
+                all
+            };
+
+            /// Every protocol with a name that only measurements use: baselines of published
+            /// comparisons, as they were there.
+            pub const STUDIES: [Protocol; 0 $(+ <$Parameters as Steps>::STUDIES.len())+] = {
+                let mut all = [Protocol::DRTM_R; _];
+                let mut count = 0;
+                $(
+                    let mut member = 0;
+                    while member < <$Parameters as Steps>::STUDIES.len() {
+                        all[count] = Protocol::$Family(<$Parameters as Steps>::STUDIES[member]);
+                        (count, member) = (count + 1, member + 1);
+                    }
+                )+
+                all
+            };
+
+            /// Returns what the rest of Remora must know of this protocol.
+            #[must_use]
+            pub fn spec(self) -> ProtocolSpec {
+                match self { $(Protocol::$Family(steps) => steps.spec(),)+ }
+            }
+
+            pub(crate) async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+                match self { $(Protocol::$Family(steps) => steps.execute(tx).await,)+ }
+            }
+
+            pub(crate) async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+                match self { $(Protocol::$Family(steps) => steps.commit(tx).await,)+ }
+            }
+
+            pub(crate) async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+                match self { $(Protocol::$Family(steps) => steps.validate(tx).await,)+ }
+            }
+
+            pub(crate) fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>) {
+                match self { $(Protocol::$Family(steps) => steps.leave(tx, log),)+ }
+            }
+        }
+    };
+}
+
+protocols! {
+    /// Optimistic concurrency control with primary-backup replication: `farm`, `fasst`, `drtm-r`,
+    /// `drtm-h`.
+    occ: Occ(Primitives),
+    /// One-sided, every replica updated in place, commit in two round trips: `ford` and its variants.
+    ford: Ford(Ford),
+    /// Bare rounds, **no transactions**: the bound that the protocols are measured against.
+    unsynchronized: Unsynchronized(Unsynchronized),
+}
+
+impl Default for Protocol {
+    /// DrTM+R.
+    fn default() -> Protocol {
+        Protocol::DRTM_R
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Protocol {
+    /// Returns the protocol's name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// Returns the protocol of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().chain(Protocol::STUDIES).find(|protocol| protocol.name() == name)
+    }
+
+    /// Returns the discipline of the tables that it creates.
+    #[must_use]
+    pub fn discipline(self) -> Discipline {
+        self.spec().discipline
+    }
+
+    /// Returns the index of the tables that it creates.
+    #[must_use]
+    pub fn index(self) -> IndexKind {
+        self.spec().index
+    }
+
+    /// Returns what validates records that a transaction only reads.
+    #[must_use]
+    pub fn validation(self) -> Validation {
+        self.spec().validation
+    }
+
+    /// Whether it needs [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
+    #[must_use]
+    pub fn needs_atomic_writes(self) -> bool {
+        self.spec().needs_atomic_writes
+    }
+
+    /// Whether its transactions are strictly serializable.
+    #[must_use]
+    pub fn is_serializable(self) -> bool {
+        self.spec().is_serializable
+    }
+
+    /// Whether it may run on tables of a discipline.
+    #[must_use]
+    pub fn accepts(self, discipline: Discipline) -> bool {
+        let spec = self.spec();
+        discipline == spec.discipline || spec.accepts.contains(&discipline)
+    }
 }
 
 /// How a record is read the first time.
@@ -78,98 +251,13 @@ pub enum Execute {
     Hybrid,
 }
 
-/// Who does the work of a phase: this client, by verbs that the memory node's CPU does not notice; or that CPU, at this
-/// client's call.
+/// What does the work of a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Primitive {
-    /// This client.
+    /// The client, by verbs that the memory node's CPU does not notice.
     OneSided,
-    /// The memory node's CPU.
+    /// The memory node's CPU, at the client's call.
     Call,
-}
-
-/// Who changes lock words. Where NICs do, no CPU may, so that locking decides how a commit is installed; a lock that the
-/// CPU takes can be freed in two ways.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Locks {
-    /// NICs: by CAS. The record is written and its lock freed by verbs.
-    Nic,
-    /// The CPU of the record's primary, at calls.
-    Cpu {
-        /// How records are installed and their locks freed. [`Primitive::OneSided`]: by WRITEs of the record and then of
-        /// the lock word, which only its holder does, and only when it knows that it is the holder. A CPU's CAS is atomic
-        /// against a store that comes over PCIe, as a NIC's CAS is not against a CPU's. The contract of a round does not
-        /// promise that much (rule 3), so no preset does it; what inserts or deletes is installed by calls.
-        install: Primitive,
-    },
-}
-
-impl Primitives {
-    /// [`Protocol::Farm`].
-    pub const FARM: Primitives = Primitives {
-        execute: Execute::OneSided { cached: false },
-        locks: Locks::Cpu { install: Primitive::Call },
-        validate: Primitive::OneSided,
-        log: Primitive::OneSided,
-        passive: true,
-        merged: true,
-        flush: false,
-    };
-    /// [`Protocol::Fasst`].
-    pub const FASST: Primitives = Primitives {
-        execute: Execute::Call,
-        locks: Locks::Cpu { install: Primitive::Call },
-        validate: Primitive::Call,
-        log: Primitive::Call,
-        passive: true,
-        merged: true,
-        flush: false,
-    };
-    /// [`Protocol::DrtmR`].
-    pub const DRTM_R: Primitives = Primitives {
-        execute: Execute::OneSided { cached: true },
-        locks: Locks::Nic,
-        validate: Primitive::OneSided,
-        log: Primitive::OneSided,
-        passive: true,
-        merged: true,
-        flush: false,
-    };
-    /// [`Protocol::DrtmH`].
-    pub const DRTM_H: Primitives = Primitives { execute: Execute::Hybrid, ..Primitives::DRTM_R };
-    /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round trips, each awaited.
-    pub const DRTM_H_ONE_SIDED: Primitives = Primitives { passive: false, flush: true, ..Primitives::DRTM_R };
-    /// FaRM by one-sided verbs alone, as FORD is compared with it (FORD, section 6): five round trips, each awaited.
-    pub const FARM_ONE_SIDED: Primitives = Primitives { merged: false, ..Primitives::DRTM_H_ONE_SIDED };
-
-    /// Returns these primitives without a cache of locations.
-    #[must_use]
-    pub const fn uncached(self) -> Primitives {
-        Primitives { execute: Execute::OneSided { cached: false }, ..self }
-    }
-}
-
-impl fmt::Display for Primitives {
-    /// As in `e=read,v=cas,l=write,c=write,pa`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let execute = match self.execute {
-            Execute::OneSided { cached: true } => "read",
-            Execute::OneSided { cached: false } => "uncached",
-            Execute::Call => "call",
-            Execute::Hybrid => "hybrid",
-        };
-        let (lock, install) = match self.locks {
-            Locks::Nic => ("cas", "write"),
-            Locks::Cpu { install: Primitive::OneSided } => ("call", "write"),
-            Locks::Cpu { install: Primitive::Call } => ("call", "call"),
-        };
-        let validate = if self.validate == Primitive::OneSided { "read" } else { "call" };
-        let log = if self.log == Primitive::OneSided { "write" } else { "call" };
-        let then = if self.merged { "+" } else { "," };
-        let flush = if self.flush { "+flush" } else { "" };
-        let passive = if self.passive { ",pa" } else { "" };
-        write!(f, "e={execute},v={lock}{then}{validate},l={log}{flush},c={install}{passive}")
-    }
 }
 
 impl From<Discipline> for Primitive {
@@ -179,149 +267,17 @@ impl From<Discipline> for Primitive {
     }
 }
 
-impl Protocol {
-    /// All that have a name of their own: all but studies.
-    pub const ALL: [Protocol; 9] = [
-        Protocol::Farm,
-        Protocol::Fasst,
-        Protocol::DrtmR,
-        Protocol::DrtmH,
-        Protocol::FORD,
-        Protocol::FORD_LEAN,
-        Protocol::FORD_LOCAL,
-        Protocol::FORD_GLOBAL,
-        Protocol::Unsynchronized,
-    ];
-
-    /// Studies that have a name: baselines of published comparisons, as they were there, and without the cache.
-    pub const STUDIES: [(&'static str, Primitives); 4] = [
-        ("farm-one-sided", Primitives::FARM_ONE_SIDED),
-        ("farm-one-sided-uncached", Primitives::FARM_ONE_SIDED.uncached()),
-        ("drtm-h-one-sided", Primitives::DRTM_H_ONE_SIDED),
-        ("drtm-h-one-sided-uncached", Primitives::DRTM_H_ONE_SIDED.uncached()),
-    ];
-
-    /// FORD with all it has.
-    pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
-    /// FORD with its lean release.
-    pub const FORD_LEAN: Protocol = Protocol::Ford(Ford { lean: true, ..Ford::WHOLE });
-    /// FORD with localized validation, by a cache of each compute node for tables that only that one writes.
-    pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford { validation: Validation::Local, ..Ford::WHOLE });
-    /// FORD with localized validation, by one cache that all compute nodes ask.
-    pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford { validation: Validation::Global, ..Ford::WHOLE });
-
-    /// Returns the protocol's name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Farm => "farm",
-            Protocol::Fasst => "fasst",
-            Protocol::DrtmR => "drtm-r",
-            Protocol::DrtmH => "drtm-h",
-            Protocol::Ford(Ford { validation: Validation::Local, .. }) => "ford-local",
-            Protocol::Ford(Ford { validation: Validation::Global, .. }) => "ford-global",
-            Protocol::Ford(Ford { lean: true, .. }) => "ford-lean",
-            Protocol::Ford(_) => "ford",
-            Protocol::Study(primitives) => {
-                Protocol::STUDIES.iter().find(|(_, study)| *study == primitives).map_or("study", |(name, _)| name)
-            }
-            Protocol::Unsynchronized => "unsynchronized",
-        }
-    }
-
-    /// The protocol of a name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Protocol> {
-        let studies = Protocol::STUDIES.into_iter().map(|(_, primitives)| Protocol::Study(primitives));
-        Protocol::ALL.into_iter().chain(studies).find(|protocol| protocol.name() == name)
-    }
-
-    /// Whether it needs [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
-    #[must_use]
-    pub fn needs_atomic_writes(self) -> bool {
-        matches!(self, Protocol::Ford(Ford { lean: true, .. }))
-    }
-
-    /// How what is only read is validated.
-    #[must_use]
-    pub fn validation(self) -> Validation {
-        if let Protocol::Ford(ford) = self { ford.validation } else { Validation::Remote }
-    }
-
-    /// Whether its transactions are transactions.
-    #[must_use]
-    pub fn is_serializable(self) -> bool {
-        !matches!(self, Protocol::Unsynchronized | Protocol::Ford(Ford { corrections: false, .. }))
-    }
-
-    /// What does its phases. [`Protocol::Unsynchronized`] executes as `drtm-r` does, and has no other phase;
-    /// [`Protocol::Ford`] uses one-sided verbs alone, but has other phases.
-    #[must_use]
-    pub fn primitives(self) -> Primitives {
-        match self {
-            Protocol::Farm => Primitives::FARM,
-            Protocol::Fasst => Primitives::FASST,
-            Protocol::DrtmR | Protocol::Ford(_) | Protocol::Unsynchronized => Primitives::DRTM_R,
-            Protocol::DrtmH => Primitives::DRTM_H,
-            Protocol::Study(primitives) => primitives,
-        }
-    }
-
-    /// The discipline of the tables that it creates.
-    #[must_use]
-    pub fn discipline(self) -> Discipline {
-        match (self, self.primitives().locks) {
-            (Protocol::Ford(ford), _) => match ford.validation {
-                Validation::Remote => Discipline::IN_PLACE,
-                Validation::Local => Discipline::IN_PLACE_LOCAL,
-                Validation::Global => Discipline::IN_PLACE_GLOBAL,
-            },
-            (_, Locks::Nic) => Discipline::OCC_ONE_SIDED,
-            (_, Locks::Cpu { .. }) => Discipline::OCC_CALLS,
-        }
-    }
-
-    /// The index of the tables that it creates: one that clients change by themselves, if nothing else does.
-    #[must_use]
-    pub fn index(self) -> IndexKind {
-        if let Protocol::Ford(_) = self { IndexKind::FStore } else { IndexKind::ClusterHash }
-    }
-
-    /// Whether it may run on tables of a discipline.
-    #[must_use]
-    pub fn accepts(self, discipline: Discipline) -> bool {
-        discipline == self.discipline()
-            || self == Protocol::DrtmH && discipline == Discipline::OCC_CALLS
-            || self.validation() != Validation::Remote && discipline == Discipline::IN_PLACE
-    }
-
-    pub(crate) fn execute(self) -> Execute {
-        match self {
-            Protocol::Ford(ford) => Execute::OneSided { cached: ford.address_cache },
-            _ => self.primitives().execute,
-        }
-    }
-
-    /// What FORD does, if it is FORD.
-    pub(crate) fn ford(self) -> Ford {
-        if let Protocol::Ford(ford) = self { ford } else { Ford::WHOLE }
-    }
-
-    pub(crate) async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
-        match self {
-            Protocol::Ford(ford) => ford::commit(tx, ford).await,
-            Protocol::Unsynchronized => unsynchronized::commit(tx).await,
-            _ => occ::commit(tx).await,
-        }
-    }
-
-    pub(crate) async fn validate_only(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
-        match self {
-            Protocol::Ford(_) => ford::validate_read_only(tx).await,
-            Protocol::Unsynchronized => Ok(()),
-            _ => occ::validate_read_only(tx).await,
-        }
-    }
+/// How the validation round under way looks again at something that was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Check {
+    /// By a READ of a record's lock and version.
+    Read { item: usize, read: ReadHandle },
+    /// By a call that returns a record's lock and version.
+    Call { item: usize, call: CallHandle },
+    /// By a READ of a bucket in which a key was not found, and whose words then lie in the arena.
+    Bucket { item: usize, chain: usize, read: ReadHandle },
+    /// By a call that looks for a key that the primary's CPU did not find.
+    Find { call: CallHandle },
 }
 
 /// The nodes of a set of bits.

@@ -1,4 +1,4 @@
-//! The rule for transactions that install in place and log old values: `protocol/ford.rs`.
+//! The rule for transactions that install in place and log old values: `protocol/ford/mod.rs`.
 //!
 //! ```text
 //! read        undo entries of the dead client at all nodes; union by transaction

@@ -3,17 +3,52 @@
 //! One round brings the records, unchecked; one writes the changed ones to all their replicas. Neither atomic nor
 //! isolated: concurrent runs lose updates. It is here to be measured against.
 
+use remora_fabric::Execute as Posted;
+use remora_memory::Discipline;
 use remora_sync::IMAGE_AT;
 use zerocopy::IntoBytes;
 
 use crate::error::Stop;
 use crate::log::PATCH_WORDS;
+use crate::protocol::{Protocol, ProtocolSpec, Steps, occ};
 use crate::tx::Tx;
 
-pub(super) async fn commit(tx: &mut Tx<'_>) -> Result<(), Stop> {
-    if tx.state.sets.written == 0 {
-        return Ok(());
+/// No protocol: the workload's reads and writes as bare rounds, without locks, validation or logs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Unsynchronized;
+
+impl Protocol {
+    /// The workload's reads and writes as bare rounds: **no transactions**.
+    pub const UNSYNCHRONIZED: Protocol = Protocol::Unsynchronized(Unsynchronized);
+}
+
+impl Steps for Unsynchronized {
+    const PRESETS: &'static [Unsynchronized] = &[Unsynchronized];
+
+    fn spec(self) -> ProtocolSpec {
+        let spec = ProtocolSpec::new("unsynchronized", Discipline::OCC_ONE_SIDED);
+        ProtocolSpec { is_serializable: false, reads_unchecked: true, ..spec }
     }
+
+    async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        occ::execute(tx).await
+    }
+
+    async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        if tx.state.sets.written == 0 { Ok(()) } else { write(tx).await }
+    }
+
+    async fn validate(self, _: &mut Tx<'_>) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn leave<'s>(self, _: &mut Tx<'s>, _: Posted<'s>) {
+        unreachable!("it has no log")
+    }
+}
+
+/// Writes the changed records to all their replicas.
+async fn write(tx: &mut Tx<'_>) -> Result<(), Stop> {
     tx.state.sets.encode_images();
     tx.committing();
     let mut next = 0;

@@ -1,0 +1,293 @@
+//! The chain of buckets in which a key's record lies, and how an insert finds a slot in it.
+
+use std::sync::Arc;
+
+use remora_fabric::Address;
+use remora_index::{BucketRef, Location, Table};
+use remora_memory::{Pointer, TableId};
+use remora_sync::{
+    FetchedRecord, INCARNATION_MASK, Life,
+    Version,
+};
+
+use super::Ford;
+use super::execute::{Seen, check, is_nobodys, unstable};
+use crate::error::{Abort, Limit, Stop};
+use crate::limits::HOPS_MAX;
+use crate::sets::{Fetch, Found, Intent, Item, Sets, registered};
+use crate::tx::Tx;
+
+/// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket, version word of its
+/// header; then version word of each slot, and whether it is vacant.
+pub(super) mod link {
+    pub(in super::super) const HEAD_WORDS: usize = 4;
+    pub(in super::super) const SLOT_WORDS: usize = 2;
+}
+
+/// A bucket of the chain of a key, as it was read.
+pub(super) struct ChainLink<'a> {
+    pub(super) bucket: BucketRef,
+    /// Version word of its header.
+    pub(super) header: u64,
+    pub(super) slots: &'a [u64],
+}
+
+/// The chain that was read for an item, last bucket first.
+pub(super) fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item: &Item) -> impl Iterator<Item = ChainLink<'a>> {
+    let slots = registered(tables, item.table).fstore().map_or(0, |fstore| fstore.slots) as usize;
+    let mut at = item.chain as usize;
+    std::iter::from_fn(move || {
+        let head = &arena[at.checked_sub(1)?..];
+        at = head[0] as usize;
+        let bucket = BucketRef { shard: head[1] as u16, bucket: head[2] };
+        Some(ChainLink { bucket, header: head[3], slots: &head[link::HEAD_WORDS..][..slots * link::SLOT_WORDS] })
+    })
+}
+
+/// A bucket has arrived: the key's record is in it, or further on, or nowhere.
+pub(super) fn bucket_arrived(
+    tx: &mut Tx<'_>,
+    index: usize,
+    bucket: BucketRef,
+    words: &[u64],
+    ford: Ford,
+) -> Result<Seen, Stop> {
+    let sets = &tx.state.sets;
+    let item = &sets.items[index];
+    let table = sets.table(item.table);
+    let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
+    let next = match fstore.next(words, table.structural()) {
+        Ok(next) => next,
+        Err(why) => return Ok(unstable(why)),
+    };
+    if item.intent == Intent::Insert && bucket == item.home {
+        return chain_locked(tx, index, bucket, words, ford);
+    }
+    search_bucket(tx, index, bucket, words, next, ford)
+}
+
+/// The main bucket of a chain has arrived with its lock: its header is kept as well, because an insert changes its version.
+fn chain_locked(
+    tx: &mut Tx<'_>,
+    index: usize,
+    bucket: BucketRef,
+    words: &[u64],
+    ford: Ford,
+) -> Result<Seen, Stop> {
+    let sets = &mut tx.state.sets;
+    let item = sets.items[index];
+    let Some(fstore) = sets.table(item.table).fstore().copied() else { return Err(Abort::Changed.into()) };
+    let next = fstore.next(words, sets.table(item.table).structural()).unwrap_or(0);
+    let header = Pointer::new(sets.table(item.table).shard_id(bucket.shard), fstore.buckets.at(bucket.bucket));
+    let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
+    let Some(header) = header else { return search_bucket(tx, index, bucket, words, next, ford) };
+    let Sets { tables, items, arena, .. } = sets;
+    let structural = registered(tables, item.table).structural();
+    let Some(words_of_header) = words.get(..structural.record_bytes() / 8) else { return Err(Abort::Changed.into()) };
+    let record = match check(FetchedRecord::new(words_of_header, structural)) {
+        Ok(record) => record,
+        Err(why) => return Ok(unstable(why)),
+    };
+    let header = &mut items[header];
+    if header.before(arena).is_empty() {
+        header.keep(arena, &record);
+        header.keep_before(arena, &record);
+    }
+    search_bucket(tx, index, bucket, words, next, ford)
+}
+
+fn search_bucket(
+    tx: &mut Tx<'_>,
+    index: usize,
+    bucket: BucketRef,
+    words: &[u64],
+    next: u64,
+    ford: Ford,
+) -> Result<Seen, Stop> {
+    let released = tx.state.released.holder;
+    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+    let item = &mut items[index];
+    let table = registered(tables, item.table);
+    let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
+    let entry = arena.len();
+    arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, words[1]]);
+    let mut unreadable = None;
+    let mut found = None;
+    for (slot, fetched) in fstore.slots(words, table.shape()).enumerate() {
+        let record = match check(fetched) {
+            Ok(record) => record,
+            Err(why) => {
+                // It may be the key's own.
+                unreadable = Some(why);
+                continue;
+            }
+        };
+        if record.is_present() && record.has_key(item.key_words(arena)) {
+            found = Some((slot as u64, record));
+            break;
+        }
+        arena.extend([record.version().to_bits(), u64::from(!record.is_present() && record.lock().is_free())]);
+    }
+    match (found, unreadable) {
+        (Some((slot, record)), _) => {
+            arena.truncate(entry);
+            let offset = fstore.slot_at(bucket.bucket, slot);
+            let pointer = Pointer::new(table.shard_id(bucket.shard), offset);
+            item.location = Location { pointer, incarnation: record.incarnation() };
+            item.address = table.primary(pointer);
+            if item.fetched_before() == Some(false) {
+                return Err(Abort::Changed.into());
+            }
+            if ford.address_cache {
+                table.learn(item.home, item.hash, item.location);
+            }
+            if ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete) {
+                // The CAS could not name it: the record is read once more, under its lock.
+                item.fetch = Fetch::Record(Found::Probed(bucket, slot as usize));
+            } else {
+                item.keep(arena, &record);
+                item.current = item.at_primary && is_nobodys(record.lock(), released);
+            }
+            return Ok(Seen::Done);
+        }
+        (None, Some(why)) => {
+            arena.truncate(entry);
+            return Ok(unstable(why));
+        }
+        (None, None) => {}
+    }
+    item.chain = entry as u32 + 1;
+    item.hops += 1;
+    if item.hops > HOPS_MAX {
+        return Err(Abort::Changed.into());
+    }
+    if let Some(next) = table.linked(bucket, next) {
+        item.fetch = Fetch::Probe(next, 0);
+    } else if item.intent == Intent::Insert {
+        choose_slot(tx, index, bucket);
+    } else if item.fetched_before() == Some(true) {
+        return Err(Abort::Changed.into());
+    } else {
+        item.fetch = Fetch::Absent;
+        item.seen = true;
+    }
+    Ok(Seen::Done)
+}
+
+/// Under the lock of its chain the key is nowhere: it will be in the first vacant slot, or the chain has to grow.
+fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
+    let sets = &tx.state.sets;
+    let item = sets.items[index];
+    let table = sets.table(item.table);
+    let Some(fstore) = table.fstore() else { return };
+    let shard = table.shard_id(last.shard);
+    let taken =
+        |pointer: Pointer| sets.items.iter().any(|other| !other.structural && other.location.pointer == pointer);
+    let mut vacant = None;
+    for link in chain_of(&sets.tables, &sets.arena, &item) {
+        for (slot, words) in link.slots.chunks_exact(link::SLOT_WORDS).enumerate() {
+            let pointer = Pointer::new(shard, fstore.slot_at(link.bucket.bucket, slot as u64));
+            if words[1] == 1 && !taken(pointer) {
+                // Overwritten by those of buckets further ahead.
+                vacant = Some(pointer);
+                break;
+            }
+        }
+    }
+    let header_of = |bucket: BucketRef| Pointer::new(shard, fstore.buckets.at(bucket.bucket));
+    let mut last = last;
+    // Buckets that this transaction has added to the chain for other keys: it can fill them.
+    while vacant.is_none()
+        && let Some(header) =
+            sets.items.iter().find(|item| item.location.pointer == header_of(last) && item.is_written())
+        && let Some(bucket) = fstore.buckets.number(sets.structural_value(header))
+    {
+        let slots = (0..fstore.slots).map(|slot| Pointer::new(shard, fstore.slot_at(bucket, slot)));
+        vacant = slots.into_iter().find(|pointer| !taken(*pointer));
+        last = BucketRef { bucket, ..last };
+    }
+    let last_header = header_of(last);
+    match vacant {
+        Some(pointer) => place(sets.table(item.table).primary(pointer), pointer, &mut tx.state.sets.items[index]),
+        None => {
+            let part = fstore.parts_of(item.home.bucket).next().map_or(0, |part| part.at());
+            for offset in [part, last_header.offset()] {
+                read_structural(&mut tx.state.sets, item.table, last.shard, offset);
+            }
+            tx.state.sets.items[index].fetch = Fetch::Grow(last);
+        }
+    }
+}
+
+fn place(address: Address, pointer: Pointer, item: &mut Item) {
+    item.fetch = Fetch::Place(Intent::Insert);
+    item.location = Location { pointer, incarnation: 0 };
+    item.address = address;
+}
+
+/// Has a structural record locked and read, unless it has been: its item, and whether it has been read.
+fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> (usize, bool) {
+    let record = sets.structural(table, shard, offset);
+    let is_read = !sets.items[record].before(&sets.arena).is_empty();
+    if !is_read {
+        sets.items[record].fetch = Fetch::Record(Found::Cached);
+        sets.fetched = sets.fetched.min(record);
+    }
+    (record, is_read)
+}
+
+/// Grows the chains whose last header, and the record of a part of the reserved space, have been locked and read: the new
+/// bucket is linked by this transaction's commit, like any change of a record.
+pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        let item = tx.state.sets.items[index];
+        let Fetch::Grow(last) = item.fetch else { continue };
+        let sets = &mut tx.state.sets;
+        let Some(fstore) = sets.table(item.table).fstore().copied() else { continue };
+        let (header, is_read) = read_structural(sets, item.table, last.shard, fstore.buckets.at(last.bucket));
+        if !is_read {
+            continue;
+        }
+        if sets.items[header].is_written() {
+            // Grown meanwhile, for another key of this transaction.
+            choose_slot(tx, index, last);
+            continue;
+        }
+        let mut parts = fstore.parts_of(item.home.bucket);
+        let taken = loop {
+            let Some(part) = parts.next() else {
+                sets.note(index, Limit::TableFull.into());
+                return Err(Limit::TableFull.into());
+            };
+            let (record, is_read) = read_structural(sets, item.table, last.shard, part.at());
+            if !is_read {
+                break None;
+            }
+            let used = sets.structural_value(&sets.items[record]);
+            if let Some(bucket) = part.bucket(used) {
+                sets.set_structural(record, used + 1);
+                break Some(bucket);
+            }
+        };
+        let Some(new) = taken else { continue };
+        sets.set_structural(header, fstore.buckets.at(new));
+        let pointer = Pointer::new(sets.table(item.table).shard_id(last.shard), fstore.slot_at(new, 0));
+        place(sets.table(item.table).primary(pointer), pointer, &mut sets.items[index]);
+    }
+    Ok(())
+}
+
+/// The vacant slot for a key to be inserted has arrived, locked.
+pub(super) fn slot_arrived(item: &mut Item, floor: Version, life: Option<Life>) -> Result<Seen, Stop> {
+    let incarnation = match life {
+        None => 1,
+        // Never used, but for an insert that recovery has undone.
+        Some(Life::Deleted { incarnation } | Life::Prepared { incarnation }) => incarnation.wrapping_add(1),
+        Some(Life::Present { .. }) => return Err(Abort::Changed.into()),
+    };
+    item.location.incarnation = incarnation & INCARNATION_MASK;
+    item.version = floor;
+    item.fetch = Fetch::Here;
+    item.seen = true;
+    Ok(Seen::Done)
+}

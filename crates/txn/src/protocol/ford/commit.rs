@@ -1,0 +1,248 @@
+//! Commit: the undo entry and the write set go to every replica, in one chain for each node.
+
+
+use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
+use remora_memory::limits::FRAME_BYTES_MAX;
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
+use remora_memory::Pointer;
+use remora_sync::{
+    IMAGE_AT, LockWord,
+    Version,
+};
+
+use super::Ford;
+use crate::error::{Limit, Stop};
+use crate::limits::LOG_NODES_MAX;
+use crate::log::{self, UndoKind, UndoRecord};
+use crate::protocol::nodes;
+use crate::session::Needed;
+use crate::sets::{Change, Item, Sets};
+use crate::tx::Tx;
+
+/// An insert changes the version of its chain's first header: who has found the key absent sees that also when its READ of
+/// the header comes after this transaction's unlock, and those of the slots before its commit.
+pub(super) fn touch_chains(tx: &mut Tx<'_>) {
+    for index in 0..tx.state.sets.items.len() {
+        let sets = &mut tx.state.sets;
+        let item = sets.items[index];
+        let Some(fstore) = sets.table(item.table).fstore().filter(|_| item.change == Change::Insert) else { continue };
+        let header =
+            Pointer::new(sets.table(item.table).shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
+        let header = sets.items.iter().position(|other| other.structural && other.location.pointer == header);
+        if let Some(header) = header.filter(|header| !sets.items[*header].is_written()) {
+            let next = sets.structural_value(&sets.items[header]);
+            sets.set_structural(header, next);
+        }
+    }
+}
+
+/// The undo entry of a transaction: which nodes get it, and how long it is.
+pub(super) struct UndoEntry {
+    participants: u64,
+    backups: u64,
+    pub(super) words: usize,
+}
+
+pub(super) fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
+    let sets = &mut tx.state.sets;
+    sets.encode_images();
+    let (mut participants, mut backups) = (0u64, 0u64);
+    for item in sets.items.iter().filter(|item| item.is_written()) {
+        for (number, replica) in sets.table(item.table).replicas(item.location.pointer).iter().enumerate() {
+            participants |= 1 << replica.node.0;
+            backups |= u64::from(number > 0) << replica.node.0;
+        }
+    }
+    if participants.count_ones() as usize > LOG_NODES_MAX {
+        return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
+    }
+    let words = entry_words(sets, is_logged);
+    if words > FRAME_BYTES_MAX / 8 {
+        return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
+    }
+    tx.undo_words = words;
+    Ok(UndoEntry { participants, backups, words })
+}
+
+/// Whether a record is in the undo entry: if it is written.
+fn is_logged(item: &Item) -> bool {
+    item.is_written() && !(mutant!(InsertsNotLogged) && item.change == Change::Insert)
+}
+
+/// Words of the frame of an undo entry of some records.
+fn entry_words(sets: &Sets, logged: impl Fn(&Item) -> bool) -> usize {
+    let logged = sets.items.iter().filter(|item| logged(item));
+    let records: usize = logged.map(|item| log::RECORD_WORDS + sets.shape(item).image_words()).sum();
+    FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + records
+}
+
+/// The ring of this lane at a node.
+fn ring_of<'t>(tx: &'t Tx<'_>, node: NodeId) -> &'t RingWriter {
+    &tx.state.rings[usize::from(node.0)]
+}
+
+/// Where the undo entry of this lane lies there.
+pub(super) fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
+    ring_of(tx, node).undo_at(tx.state.undo.at)
+}
+
+/// Installs the write set on every replica, invisible, each node's undo entry before it (invariants 3 and 4).
+pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
+    debug_assert!(tx.unsent.is_empty());
+    let first = commit_rounds(tx, entry, ford);
+    if mutant!(CommitBeforeLog) {
+        tx.locking = false;
+        tx.lane.post(first);
+        return Ok(());
+    }
+    let posted = tx.lane.execute(first);
+    if !posted.was_sent() {
+        // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
+        tx.unsent.clear();
+        return posted.await.map(|_| ()).map_err(Stop::from);
+    }
+    // From here on only recovery may undo it: neither an error nor a drop releases its locks.
+    tx.locking = false;
+    tx.logging = Some(posted);
+    while let Some(posted) = &mut tx.logging {
+        let outcome = posted.await.map(|_| ());
+        tx.logging = None;
+        if let Err(error) = outcome {
+            tracing::warn!(id = %tx.id, %error, "the answer to a commit was lost: the outcome is unknown");
+            tx.unsent.clear();
+            tx.state.doubt();
+            tx.state.undo_written(entry.words, Needed::Ever);
+            return Err(Stop::Unknown(tx.id));
+        }
+        if !tx.unsent.is_empty() {
+            let next = tx.unsent.remove(0);
+            tx.logging = Some(tx.lane.execute(next));
+        }
+    }
+    Ok(())
+}
+
+/// The rounds of the commit: the first one, and, where they do not fit one round, the others in [`Tx::unsent`], to be sent
+/// one after the other.
+fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
+    let lane = tx.lane;
+    let mut round = lane.round();
+    let sets = &tx.state.sets;
+    let written = || sets.items.iter().filter(|item| item.is_written());
+
+    if !mutant!(DataBeforeLog) {
+        write_entry(tx, &mut round, entry, ford.lean);
+    }
+    let mut rounds: Vec<Round<'s>> = Vec::new();
+    // Which replicas, by their number, are written together: all, or backups before primaries.
+    let kinds: &[fn(usize) -> bool] =
+        if ford.coalesce { &[|_| true] } else { &[|number| number > 0, |number| number == 0] };
+    for kind in kinds {
+        if !ford.coalesce {
+            rounds.push(std::mem::replace(&mut round, lane.round()));
+        }
+        for item in written() {
+            let image = sets.image(item);
+            let replicas = sets.table(item.table).replicas(item.location.pointer);
+            let verbs = 3 * replicas.len() + entry.backups.count_ones() as usize;
+            if !round.has_room(verbs, size_of_val(image)) {
+                flush_backups(&mut round, entry, ford);
+                rounds.push(std::mem::replace(&mut round, lane.round()));
+            }
+            let from = if mutant!(WriteCoversLock) { 0 } else { IMAGE_AT };
+            let lock = (IMAGE_AT - from) as usize / 8;
+            let staged = round.stage_words(lock + image.len());
+            let (before, copy) = round.staged_mut(staged).split_at_mut(lock);
+            before.fill(tx.id.lock().to_bits());
+            copy.copy_from_slice(image);
+            if let Some(version) = copy.first_mut().filter(|_| ford.corrections && !mutant!(VisibleAtOnce)) {
+                *version |= Version::INVISIBLE;
+            }
+            for (number, replica) in replicas.iter().enumerate().filter(|(number, _)| kind(*number)) {
+                if !ford.corrections {
+                    let lock = if number == 0 { tx.id.lock() } else { LockWord::FREE }.to_bits();
+                    round.compare_swap(replica.address(item.location.pointer.offset()), lock, lock);
+                }
+                round.write_staged(replica.address(item.location.pointer.offset() + from), staged);
+                if !ford.selective_flush {
+                    round.flush(replica.node);
+                }
+            }
+        }
+        if kind(1) {
+            flush_backups(&mut round, entry, ford);
+        }
+    }
+    if mutant!(DataBeforeLog) {
+        write_entry(tx, &mut round, entry, ford.lean);
+    }
+    if rounds.is_empty() {
+        return round;
+    }
+    rounds.push(round);
+    let first = rounds.remove(0);
+    tx.unsent = rounds;
+    first
+}
+
+/// Adds the WRITE of the undo entry to every participant.
+pub(super) fn write_entry(tx: &Tx<'_>, round: &mut Round<'_>, entry: &UndoEntry, lean: bool) {
+    let sets = &tx.state.sets;
+    if mutant!(LogOwnRecords) {
+        for node in nodes(entry.participants) {
+            let is_there = |item: &Item| {
+                sets.table(item.table).replicas(item.location.pointer).iter().any(|replica| replica.node == node)
+            };
+            let logged = |item: &Item| is_logged(item) && is_there(item);
+            let own = UndoEntry { words: entry_words(sets, logged), ..*entry };
+            write_entry_of(tx, round, &own, lean, 1 << node.0, logged);
+        }
+        return;
+    }
+    let to = if mutant!(LogAtPrimary) {
+        sets.items.iter().find(|item| item.is_written()).map_or(0, |item| 1 << item.address.node.0)
+    } else {
+        entry.participants
+    };
+    write_entry_of(tx, round, entry, lean, to, is_logged);
+}
+
+/// Adds the WRITE of an undo entry of some records to these nodes.
+fn write_entry_of(
+    tx: &Tx<'_>,
+    round: &mut Round<'_>,
+    entry: &UndoEntry,
+    lean: bool,
+    to: u64,
+    logged: impl Fn(&Item) -> bool,
+) {
+    let sets = &tx.state.sets;
+    let words = entry.words;
+    let records = sets.items.iter().filter(|item| logged(item)).map(|item| UndoRecord {
+        pointer: item.location.pointer,
+        version: item.version.committed_over().to_bits(),
+        checksum: log::image_checksum(sets.image(item)),
+        before: item.before(&sets.arena),
+    });
+    let staged = round.stage_words(words);
+    let frame = round.staged_mut(staged);
+    let kind = UndoKind { lap: tx.state.undo.lap, lean };
+    log::encode_undo(&mut frame[2..words - 1], [tx.state.epoch, entry.participants], kind, records);
+    ring::seal_undo(frame, tx.id.to_bits());
+    let reach = tx.state.undo.reach_with(words);
+    if reach > UNDO_WINDOW {
+        let word = round.stage_words(1);
+        round.staged_mut(word)[0] = reach;
+        nodes(to).for_each(|node| round.write_staged(ring_of(tx, node).reach_at(), word));
+    }
+    for node in nodes(to) {
+        round.write_staged(undo_at(tx, node), staged);
+    }
+}
+
+/// One flush behind the last WRITE to each backup. A primary's memory is rebuilt from a backup if it fails.
+fn flush_backups(round: &mut Round<'_>, entry: &UndoEntry, ford: Ford) {
+    if ford.selective_flush {
+        nodes(entry.backups).for_each(|node| round.flush(node));
+    }
+}

@@ -1,0 +1,298 @@
+//! Execution: records are read, and those to be written locked, in one round trip.
+
+
+use remora_fabric::{Address, Completed, Round, probes};
+use remora_index::{BucketRef, Location};
+use remora_memory::Replica;
+use remora_sync::{
+    FetchedRecord, LockWord, StableRecord, Unstable,
+    Version,
+};
+
+use super::Ford;
+use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
+use crate::error::{Abort, Stop};
+use crate::limits::LOOKUP_ATTEMPTS;
+use crate::sets::{Fetch, Intent, Lock, Sets, registered, shape};
+use crate::tx::{Tx, Waiting};
+
+/// What a record's words turned out to be.
+pub(super) enum Seen {
+    /// Its step is done.
+    Done,
+    /// Not to be used now.
+    Unstable(Abort),
+}
+
+/// Brings every record that was named and is not here yet, and locks those that were named to be written.
+pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    if tx.unheard {
+        Box::pin(tx.forget_unheard()).await?;
+    }
+    let mut waiting = Waiting::default();
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        grow(tx)?;
+        let mut round = tx.lane.round();
+        ask(tx, &mut round, ford);
+        tx.unheard = true;
+        let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
+        let asked = tx.state.sets.items.len();
+        if locked(tx, &done)? == Locks::Again {
+            continue;
+        }
+        let mut unstable = None;
+        for index in tx.state.sets.fetched..asked {
+            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
+                continue;
+            }
+            let words = done.words(tx.state.sets.items[index].read);
+            let seen = match tx.state.sets.items[index].fetch {
+                Fetch::Probe(bucket, _) => bucket_arrived(tx, index, bucket, words, ford)?,
+                _ => record_arrived(tx, index, words)?,
+            };
+            if let Seen::Unstable(why) = seen {
+                tx.state.sets.note(index, why.into());
+                unstable = Some(why);
+            }
+        }
+        drop(done);
+        tx.skip_what_is_here();
+        tx.wait(unstable, &mut waiting).await?;
+    }
+    Ok(())
+}
+
+/// Adds the next step of every item to the round: as much as fits.
+fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
+    let mut index = tx.state.sets.fetched;
+    // Structural records are added behind as they are needed.
+    while index < tx.state.sets.items.len() {
+        let item = tx.state.sets.items[index];
+        let asked = match item.fetch {
+            Fetch::Probe(bucket, _) => ask_bucket(tx, round, index, bucket, ford),
+            Fetch::Record(_) | Fetch::Place(_) => ask_record(tx, round, index, ford),
+            Fetch::Here | Fetch::Absent | Fetch::Ask | Fetch::Grow(_) => false,
+        };
+        tx.state.sets.items[index].asked = asked;
+        index += 1;
+    }
+}
+
+/// A bucket of a key's chain. Whoever is to insert first locks the chain, by the lock of its main bucket.
+fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: BucketRef, ford: Ford) -> bool {
+    let item = tx.state.sets.items[index];
+    let table = registered(&tx.state.sets.tables, item.table);
+    let (bytes, at) = (table.bucket_bytes(), table.bucket_address(bucket));
+    if !round.has_room(2, bytes + 4 * 8) {
+        return false;
+    }
+    let inserts = item.intent == Intent::Insert;
+    if inserts && bucket == item.home && !mutant!(InsertBesideLocked) {
+        let offset = table.fstore().map_or(0, |fstore| fstore.buckets.at(bucket.bucket));
+        let known = tx.state.sets.items.len();
+        let header = tx.state.sets.structural(item.table, bucket.shard, offset);
+        if header == known {
+            // Only its lock is needed, until the chain has to grow.
+            tx.state.sets.items[header].fetch = Fetch::Here;
+        }
+        lock(tx, round, header);
+    }
+    let sets = &tx.state.sets;
+    let replicas = sets.table(item.table).shard_replicas(bucket.shard);
+    let at_primary = inserts || !ford.backup_reads || sets.items.len() == 1;
+    let replica = if at_primary { 0 } else { lightest(&tx.state.load, replicas) };
+    let from = Address { node: replicas[replica].node, region: replicas[replica].region, ..at };
+    let from = Address { offset: from.offset - replicas[0].base + replicas[replica].base, ..from };
+    tx.state.sets.items[index].read = round.read(from, bytes);
+    tx.state.sets.items[index].at_primary = replica == 0;
+    tx.state.count(from.node, bytes);
+    true
+}
+
+/// A record whose location is known; with its lock, if it is to be written.
+fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) -> bool {
+    let sets = &tx.state.sets;
+    let item = sets.items[index];
+    let bytes = sets.shape(&item).record_bytes();
+    if !round.has_room(2, bytes + 4 * 8) {
+        return false;
+    }
+    let vacant = matches!(item.fetch, Fetch::Place(_));
+    let writes = vacant || item.structural || ford.hitchhike && matches!(item.intent, Intent::Update | Intent::Delete);
+    let mut from = item.address;
+    if writes {
+        lock(tx, round, index);
+    } else if ford.backup_reads && sets.items.len() > 1 {
+        // Alone it would have to be validated there, and need not be here.
+        let replicas = sets.table(item.table).replicas(item.location.pointer);
+        from = replicas[lightest(&tx.state.load, replicas)].address(item.location.pointer.offset());
+    }
+    // Behind the CAS, which is an ordered pair: what it brings is the record under the lock.
+    tx.state.sets.items[index].read = round.read(from, bytes);
+    tx.state.sets.items[index].at_primary = from == item.address;
+    tx.state.count(from.node, bytes);
+    true
+}
+
+/// Adds the CAS that locks an item's record, unless it is locked already.
+fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
+    let me = tx.id.lock().to_bits();
+    let item = &mut tx.state.sets.items[index];
+    if item.lock == Lock::No {
+        item.lock = Lock::Maybe;
+        let released = &tx.state.released;
+        let inherits = released.holds_back(tx.lane, item.address);
+        tx.heir |= inherits;
+        let holder = if inherits { released.holder } else { LockWord::FREE };
+        item.swap = round.compare_swap(item.address, holder.to_bits(), me);
+        tx.state.count(tx.state.sets.items[index].address.node, 16);
+        if !std::mem::replace(&mut tx.locking, true) {
+            tx.lane.probe(probes::LOCKS);
+        }
+    }
+}
+
+/// The replica that this client has sent least to. Which that is follows the load, because what it sends is counted.
+fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
+    let of = |replica: &Replica| load.get(usize::from(replica.node.0)).copied().unwrap_or(0);
+    let copies = (0..replicas.len()).filter(|replica| !replicas[*replica].joining);
+    copies.min_by_key(|replica| of(&replicas[*replica])).unwrap_or(0)
+}
+
+/// What became of the locks that a round has asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locks {
+    Held,
+    /// One was to be taken over from the lane's last transaction, and had been freed: everything is asked again.
+    Again,
+}
+
+/// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and releases its own.
+fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
+    let me = tx.id.lock();
+    let (mut conflict, mut again) = (None, false);
+    for (index, item) in tx.state.sets.items.iter_mut().enumerate().filter(|(_, item)| item.lock == Lock::Maybe) {
+        let previous = LockWord::from_bits(done.previous(item.swap));
+        // A stale location can lead two items to one slot, which is one's own then, under the name of the other.
+        item.lock = if done.swapped(item.swap) { Lock::Held } else { Lock::No };
+        if item.lock == Lock::No && previous.is_free() {
+            again = true;
+        } else if item.lock == Lock::No && previous != me {
+            conflict = Some((index, previous));
+        }
+    }
+    let Some((index, holder)) = conflict else { return Ok(if again { Locks::Again } else { Locks::Held }) };
+    tx.met(index, holder);
+    Err(Abort::Locked(holder).into())
+}
+
+pub(super) fn unstable(why: Unstable) -> Seen {
+    Seen::Unstable(match why {
+        Unstable::Locked(lock) | Unstable::Invisible(lock) => Abort::Locked(lock),
+        Unstable::Torn => Abort::Torn,
+    })
+}
+
+/// A record has arrived: keeps it, if it is whole, visible, and its key's.
+fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, Stop> {
+    let released = tx.state.released.holder;
+    let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+    let item = &mut items[index];
+    let record = match check(FetchedRecord::new(words, shape(tables, item))) {
+        Ok(record) => record,
+        Err(why) => return Ok(unstable(why)),
+    };
+    if let Fetch::Place(_) = item.fetch {
+        let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(link::SLOT_WORDS));
+        // Above every version of the chain: the key's former life ended with one of them (`fstore`, rule 3).
+        let floor = chain.map(|word| Version::from_bits(*word).0).fold(record.version(), Version::max);
+        item.keep_before(arena, &record);
+        return slot_arrived(item, floor, record.life());
+    }
+    let its_own = item.structural
+        || record.is_present()
+            && record.has_key(item.key_words(arena))
+            && record.incarnation() == item.location.incarnation;
+    if !its_own {
+        return look_up_again(tx, index);
+    }
+    if item.fetched_before() == Some(false) && !item.structural {
+        return Err(Abort::Changed.into());
+    }
+    item.keep(arena, &record);
+    item.current = item.at_primary && is_nobodys(record.lock(), released);
+    if item.lock == Lock::Held || mutant!(LogWithoutLocks) {
+        item.keep_before(arena, &record);
+    }
+    Ok(Seen::Done)
+}
+
+/// Whether a lock says nothing of what its record holds: it is free, or held by the lane's last transaction, which has
+/// committed, and whose data is on every replica. No other transaction can have locked the record since.
+#[inline]
+pub(super) fn is_nobodys(lock: LockWord, released: LockWord) -> bool {
+    lock.is_free() || lock == released
+}
+
+#[inline]
+pub(super) fn check(fetched: FetchedRecord<'_>) -> Result<StableRecord<'_>, Unstable> {
+    if mutant!(AcceptTorn) { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check_in_place() }
+}
+
+/// The record at the location that the cache gave is another's, or gone: looks into the index. A lock that was taken for
+/// nothing goes back at once.
+#[cold]
+fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
+    let item = tx.state.sets.items[index];
+    if item.lock == Lock::Held {
+        let mut round = tx.lane.round();
+        round.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
+        tx.post_release(round);
+    }
+    tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);
+    let item = &mut tx.state.sets.items[index];
+    item.lock = Lock::No;
+    item.location = Location::default();
+    item.fetch = Fetch::Probe(item.home, 0);
+    item.chain = 0;
+    item.lookups += 1;
+    if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Seen::Done) }
+}
+
+/// Locks what is written and was only named to be read, and sees in the same round trip whether it is still what was read.
+pub(super) async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    let mut next = 0;
+    while next < tx.state.sets.items.len() {
+        let (first, mut round) = (next, tx.lane.round());
+        while next < tx.state.sets.items.len() {
+            let item = tx.state.sets.items[next];
+            if item.is_written() && item.lock == Lock::No {
+                let bytes = tx.state.sets.shape(&item).record_bytes();
+                if !round.has_room(2, bytes + 4 * 8) {
+                    break;
+                }
+                lock(tx, &mut round, next);
+                tx.state.sets.items[next].read = round.read(item.address, bytes);
+                tx.state.sets.items[next].asked = true;
+            }
+            next += 1;
+        }
+        let done = tx.lane.execute(round).await?;
+        if locked(tx, &done)? == Locks::Again {
+            return Err(Abort::Changed.into()); // nothing is taken over here
+        }
+        let Sets { tables, items, arena, .. } = &mut tx.state.sets;
+        for item in &mut items[first..next] {
+            if !std::mem::take(&mut item.asked) {
+                continue;
+            }
+            let record = check(FetchedRecord::new(done.words(item.read), shape(tables, item)));
+            let unchanged =
+                |record: &StableRecord<'_>| record.version() == item.version || mutant!(LockWithoutValidation);
+            let Some(record) = record.ok().filter(unchanged) else { return Err(Abort::Changed.into()) };
+            item.keep_before(arena, &record);
+        }
+    }
+    Ok(())
+}

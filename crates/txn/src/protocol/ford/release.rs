@@ -1,0 +1,152 @@
+//! Release: replicas become visible, log entries free, and then locks.
+
+
+use remora_fabric::{Execute, Round};
+use remora_memory::ring::{self};
+use remora_sync::{
+    IMAGE_AT, LockWord,
+    Version,
+};
+
+use super::Ford;
+use super::commit::undo_at;
+use crate::protocol::{Acknowledged, nodes};
+use crate::session::Needed;
+use crate::sets::{Change, Lock};
+use crate::tx::Tx;
+
+/// Makes the write set visible and frees its logs, and then its locks: the transaction has committed.
+pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
+    let lane = tx.lane;
+    let release = Release::of(tx, ford);
+    // Of a release of many rounds, the one that frees the entry may come behind the next commit.
+    let needed = if release.full.is_empty() { Needed::No } else { Needed::Meanwhile };
+    tx.state.undo_written(tx.undo_words, needed);
+    let locks = tx.state.sets.items.iter().filter(|item| item.lock == Lock::Held).map(|item| item.address);
+    tx.state.released.begin(lane, tx.id.lock(), locks);
+    if mutant!(UnlockFirst) {
+        return release.rounds().for_each(|round| lane.post(round));
+    }
+    if ford.background_release {
+        let unlock = lane.post_all(release.rounds());
+        return tx.state.released.by(unlock);
+    }
+    let mut waiting = Acknowledged::of(tx);
+    let mut rounds = Awaited { under_way: None, rest: release.rounds() };
+    #[expect(clippy::while_let_on_iterator, reason = "the guard needs what is left of them")]
+    while let Some(round) = rounds.rest.next() {
+        let outcome = rounds.under_way.insert(lane.execute(round)).await.map(drop);
+        rounds.under_way = None;
+        if let Err(error) = outcome {
+            tracing::warn!(id = %waiting.tx().id, %error, "a release was not acknowledged");
+            waiting.tx().state.doubt();
+            break;
+        }
+    }
+    waiting.done();
+}
+
+/// Rounds that are awaited one after the other. If it is dropped meanwhile, the others follow in the background.
+struct Awaited<'s, I: Iterator<Item = Round<'s>>> {
+    under_way: Option<Execute<'s>>,
+    rest: I,
+}
+
+impl<'s, I: Iterator<Item = Round<'s>>> Drop for Awaited<'s, I> {
+    fn drop(&mut self) {
+        if let Some(under_way) = self.under_way.take() {
+            under_way.then_post_all(&mut self.rest);
+        }
+    }
+}
+
+/// The rounds of a release, each to be sent when the one before has been acknowledged (invariant 5).
+///
+/// The unlocks are a round of their own rather than the end of a fenced one: a fence holds up what the endpoint's other
+/// lanes post behind it, for a round trip.
+pub(super) struct Release<'s> {
+    /// What did not fit the next one: almost never any.
+    full: Vec<Round<'s>>,
+    /// Versions, visible, and at the end the undo entry, free.
+    shown: Round<'s>,
+    /// What did not fit the last one.
+    full_unlocks: Vec<Round<'s>>,
+    unlocks: Round<'s>,
+}
+
+impl<'s> Release<'s> {
+    pub(super) fn rounds(self) -> impl Iterator<Item = Round<'s>> {
+        self.full.into_iter().chain([self.shown]).chain(self.full_unlocks).chain([self.unlocks])
+    }
+
+    pub(super) fn of(tx: &mut Tx<'s>, ford: Ford) -> Release<'s> {
+        let (lane, me) = (tx.lane, tx.id.lock().to_bits());
+        let Ford { corrections, lean, .. } = ford;
+        let (mut full, mut shown) = (Vec::new(), lane.round());
+        let sets = &tx.state.sets;
+        let free_entries = |round: &mut Round<'_>, at: u64| {
+            let free = round.stage_words(1);
+            round.staged_mut(free)[0] = ring::freed(tx.id.to_bits());
+            nodes(at).for_each(|node| round.write_staged(undo_at(tx, node), free));
+        };
+        if mutant!(FreeBeforeVisible) {
+            let written = sets.items.iter().filter(|item| item.is_written());
+            let replicas = written.flat_map(|item| sets.table(item.table).replicas(item.location.pointer));
+            free_entries(&mut shown, replicas.fold(0, |at, replica| at | 1 << replica.node.0));
+        }
+        let mut participants = 0u64;
+        for item in sets.items.iter().filter(|item| item.is_written()) {
+            let table = sets.table(item.table);
+            match item.change {
+                Change::Insert => table.learn(item.home, item.hash, item.location),
+                Change::Delete => table.forget(item.home, item.hash, item.location),
+                Change::No | Change::Update => {}
+            }
+            let replicas = table.replicas(item.location.pointer);
+            if !shown.has_room(replicas.len() + 1, 8 + 16 * replicas.len()) {
+                full.push(std::mem::replace(&mut shown, lane.round()));
+            }
+            let version = item.version.committed_over().to_bits();
+            let (word, at) = if corrections { (version, IMAGE_AT) } else { (LockWord::FREE.to_bits(), 0) };
+            let staged = shown.stage_words(1);
+            shown.staged_mut(staged)[0] = word;
+            for (number, replica) in replicas.iter().enumerate() {
+                participants |= 1 << replica.node.0;
+                let at = replica.address(item.location.pointer.offset() + at);
+                if lean && number > 0 && !mutant!(ShowByWrite) {
+                    shown.compare_swap(at, version | Version::INVISIBLE, version);
+                } else {
+                    shown.write_staged(at, staged);
+                }
+            }
+        }
+        if lean {
+            return Release::lean(tx, full, shown);
+        }
+        if !shown.has_room(participants.count_ones() as usize, 8) {
+            full.push(std::mem::replace(&mut shown, lane.round()));
+        }
+        if !mutant!(KeepEntries) {
+            free_entries(&mut shown, participants);
+        }
+        let (mut full_unlocks, mut unlocks) = (Vec::new(), lane.round());
+        for item in sets.items.iter().filter(|item| item.lock == Lock::Held && (corrections || !item.is_written())) {
+            if !unlocks.has_room(1, 16) {
+                full_unlocks.push(std::mem::replace(&mut unlocks, lane.round()));
+            }
+            unlocks.compare_swap(item.address, me, LockWord::FREE.to_bits());
+        }
+        Release { full, shown, full_unlocks, unlocks }
+    }
+
+    /// Unlocks in the round that makes the replicas visible: at each primary behind it.
+    fn lean(tx: &Tx<'s>, mut full: Vec<Round<'s>>, mut shown: Round<'s>) -> Release<'s> {
+        for item in tx.state.sets.items.iter().filter(|item| item.lock == Lock::Held) {
+            if !shown.has_room(1, 16) {
+                full.push(std::mem::replace(&mut shown, tx.lane.round()));
+            }
+            shown.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
+        }
+        Release { full, shown, full_unlocks: Vec::new(), unlocks: tx.lane.round() }
+    }
+}

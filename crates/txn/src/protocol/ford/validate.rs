@@ -1,0 +1,228 @@
+//! Validation: what was only read is looked at again, at its primary or in a version cache.
+
+
+use remora_fabric::{Completed, Round};
+use remora_index::fstore::BUCKET_HEADER_BYTES;
+use remora_index::{BucketRef, Table};
+use remora_memory::Pointer;
+use remora_sync::{
+    LockWord, RecordHeader, VALIDATED_BYTES,
+    Version,
+};
+
+use super::chain::{chain_of, link};
+use super::execute::is_nobodys;
+use super::{Ford, Validation};
+use crate::error::{Abort, Limit, Stop};
+use crate::protocol::Check;
+use crate::rpc::Code;
+use crate::sets::{Fetch, Item, Lock, Sets};
+use crate::tx::Tx;
+use crate::vcache;
+
+/// A transaction that writes nothing. Of one record it may be known already that it was current when it was read; several
+/// must be looked at again together.
+pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
+    let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
+    let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
+    let one = matches!(tx.state.sets.items.as_slice(), [item] if current(item) || item.lock == Lock::Held);
+    if !one && !mutant!(ReadOnlyWithoutValidation) {
+        consult(tx, ford.validation, false, true).await?;
+        validate(tx, false).await?;
+        tx.mark(|phases, now| phases.validated = now);
+    }
+    Ok(())
+}
+
+/// Says in the version cache what this transaction is about to install, and *then* has it vouch for what was only read.
+pub(super) async fn consult(tx: &mut Tx<'_>, by: Validation, publish: bool, look: bool) -> Result<(), Stop> {
+    match by {
+        Validation::Remote => Ok(()),
+        Validation::Local => {
+            let Some(vcache) = &tx.state.vcache else { return Err(Limit::NoVersionCache.into()) };
+            if publish {
+                vcache.publish(published(&tx.state.sets));
+            }
+            for index in 0..if look { tx.state.sets.items.len() } else { 0 } {
+                let vouched = {
+                    let mut seen = seen(&tx.state.sets, &tx.state.sets.items[index]).peekable();
+                    seen.peek().is_some() && seen.all(|(at, version)| vcache.is_current(at, version))
+                };
+                tx.state.sets.items[index].vouched = vouched;
+            }
+            Ok(())
+        }
+        Validation::Global => consult_host(tx, publish, look).await,
+    }
+}
+
+/// The same of the cluster's cache, by calls: almost always one.
+async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop> {
+    let host = tx.state.cache_host();
+    let mut pairs = std::mem::take(&mut tx.state.asked);
+    pairs.clear();
+    let sets = &tx.state.sets;
+    let published = published(sets).filter(|_| publish).map(|pair| (None, pair));
+    let items = sets.items.iter().enumerate().filter(|_| look);
+    let seen = items.flat_map(|(index, item)| seen(sets, item).map(move |pair| (Some(index), pair)));
+    pairs.extend(published.chain(seen));
+    for item in pairs.iter().filter_map(|(item, _)| *item) {
+        tx.state.sets.items[item].vouched = true;
+    }
+    for pairs in pairs.chunks(vcache::PAIRS_MAX) {
+        let publishes = pairs.iter().filter(|(item, _)| item.is_none()).count();
+        let mut round = tx.lane.round();
+        let staged = round.stage_words(2 * pairs.len());
+        for (words, (_, (record, version))) in round.staged_mut(staged).chunks_exact_mut(2).zip(pairs) {
+            words.copy_from_slice(&[record.to_bits(), version.to_bits()]);
+        }
+        let head = [Code::Consult.word(publishes), tx.state.epoch];
+        let call = round.call(host, &head, Some(staged), vcache::PAIRS_MAX / 64);
+        let done = tx.lane.execute(round).await?;
+        let current = done.reply(call);
+        if current.len() < pairs.len().div_ceil(64) {
+            return Err(Limit::NoVersionCache.into());
+        }
+        for (number, (item, _)) in pairs.iter().enumerate() {
+            let Some(item) = item else { continue };
+            tx.state.sets.items[*item].vouched &= current[number / 64] >> (number % 64) & 1 == 1;
+        }
+    }
+    tx.state.asked = pairs;
+    Ok(())
+}
+
+/// The versions that this transaction is about to install.
+fn published(sets: &Sets) -> impl Iterator<Item = (Pointer, Version)> {
+    let written = sets.items.iter().filter(|item| item.is_written() && has_cache(sets, item));
+    written.map(|item| (item.location.pointer, item.version.committed_over()))
+}
+
+/// Whether what is published of a record's table is in the version cache.
+fn has_cache(sets: &Sets, item: &Item) -> bool {
+    sets.table(item.table).entry().spec.discipline.has_version_cache()
+}
+
+/// The versions by which the version cache can tell whether what was only read is still so, or whether a key is still
+/// absent; none if it cannot.
+fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Version)> + 's {
+    let table = sets.table(item.table);
+    let is_asked = item.lock != Lock::Held && !item.structural && has_cache(sets, item);
+    let is_absent = matches!(item.fetch, Fetch::Absent);
+    let record = (is_asked && !is_absent).then_some((item.location.pointer, item.version));
+    // An insert of the key publishes the slot that it fills; if that is in a bucket behind these, then the last header too.
+    let fstore = table.fstore().filter(|_| is_asked && is_absent);
+    let chain = fstore.into_iter().flat_map(move |fstore| {
+        chain_of(&sets.tables, &sets.arena, item).flat_map(move |link| {
+            let BucketRef { shard, bucket } = link.bucket;
+            let slots = link.slots.iter().step_by(link::SLOT_WORDS).zip(0..);
+            let slots = slots.map(move |(word, slot)| (fstore.slot_at(bucket, slot), *word));
+            let words = std::iter::once((fstore.buckets.at(bucket), link.header)).chain(slots);
+            words.map(move |(at, word)| (Pointer::new(table.shard_id(shard), at), Version::from_bits(word).0))
+        })
+    });
+    record.into_iter().chain(chain)
+}
+
+/// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what the version cache vouches
+/// for.
+pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
+    let mut next = 0;
+    while next < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        let state = &mut *tx.state;
+        state.checks.clear();
+        while let Some(item) = state.sets.items.get(next) {
+            let fits = match item.fetch {
+                _ if item.lock == Lock::Held || item.structural => true,
+                _ if item.vouched => true,
+                _ if has_cache(&state.sets, item) && mutant!(RefuseOtherVersions) => return Err(Abort::Changed.into()),
+                Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
+                _ if !round.has_room(1, VALIDATED_BYTES) => false,
+                _ => {
+                    let mut at = item.address;
+                    if writes && mutant!(ValidateAtBackup) {
+                        let replicas = state.sets.table(item.table).replicas(item.location.pointer);
+                        at = replicas[replicas.len() - 1].address(item.location.pointer.offset());
+                    }
+                    state.checks.push(Check::Read { item: next, read: round.read(at, VALIDATED_BYTES) });
+                    true
+                }
+            };
+            if !fits {
+                break;
+            }
+            next += 1;
+        }
+        let done = tx.lane.execute(round).await?;
+        for check in &tx.state.checks {
+            let passed = passes(&tx.state.sets, &done, *check, writes, [tx.id.lock(), tx.state.released.holder]);
+            if let (Err(stop), Check::Read { item, .. } | Check::Bucket { item, .. }) = (passed, *check) {
+                tx.state.sets.note(item, stop);
+            }
+            passed?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the buckets of an absent key's chain. A chain that no round has room for is read as far as it fits, and refused.
+fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
+    if mutant!(AbsentWithoutValidation) {
+        return true;
+    }
+    let one = &sets.items[item];
+    let table = sets.table(one.table);
+    let (bytes, links) = (table.bucket_bytes(), chain_of(&sets.tables, &sets.arena, one).count());
+    if !round.has_room(links, links * bytes) && !round.is_empty() {
+        return false;
+    }
+    let mut chain = one.chain as usize;
+    for link in chain_of(&sets.tables, &sets.arena, one) {
+        checks.push(Check::Bucket {
+            item,
+            chain: chain - 1,
+            read: round.read(table.bucket_address(link.bucket), bytes),
+        });
+        chain = sets.arena[chain - 1] as usize;
+    }
+    true
+}
+
+/// Whether what was looked at again is still what was read, and nobody else has it locked.
+fn passes(
+    sets: &Sets,
+    done: &Completed<'_>,
+    check: Check,
+    writes: bool,
+    [me, released]: [LockWord; 2],
+) -> Result<(), Stop> {
+    let (item, words, same) = match check {
+        Check::Read { item, read } => {
+            let (item, words) = (&sets.items[item], done.words(read));
+            (item, words, words.get(1) == Some(&item.version.to_bits()))
+        }
+        Check::Bucket { item, chain, read } => {
+            let (item, words) = (&sets.items[item], done.words(read));
+            (item, words, bucket_is_same(sets.table(item.table), &sets.arena[chain..], words))
+        }
+        Check::Call { .. } | Check::Find { .. } => return Err(Abort::Changed.into()), // never asked for here
+    };
+    debug_assert!(!item.structural);
+    let lock = RecordHeader::parse(words).map_or(LockWord::FREE, |header| header.lock);
+    let anothers = !is_nobodys(lock, released) && lock != me;
+    let ignored = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
+    if anothers && !ignored {
+        return Err(Abort::Locked(lock).into());
+    }
+    if same { Ok(()) } else { Err(Abort::Changed.into()) }
+}
+
+/// Whether no version of a bucket has changed since it was put into the arena.
+fn bucket_is_same(table: &Table, before: &[u64], now: &[u64]) -> bool {
+    let Some(fstore) = table.fstore() else { return false };
+    let slots = before[link::HEAD_WORDS..].chunks_exact(link::SLOT_WORDS);
+    let version = |slot: usize| now.get(BUCKET_HEADER_BYTES / 8 + slot * fstore.slot_bytes as usize / 8 + 1);
+    now.get(1) == Some(&before[3])
+        && slots.take(fstore.slots as usize).enumerate().all(|(slot, words)| version(slot) == Some(&words[0]))
+}

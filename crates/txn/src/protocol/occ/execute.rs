@@ -1,0 +1,102 @@
+//! Execution: the records that a transaction has named are brought, by READs or by calls.
+
+use remora_fabric::{Completed, Round};
+use remora_index::cluster_hash::BUCKET_BYTES;
+
+use crate::error::{Abort, Stop};
+use crate::protocol::lookup::{Seen, ask_host};
+use crate::sets::{Fetch, Intent};
+use crate::tx::{Tx, Waiting};
+
+/// Brings every record that was named and is not here yet.
+///
+/// The caller may drop the future at any time: the next call asks again for what has not been heard.
+pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    if tx.unheard {
+        Box::pin(tx.forget_unheard()).await?;
+    }
+    let mut waiting = Waiting::default();
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        ask(tx, &mut round);
+        tx.unheard = true;
+        let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
+        let (mut unstable, mut stop) = (None, None);
+        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+            let item = &mut tx.state.sets.items[index];
+            if !item.asked {
+                continue;
+            }
+            item.loose = false;
+            match arrived(tx, index, &done) {
+                Ok(Seen::Unstable(why)) => {
+                    unstable = Some(why);
+                    match why {
+                        Abort::Locked(lock) => tx.met(index, lock),
+                        why => tx.state.sets.note(index, why.into()),
+                    }
+                }
+                Ok(_) => {}
+                // The others' answers say which slots have been prepared, and are to be taken back.
+                Err(error) => {
+                    tx.state.sets.note(index, error);
+                    stop = stop.or(Some(error));
+                }
+            }
+        }
+        drop(done);
+        if let Some(stop) = stop {
+            return Err(stop);
+        }
+        tx.skip_what_is_here();
+        tx.wait(unstable, &mut waiting).await?;
+    }
+    Ok(())
+}
+
+/// What an item has asked for has arrived.
+#[inline]
+fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Seen, Stop> {
+    let item = tx.state.sets.items[index];
+    match item.fetch {
+        Fetch::Probe(bucket, from_slot) => {
+            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Seen::Kept)
+        }
+        Fetch::Record(found) => match tx.examine(index, done.words(item.read)) {
+            Seen::Another => tx.look_up_again(index, found).map(|()| Seen::Another),
+            seen => Ok(seen),
+        },
+        Fetch::Ask => tx.found_by_call(index, done.reply(item.call), None),
+        Fetch::Place(Intent::Insert) => tx.found_prepared(index, done.reply(item.call)),
+        Fetch::Place(intent) => tx.found_by_call(index, done.reply(item.call), Some(intent)),
+        Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
+    }
+}
+
+/// Adds the next step of every item to the round: as much as fits.
+#[inline]
+fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) {
+    let sets = &mut tx.state.sets;
+    for index in sets.fetched..sets.items.len() {
+        let item = sets.items[index];
+        let bytes = match item.fetch {
+            Fetch::Probe(..) => BUCKET_BYTES,
+            Fetch::Record(_) => sets.table(item.table).shape().record_bytes(),
+            Fetch::Ask | Fetch::Place(_) => {
+                tx.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
+                ask_host(sets, index, round);
+                continue;
+            }
+            Fetch::Here | Fetch::Absent | Fetch::Grow(_) => {
+                sets.items[index].asked = false;
+                continue;
+            }
+        };
+        let item = &mut sets.items[index];
+        item.asked = round.has_room(1, bytes);
+        if item.asked {
+            item.read = round.read(item.address, bytes);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Installation: the write set goes to the primaries, and frees their locks.
+
+use remora_fabric::Round;
+use remora_sync::{IMAGE_AT, LockWord};
+
+use super::{Locks, Primitives};
+use crate::protocol::redo::install_rounds;
+use crate::protocol::{Acknowledged, Primitive};
+use crate::sets::Change;
+use crate::tx::Tx;
+
+/// Installs the write set at the primaries and frees their locks: the transaction has committed. Nothing is awaited between
+/// the log's answer and posting this (invariants 4 and 5), and, with passive ACK, nothing after it.
+pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
+    let lane = tx.lane;
+    let by_writes = primitives.locks == Locks::Cpu { install: Primitive::OneSided }
+        && tx.state.sets.items.iter().all(|item| matches!(item.change, Change::No | Change::Update));
+    if primitives.passive && !by_writes {
+        return install_rounds(tx, |round| lane.post(round));
+    }
+    let mut under_way = Vec::new();
+    let send = |round| if primitives.passive { lane.post(round) } else { under_way.push(lane.execute(round)) };
+    if by_writes {
+        install_by_writes(tx, send)
+    } else {
+        install_rounds(tx, send)
+    }
+    let mut waiting = Acknowledged::of(tx);
+    for round in under_way {
+        if let Err(error) = round.await {
+            tracing::warn!(id = %waiting.tx().id, %error, "a commit was not acknowledged: it is in the log");
+            waiting.tx().state.doubt();
+        }
+    }
+    waiting.done();
+}
+
+/// The rounds that install updates of records whose locks the primary's CPU has taken: see [`Locks::Cpu`].
+fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    let mut round = tx.lane.round();
+    let sets = &tx.state.sets;
+    for item in sets.items.iter().filter(|item| item.is_written()) {
+        let image = sets.image(item);
+        if !round.has_room(2, size_of_val(image) + 8) {
+            send(std::mem::replace(&mut round, tx.lane.round()));
+        }
+        round.write_words(item.address.plus(IMAGE_AT), image);
+        round.write_words(item.address, &[LockWord::FREE.to_bits()]);
+    }
+    tx.locking = false;
+    send(round);
+}

@@ -1,0 +1,203 @@
+//! Locking and validation: phases 2 and 3 of the commit.
+
+use remora_fabric::{Completed, Round, probes};
+use remora_index::BucketRef;
+use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
+use remora_sync::{LockWord, RecordHeader, VALIDATED_BYTES, Version};
+
+use super::Primitives;
+use crate::error::{Abort, Stop};
+use crate::protocol::{Check, Primitive};
+use crate::rpc::{self, Code};
+use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks};
+use crate::tx::Tx;
+
+/// A transaction that writes nothing: one record was accepted free and whole, so it was current when it was read; several
+/// must be looked at again together.
+pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
+    if tx.state.sets.items.len() > 1 {
+        validate(tx, primitives, false).await?;
+        tx.mark(|phases, now| phases.validated = now);
+    }
+    Ok(())
+}
+
+/// Takes the lock of every record to be written, and sees in the same round trip whether it is still what was read: CAS
+/// then READ is an ordered pair, so the READ is of the locked record if the CAS has won; a call looks after it has locked.
+/// Where the two are not [`merged`](Primitives::merged), `validate` looks.
+pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
+    let me = tx.id.lock().to_bits();
+    let Primitives { merged, .. } = primitives;
+    tx.locking = true;
+    tx.lane.probe(probes::LOCKS);
+    let mut next = 0;
+    while next < tx.state.sets.items.len() {
+        let first = next;
+        let mut round = tx.lane.round();
+        let Sets { tables, items, .. } = &mut tx.state.sets;
+        for item in &mut items[first..] {
+            if item.is_written() {
+                if !round.has_room(2, 6 * 8 + VALIDATED_BYTES) {
+                    break;
+                }
+                if locks(tables, item) == Primitive::Call {
+                    let request = [Code::Lock.word(0), item.location.pointer.to_bits(), me];
+                    item.call = round.call(item.address.node, &request, None, 2);
+                } else {
+                    item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
+                    if merged {
+                        item.read = round.read(item.address, VALIDATED_BYTES);
+                    }
+                }
+                item.lock = Lock::Maybe;
+            }
+            next += 1;
+        }
+        let done = tx.lane.execute(round).await?;
+        let (mut conflict, mut met) = (None, None);
+        let Sets { tables, items, .. } = &mut tx.state.sets;
+        for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.is_written()) {
+            let (previous, header) = if locks(tables, item) == Primitive::Call {
+                let &[previous, version] = done.reply(item.call) else {
+                    conflict = conflict.or(Some(Abort::Changed)); // refused: no such record there, and no lock taken
+                    continue;
+                };
+                (previous, [previous, version])
+            } else {
+                let header = if merged { done.words(item.read) } else { &[] };
+                (done.previous(item.swap), header.try_into().unwrap_or_default())
+            };
+            if previous != LockWord::FREE.to_bits() {
+                item.lock = Lock::No;
+                let holder = LockWord::from_bits(previous);
+                conflict = Some(Abort::Locked(holder));
+                met = Some((index, holder));
+                continue;
+            }
+            item.lock = if merged { Lock::Held } else { Lock::Unseen };
+            if !merged {
+                continue;
+            }
+            if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
+                conflict = conflict.or(Some(Abort::Changed));
+                // Another's insert may have been prepared there, and be given up while the slot is locked by this one.
+                item.prepared |= Version::from_bits(header[1]).0.is_rolled_back() && !mutant!(LeavePrepared);
+                tx.preparing |= item.prepared;
+            }
+        }
+        drop(done);
+        if let Some((index, holder)) = met {
+            tx.met(index, holder);
+        }
+        if let Some(abort) = conflict {
+            return Err(abort.into());
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn unchanged(item: &Item, words: &[u64]) -> bool {
+    RecordHeader::parse(words).is_some_and(|header| header.version == item.version && !header.invisible)
+}
+
+/// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has not: all of it, if the transaction `writes` nothing, or gives up
+/// what it meant to write.
+pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bool) -> Result<(), Stop> {
+    let Primitives { validate: primitive, merged, .. } = primitives;
+    let due = |item: &Item| !(writes && merged && item.is_written());
+    let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
+    let me = tx.id.lock();
+    let mut next = 0;
+    while next < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        let state = &mut *tx.state;
+        state.checks.clear();
+        while let Some(item) = state.sets.items.get(next) {
+            if due(item) && !look_again(&state.sets, next, primitive, &mut round, &mut state.checks) {
+                break;
+            }
+            next += 1;
+        }
+        let done = tx.lane.execute(round).await?;
+        for number in 0..tx.state.checks.len() {
+            let check = tx.state.checks[number];
+            if let Err(abort) = passes(&tx.state.sets, &done, check, me, ignore_locks) {
+                match (abort, check) {
+                    (Abort::Locked(lock), Check::Read { item, .. } | Check::Call { item, .. }) => tx.met(item, lock),
+                    (_, Check::Read { item, .. } | Check::Call { item, .. } | Check::Bucket { item, .. }) => {
+                        tx.state.sets.note(item, abort.into());
+                    }
+                    (_, Check::Find { .. }) => {}
+                }
+                return Err(abort.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds to a validation round what is to be looked at for an item. False if it does not fit any more.
+#[inline]
+fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
+    let one = &sets.items[item];
+    if matches!(one.fetch, Fetch::Here) {
+        if !round.has_room(1, 3 * 8 + VALIDATED_BYTES) {
+            return false;
+        }
+        checks.push(if primitive == Primitive::Call {
+            let request = [Code::Validate.word(0), one.location.pointer.to_bits()];
+            Check::Call { item, call: round.call(one.address.node, &request, None, 2) }
+        } else {
+            Check::Read { item, read: round.read(one.address, VALIDATED_BYTES) }
+        });
+        return true;
+    }
+    if mutant!(AbsentWithoutValidation) {
+        return true;
+    }
+    let table = sets.table(one.table);
+    if one.chain == 0 || one.collided {
+        let (request, words) = rpc::key_request(Code::Find, table.shard_id(one.home.shard), one.key_words(&sets.arena));
+        if !round.has_room(1, (words + 2) * 8) {
+            return false;
+        }
+        checks.push(Check::Find { call: round.call(sets.primary_node(one), &request[..words], None, 1) });
+        return true;
+    }
+    // Each piece names the one before it.
+    let before = |at: &usize| (sets.arena[*at] as usize).checked_sub(1);
+    let chain = std::iter::successors((one.chain as usize).checked_sub(1), before);
+    let buckets = chain.clone().count();
+    if !round.has_room(buckets, buckets * BUCKET_BYTES) && !round.is_empty() {
+        return false;
+    }
+    checks.extend(chain.map(|chain| {
+        let bucket = BucketRef { shard: sets.arena[chain + 1] as u16, bucket: sets.arena[chain + 2] };
+        Check::Bucket { item, chain, read: round.read(table.bucket_address(bucket), BUCKET_BYTES) }
+    }));
+    true
+}
+
+/// Whether what was looked at again is still what was read, and no other's lock says that it is about to change.
+#[inline]
+fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: LockWord, ignore_locks: bool) -> Result<(), Abort> {
+    let (item, words) = match check {
+        Check::Read { item, read } => (&sets.items[item], done.words(read)),
+        Check::Call { item, call } => (&sets.items[item], done.reply(call)),
+        Check::Bucket { item, chain, read } => {
+            let before = &sets.arena[chain..][..CHAIN_WORDS][3..];
+            let absent = still_absent(before, done.words(read), sets.items[item].hash.word);
+            return if absent { Ok(()) } else { Err(Abort::Changed) };
+        }
+        Check::Find { call } => {
+            return if done.reply(call) == [0] { Ok(()) } else { Err(Abort::Changed) };
+        }
+    };
+    let lock = words.first().map_or(LockWord::FREE, |lock| LockWord::from_bits(*lock));
+    if !lock.is_free() && lock != me && !ignore_locks {
+        return Err(Abort::Locked(lock));
+    }
+    if unchanged(item, words) { Ok(()) } else { Err(Abort::Changed) }
+}
+

@@ -1,0 +1,232 @@
+//! Redo: the write set goes to the log ring of every participant, and then to its place.
+//!
+//! Protocols that log new values share these steps. The transaction is committed when every
+//! participant has acknowledged its log entry; appliers bring it to the backups, the client to the
+//! primaries.
+
+use remora_fabric::{Execute, FabricError, Fault, NodeId, Round, WORD_BYTES, probes};
+use remora_index::cluster_hash::unlinked;
+use remora_memory::limits::FRAME_BYTES_MAX;
+use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
+use remora_sync::{IMAGE_AT, LockWord};
+use zerocopy::IntoBytes;
+
+use crate::error::{Limit, Stop};
+use crate::limits::{LOG_NODES_MAX, LOG_PATIENCE_NS, LOG_PAUSE_NS};
+use crate::log::{self, LoggedRecord, PATCH_WORDS};
+use crate::protocol::{Primitive, nodes};
+use crate::rpc::Code;
+use crate::sets::Change;
+use crate::tx::Tx;
+
+/// Where the log entry will go and how long it is.
+pub(super) struct LogEntry {
+    participants: u64,
+    words: usize,
+}
+
+/// Encodes what will be installed, and reserves its room in every ring (invariant 3).
+pub(super) async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
+    let state = &mut *tx.state;
+    let image_words = state.sets.encode_images();
+    let mut participants = 0u64;
+    for item in state.sets.items.iter().filter(|item| item.is_written()) {
+        let replicas = state.sets.table(item.table).replicas(item.location.pointer);
+        let logged = if mutant!(LogAtBackupsOnly) { &replicas[1..] } else { replicas };
+        participants |= logged.iter().fold(0, |nodes, replica| nodes | 1 << replica.node.0);
+    }
+    let words = FRAME_OVERHEAD_WORDS + log::HEADER_WORDS + log::RECORD_WORDS * state.sets.written + image_words;
+    if words > FRAME_BYTES_MAX / 8 {
+        return Err(Limit::LogEntry { bytes: words * WORD_BYTES }.into());
+    }
+    if participants.count_ones() as usize > LOG_NODES_MAX {
+        return Err(Limit::LogNodes { nodes: participants.count_ones() }.into());
+    }
+    let mut waiting_since = None;
+    while let Err(full) = reserve(tx, participants, words) {
+        if tx.lane.background() == 0 && tx.state.is_in_doubt(tx.lane) {
+            return Err(Limit::LogInDoubt.into());
+        }
+        // The first time it is asked at once: it may have gone on since we last looked.
+        let now = tx.lane.now();
+        if now - *waiting_since.get_or_insert(now) > LOG_PATIENCE_NS {
+            return Err(Stop::Unavailable(FabricError { node: full, fault: Fault::Behind }));
+        }
+        if waiting_since != Some(now) {
+            tx.lane.probe(probes::RING_FULL);
+            tx.lane.sleep(LOG_PAUSE_NS).await;
+        }
+        let mut round = tx.lane.round();
+        let applied = round.read(tx.state.rings[usize::from(full.0)].applied_at(), 8);
+        let done = tx.lane.execute(round).await?;
+        tx.state.rings[usize::from(full.0)].learn(done.words(applied)[0]);
+    }
+    Ok(LogEntry { participants, words })
+}
+
+/// Room in every participant's ring, or the first one that has none.
+#[inline]
+fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeId> {
+    let state = &mut *tx.state;
+    state.settle(tx.lane);
+    state.reservations.clear();
+    for node in nodes(participants) {
+        let ring = &mut state.rings[usize::from(node.0)];
+        if mutant!(OverwriteLog) {
+            ring.settle();
+            ring.learn(ring.written());
+        }
+        let room = ring.reserve(words).ok_or(node)?;
+        state.reservations.push((node, room));
+    }
+    Ok(())
+}
+
+/// Sends the entry to every participant's ring and waits for all of them (invariant 4). From here on the transaction is
+/// not aborted any more: if the answer is lost, its outcome is unknown, and its locks stay for recovery.
+pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, flush: bool) -> Result<(), Stop> {
+    let id = tx.id.to_bits();
+    let mut round = tx.lane.round();
+    let staged = round.stage_words(entry.words);
+    let sets = &tx.state.sets;
+    let frame = round.staged_mut(staged);
+    let records = sets.items.iter().filter(|item| item.is_written()).map(|item| LoggedRecord {
+        pointer: item.location.pointer,
+        old_version: item.version.to_bits(),
+        image: sets.image(item),
+        patches: sets.patches(item),
+    });
+    log::encode(&mut frame[2..entry.words - 1], tx.state.epoch, entry.participants, records);
+    ring::seal(frame, id);
+    let state = &mut *tx.state;
+    let by_call = by == Primitive::Call;
+    let mut asked = [(NodeId(0), Default::default()); LOG_NODES_MAX];
+    let mut asked_count = 0;
+    for &(node, reservation) in &state.reservations {
+        let ring = &mut state.rings[usize::from(node.0)];
+        if by_call {
+            let Placement { at, skip } = ring.take(reservation, id);
+            if let Some((from, skip)) = skip {
+                let staged = round.stage(skip.as_bytes());
+                round.call(node, &[Code::Log.word(0), from.offset], Some(staged), 0);
+            }
+            round.call(node, &[Code::Log.word(0), at.offset], Some(staged), 0);
+        } else {
+            ring.append(&mut round, staged, reservation, id);
+            if flush {
+                round.flush(node);
+            }
+        }
+        if ring.half_full() {
+            // Costs no round trip here, and saves one later.
+            asked[asked_count] = (node, round.read(ring.applied_at(), 8));
+            asked_count += 1;
+        }
+    }
+    if mutant!(CommitBeforeLog) {
+        tx.lane.post(round);
+        return Ok(());
+    }
+    // It is executed where it is kept: no copy of it is made, which would wait for its parts to be stored.
+    tx.logging = Some(tx.lane.execute(round));
+    if let Some(log) = tx.logging.take_if(|log| !log.was_sent()) {
+        // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
+        let state = &mut *tx.state;
+        for (node, reservation) in state.reservations.drain(..) {
+            state.rings[usize::from(node.0)].give_back(reservation);
+        }
+        return log.await.map(|_| ()).map_err(Stop::from);
+    }
+    // The locks are the log's now: neither an error nor a drop may release them.
+    tx.locking = false;
+    tx.state.sets.items.iter_mut().filter(|item| item.is_written()).for_each(|item| item.prepared = false);
+    let done = match &mut tx.logging {
+        Some(log) => log.await,
+        None => unreachable!("the log was sent"),
+    };
+    tx.logging = None;
+    let done = done.map_err(|error| {
+        tracing::warn!(id = %tx.id, %error, "the answer to a log was lost: the outcome is unknown");
+        tx.state.doubt();
+        Stop::Unknown(tx.id)
+    })?;
+    for (node, applied) in &asked[..asked_count] {
+        tx.state.rings[usize::from(node.0)].learn(done.words(*applied)[0]);
+    }
+    Ok(())
+}
+
+/// The rounds that install the write set at the primaries, and then free the locks: WRITE before CAS is an ordered
+/// pair, and a call does one after the other. The slots of deleted records go back to their shards last.
+pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    let me = tx.id.lock().to_bits();
+    let mut round = tx.lane.round();
+    let mut deleted = false;
+    let sets = &mut tx.state.sets;
+    for index in 0..sets.items.len() {
+        if !sets.items[index].is_written() {
+            continue;
+        }
+        let item = sets.items[index];
+        if item.change == Change::Delete {
+            sets.table(item.table).forget(item.home, item.hash, item.location);
+        }
+        let (image, patches) = (sets.image(&item), sets.patches(&item));
+        if !round.has_room(3, size_of_val(image) + size_of_val(patches) + 6 * 8) {
+            send(std::mem::replace(&mut round, tx.lane.round()));
+        }
+        if sets.locks(&item) == Primitive::Call {
+            let staged = round.stage_words(patches.len() + image.len());
+            if let Some((to_patches, to_image)) = round.staged_mut(staged).split_at_mut_checked(patches.len()) {
+                to_patches.copy_from_slice(patches);
+                to_image.copy_from_slice(image);
+            }
+            let commit = [Code::Commit.word(patches.len() / PATCH_WORDS), item.location.pointer.to_bits(), me];
+            round.call(item.address.node, &commit, Some(staged), 0);
+            continue;
+        }
+        if mutant!(UnlockFirst) {
+            round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+        }
+        round.write_words(item.address.plus(IMAGE_AT), image);
+        if let (Change::Delete, Some(place)) = (item.change, item.place) {
+            // An inserted key's pair is there already.
+            let pair = sets.table(item.table).primary_at(item.location.pointer, place.bucket_slot);
+            round.write_words(pair, &[unlinked(place.entry)]);
+            deleted = true;
+        }
+        if !mutant!(UnlockFirst) {
+            round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+        }
+    }
+    tx.locking = false;
+    if !round.is_empty() {
+        send(round);
+    }
+    if deleted {
+        free_rounds(tx, send);
+    }
+}
+
+/// Gives the slots of deleted records back, once their locks are free.
+#[cold]
+fn free_rounds<'s>(tx: &Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    for item in tx.state.sets.items.iter().filter(|item| item.change == Change::Delete) {
+        if tx.state.sets.locks(item) == Primitive::OneSided {
+            let free = [Code::Free.word(0), item.location.pointer.to_bits(), item.version.committed_over().to_bits()];
+            let mut round = tx.lane.round();
+            // Behind the unlock, which is of an earlier round: this READ is ordered behind it, the call behind the READ.
+            round.read(item.address, 8);
+            round.after_completion();
+            round.call(item.address.node, &free, None, 0);
+            send(round);
+        }
+    }
+}
+
+/// Leaves the installation to be posted when the log round has been acknowledged.
+pub(super) fn leave<'s>(tx: &mut Tx<'s>, log: Execute<'s>) {
+    let mut rounds = std::mem::take(&mut tx.unsent);
+    install_rounds(tx, |round| rounds.push(round));
+    log.then_post_all(rounds);
+}
