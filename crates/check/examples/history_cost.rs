@@ -1,4 +1,5 @@
-//! Measures what recording costs the worker that records: one transaction of two reads and two writes per line.
+//! Measures what recording costs the worker that records: one transaction of two reads and two
+//! writes per line.
 //!
 //! `cargo run --release -p remora-check --example history_cost`
 

@@ -2,38 +2,43 @@
 //!
 //! # Method
 //!
-//! Versions of one key grow through all its lives, so the recorded versions give each key's write order, and each read
-//! names the write it saw. A transaction must come before another for one of four reasons: it wrote the version before
-//! (ww), it wrote the version read (wr), it read the version before the one written (rw), or it ended before the other
-//! started (real time). A history is strictly serializable exactly if these edges have no cycle and each read saw
-//! something that was really there. All steps are linear in the history but for sorting and binary searches; real
+//! Versions of one key grow through all its lives, so the recorded versions give each key's write
+//! order, and each read names the write it saw. A transaction must come before another for one of
+//! four reasons: it wrote the version before (ww), it wrote the version read (wr), it read the
+//! version before the one written (rw), or it ended before the other started (real time). A history
+//! is strictly serializable exactly if these edges have no cycle and each read saw something that
+//! was really there. All steps are linear in the history but for sorting and binary searches; real
 //! time costs one auxiliary node per run of ends, not an edge per pair.
 //!
 //! # What is open is decided for the defendant
 //!
-//! - **Unknown transactions.** One whose write was observed, by a committed transaction or transitively by an observed
-//!   unknown one, committed; it has no end, hence no real-time edge out of it. One that nobody observed is left out.
-//!   That can never accuse a correct history: taking a transaction that nobody reads from out of a serial order leaves
-//!   a serial order. And it overlooks nothing, as "it did not commit" is a legal outcome. In particular the versions of
-//!   later writers are not taken as evidence: they need only be larger. If several unknown transactions wrote the very
-//!   version that was observed, one of them committed but which one is open: then a writer without other operations
-//!   and without times stands in for them.
-//! - **Aborted transactions.** Their reads are not checked. Reading a version that only an aborted transaction names is
-//!   an anomaly.
-//! - **The loader.** A version that no transaction names as its write and that lies below every write of its key that
-//!   committed is the loader's, and older than everything recorded. (Writes that left no trace set no such limit: an
-//!   aborted transaction may have computed its version from a stale read.) A loader leaves one version per key, so two
-//!   of them in one history are an anomaly.
-//! - **Absent reads without a version** fit into any interval in which the key may have been absent: before its first
-//!   write unless somebody saw the loader's version, and after each delete, also one by an unobserved unknown
-//!   transaction. Real time and the reader's own writes narrow the choice. If none is left, that is an anomaly; if one
-//!   is left, it is read like a version; if several are left, the reader comes after the first one's beginning and
-//!   before the last one's end, which every choice implies. So an anomaly may be missed there, never invented.
-//! - **Scans** read every known key of their range that they do not return as absent, except keys that the scanning
-//!   transaction wrote itself, whose uncommitted state it may have seen.
-//! - **Rollbacks.** Reading a version that a rollback installed counts as reading the one it restored, even if an
-//!   unknown or aborted transaction names the same version.
-//! - **Kinds of writes** are only used for what the key was after them; an insert over a present key is not an anomaly.
+//! - **Unknown transactions.** One whose write was observed, by a committed transaction or
+//!   transitively by an observed unknown one, committed; it has no end, hence no real-time edge out
+//!   of it. One that nobody observed is left out. That can never accuse a correct history: taking a
+//!   transaction that nobody reads from out of a serial order leaves a serial order. And it
+//!   overlooks nothing, as "it did not commit" is a legal outcome. In particular the versions of
+//!   later writers are not taken as evidence: they need only be larger. If several unknown
+//!   transactions wrote the very version that was observed, one of them committed but which one is
+//!   open: then a writer without other operations and without times stands in for them.
+//! - **Aborted transactions.** Their reads are not checked. Reading a version that only an aborted
+//!   transaction names is an anomaly.
+//! - **The loader.** A version that no transaction names as its write and that lies below every
+//!   write of its key that committed is the loader's, and older than everything recorded. (Writes
+//!   that left no trace set no such limit: an aborted transaction may have computed its version
+//!   from a stale read.) A loader leaves one version per key, so two of them in one history are an
+//!   anomaly.
+//! - **Absent reads without a version** fit into any interval in which the key may have been
+//!   absent: before its first write unless somebody saw the loader's version, and after each
+//!   delete, also one by an unobserved unknown transaction. Real time and the reader's own writes
+//!   narrow the choice. If none is left, that is an anomaly; if one is left, it is read like a
+//!   version; if several are left, the reader comes after the first one's beginning and before the
+//!   last one's end, which every choice implies. So an anomaly may be missed there, never invented.
+//! - **Scans** read every known key of their range that they do not return as absent, except keys
+//!   that the scanning transaction wrote itself, whose uncommitted state it may have seen.
+//! - **Rollbacks.** Reading a version that a rollback installed counts as reading the one it
+//!   restored, even if an unknown or aborted transaction names the same version.
+//! - **Kinds of writes** are only used for what the key was after them; an insert over a present
+//!   key is not an anomaly.
 
 mod absent;
 mod explain;
@@ -66,7 +71,8 @@ pub fn check(history: &History) -> Report {
         if forced.is_empty() {
             return round.judge();
         }
-        // An absent read that only an unknown transaction's delete explains: it committed, so all is seen anew.
+        // An absent read that only an unknown transaction's delete explains: it committed, so all
+        // is seen anew.
         for transaction in forced {
             included.include(history, &evidence, transaction);
         }
@@ -107,7 +113,8 @@ impl<'h> Round<'h> {
         }
     }
 
-    /// Adds an anomaly, explained only if there is room left for it: a broken system may produce millions.
+    /// Adds an anomaly, explained only if there is room left for it: a broken system may produce
+    /// millions.
     fn find(&mut self, explain: impl FnOnce(&Explainer<'_>) -> Anomaly) {
         if self.findings.is_full() {
             self.findings.omit(1);
@@ -152,7 +159,8 @@ impl<'h> Round<'h> {
     /// Write-read and read-write edges of all reads that name a version.
     fn follow_reads(&mut self) {
         let history = self.history;
-        // Per key, who read it last and at which version: finds two versions of one key in one transaction.
+        // Per key, who read it last and at which version: finds two versions of one key in one
+        // transaction.
         let mut last_read = vec![(NONE, 0_u64); history.key_count()];
         for (transaction, row) in self.transactions() {
             let point_reads = row.reads.of(&history.reads);
@@ -180,7 +188,8 @@ impl<'h> Round<'h> {
             Seen::Entry(number) => {
                 let entry = self.chains.entries[number];
                 if entry.writer == reader {
-                    // Own uncommitted writes are not recorded, so it must have been there before it was installed.
+                    // Own uncommitted writes are not recorded, so it must have been there before it
+                    // was installed.
                     self.find(|explain| explain.own_version(reader, read));
                     return;
                 }
@@ -219,7 +228,8 @@ impl<'h> Round<'h> {
         }
     }
 
-    /// Edges of absent reads without a version; returns unknown transactions that must have committed.
+    /// Edges of absent reads without a version; returns unknown transactions that must have
+    /// committed.
     fn follow_absences(&mut self) -> Vec<u32> {
         let Absences { edges, misfits, forced } =
             Absences::fit(self.history, self.included, &self.chains, &self.loaded);

@@ -1,8 +1,9 @@
 //! A recorded history in memory: transactions with their reads, writes and scans, and rollbacks.
 //!
-//! A history of a million transactions must fit beside the checker's own structures, so nothing here owns a vector per
-//! transaction: keys are interned to 32-bit ids, and reads, writes and scans lie in flat arenas that a transaction's
-//! row points into. The views ([`Transaction`], [`Read`], ...) give names and bytes back.
+//! A history of a million transactions must fit beside the checker's own structures, so nothing
+//! here owns a vector per transaction: keys are interned to 32-bit ids, and reads, writes and scans
+//! lie in flat arenas that a transaction's row points into. The views ([`Transaction`], [`Read`],
+//! ...) give names and bytes back.
 
 mod intern;
 mod json;

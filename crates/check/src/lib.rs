@@ -1,9 +1,11 @@
-//! Recorded histories of transactions, and a checker that says whether such a history is strictly serializable.
+//! Recorded histories of transactions, and a checker that says whether such a history is strictly
+//! serializable.
 //!
-//! A workload records one line per transaction ([`LineBuffer`]); [`HistoryReader`] reads the files of all clients into
-//! one [`History`]; [`check`] orders the transactions by the versions they installed and observed and by real time, and
-//! returns a [`Report`]: clean with counts, or anomalies explained operation by operation. The checker never accuses a
-//! correct history: wherever a history leaves a choice open, it only draws conclusions that hold for every choice.
+//! A workload records one line per transaction ([`LineBuffer`]); [`HistoryReader`] reads the files
+//! of all clients into one [`History`]; [`check`] orders the transactions by the versions they
+//! installed and observed and by real time, and returns a [`Report`]: clean with counts, or
+//! anomalies explained operation by operation. The checker never accuses a correct history:
+//! wherever a history leaves a choice open, it only draws conclusions that hold for every choice.
 //!
 //! ```
 //! use remora_check::{HistoryReader, ReadOptions, check};

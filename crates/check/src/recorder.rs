@@ -1,7 +1,7 @@
 //! Records the history of a run: an observer for each thread, one file for all of them.
 //!
-//! What a killed client has not written down, nobody knows: its transactions would show as versions that nobody wrote. A
-//! durable history has a transaction's writes before they can be seen.
+//! What a killed client has not written down, nobody knows: its transactions would show as versions
+//! that nobody wrote. A durable history has a transaction's writes before they can be seen.
 
 use std::fmt;
 use std::fs::File;
@@ -14,8 +14,8 @@ use remora::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind a
 use crate::history::marks::Mark;
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
-/// A recorder's lines are written to the file when there are so many bytes of them: rarely enough that threads do not
-/// wait for each other, and few enough to stay in the cache.
+/// A recorder's lines are written to the file when there are so many bytes of them: rarely enough
+/// that threads do not wait for each other, and few enough to stay in the cache.
 const FLUSH_BYTES: usize = 256 << 10;
 
 /// A history file, or whatever else takes lines, that several threads record to.
@@ -26,7 +26,8 @@ pub struct HistoryFile {
 
 struct Shared {
     file: Box<dyn Write + Send>,
-    /// The same file and where the history's first line is in it, if that line can be changed later.
+    /// The same file and where the history's first line is in it, if that line can be changed
+    /// later.
     first_line: Option<(File, u64)>,
     /// The first thing that went wrong: a recorder cannot tell its caller.
     failure: Option<io::Error>,
@@ -39,19 +40,22 @@ impl HistoryFile {
         HistoryFile::begin(Box::new(file), None, false)
     }
 
-    /// Records for a client that may be killed, to anything that takes bytes: the history is then still good for a check.
+    /// Records for a client that may be killed, to anything that takes bytes: the history is then
+    /// still good for a check.
     ///
-    /// Before the first verb that could make a transaction commit, a line of unknown outcome has been written with its
-    /// reads, its writes and the versions that it will install. Its final line replaces that one. Every line goes to the
-    /// file at once, in one write, so only the last one can be truncated.
+    /// Before the first verb that could make a transaction commit, a line of unknown outcome has
+    /// been written with its reads, its writes and the versions that it will install. Its final
+    /// line replaces that one. Every line goes to the file at once, in one write, so only the last
+    /// one can be truncated.
     #[must_use]
     pub fn durable(file: impl Write + Send + 'static) -> Arc<HistoryFile> {
         HistoryFile::begin(Box::new(file), None, true)
     }
 
-    /// Records to a file from its current position on; [durably](HistoryFile::durable), if wanted. Fails if the file takes
-    /// not even the first line. When a later write fails, the first line is changed in its place, for which a full disk has
-    /// room: the history then says itself that it is cut.
+    /// Records to a file from its current position on; [durably](HistoryFile::durable), if wanted.
+    /// Fails if the file takes not even the first line. When a later write fails, the first line is
+    /// changed in its place, for which a full disk has room: the history then says itself that it
+    /// is cut.
     pub fn in_file(mut file: File, durable: bool) -> io::Result<Arc<HistoryFile>> {
         // A pipe has no position, and its first line has left.
         let first_line = file.stream_position().and_then(|at| Ok((file.try_clone()?, at))).ok();
@@ -73,7 +77,8 @@ impl HistoryFile {
         Recorder { lines: LineBuffer::new(), file: self.clone() }
     }
 
-    /// Records what recovery is about to put back: at once, since the recoverer may die before it has told anybody else.
+    /// Records what recovery is about to put back: at once, since the recoverer may die before it
+    /// has told anybody else.
     pub fn rollback(&self, rollback: &Rollback<'_>) {
         let &Rollback { table, key, installed, restored } = rollback;
         let mut lines = LineBuffer::new();
@@ -86,8 +91,9 @@ impl HistoryFile {
         self.lock().failure.is_some()
     }
 
-    /// Ends the history: a line says that it is whole. Fails with the first thing that went wrong, if anything has. Call it
-    /// once, when all recorders are gone. Rollbacks that are told later still go to the file.
+    /// Ends the history: a line says that it is whole. Fails with the first thing that went wrong,
+    /// if anything has. Call it once, when all recorders are gone. Rollbacks that are told later
+    /// still go to the file.
     pub fn finish(&self) -> io::Result<()> {
         self.append(Mark::Ended.line().as_bytes());
         // It stays: a history that is cut takes nothing more.
@@ -126,8 +132,9 @@ impl fmt::Debug for HistoryFile {
     }
 }
 
-/// An observer that records every attempt as a line of its own: what committed with its reads and writes, what did not
-/// with its reads. Unless the history is durable, the rest of its lines goes to the file when it is dropped.
+/// An observer that records every attempt as a line of its own: what committed with its reads and
+/// writes, what did not with its reads. Unless the history is durable, the rest of its lines goes
+/// to the file when it is dropped.
 #[derive(Debug)]
 pub struct Recorder {
     lines: LineBuffer,
@@ -150,7 +157,8 @@ impl Recorder {
             Ended::UserAbort | Ended::Aborted(_) | Ended::Failed(_) => Outcome::Aborted { end_ns },
         };
         let wrote = !matches!(outcome, Outcome::Aborted { .. });
-        // Each attempt has an id, and began when it began: the transaction's first begin would say less.
+        // Each attempt has an id, and began when it began: the transaction's first begin would say
+        // less.
         let start_ns = event.attempt_began;
         let header = LineHeader { id: event.id.to_bits(), worker: event.id.owner().into(), start_ns, outcome };
         let mut line = self.lines.begin(header);

@@ -134,7 +134,8 @@ fn stale_read_over_a_third() {
     expect_one(
         StaleRead,
         vec![
-            // Reads y of a transaction that was over before this one wrote x, which the other did not see.
+            // Reads y of a transaction that was over before this one wrote x, which the other did
+            // not see.
             committed(1, 10, 60).update("x", 4).update("z", 4),
             committed(2, 10, 90).read("z", 4).update("y", 4),
             committed(3, 30, 40).read("y", 4),
@@ -526,8 +527,8 @@ fn scan_is_one_snapshot() {
     expect_one(NonRepeatableRead, vec![committed(1, 10, 90).scan("a", "z", &[("b", 2)]).scan("a", "y", &[])]);
 }
 
-/// A queue whose head is found by scanning over all that was ever deleted: looking at each of those keys for each scan
-/// would be two hundred million.
+/// A queue whose head is found by scanning over all that was ever deleted: looking at each of those
+/// keys for each scan would be two hundred million.
 #[test]
 fn scans_over_many_deleted_keys() {
     const ENTRIES: u64 = 20_000;
@@ -605,7 +606,8 @@ fn rolled_back_unknown() {
     assert_eq!(report.counts.unknown_observed, 0);
 }
 
-/// Each knot of transactions is explained once, and one explained without real time is not explained again with it.
+/// Each knot of transactions is explained once, and one explained without real time is not
+/// explained again with it.
 #[test]
 fn several_knots() {
     let skew = |id: u64, x: &str, y: &str| {
@@ -622,7 +624,8 @@ fn several_knots() {
     expect_classes(&history(transactions), &[WriteSkew, WriteSkew, StaleRead]);
 }
 
-/// A stale read over a long time ties all that happened meanwhile into its knot, and must not hide there.
+/// A stale read over a long time ties all that happened meanwhile into its knot, and must not hide
+/// there.
 #[test]
 fn stale_read_around_a_write_skew() {
     expect_classes(
@@ -653,7 +656,8 @@ fn many_anomalies_are_counted() {
     assert_eq!(report.anomalies.len(), 100);
 }
 
-/// A history may name a table as it likes: each line of an explanation stays one, and does nothing to a terminal.
+/// A history may name a table as it likes: each line of an explanation stays one, and does nothing
+/// to a terminal.
 #[test]
 fn names_of_tables_break_no_line() {
     let key = ("two\nlines \u{1b}[2J".to_owned(), vec![1]);

@@ -15,7 +15,8 @@ const ACCOUNTS: u64 = 6;
 /// How a durable history begins.
 const BEGUN: &[u8] = b"{\"history\":\"durable\"}\n";
 
-/// A file in memory that keeps its writes apart, and whose writer dies instead of making one more than so many.
+/// A file in memory that keeps its writes apart, and whose writer dies instead of making one more
+/// than so many.
 #[derive(Clone)]
 struct Writes(Arc<Mutex<Vec<Vec<u8>>>>, usize);
 
@@ -60,7 +61,8 @@ async fn transactions(bank: &SmallBank, session: &mut Session, mut random: Prng,
     Ok(())
 }
 
-/// Each line by a write of its own: an unknown one before the final one, saying the same, if something is written.
+/// Each line by a write of its own: an unknown one before the final one, saying the same, if
+/// something is written.
 #[test]
 fn what_is_about_to_commit_is_written_down_first() {
     for protocol in Protocol::ALL {
@@ -99,7 +101,8 @@ fn what_is_about_to_commit_is_written_down_first() {
     }
 }
 
-/// One of four clients dies instead of writing the `death`th line after the first one; what the check of all four says.
+/// One of four clients dies instead of writing the `death`th line after the first one; what the
+/// check of all four says.
 fn with_a_death(protocol: Protocol, seed: u64, death: usize) -> (Counts, bool) {
     let cluster = cluster(protocol, seed);
     let bank = SmallBank::load(&cluster, Customers::new(ACCOUNTS, 0.5, 0.5)).unwrap();

@@ -1,5 +1,5 @@
-//! Random histories: serial executions are clean, planted anomalies are found, and on small histories the checker
-//! agrees with one that tries every order.
+//! Random histories: serial executions are clean, planted anomalies are found, and on small
+//! histories the checker agrees with one that tries every order.
 
 mod common;
 
@@ -203,7 +203,8 @@ const PLANTED: [AnomalyClass; 18] = [
 struct Oracle<'m> {
     included: Vec<&'m TransactionModel>,
     aliases: &'m HashMap<(&'m Key, u64), u64>,
-    /// All versions that a transaction names as its write, whatever became of it: those are not the loader's.
+    /// All versions that a transaction names as its write, whatever became of it: those are not the
+    /// loader's.
     recorded: &'m [(&'m Key, u64)],
     names: &'m [&'m Key],
 }
@@ -417,7 +418,8 @@ fn bent_history(with_absences: bool) -> impl Strategy<Value = HistoryModel> {
     )
 }
 
-/// Whether an observed version may be that of several unknown transactions: there the checker may miss an anomaly.
+/// Whether an observed version may be that of several unknown transactions: there the checker may
+/// miss an anomaly.
 fn has_contested_versions(model: &HistoryModel) -> bool {
     let unknown = model.transactions.iter().filter(|transaction| transaction.status == Status::Unknown);
     let mut versions: Vec<_> =

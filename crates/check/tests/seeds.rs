@@ -1,7 +1,8 @@
-//! SmallBank and TATP on the seeded backend, few hot records and many clients, from hundreds of seeds: every history must
-//! be strictly serializable, and every invariant must hold.
+//! SmallBank and TATP on the seeded backend, few hot records and many clients, from hundreds of
+//! seeds: every history must be strictly serializable, and every invariant must hold.
 //!
-//! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more; `REMORA_SEED=17` replays one.
+//! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more;
+//! `REMORA_SEED=17` replays one.
 
 use std::io::Write;
 use std::ops::Range;
@@ -134,9 +135,9 @@ fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
     }
 }
 
-/// What the campaign is worth: published errors of the protocol that it finds by itself, put back one at a time. The
-/// others, such as write skew, which SmallBank's transactions cannot have, are caught by litmus tests of their own
-/// (`crates/db/tests/litmus.rs`).
+/// What the campaign is worth: published errors of the protocol that it finds by itself, put back
+/// one at a time. The others, such as write skew, which SmallBank's transactions cannot have, are
+/// caught by litmus tests of their own (`crates/db/tests/litmus.rs`).
 #[test]
 fn the_campaign_finds_published_errors() {
     let findable = [

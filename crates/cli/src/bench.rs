@@ -1,5 +1,5 @@
-//! What all benchmarks of transactions have in common: their options, and one run of a workload. Each has a file of its
-//! own for its options and what it loads.
+//! What all benchmarks of transactions have in common: their options, and one run of a workload.
+//! Each has a file of its own for its options and what it loads.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -32,15 +32,16 @@ const REPLICAS: u8 = 3;
 /// Options of every workload that runs transactions.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct RunArgs {
-    /// Backend: shm, everything in this process; verbs, an RDMA device, to running memory nodes with --connect; sim, a
-    /// simulated cluster [default: shm, or what --connect names].
+    /// Backend: shm, everything in this process; verbs, an RDMA device, to running memory nodes
+    /// with --connect; sim, a simulated cluster [default: shm, or what --connect names].
     #[arg(long, value_name = "NAME", value_parser = value::fabric)]
     #[serde(skip)] // a field of the report already, as is the protocol
     pub(crate) fabric: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) rdma: RdmaArgs,
-    /// Use running memory nodes: host:port of each, or shm: and the path of each. Who comes first loads the tables.
+    /// Use running memory nodes: host:port of each, or shm: and the path of each. Who comes first
+    /// loads the tables.
     #[arg(long, value_name = "ADDR,...", value_parser = value::nodes())]
     #[serde(serialize_with = "value::serialize_nodes")]
     pub(crate) connect: Option<Nodes>,
@@ -48,8 +49,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "connect")]
     #[serde(serialize_with = "value::serialize_path")]
     pub(crate) key_file: Option<PathBuf>,
-    /// What says which clients are alive, the same for all client processes of a cluster: a file, if they are on one host, or
-    /// etcd://host:port,host:port,.../PATH. Beside the first file of memory nodes if they are files
+    /// What says which clients are alive, the same for all client processes of a cluster: a file,
+    /// if they are on one host, or etcd://host:port,host:port,.../PATH. Beside the first file of
+    /// memory nodes if they are files
     #[arg(long, value_name = "FILE|etcd://...", requires = "connect", value_parser = value::place())]
     #[serde(serialize_with = "value::serialize_place")]
     pub(crate) configuration: Option<Place>,
@@ -63,12 +65,14 @@ pub(crate) struct RunArgs {
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local, ford-global; or unsynchronized, the bound without transactions.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local,
+    /// ford-global; or unsynchronized, the bound without transactions.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     #[serde(skip)]
     protocol: String,
-    /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce, background-release,
-    /// backup-reads, selective-flush; or corrections, which leaves no transactions, but the cost of the published ones.
+    /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce,
+    /// background-release, backup-reads, selective-flush; or corrections, which leaves no
+    /// transactions, but the cost of the published ones.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ford_mechanism)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ford_without: Vec<String>,
@@ -76,7 +80,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
     memory_nodes: Option<u16>,
-    /// So many of the memory nodes, the last ones, get nothing of new tables: they are there for what others lose.
+    /// So many of the memory nodes, the last ones, get nothing of new tables: they are there for
+    /// what others lose.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub(crate) spares: u16,
     /// Copies of each record [default: 3].
@@ -102,7 +107,8 @@ pub(crate) struct RunArgs {
     /// Run so many transactions instead: committed, or aborted by the workload.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
-    /// At most so many transactions a second, of all workers; what was missed is not caught up with.
+    /// At most so many transactions a second, of all workers; what was missed is not caught up
+    /// with.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<u64>,
@@ -117,11 +123,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(serialize_with = "value::serialize_path")]
     history: Option<PathBuf>,
-    /// Record also what is about to commit, before it does: for clients that may be killed, and `remora check --crashed`.
+    /// Record also what is about to commit, before it does: for clients that may be killed, and
+    /// `remora check --crashed`.
     #[arg(long, requires = "history")]
     history_durable: bool,
-    /// So long may a client that runs give no sign of life until others take it for dead and recover it; one whose process
-    /// has ended, they find at once [default: 2000].
+    /// So long may a client that runs give no sign of life until others take it for dead and
+    /// recover it; one whose process has ended, they find at once [default: 2000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_ms: Option<u64>,
@@ -268,8 +275,8 @@ pub(crate) struct Bench {
     report_to: ReportTo,
 }
 
-/// The history of a run: a file that is left as it is until every worker is ready, or until there is something to tell
-/// before.
+/// The history of a run: a file that is left as it is until every worker is ready, or until there
+/// is something to tell before.
 #[derive(Debug)]
 pub(crate) struct HistoryTo {
     output: OutputFile,
@@ -284,7 +291,8 @@ impl HistoryTo {
         Ok(Arc::new(HistoryTo { output, durable, begun: OnceLock::new() }))
     }
 
-    /// Has a history, if there is one, be told of what this process puts back that others had written.
+    /// Has a history, if there is one, be told of what this process puts back that others had
+    /// written.
     pub(crate) fn told_of_rollbacks(history: Option<&Arc<HistoryTo>>, cluster: Cluster) -> Cluster {
         let Some(history) = history.cloned() else { return cluster };
         cluster.with_rollbacks_told(Arc::new(move |rollback| {
@@ -320,7 +328,8 @@ impl HistoryTo {
 }
 
 impl Bench {
-    /// With memory nodes of so many bytes, needed because of an option of the workload's, unless another says otherwise.
+    /// With memory nodes of so many bytes, needed because of an option of the workload's, unless
+    /// another says otherwise.
     pub(crate) fn sized(run: RunArgs, needed: u64, because_of: String) -> Bench {
         let sized_by = run.node_size.map_or(because_of, |bytes| format!("--node-size {bytes}"));
         let node_bytes = run.node_size.unwrap_or(needed);

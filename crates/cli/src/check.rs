@@ -19,7 +19,8 @@ pub(crate) struct CheckOptions {
     /// Histories of one run, as `remora bench --history` writes them.
     #[arg(required = true, value_name = "HISTORY")]
     histories: Vec<PathBuf>,
-    /// Accept that clients were killed: that their histories have no end, or a truncated last line, or are empty.
+    /// Accept that clients were killed: that their histories have no end, or a truncated last line,
+    /// or are empty.
     #[arg(long)]
     crashed: bool,
 }

@@ -1,4 +1,5 @@
-//! Benchmarks on memory nodes that are running: connecting, loading or finding the tables, coming and leaving.
+//! Benchmarks on memory nodes that are running: connecting, loading or finding the tables, coming
+//! and leaving.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
@@ -58,8 +59,8 @@ const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Bench {
-    /// The workload: loaded into a cluster of this process; or into running memory nodes, unless another client has done
-    /// so, whose tables are then found.
+    /// The workload: loaded into a cluster of this process; or into running memory nodes, unless
+    /// another client has done so, whose tables are then found.
     pub(crate) fn open<W: Workload>(
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
@@ -193,7 +194,8 @@ impl Bench {
             Ok(guests.check(cluster, workload)?)
         });
         if let Err(RunError::Open(_) | RunError::Thread(_)) = measured {
-            // No transaction has run, so nobody need wonder what this client did. If that cannot be said, they will.
+            // No transaction has run, so nobody need wonder what this client did. If that cannot be
+            // said, they will.
             let _ = guests.leave(&Farewell { settled: true, ..Farewell::default() });
         }
         measured.map_err(|error| self.failure(error))

@@ -34,8 +34,8 @@ pub(crate) struct ControllerOptions {
     /// Copy at most so many megabytes a second, where copies are made of what was lost.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     copy_mb: Option<u64>,
-    /// Write the writes of ended clients that this controller puts back, as JSON lines: for `remora check`, together with the
-    /// clients' histories.
+    /// Write the writes of ended clients that this controller puts back, as JSON lines: for
+    /// `remora check`, together with the clients' histories.
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
 }

@@ -31,7 +31,8 @@ Exit status: 0 the node may be stopped, or stays, 2 it cannot be.")]
 pub(crate) struct DrainOptions {
     #[command(flatten)]
     meet: MeetArgs,
-    /// Also if there are too few other nodes for as many copies as there are now, or will be when it leaves.
+    /// Also if there are too few other nodes for as many copies as there are now, or will be when
+    /// it leaves.
     #[arg(long)]
     fewer_copies: bool,
     /// Let the node stay after all, with what it has still.
@@ -100,8 +101,8 @@ pub(crate) fn failure(error: ConfigurationError) -> Failure {
     Failure::new("--configuration", error)
 }
 
-/// Has one of `all` nodes leave, if enough are left, or too few are accepted. A part of the change, since others may be having
-/// other nodes leave.
+/// Has one of `all` nodes leave, if enough are left, or too few are accepted. A part of the change,
+/// since others may be having other nodes leave.
 fn begin(
     membership: &mut Membership,
     node: NodeId,

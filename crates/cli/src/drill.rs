@@ -1,5 +1,6 @@
-//! `remora drill`: clients of a small cluster of real processes, or its memory nodes, are killed, one after the other, while
-//! all clients run SmallBank; then it is checked that nothing was lost and nothing of the dead is left.
+//! `remora drill`: clients of a small cluster of real processes, or its memory nodes, are killed,
+//! one after the other, while all clients run SmallBank; then it is checked that nothing was lost
+//! and nothing of the dead is left.
 
 mod processes;
 mod timeline;
@@ -68,7 +69,8 @@ pub(crate) struct DrillOptions {
     #[arg(long, value_name = "FILE|etcd://...")]
     #[serde(skip)]
     configuration: Option<OsString>,
-    /// Client processes at a time, each with one thread. A drill of one has nobody who could recover it.
+    /// Client processes at a time, each with one thread. A drill of one has nobody who could
+    /// recover it.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     clients: u16,
     /// Transactions in flight for each client.
@@ -77,10 +79,12 @@ pub(crate) struct DrillOptions {
     /// Seconds between two kills.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = value::seconds)]
     every: f64,
-    /// Seconds in which somebody is killed every so often; then all run on for as long as between two kills.
+    /// Seconds in which somebody is killed every so often; then all run on for as long as between
+    /// two kills.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = value::seconds)]
     seconds: f64,
-    /// At most so many transactions a second, of all clients: all that they do is recorded, and checked in the end.
+    /// At most so many transactions a second, of all clients: all that they do is recorded, and
+    /// checked in the end.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
     /// How transactions are run.
@@ -98,14 +102,15 @@ pub(crate) struct DrillOptions {
     /// So long may a client that lives give no sign of life.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     lease_ms: u64,
-    /// Between two kills, have a client stand still for three of its leases: the others take it for dead, and when it goes on, it
-    /// has to find out.
+    /// Between two kills, have a client stand still for three of its leases: the others take it for
+    /// dead, and when it goes on, it has to find out.
     #[arg(long)]
     stall: bool,
     /// Of who is killed, and of all transactions.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Write the timeline: committed transactions of each client in bins of 20 ms, and who was killed.
+    /// Write the timeline: committed transactions of each client in bins of 20 ms, and who was
+    /// killed.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     csv: Option<PathBuf>,
@@ -150,7 +155,8 @@ struct Report<'a> {
     throughput_tps: f64,
     /// Workers that were taken for dead though they were alive, and went on as new clients, ...
     fenced: u64,
-    /// ... and processes that others ended because they took them for dead: on shared memory there is no other way.
+    /// ... and processes that others ended because they took them for dead: on shared memory there
+    /// is no other way.
     ended_by_others: usize,
     recovery_ms: RecoveryMs,
     /// Time from the end of each memory node until there were as many copies of everything again.
@@ -247,8 +253,8 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
     Verdict::Unsound.told(written)
 }
 
-/// Bytes of a memory node: beside the tables, rings for the living, for the dead that are not recovered yet, and for those
-/// who come and leave.
+/// Bytes of a memory node: beside the tables, rings for the living, for the dead that are not
+/// recovered yet, and for those who come and leave.
 fn node_bytes(options: &DrillOptions) -> u64 {
     let setting = Setting {
         memory_nodes: options.memory_nodes,
@@ -389,7 +395,8 @@ fn run(options: &DrillOptions, processes: &mut Processes, stop: &AtomicBool) -> 
     Ok(Ran { began_ns, ended_ns, stalls: stalls as usize, clients, lost })
 }
 
-/// Waits until the clients have stopped giving back the slots of those whom an epoch has ended: of many, that takes seconds.
+/// Waits until the clients have stopped giving back the slots of those whom an epoch has ended: of
+/// many, that takes seconds.
 fn until_swept(processes: &Processes) -> Result<(), Failure> {
     const QUIET_NS: u64 = 2_000_000_000;
     let (mut fewest, mut since) = (u64::MAX, now_ns());

@@ -1,4 +1,5 @@
-//! `remora keygen`: makes the key that memory nodes and clients prove to each other, and has a cluster change it.
+//! `remora keygen`: makes the key that memory nodes and clients prove to each other, and has a
+//! cluster change it.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

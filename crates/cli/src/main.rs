@@ -1,8 +1,8 @@
 //! The `remora` command.
 //!
-//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2 bad input, nothing to
-//! work with, or a result that cannot be written; 141 standard output is a pipe that nobody reads. Whatever is wrong is said
-//! in one line on standard error.
+//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2
+//! bad input, nothing to work with, or a result that cannot be written; 141 standard output is a
+//! pipe that nobody reads. Whatever is wrong is said in one line on standard error.
 #![forbid(unsafe_code)]
 
 mod add;
@@ -52,13 +52,16 @@ enum Command {
     },
     /// Serves memory to clients, over TCP or to processes of this host, until it is stopped.
     Memnode(memnode::MemnodeOptions),
-    /// Looks after memory nodes, until it is stopped: when one dies, the cluster goes on without it.
+    /// Looks after memory nodes, until it is stopped: when one dies, the cluster goes on without
+    /// it.
     Controller(controller::ControllerOptions),
-    /// Adds a memory node to a cluster that runs, and has its share of the others' shards move there.
+    /// Adds a memory node to a cluster that runs, and has its share of the others' shards move
+    /// there.
     Add(add::AddOptions),
     /// Has what a memory node holds go elsewhere, so that it can be stopped.
     Drain(drain::DrainOptions),
-    /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing left.
+    /// Kills clients of a small cluster of processes, and checks that nothing is lost and nothing
+    /// left.
     Drill(drill::DrillOptions),
     /// Makes the key that memory nodes and clients prove to each other.
     Keygen(keygen::KeygenOptions),
@@ -78,13 +81,16 @@ enum Command {
 enum Workload {
     /// Six short banking transactions on two tables, most of them on a few hot accounts.
     Smallbank(smallbank::SmallBankOptions),
-    /// Seven short transactions on a telephone network's subscribers: most only read, some insert and delete.
+    /// Seven short transactions on a telephone network's subscribers: most only read, some insert
+    /// and delete.
     Tatp(tatp::TatpOptions),
-    /// TPC-C: orders, payments and deliveries of a wholesale supplier, five transactions on twelve tables.
+    /// TPC-C: orders, payments and deliveries of a wholesale supplier, five transactions on twelve
+    /// tables.
     Tpcc(tpcc::TpccOptions),
     /// TPC-C's new orders alone, each with lines that another warehouse supplies.
     TpccNo(tpcc::TpccOptions),
-    /// YCSB: reads, updates, inserts and read-modify-writes of single records, most of them of a few hot ones.
+    /// YCSB: reads, updates, inserts and read-modify-writes of single records, most of them of a
+    /// few hot ones.
     Ycsb(ycsb::YcsbOptions),
     /// Bare rounds of one-sided verbs, next to the same work without rounds.
     Micro(micro::MicroOptions),

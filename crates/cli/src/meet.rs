@@ -15,7 +15,8 @@ pub(crate) struct MeetArgs {
     /// The memory nodes: host:port of each.
     #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
     connect: Nodes,
-    /// What the clients name with the same option. Beside the first file of memory nodes if they are files.
+    /// What the clients name with the same option. Beside the first file of memory nodes if they
+    /// are files.
     #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
     configuration: Option<Place>,
     #[command(flatten)]
@@ -34,7 +35,8 @@ impl MeetArgs {
         self.connect_as(ConnectOptions::default())
     }
 
-    /// Connects to look after the memory nodes, and takes one for dead that does not answer for so long.
+    /// Connects to look after the memory nodes, and takes one for dead that does not answer for so
+    /// long.
     pub(crate) fn control(&self, patience: Duration) -> Result<Cluster, Failure> {
         self.connect_as(ConnectOptions { patience: Some(patience), controls: true, ..ConnectOptions::default() })
     }

@@ -31,7 +31,8 @@ pub(crate) struct MemnodeOptions {
     /// Serve new memory over TCP, gone when the node stops; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", required_unless_present = "shm", conflicts_with = "shm")]
     listen: Option<String>,
-    /// Serve a file of this host, or a memory device, with what it holds, to processes of this host.
+    /// Serve a file of this host, or a memory device, with what it holds, to processes of this
+    /// host.
     #[arg(long, value_name = "PATH")]
     shm: Option<PathBuf>,
     /// Bytes to serve, such as 1GiB [default with --shm: what is there].
@@ -40,7 +41,8 @@ pub(crate) struct MemnodeOptions {
     /// The key that clients must have: see remora keygen.
     #[arg(long, value_name = "FILE", conflicts_with = "shm")]
     key_file: Option<PathBuf>,
-    /// Talk TLS only, and show this certificate: PEM, followed by those that lead to one that clients trust.
+    /// Talk TLS only, and show this certificate: PEM, followed by those that lead to one that
+    /// clients trust.
     #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "shm")]
     tls_cert: Option<PathBuf>,
     /// The private key to that certificate: PEM, for nobody else to read.
@@ -57,7 +59,8 @@ pub(crate) struct MemnodeOptions {
     /// Connections of clients that it takes, each a worker of a client [default: 1024].
     #[arg(long, value_name = "N", conflicts_with = "shm", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_connections: Option<u32>,
-    /// Stop when the terminal is closed that it was started from (SIGHUP), too; otherwise it serves on.
+    /// Stop when the terminal is closed that it was started from (SIGHUP), too; otherwise it serves
+    /// on.
     #[arg(long)]
     stop_on_hangup: bool,
 }

@@ -28,7 +28,8 @@ use crate::{Failure, Verdict, value};
 
 Exit status: 0 done, 2 bad input.")]
 pub(crate) struct MicroOptions {
-    /// Backend: shm, everything in this process; tcp, the same over TCP; verbs, through an RDMA device.
+    /// Backend: shm, everything in this process; tcp, the same over TCP; verbs, through an RDMA
+    /// device.
     #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "tcp", "verbs"])]
     #[serde(skip)]
     fabric: String,
@@ -51,7 +52,8 @@ pub(crate) struct MicroOptions {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     write_profile: Option<PathBuf>,
-    /// Where that profile has from what was not measured [default: by the fabric, connectx5 for verbs].
+    /// Where that profile has from what was not measured [default: by the fabric, connectx5 for
+    /// verbs].
     #[arg(long, value_name = "NAME|FILE", requires = "write_profile")]
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "value::serialize_path")]
     base_profile: Option<OsString>,

@@ -22,8 +22,8 @@ pub(crate) struct RdmaArgs {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     gid_index: Option<u8>,
-    /// How calls travel: rc, in the reliable connections; ud, as unreliable datagrams, repeated until they are acknowledged.
-    /// Clients decide it, and memory nodes follow [default: rc].
+    /// How calls travel: rc, in the reliable connections; ud, as unreliable datagrams, repeated
+    /// until they are acknowledged. Clients decide it, and memory nodes follow [default: rc].
     #[arg(long, value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
     rdma_calls: Option<RdmaCalls>,

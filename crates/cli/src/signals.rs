@@ -8,9 +8,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::Failure;
 
-/// A flag that the first signal sets, so that the command ends as it should; the second one ends it at once. A command asks
-/// for it before it changes anything. A hangup, the end of its terminal, is a signal like the others, unless the command was
-/// started to ignore it (`nohup`).
+/// A flag that the first signal sets, so that the command ends as it should; the second one ends it
+/// at once. A command asks for it before it changes anything. A hangup, the end of its terminal, is
+/// a signal like the others, unless the command was started to ignore it (`nohup`).
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     const INTERRUPTED: i32 = 2;
     let stop = Arc::new(AtomicBool::new(false));

@@ -31,8 +31,8 @@ pub(crate) struct SmallBankOptions {
     /// How probable it is that a transaction is about a hot customer [default: 0.9].
     #[arg(long, value_name = "P", value_parser = value::share)]
     hot_probability: Option<f64>,
-    /// Have every transaction that changes the sum of all balances say so in a table, so that money can be checked also when
-    /// clients were killed. Who loads the tables decides for all.
+    /// Have every transaction that changes the sum of all balances say so in a table, so that money
+    /// can be checked also when clients were killed. Who loads the tables decides for all.
     #[arg(long)]
     ledger: bool,
 }

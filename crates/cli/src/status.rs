@@ -1,5 +1,5 @@
-//! `remora status`: what memory nodes hold, and what the cluster is doing. It asks each of them by itself, so one that is down
-//! hides no other.
+//! `remora status`: what memory nodes hold, and what the cluster is doing. It asks each of them by
+//! itself, so one that is down hides no other.
 
 use std::fmt::Write as _;
 use std::panic::resume_unwind;
@@ -33,7 +33,8 @@ pub(crate) struct StatusOptions {
     /// The memory nodes: host:port of each, or shm: and the path of each.
     #[arg(long, value_name = "ADDR,...", required = true, value_parser = value::nodes())]
     connect: Nodes,
-    /// Say also what clients and controllers know that name the same: which nodes are lost, leave or are filled.
+    /// Say also what clients and controllers know that name the same: which nodes are lost, leave
+    /// or are filled.
     #[arg(long, value_name = "FILE|etcd://...", value_parser = value::place())]
     configuration: Option<Place>,
     #[command(flatten)]
@@ -121,7 +122,8 @@ struct Table {
     rows: u64,
     shards: u16,
     replicas: u8,
-    /// Fewest copies that some shard has: fewer than there should be where memory nodes have been lost.
+    /// Fewest copies that some shard has: fewer than there should be where memory nodes have been
+    /// lost.
     copies: usize,
     /// Replicas that are just being given what the others have.
     joining: usize,

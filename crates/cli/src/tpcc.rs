@@ -28,13 +28,16 @@ pub(crate) struct TpccOptions {
     #[command(flatten)]
     #[serde(flatten)]
     run: RunArgs,
-    /// Warehouses, each with 30,000 customers, as many orders, and 100,000 stocks [default: one for each thread].
+    /// Warehouses, each with 30,000 customers, as many orders, and 100,000 stocks [default: one for
+    /// each thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     warehouses: Option<u16>,
-    /// One of the transactions only, instead of the mix: new_order, payment, order_status, delivery or stock_level.
+    /// One of the transactions only, instead of the mix: new_order, payment, order_status, delivery
+    /// or stock_level.
     #[arg(long, value_name = "TYPE", value_parser = kind)]
     only: Option<String>,
-    /// Orders that there is room for beside those that are loaded [default: what a run of this length makes].
+    /// Orders that there is room for beside those that are loaded [default: what a run of this
+    /// length makes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     orders: Option<u64>,
 }
@@ -107,14 +110,16 @@ fn prepare(options: &TpccOptions, mix: Mix) -> Result<(Bench, Size), Failure> {
     Ok((bench, Size { scale, room, seed }))
 }
 
-/// More orders a second than a thread makes, beside the other transactions: on memory nodes of its own process, ...
+/// More orders a second than a thread makes, beside the other transactions: on memory nodes of its
+/// own process, ...
 const ORDERS_PER_SECOND: f64 = 30_000.0;
 /// ... on others, ...
 const ORDERS_PER_SECOND_CONNECTED: f64 = 10_000.0;
 /// ... and in virtual time.
 const ORDERS_PER_VIRTUAL_SECOND: f64 = 500_000.0;
 
-/// Room for what a run makes; but its own memory nodes take no more than half of the memory that there is, if less will do.
+/// Room for what a run makes; but its own memory nodes take no more than half of the memory that
+/// there is, if less will do.
 fn default_room(run: &RunArgs, mix: Mix, needed: impl Fn(Room) -> u64) -> Room {
     const ORDERS_MIN: u64 = 100_000;
     if let Some(transactions) = run.transactions() {

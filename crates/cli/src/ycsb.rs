@@ -27,8 +27,8 @@ pub(crate) struct YcsbOptions {
     #[command(flatten)]
     #[serde(flatten)]
     run: RunArgs,
-    /// YCSB's core workload: a (half updates), b (5 % updates), c (reads only), d (5 % inserts, latest records), e (scans,
-    /// 5 % inserts), f (half read-modify-writes).
+    /// YCSB's core workload: a (half updates), b (5 % updates), c (reads only), d (5 % inserts,
+    /// latest records), e (scans, 5 % inserts), f (half read-modify-writes).
     #[arg(long, visible_alias = "mix", value_name = "NAME", default_value = "a", value_parser = mix)]
     ycsb_workload: String,
     /// Share of the operations that are reads, instead of the workload's own.
@@ -49,18 +49,20 @@ pub(crate) struct YcsbOptions {
     /// Bytes of a value: 32, 128 or 1000 [default: 1000, which is YCSB's].
     #[arg(long, value_name = "BYTES", value_parser = value_size)]
     value_size: Option<u64>,
-    /// What the table is: a hash table, or an ordered one [default: hash; of workload e, which scans, ordered].
+    /// What the table is: a hash table, or an ordered one [default: hash; of workload e, which
+    /// scans, ordered].
     #[arg(long, value_name = "KIND", value_parser = ["hash", "ordered"])]
     table: Option<String>,
-    /// Where nodes of an ordered table lie: fine (spread over the memory nodes), hybrid (leaves spread, inner nodes at one,
-    /// whose CPU looks for leaves) or coarse (all at one).
+    /// Where nodes of an ordered table lie: fine (spread over the memory nodes), hybrid (leaves
+    /// spread, inner nodes at one, whose CPU looks for leaves) or coarse (all at one).
     #[arg(long, value_name = "DESIGN", value_parser = ["fine", "hybrid", "coarse"], default_value = "fine")]
     design: String,
-    /// In which order records of an ordered table are: hashed (inserts are all over the table) or ordered (they are at its
-    /// end) [default: hashed].
+    /// In which order records of an ordered table are: hashed (inserts are all over the table) or
+    /// ordered (they are at its end) [default: hashed].
     #[arg(long, value_name = "ORDER", value_parser = ["hashed", "ordered"])]
     insert_order: Option<String>,
-    /// Records that there is room for beside those that are loaded [default: what a run of this length inserts].
+    /// Records that there is room for beside those that are loaded [default: what a run of this
+    /// length inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
     inserts: Option<u64>,
 }
@@ -96,7 +98,8 @@ pub(crate) fn ycsb(options: &YcsbOptions) -> Result<Verdict, Failure> {
     let (needed, because_of) = (needed(inserts), format!("--records {records} --inserts {inserts}"));
     let mut bench = Bench::sized(run, needed, because_of);
     let opened = bench.open(|cluster| Ycsb::load(cluster, size(inserts)))?;
-    // The table has the size that it was loaded with. What is done with it is each client's own affair.
+    // The table has the size that it was loaded with. What is done with it is each client's own
+    // affair.
     let found = *opened.workload.size();
     agrees("--records", options.records, found.records)?;
     agrees("--value-size", options.value_size, found.value_bytes as u64)?;
@@ -194,7 +197,8 @@ const OPERATIONS_PER_SECOND_CONNECTED: f64 = 1_000_000.0;
 /// ... and in virtual time.
 const OPERATIONS_PER_VIRTUAL_SECOND: f64 = 5_000_000.0;
 
-/// Room for what a run inserts; but its own memory nodes take no more than half of the memory that there is, if less will do.
+/// Room for what a run inserts; but its own memory nodes take no more than half of the memory that
+/// there is, if less will do.
 fn default_inserts(run: &RunArgs, mix: &Mix, needed: impl Fn(u64) -> u64) -> u64 {
     const INSERTS_MIN: u64 = 100_000;
     if mix.other != Kind::Insert {

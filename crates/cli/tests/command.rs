@@ -1,4 +1,5 @@
-//! The `remora` command as its users meet it: exit status, one line for what is wrong, JSON that scripts can read.
+//! The `remora` command as its users meet it: exit status, one line for what is wrong, JSON that
+//! scripts can read.
 
 use std::fs;
 use std::path::{Path, PathBuf};

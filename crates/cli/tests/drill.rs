@@ -1,7 +1,8 @@
-//! Litmus test L15, "crash tests must kill processes, not threads": the published artifacts have a thread stand still and
-//! call that a crash, so that its sockets stay open, its destructors run, and whatever it shares with the living goes on
-//! being served. Here every client is a process and dies by `kill -9`, at whatever instruction it is at; what it has posted
-//! may land, and nothing of it says goodbye.
+//! Litmus test L15, "crash tests must kill processes, not threads": the published artifacts have a
+//! thread stand still and call that a crash, so that its sockets stay open, its destructors run,
+//! and whatever it shares with the living goes on being served. Here every client is a process and
+//! dies by `kill -9`, at whatever instruction it is at; what it has posted may land, and nothing of
+//! it says goodbye.
 
 mod support;
 
@@ -91,7 +92,8 @@ fn two_are_killed_shm_ford() {
     two_are_killed("shm", "ford");
 }
 
-/// The first has primaries, the second is whichever: each comes back with nothing, and is given copies.
+/// The first has primaries, the second is whichever: each comes back with nothing, and is given
+/// copies.
 fn nodes_are_killed(protocol: &str) {
     let name = format!("drill-nodes-{protocol}");
     let csv = scratch(&format!("{name}.csv"));
@@ -99,10 +101,12 @@ fn nodes_are_killed(protocol: &str) {
         "--protocol {protocol} --kill nodes --memory-nodes 4 --spares 1 --every 5 --seconds 10 --lease-ms 500 --csv {}",
         csv.display()
     );
-    // A rate that a busy machine has room for, so that what is missing is missing because of the kill.
+    // A rate that a busy machine has room for, so that what is missing is missing because of the
+    // kill.
     let report = drill_at(1_000, &name, &options);
     assert_eq!((&report["kills"], &report["clients"]), (&2.into(), &4.into()), "{report:#}");
-    // After each of them there were as many copies again, and after the last one all clients have gone on.
+    // After each of them there were as many copies again, and after the last one all clients have
+    // gone on.
     assert_eq!(report["copies_ms"].as_array().unwrap().len(), 2, "{report:#}");
     let text = fs::read_to_string(csv).unwrap();
     let rows = |what: &str| text.lines().filter(|row| row.contains(",node-") && row.ends_with(what)).count();
@@ -127,8 +131,8 @@ fn thirty_are_killed_within_seconds() {
     assert_eq!(report["kills"], 30);
 }
 
-/// Who stands still between two kills is taken for dead: over TCP it goes on as a new client, and on shared memory its process
-/// is ended. Neither does any harm.
+/// Who stands still between two kills is taken for dead: over TCP it goes on as a new client, and
+/// on shared memory its process is ended. Neither does any harm.
 #[test]
 fn clients_that_stand_still_are_taken_for_dead() {
     for (fabric, taken) in [("tcp", "fenced"), ("shm", "ended_by_others")] {
@@ -184,7 +188,8 @@ fn drills_that_make_no_sense_are_refused() {
 
 const BANK: &str = "bench smallbank --threads 1 --coroutines 4 --report -";
 
-/// What a killed client has paid in last, only a ledger knows; everything else can be told once it is recovered.
+/// What a killed client has paid in last, only a ledger knows; everything else can be told once it
+/// is recovered.
 #[test]
 fn money_is_known_after_a_kill_where_there_is_a_ledger() {
     for ledger in [true, false] {
@@ -232,8 +237,8 @@ fn money_is_known_after_a_kill_where_there_is_a_ledger() {
     }
 }
 
-/// A client that stands still for longer than its lease is taken for dead, and told so when it goes on: it comes back as a
-/// new one, and nothing of the old one does any harm.
+/// A client that stands still for longer than its lease is taken for dead, and told so when it goes
+/// on: it comes back as a new one, and nothing of the old one does any harm.
 #[test]
 fn a_client_that_was_taken_for_dead_goes_on_as_a_new_one() {
     let (_nodes, connect) = listen("fenced", 3);
@@ -264,7 +269,8 @@ fn a_client_that_was_taken_for_dead_goes_on_as_a_new_one() {
         assert!(began.elapsed() < support::PATIENCE, "{}", configuration());
         std::thread::sleep(Duration::from_millis(20));
         if stopped.elapsed() > Duration::from_secs(3) {
-            // It was stopped while it had the configuration's lock, and nobody can change anything: elsewhere, then.
+            // It was stopped while it had the configuration's lock, and nobody can change anything:
+            // elsewhere, then.
             slow.signal(Signal::CONT);
             std::thread::sleep(Duration::from_millis(20));
             slow.signal(Signal::STOP);

@@ -1,4 +1,5 @@
-//! Clients whose configuration is in etcd; and, in a program without it, that it says what is missing.
+//! Clients whose configuration is in etcd; and, in a program without it, that it says what is
+//! missing.
 
 mod support;
 
@@ -73,8 +74,8 @@ mod present {
         assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["clients"] == 0), "{status:#}");
     }
 
-    /// Four memory nodes, one of them empty; four clients, two controllers. A memory node with primaries is killed, and comes
-    /// back with nothing.
+    /// Four memory nodes, one of them empty; four clients, two controllers. A memory node with
+    /// primaries is killed, and comes back with nothing.
     #[test]
     fn memory_nodes_are_killed() {
         let server = Server::start();
@@ -109,7 +110,8 @@ mod present {
         client.wait_until("a history", |_| length(&history) > 0);
         server.signal("-STOP");
         let stopped = Instant::now();
-        // Longer than the lease, and than it takes to find out that nobody answers; in long runs a minute.
+        // Longer than the lease, and than it takes to find out that nobody answers; in long runs a
+        // minute.
         let away = if std::env::var_os("REMORA_LONG").is_some() { 60 } else { 5 };
         client.wait_until("a pause", |_| stopped.elapsed() > Duration::from_secs(away));
         let before = length(&history);

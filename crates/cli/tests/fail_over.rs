@@ -24,8 +24,9 @@ fn committed_so_far(history: &PathBuf) -> usize {
     fs::read_to_string(history).map_or(0, |text| text.lines().filter(|line| line.contains("\"committed\"")).count())
 }
 
-/// Two clients, two controllers, three memory nodes. The leader is killed, then the controller that conducted, then another
-/// memory node; the first one comes back with nothing, and a client comes that has seen none of it.
+/// Two clients, two controllers, three memory nodes. The leader is killed, then the controller that
+/// conducted, then another memory node; the first one comes back with nothing, and a client comes
+/// that has seen none of it.
 fn goes_on(protocol: &str) {
     let name = |what: &str| format!("lost-{protocol}-{what}");
     let (mut nodes, connect) = listen(&name("node"), 3);
@@ -103,7 +104,8 @@ fn ford_goes_on_without_memory_nodes() {
     goes_on("ford");
 }
 
-/// Copies that each table has at least, as `remora status` says; `None` while some are being made, or it cannot be asked.
+/// Copies that each table has at least, as `remora status` says; `None` while some are being made,
+/// or it cannot be asked.
 fn copies(name: &str, connect: &str) -> Option<Vec<u64>> {
     let status = remora(name, &["status", "--connect", connect, "--report", "-"]);
     let status: Value = serde_json::from_str(&status.output).ok()?;
@@ -112,7 +114,8 @@ fn copies(name: &str, connect: &str) -> Option<Vec<u64>> {
     settled.then(|| tables.iter().filter_map(|table| table["copies"].as_u64()).collect())
 }
 
-/// Four memory nodes, one of them empty; the leader is killed, comes back with nothing, and another one is drained.
+/// Four memory nodes, one of them empty; the leader is killed, comes back with nothing, and another
+/// one is drained.
 fn copies_are_restored(protocol: &str) {
     let name = |what: &str| format!("copied-{protocol}-{what}");
     let (mut nodes, connect) = listen(&name("node"), 4);
@@ -176,8 +179,8 @@ fn ford_gets_its_copies_back() {
     copies_are_restored("ford");
 }
 
-/// A fourth memory node is added to three while a client runs, which goes on; then one of the three dies, another is drained,
-/// and clients come that name only those that founded the cluster.
+/// A fourth memory node is added to three while a client runs, which goes on; then one of the three
+/// dies, another is drained, and clients come that name only those that founded the cluster.
 #[test]
 fn a_memory_node_is_added() {
     let (mut nodes, connect) = listen("added-node", 3);
@@ -278,8 +281,8 @@ fn a_memory_node_is_added() {
     assert_eq!(left.code, Some(0), "{}", left.errors);
 }
 
-/// The only node that could take what another one is to give up has no room for it; the next one that is added has, and dies
-/// before it has everything. All of that is said.
+/// The only node that could take what another one is to give up has no room for it; the next one
+/// that is added has, and dies before it has everything. All of that is said.
 #[test]
 fn what_does_not_move_says_why() {
     let (nodes, connect) = listen("still-node", 2);
@@ -338,8 +341,8 @@ fn what_does_not_move_says_why() {
     assert!(lost.code == Some(2) && lost.errors.contains("lost again"), "{}", lost.errors);
 }
 
-/// Whoever starts everything at once after a power failure: a memory node is gone, or has nothing any more, and nobody was
-/// there to see it.
+/// Whoever starts everything at once after a power failure: a memory node is gone, or has nothing
+/// any more, and nobody was there to see it.
 #[test]
 fn a_controller_may_come_after_a_node_has_died() {
     let (mut nodes, connect) = listen("unseen-node", 3);
@@ -366,7 +369,8 @@ fn a_controller_may_come_after_a_node_has_died() {
     let mut first = control("first");
     works("goes-on", "--transactions 1000");
 
-    // The controller dies, the node comes back, and another one loses its memory before anybody looks.
+    // The controller dies, the node comes back, and another one loses its memory before anybody
+    // looks.
     first.kill();
     nodes[0] = Node::start("unseen-back", &format!("--listen {leader} --size 64MiB"));
     let third = nodes[2].address().to_owned();
@@ -398,7 +402,8 @@ fn a_controller_may_come_after_a_node_has_died() {
     let refused = remora("unseen-drain", &words(&format!("drain {meet} {leader}")));
     assert!(refused.code == Some(2) && refused.errors.contains("--fewer-copies"), "{}", refused.errors);
 
-    // One is lost that lives, and then what said so is lost too: nobody takes its word for what is there.
+    // One is lost that lives, and then what said so is lost too: nobody takes its word for what is
+    // there.
     nodes[2].process.signal(Signal::STOP);
     works("without-third", "--transactions 1000");
     second.kill();
@@ -421,7 +426,8 @@ fn a_controller_may_come_after_a_node_has_died() {
     assert_eq!(third.wait().code, Some(0), "a controller that is told to stop");
 }
 
-/// The network between a client and a memory node is cut, and mended; a controller reaches the node all the time.
+/// The network between a client and a memory node is cut, and mended; a controller reaches the node
+/// all the time.
 #[test]
 fn a_client_that_alone_has_lost_a_node_goes_on() {
     let (nodes, connect) = listen("alone-node", 3);
@@ -441,7 +447,8 @@ fn a_client_that_alone_has_lost_a_node_goes_on() {
     let mut client = Process::start("alone-client", &words(&bank));
     client.wait_until("commits", |_| committed_so_far(&history) > 500);
     wire.cut();
-    // There is nothing to wait for but time: it misses the node within a second, and gives itself up after four leases.
+    // There is nothing to wait for but time: it misses the node within a second, and gives itself
+    // up after four leases.
     std::thread::sleep(Duration::from_secs(4));
     wire.mend();
     let before = committed_so_far(&history);

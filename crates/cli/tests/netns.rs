@@ -1,5 +1,5 @@
-//! A memory node and its clients on a network of their own, whose link can be cut: then nobody is told anything, unlike by
-//! a process that is killed, whose system still closes its connections.
+//! A memory node and its clients on a network of their own, whose link can be cut: then nobody is
+//! told anything, unlike by a process that is killed, whose system still closes its connections.
 //!
 //! Needs `ip` of iproute2 and the right to make network namespaces; skipped where it has not both.
 

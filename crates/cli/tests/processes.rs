@@ -1,4 +1,5 @@
-//! Memory nodes and clients as processes of their own: what they do together, and what the others do when one is killed.
+//! Memory nodes and clients as processes of their own: what they do together, and what the others
+//! do when one is killed.
 
 mod support;
 
@@ -374,7 +375,8 @@ fn a_client_that_is_killed_leaves_the_others_in_doubt_but_at_work() {
     assert_eq!(holds(&checked), [None; 4], "{checked:#}");
 }
 
-/// What a killed client has done stands in its history, so what the others have seen of it can be checked.
+/// What a killed client has done stands in its history, so what the others have seen of it can be
+/// checked.
 #[test]
 fn histories_beside_a_killed_client_can_be_checked() {
     let (_nodes, connect) = listen("durable", 3);

@@ -14,7 +14,8 @@ fn assert_refused(ended: &Ended, names: &[&str]) {
     assert!(names.iter().all(|name| complaint.contains(name)), "{names:?}: {complaint}");
 }
 
-/// A certificate for this host and its key, as docs/running.md has them made. `None` where there is no openssl.
+/// A certificate for this host and its key, as docs/running.md has them made. `None` where there is
+/// no openssl.
 #[cfg(feature = "tls")]
 fn certificate(name: &str) -> Option<[String; 2]> {
     let [certificate, key] =

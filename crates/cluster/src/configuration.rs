@@ -71,44 +71,48 @@ pub enum ConfigurationError {
 
 /// A place that keeps the [`Membership`] and puts its changes into one order.
 pub trait Configuration: Send + Sync + fmt::Debug {
-    /// The membership's generation as last seen here: one load, so that a client may ask at any time. It may lag by as much
-    /// as clients take to renew their leases.
+    /// The membership's generation as last seen here: one load, so that a client may ask at any
+    /// time. It may lag by as much as clients take to renew their leases.
     fn generation(&self) -> u64;
 
-    /// Makes a change, atomically; nobody else sees a part of it. It may be made several times before it counts, so it is a
-    /// function of the membership alone.
+    /// Makes a change, atomically; nobody else sees a part of it. It may be made several times
+    /// before it counts, so it is a function of the membership alone.
     fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError>;
 
-    /// Looks at the membership as it was last seen here: with everything that has been changed or seen here before, and, a
-    /// moment later, with what others have changed. Waits for nobody.
+    /// Looks at the membership as it was last seen here: with everything that has been changed or
+    /// seen here before, and, a moment later, with what others have changed. Waits for nobody.
     fn inspect(&self, look: &mut dyn FnMut(&Membership)) -> Result<(), ConfigurationError> {
         self.update(&mut |membership| look(membership))
     }
 
-    /// Has looks that are begun after it see what anybody has changed before it. Waits where they do not anyway.
+    /// Has looks that are begun after it see what anybody has changed before it. Waits where they
+    /// do not anyway.
     fn refresh(&self) -> Result<(), ConfigurationError> {
         Ok(())
     }
 
-    /// Who makes changes in another thread, where changes wait for other machines: transactions must not.
+    /// Who makes changes in another thread, where changes wait for other machines: transactions
+    /// must not.
     fn helper(&self) -> Option<&Helper> {
         None
     }
 
-    /// This process, as its clients join: by it others can tell when it has ended. `None` where all clients end with it.
+    /// This process, as its clients join: by it others can tell when it has ended. `None` where all
+    /// clients end with it.
     fn process(&self) -> Option<u64> {
         None
     }
 
-    /// Whether a process that clients have joined from has ended, as far as can be told: [`Configuration::orphans`] is surer, and
-    /// may be later.
+    /// Whether a process that clients have joined from has ended, as far as can be told:
+    /// [`Configuration::orphans`] is surer, and may be later.
     fn has_ended(&self, process: u64) -> bool {
         let _ = process;
         false
     }
 
-    /// Clients of other processes that have ended without leaving. Nobody need wait until their leases have run out, and
-    /// clients at rest have none that runs. To be asked many times a second; what it costs is the implementation's to bound.
+    /// Clients of other processes that have ended without leaving. Nobody need wait until their
+    /// leases have run out, and clients at rest have none that runs. To be asked many times a
+    /// second; what it costs is the implementation's to bound.
     fn orphans(&self) -> Vec<u32> {
         Vec::new()
     }
@@ -123,7 +127,8 @@ impl dyn Configuration {
         Ok(result)
     }
 
-    /// The number of this configuration, which no other has. Clients that go by the same number know each other.
+    /// The number of this configuration, which no other has. Clients that go by the same number
+    /// know each other.
     pub fn identity(&self) -> Result<u64, ConfigurationError> {
         // Random, by what the standard library seeds its hash tables with.
         let proposed = RandomState::new().hash_one(std::process::id()) | 1;
@@ -159,8 +164,8 @@ impl Configuration for InMemory {
     }
 }
 
-/// The clients whose locks mean nothing any more, as the transactions of one thread ask for them: the configuration is
-/// looked at only when its generation has changed.
+/// The clients whose locks mean nothing any more, as the transactions of one thread ask for them:
+/// the configuration is looked at only when its generation has changed.
 #[derive(Debug)]
 pub struct RecoveredClients {
     configuration: Arc<dyn Configuration>,

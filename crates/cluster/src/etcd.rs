@@ -5,34 +5,41 @@
 //! PREFIX/CLUSTER/process/NAME       a process that lives: the key goes with its lease; says nothing else
 //! ```
 //!
-//! A change replaces the value by a transaction of etcd's that compares the revision which was read, and is made anew where
-//! somebody else was faster. It begins with the value that was seen last, so that it costs one round trip where nobody was.
-//! Who runs transactions has the [helper](Configuration::helper) make it, another thread, and runs them meanwhile.
+//! A change replaces the value by a transaction of etcd's that compares the revision which was
+//! read, and is made anew where somebody else was faster. It begins with the value that was seen
+//! last, so that it costs one round trip where nobody was. Who runs transactions has the
+//! [helper](Configuration::helper) make it, another thread, and runs them meanwhile.
 //!
-//! A look is at the value that was seen last, by a change or by the watch, and waits for nobody. A [`Configuration::refresh`]
-//! asks etcd, with the agreement of its servers, for the value if it is newer than that.
+//! A look is at the value that was seen last, by a change or by the watch, and waits for nobody. A
+//! [`Configuration::refresh`] asks etcd, with the agreement of its servers, for the value if it is
+//! newer than that.
 //!
-//! **An answer that is lost** leaves open whether a change was made, and not every change may be made twice (who leaves
-//! twice is told that it is dead). So it is asked for again with the same words, which etcd carries out once at most,
-//! because the revision has changed then; and if the comparison fails, the first value that followed the one compared with
-//! is looked up in etcd's history: every value names the change that made it so, and that one is ours or nobody's.
+//! **An answer that is lost** leaves open whether a change was made, and not every change may be
+//! made twice (who leaves twice is told that it is dead). So it is asked for again with the same
+//! words, which etcd carries out once at most, because the revision has changed then; and if the
+//! comparison fails, the first value that followed the one compared with is looked up in etcd's
+//! history: every value names the change that made it so, and that one is ours or nobody's.
 //!
-//! **A watch** of all keys, in a thread of its own, shows changes in the order of their revisions: so who is named by the
-//! membership as the watch has it, and whose key the watch does not have, has ended, since a process puts its key before any
-//! of its clients join; unless it puts it again within a second: when etcd itself has stood still, all keys may be gone with
-//! their leases. A watch that breaks is begun again with a look at everything; only the last state counts, so nothing
-//! is lost by that, and history that etcd has compacted is not asked for.
+//! **A watch** of all keys, in a thread of its own, shows changes in the order of their revisions:
+//! so who is named by the membership as the watch has it, and whose key the watch does not have,
+//! has ended, since a process puts its key before any of its clients join; unless it puts it again
+//! within a second: when etcd itself has stood still, all keys may be gone with their leases. A
+//! watch that breaks is begun again with a look at everything; only the last state counts, so
+//! nothing is lost by that, and history that etcd has compacted is not asked for.
 //!
-//! **While etcd is away**, or this process is with a minority of its servers, which is the same, changes fail: the first after
-//! [`EtcdOptions::patience`], later ones at once. Looks are at what was seen last. So nobody renews a lease, and nobody
-//! suspects anybody: see [`LeaseWatch`](crate::LeaseWatch). A process that etcd has not heard of for [`EtcdOptions::ttl`] is
-//! taken for one that has ended, and its clients are recovered; it puts its key again as soon as it can.
+//! **While etcd is away**, or this process is with a minority of its servers, which is the same,
+//! changes fail: the first after [`EtcdOptions::patience`], later ones at once. Looks are at what
+//! was seen last. So nobody renews a lease, and nobody suspects anybody: see
+//! [`LeaseWatch`](crate::LeaseWatch). A process that etcd has not heard of for [`EtcdOptions::ttl`]
+//! is taken for one that has ended, and its clients are recovered; it puts its key again as soon as
+//! it can.
 //!
-//! Every renewal of a lease writes the whole value, and etcd keeps all of them until it is told to compact its history: run
-//! it with `--auto-compaction-mode=periodic --auto-compaction-retention=5m`, or the like.
+//! Every renewal of a lease writes the whole value, and etcd keeps all of them until it is told to
+//! compact its history: run it with
+//! `--auto-compaction-mode=periodic --auto-compaction-retention=5m`, or the like.
 //!
-//! Needs the cargo feature `etcd`, and the packages `protobuf-compiler libprotobuf-dev` to build. Without it everything is
-//! here, but [`Etcd::open`] says what is missing.
+//! Needs the cargo feature `etcd`, and the packages `protobuf-compiler libprotobuf-dev` to build.
+//! Without it everything is here, but [`Etcd::open`] says what is missing.
 
 use std::fmt;
 use std::fs::File;
@@ -62,12 +69,13 @@ pub use backend::Etcd;
 pub struct EtcdOptions {
     /// Host and port of its servers; each of them will do, and more are asked when one is down.
     pub endpoints: Vec<String>,
-    /// What the keys begin with, without a slash at the end. `/remora` by default; clusters have folders of their own there.
+    /// What the keys begin with, without a slash at the end. `/remora` by default; clusters have
+    /// folders of their own there.
     pub prefix: String,
     /// How long a call waits for etcd at most, until it fails. 2 s by default.
     pub patience: Duration,
-    /// So long after etcd has heard of a process last, the process is taken for one that has ended. 5 s by default; etcd
-    /// counts whole seconds, and takes 2 at least.
+    /// So long after etcd has heard of a process last, the process is taken for one that has ended.
+    /// 5 s by default; etcd counts whole seconds, and takes 2 at least.
     pub ttl: Duration,
     /// Talk TLS.
     pub tls: Option<EtcdTls>,
@@ -89,7 +97,8 @@ impl EtcdOptions {
 pub struct EtcdTls {
     /// Certificates to trust: of an authority, or the servers' own.
     pub ca: PathBuf,
-    /// What to show servers that ask for it: the certificate, and its private key, for nobody else to read.
+    /// What to show servers that ask for it: the certificate, and its private key, for nobody else
+    /// to read.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -103,7 +112,8 @@ pub struct EtcdUser {
 }
 
 impl EtcdUser {
-    /// With the password that stands in a file, for nobody else to read. The end of its line does not count.
+    /// With the password that stands in a file, for nobody else to read. The end of its line does
+    /// not count.
     pub fn read(name: impl Into<String>, password: &Path) -> Result<EtcdUser, EtcdFault> {
         let password = read_private(password)?;
         Ok(EtcdUser { name: name.into(), password: password.trim_end_matches(['\n', '\r']).to_owned() })

@@ -6,9 +6,10 @@
 //! FILE.process-NAME  locked by a process for as long as it lives; empty
 //! ```
 //!
-//! A change is written to a file of its own, which then takes the place of the former one: a process that is killed in the
-//! middle leaves the former, and whoever only looks needs no lock. Locks go with their process, because locks of files are
-//! the system's: so a process that has ended is known by the lock that it has no more.
+//! A change is written to a file of its own, which then takes the place of the former one: a
+//! process that is killed in the middle leaves the former, and whoever only looks needs no lock.
+//! Locks go with their process, because locks of files are the system's: so a process that has
+//! ended is known by the lock that it has no more.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -33,7 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct LockedFile {
     path: PathBuf,
-    /// Locks of files exclude other processes, and other openings of the file; this one excludes threads.
+    /// Locks of files exclude other processes, and other openings of the file; this one excludes
+    /// threads.
     lock: Mutex<File>,
     cluster: u64,
     generation: AtomicU64,
@@ -138,8 +140,8 @@ impl LockedFile {
     }
 }
 
-/// A process' sign of life: a file with a new name, locked. Made under the configuration's lock, so that nobody clears it
-/// away in between.
+/// A process' sign of life: a file with a new name, locked. Made under the configuration's lock, so
+/// that nobody clears it away in between.
 fn sign(path: &Path, lock: &File) -> io::Result<(u64, File)> {
     // Random, by what the standard library seeds its hash tables with.
     let process = RandomState::new().hash_one(std::process::id());
@@ -346,7 +348,8 @@ mod tests {
         );
     }
 
-    /// Killed before its change took the place of the former one: the file is as it was, and the next change goes on.
+    /// Killed before its change took the place of the former one: the file is as it was, and the
+    /// next change goes on.
     #[test]
     fn a_change_that_was_cut_short_never_was() {
         let place = Place::new("killed");

@@ -29,7 +29,8 @@ impl Helper {
 
     /// Has it do a job as soon as those before are done. Returns at once.
     pub fn hand_over(&self, job: Job) {
-        // Should the thread have panicked, the job is dropped, which is how whoever waits for it is told.
+        // Should the thread have panicked, the job is dropped, which is how whoever waits for it is
+        // told.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 }

@@ -1,5 +1,5 @@
-//! The membership: a plain value and the changes it may undergo. Where it is kept is the business of a
-//! [`Configuration`](crate::Configuration).
+//! The membership: a plain value and the changes it may undergo. Where it is kept is the business
+//! of a [`Configuration`](crate::Configuration).
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,8 @@ pub struct Conducting {
     pub wait: Nanos,
 }
 
-/// Every client incarnation that anybody still has to know of, and the memory nodes that the cluster goes on without.
+/// Every client incarnation that anybody still has to know of, and the memory nodes that the
+/// cluster goes on without.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Membership {
     /// The number of this membership, which no other has; 0 until a client asks for it.
@@ -115,13 +116,14 @@ pub struct Membership {
     generation: u64,
     epoch: u64,
     lost: u64,
-    /// The first epoch without each of them that was not drained. One that lives after all is told to give up what it has.
+    /// The first epoch without each of them that was not drained. One that lives after all is told
+    /// to give up what it has.
     #[serde(default)]
     given_up: BTreeMap<u16, u64>,
     /// Nodes whose shards are to go elsewhere.
     leaving: u64,
-    /// Those of them whose copies need not be made elsewhere first where too few others are left, and perhaps some that have
-    /// left.
+    /// Those of them whose copies need not be made elsewhere first where too few others are left,
+    /// and perhaps some that have left.
     #[serde(default)]
     expendable: u64,
     /// Nodes that others' shards are to go to.
@@ -164,7 +166,8 @@ impl Default for Membership {
 }
 
 impl Membership {
-    /// The number of this membership, which no other has: the proposed one, unless it has one already.
+    /// The number of this membership, which no other has: the proposed one, unless it has one
+    /// already.
     pub fn identify(&mut self, proposed: u64) -> u64 {
         if self.identity == 0 {
             self.identity = proposed;
@@ -178,8 +181,9 @@ impl Membership {
         self.generation
     }
 
-    /// A new incarnation of this epoch, at rest: its lease begins to run with its first renewal. `process` is the
-    /// configuration's name for its process ([`Configuration::process`](crate::Configuration::process)).
+    /// A new incarnation of this epoch, at rest: its lease begins to run with its first renewal.
+    /// `process` is the configuration's name for its process
+    /// ([`Configuration::process`](crate::Configuration::process)).
     pub fn join(
         &mut self,
         client: u32,
@@ -194,8 +198,8 @@ impl Membership {
         Ok(())
     }
 
-    /// The same for who looks after the memory nodes: epochs do not end it, and it may come while the epoch changes, for
-    /// those who were changing it may be gone.
+    /// The same for who looks after the memory nodes: epochs do not end it, and it may come while
+    /// the epoch changes, for those who were changing it may be gone.
     pub fn join_controller(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
         self.enter(client, lease_ns, process, true);
     }
@@ -217,8 +221,9 @@ impl Membership {
         self.generation += 1;
     }
 
-    /// Tables are to be validated by a version cache, which has the number of some client of its process, and by no other
-    /// one from now on. Fails if a client of another one that they had may still write them.
+    /// Tables are to be validated by a version cache, which has the number of some client of its
+    /// process, and by no other one from now on. Fails if a client of another one that they had may
+    /// still write them.
     pub fn claim(&mut self, vcache: u32, tables: &[u16]) -> Result<(), OtherCache> {
         for other in tables.iter().filter_map(|table| self.vcaches.get(table)).filter(|other| **other != vcache) {
             let may_write = |member: &Member| matches!(member.standing, Standing::Alive | Standing::Suspected { .. });
@@ -244,8 +249,8 @@ impl Membership {
         Ok(())
     }
 
-    /// The client runs nothing and holds no lock until its next renewal: until then nobody suspects it. Who is repairing
-    /// what another has left does not rest.
+    /// The client runs nothing and holds no lock until its next renewal: until then nobody suspects
+    /// it. Who is repairing what another has left does not rest.
     pub fn rest(&mut self, client: u32) -> Result<(), Fenced> {
         if self.charges(client).any(|charge| matches!(self.standing(charge), Some(Standing::Suspected { .. }))) {
             return Ok(());
@@ -255,14 +260,16 @@ impl Membership {
         Ok(())
     }
 
-    /// The client has gone, in good order: it has no transaction under way and its slot is given back.
+    /// The client has gone, in good order: it has no transaction under way and its slot is given
+    /// back.
     pub fn leave(&mut self, client: u32) -> Result<(), Fenced> {
         self.resign(client)?;
         self.members.remove(&client);
         Ok(())
     }
 
-    /// The client runs nothing any more, and cannot end what it had under way: whoever is alive is to recover it.
+    /// The client runs nothing any more, and cannot end what it had under way: whoever is alive is
+    /// to recover it.
     pub fn give_up(&mut self, client: u32) -> Result<(), Fenced> {
         self.resign(client)?;
         let member = self.alive(client)?;
@@ -289,7 +296,8 @@ impl Membership {
         self.members.get_mut(&client).filter(|member| member.standing == Standing::Alive).ok_or(Fenced(client))
     }
 
-    /// What is left of its work may be taken up by anybody: searching for locks, which does no harm done twice.
+    /// What is left of its work may be taken up by anybody: searching for locks, which does no harm
+    /// done twice.
     fn hand_back(&mut self, recoverer: u32) {
         for member in self.members.values_mut() {
             if member.standing == (Standing::Recovered { by: recoverer }) {
@@ -311,8 +319,8 @@ impl Membership {
         NodeSet::from_bits(self.lost)
     }
 
-    /// The first epoch without a node that was lost. `None` of one that is there, or was drained: nobody else has to do with
-    /// what that one holds.
+    /// The first epoch without a node that was lost. `None` of one that is there, or was drained:
+    /// nobody else has to do with what that one holds.
     #[must_use]
     pub fn given_up(&self, node: NodeId) -> Option<u64> {
         self.given_up.get(&node.0).copied()
@@ -330,8 +338,9 @@ impl Membership {
         self.change.is_none() && !self.members.values().any(|member| member.standing == Standing::Alive)
     }
 
-    /// Memory nodes are in a later epoch than this, these have not come to it, and those have been added: what knew that has
-    /// been lost, and this is new in its place. Does nothing if anybody goes by it already.
+    /// Memory nodes are in a later epoch than this, these have not come to it, and those have been
+    /// added: what knew that has been lost, and this is new in its place. Does nothing if anybody
+    /// goes by it already.
     pub fn catch_up(&mut self, epoch: u64, lost: NodeSet, added: &BTreeMap<u16, String>) {
         if self.is_deserted() && self.epoch < epoch {
             self.added.clone_from(added);
@@ -342,8 +351,8 @@ impl Membership {
         }
     }
 
-    /// Memory nodes know these clients, and this does not, which is new: as nobody says whether they live, whoever comes
-    /// recovers them. Does nothing if anybody has ever gone by it.
+    /// Memory nodes know these clients, and this does not, which is new: as nobody says whether
+    /// they live, whoever comes recovers them. Does nothing if anybody has ever gone by it.
     pub fn inherit(&mut self, clients: impl Iterator<Item = u32>) {
         if self.incarnations > 0 || !self.is_deserted() {
             return;
@@ -372,8 +381,9 @@ impl Membership {
         self.members.values().any(|member| member.is_controller && member.standing == Standing::Alive)
     }
 
-    /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but the controllers; `by`
-    /// conducts that, if nobody does already. Fails if `by` is no controller, or not alive any more.
+    /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but
+    /// the controllers; `by` conducts that, if nobody does already. Fails if `by` is no controller,
+    /// or not alive any more.
     pub fn lose(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
         let (losing, admitting) = self.change.map_or((0, 0), |change| (change.losing, change.admitting));
         let new = nodes.to_bits() & (!self.lost | admitting);
@@ -386,7 +396,8 @@ impl Membership {
         })
     }
 
-    /// `by` has found that nodes which this epoch is without answer and have nothing: the next one has them.
+    /// `by` has found that nodes which this epoch is without answer and have nothing: the next one
+    /// has them.
     pub fn admit(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
         let new = nodes.to_bits() & self.lost;
         if self.is_changing() || new == 0 {
@@ -403,8 +414,9 @@ impl Membership {
         self.begin_change(by, |_| {})
     }
 
-    /// Shards of these nodes are to go elsewhere, and the cluster is to go on without the nodes when they have none. Where too
-    /// few others are left for as many copies, they keep theirs until there are enough again.
+    /// Shards of these nodes are to go elsewhere, and the cluster is to go on without the nodes
+    /// when they have none. Where too few others are left for as many copies, they keep theirs
+    /// until there are enough again.
     pub fn drain(&mut self, nodes: NodeSet) {
         self.expendable &= self.leaving;
         self.leaving |= nodes.without(self.lost()).to_bits();
@@ -422,8 +434,8 @@ impl Membership {
         self.leaving &= !nodes.to_bits();
     }
 
-    /// Nodes are to have as much as the others: shards go there, also when they come back with nothing. Not those whose
-    /// shards are just going elsewhere.
+    /// Nodes are to have as much as the others: shards go there, also when they come back with
+    /// nothing. Not those whose shards are just going elsewhere.
     pub fn fill(&mut self, nodes: NodeSet) {
         self.filling |= nodes.without(self.leaving()).to_bits();
     }
@@ -434,8 +446,9 @@ impl Membership {
         NodeSet::from_bits(self.filling)
     }
 
-    /// The cluster, which was founded with so many nodes, has one more, which has nothing yet and is taken in when it
-    /// answers. Its number, also if it was added before; `None` if there are as many as there can be.
+    /// The cluster, which was founded with so many nodes, has one more, which has nothing yet and
+    /// is taken in when it answers. Its number, also if it was added before; `None` if there are as
+    /// many as there can be.
     pub fn add(&mut self, founders: u16, place: &str) -> Option<NodeId> {
         let known = self.added.iter().find(|(_, known)| *known == place);
         let number = known.map_or(founders + self.added.len() as u16, |(number, _)| *number);
@@ -467,8 +480,8 @@ impl Membership {
         NodeSet::from_bits(self.expendable & self.leaving)
     }
 
-    /// `by` has given a joining replica everything. Fails if that client is not alive: then its work is not known to have
-    /// been done in this epoch.
+    /// `by` has given a joining replica everything. Fails if that client is not alive: then its
+    /// work is not known to have been done in this epoch.
     pub fn has_copied(&mut self, shard: ShardId, node: NodeId, by: u32) -> Result<(), Fenced> {
         self.alive(by)?;
         if !self.copied.contains(&(shard.0, node.0)) {
@@ -543,8 +556,9 @@ impl Membership {
         verdicts.iter().try_for_each(|(client, verdicts)| self.recovered(*client, by, verdicts.clone()))
     }
 
-    /// The next epoch begins: `by` has done what it had to conduct, which was this, and of the nodes that were leaving these
-    /// are `emptied`. False if there is more to do by now. Fails if it conducts it no more.
+    /// The next epoch begins: `by` has done what it had to conduct, which was this, and of the
+    /// nodes that were leaving these are `emptied`. False if there is more to do by now. Fails if
+    /// it conducts it no more.
     pub fn begin_epoch(&mut self, by: u32, conducted: &Conducting, emptied: NodeSet) -> Result<bool, Fenced> {
         self.alive(by)?;
         let Some(now) = self.conducting(by) else { return Err(Fenced(by)) };
@@ -553,7 +567,8 @@ impl Membership {
             return Ok(false);
         }
         self.hand_back(by);
-        // Also those that it was to take in: a conductor that has died may have given them something.
+        // Also those that it was to take in: a conductor that has died may have given them
+        // something.
         let stayed = self.lost().without(self.losing());
         for node in conducted.lost.without(stayed).iter() {
             self.given_up.insert(node.0, conducted.epoch);
@@ -567,7 +582,8 @@ impl Membership {
         Ok(true)
     }
 
-    /// How a client stands; `None` if it has left, or was never heard of, or was forgotten long ago.
+    /// How a client stands; `None` if it has left, or was never heard of, or was forgotten long
+    /// ago.
     #[must_use]
     pub fn standing(&self, client: u32) -> Option<Standing> {
         self.members.get(&client).map(|member| member.standing)
@@ -595,16 +611,17 @@ impl Membership {
         self.clients().filter(move |(_, standing)| is_charge(*standing, by)).map(|(client, _)| client)
     }
 
-    /// The longest lease of a client that is known here, also of one that is being recovered; 0 if there is none. Clients that
-    /// never expire do not count.
+    /// The longest lease of a client that is known here, also of one that is being recovered; 0 if
+    /// there is none. Clients that never expire do not count.
     #[must_use]
     pub fn longest_lease(&self) -> Nanos {
         const NEVER: Nanos = Nanos::MAX / 2;
         self.members.values().map(|member| member.lease_ns).filter(|lease| *lease < NEVER).max().unwrap_or(0)
     }
 
-    /// `by` has found that a client's lease has run out, and is its recoverer from now on, and of all that it was to
-    /// recover. Does nothing if somebody else was first; fails if `by` itself is not alive any more.
+    /// `by` has found that a client's lease has run out, and is its recoverer from now on, and of
+    /// all that it was to recover. Does nothing if somebody else was first; fails if `by` itself is
+    /// not alive any more.
     pub fn suspect(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
         self.alive(by)?;
         let is_nobodys = self.standing(client) == Some(Standing::Suspected { by: 0 });
@@ -628,8 +645,8 @@ impl Membership {
         Ok(())
     }
 
-    /// The same for a client that has not renewed its lease since it had renewed it so often; does nothing with one that has,
-    /// or that rests: whoever judged it had not seen that yet.
+    /// The same for a client that has not renewed its lease since it had renewed it so often; does
+    /// nothing with one that has, or that rests: whoever judged it had not seen that yet.
     pub fn suspect_silent(&mut self, client: u32, renewals: u64, by: u32) -> Result<(), Fenced> {
         if self.leases().any(|(silent, counted, _)| (silent, counted) == (client, renewals)) {
             return self.suspect(client, by);
@@ -637,7 +654,8 @@ impl Membership {
         self.alive(by).map(|_| ())
     }
 
-    /// `by` takes up what recoverers that have left did not finish, and conductors, if it is a controller.
+    /// `by` takes up what recoverers that have left did not finish, and conductors, if it is a
+    /// controller.
     pub fn adopt(&mut self, by: u32) {
         let Ok(adopter) = self.alive(by) else { return };
         let is_controller = adopter.is_controller;
@@ -655,11 +673,13 @@ impl Membership {
         }
     }
 
-    /// Every transaction that a client had logged is decided and repaired. Fails if `by` is not its recoverer any more.
+    /// Every transaction that a client had logged is decided and repaired. Fails if `by` is not its
+    /// recoverer any more.
     pub fn recovered(&mut self, client: u32, by: u32, verdicts: Verdicts) -> Result<(), Fenced> {
         self.alive(by)?;
         let member = self.members.get_mut(&client).filter(|member| is_charge(member.standing, by)).ok_or(Fenced(by))?;
-        // When a successor does it again, the first verdicts count: the rings may have been given back since.
+        // When a successor does it again, the first verdicts count: the rings may have been given
+        // back since.
         if matches!(member.standing, Standing::Suspected { .. }) {
             member.standing = Standing::Recovered { by };
             member.verdicts = verdicts;
@@ -832,7 +852,8 @@ mod tests {
         all.admit(node(0).with(NodeId(2)), 1).unwrap();
         begin(&mut all, NodeSet::default());
         assert_eq!((all.lost(), all.given_up(NodeId(0))), (NodeSet::default(), None));
-        // One that dies while it is taken in, or whose conductor does, may have been given something.
+        // One that dies while it is taken in, or whose conductor does, may have been given
+        // something.
         all.lose(node(1), 1).unwrap();
         begin(&mut all, NodeSet::default());
         all.admit(node(1), 1).unwrap();

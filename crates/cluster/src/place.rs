@@ -13,7 +13,8 @@ use crate::file::LockedFile;
 
 /// Where the clients of a cluster keep their configuration: all of them at the same place.
 ///
-/// Written as a path, which need not be text, or as `etcd://host:port,host:port,...`, perhaps with a path behind it: see [`EtcdOptions::prefix`].
+/// Written as a path, which need not be text, or as `etcd://host:port,host:port,...`, perhaps with
+/// a path behind it: see [`EtcdOptions::prefix`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In a file, for the client processes of one host: [`LockedFile`].

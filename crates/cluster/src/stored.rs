@@ -1,4 +1,5 @@
-//! What a place outside of this process keeps: the membership as JSON, with its kind, its format and the cluster's id.
+//! What a place outside of this process keeps: the membership as JSON, with its kind, its format
+//! and the cluster's id.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,14 +4,15 @@ use remora_fabric::Nanos;
 
 use crate::membership::Membership;
 
-/// A lease's length divided by this is added to it: the judge's clock may run that much faster than its holder's, and a
-/// renewal takes a while to be seen.
+/// A lease's length divided by this is added to it: the judge's clock may run that much faster than
+/// its holder's, and a renewal takes a while to be seen.
 pub(crate) const MARGIN: Nanos = 8;
 
 /// Clients that a judge can watch without another allocation.
 const CLIENTS_AT_FIRST: usize = 64;
 
-/// What one judge has seen of the others' renewals, and when by its own clock. Looking allocates nothing.
+/// What one judge has seen of the others' renewals, and when by its own clock. Looking allocates
+/// nothing.
 #[derive(Clone, Debug)]
 pub struct LeaseWatch {
     seen: Vec<Seen>,
@@ -41,10 +42,11 @@ impl LeaseWatch {
         self.seen.clear();
     }
 
-    /// Looks at the membership; the clients whose leases have run out, and how often they had renewed them:
-    /// [`Membership::suspect_silent`]. `now` is of a clock that does not jump.
+    /// Looks at the membership; the clients whose leases have run out, and how often they had
+    /// renewed them: [`Membership::suspect_silent`]. `now` is of a clock that does not jump.
     pub fn expired(&mut self, membership: &Membership, now: Nanos) -> Vec<(u32, u64)> {
-        // Who was kept from looking was perhaps stopped together with those that it watches: it begins anew.
+        // Who was kept from looking was perhaps stopped together with those that it watches: it
+        // begins anew.
         if now.saturating_sub(self.looked) > self.every.saturating_mul(2) {
             self.seen.clear();
         }

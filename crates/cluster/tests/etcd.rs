@@ -1,4 +1,5 @@
-//! The configuration in etcd: a server of etcd's for each test, real processes, and what goes wrong between them.
+//! The configuration in etcd: a server of etcd's for each test, real processes, and what goes wrong
+//! between them.
 
 mod etcd_support;
 #[macro_use]
@@ -126,7 +127,8 @@ fn clusters_and_folders_are_apart() {
     assert!(format!("{apart:?}").contains("/team/remora/0000000000000007/"));
 }
 
-/// The change is made, its answer is lost, and others go on from there: it is neither made twice, nor forgotten.
+/// The change is made, its answer is lost, and others go on from there: it is neither made twice,
+/// nor forgotten.
 #[test]
 fn a_change_whose_answer_is_lost_is_made_once() {
     let server = Server::start();
@@ -413,8 +415,8 @@ fn leader(servers: &[Server]) -> usize {
     ids.collect::<Vec<_>>().iter().position(|(member, leader)| member == leader).unwrap()
 }
 
-/// A client that reaches one server only, which leads until it is cut off, and believes so when it comes back: alone it
-/// says nothing but what all have agreed on, and nothing can be changed there.
+/// A client that reaches one server only, which leads until it is cut off, and believes so when it
+/// comes back: alone it says nothing but what all have agreed on, and nothing can be changed there.
 #[test]
 fn with_a_minority_nothing_is_changed() {
     let servers = Server::start_cluster(3, &[]);
@@ -461,7 +463,8 @@ fn with_a_minority_nothing_is_changed() {
     assert_eq!(here.change(|all| all.renew(1)).unwrap(), Err(Fenced(1)), "it has ended with its epoch");
 }
 
-/// All of them find at once that nodes are lost; whoever conducts may find that somebody else has taken it for dead.
+/// All of them find at once that nodes are lost; whoever conducts may find that somebody else has
+/// taken it for dead.
 #[test]
 fn controllers_race_and_each_epoch_begins_once() {
     const CONTROLLERS: u32 = 3;
@@ -511,7 +514,8 @@ fn controllers_race_and_each_epoch_begins_once() {
     assert_eq!(u64::from(here.look(|all| all.lost().count()).unwrap()), epoch - 1, "each without one node more");
 }
 
-/// It stands still for longer than anybody's sign of life lasts, and then goes on: all signs are gone, and come again.
+/// It stands still for longer than anybody's sign of life lasts, and then goes on: all signs are
+/// gone, and come again.
 #[test]
 fn nobody_has_ended_because_etcd_stood_still() {
     let server = Server::start();

@@ -1,5 +1,5 @@
-//! A configuration in a file, shared by real processes, of which one is killed: with `kill -9`, since a thread that ends
-//! gives up nothing that a process does.
+//! A configuration in a file, shared by real processes, of which one is killed: with `kill -9`,
+//! since a thread that ends gives up nothing that a process does.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
-//! What the commands of this project share: failures and verdicts as exit statuses, output, values of options, plots.
+//! What the commands of this project share: failures and verdicts as exit statuses, output, values
+//! of options, plots.
 //!
-//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2 bad input, nothing to
-//! work with, or a result that cannot be written; 141 standard output is a pipe that nobody reads. Whatever is wrong is said
-//! in one line on standard error.
+//! Exit status: 0 done; 1 an invariant does not hold, or a history is not strictly serializable; 2
+//! bad input, nothing to work with, or a result that cannot be written; 141 standard output is a
+//! pipe that nobody reads. Whatever is wrong is said in one line on standard error.
 #![forbid(unsafe_code)]
 
 pub mod output;
@@ -126,14 +127,16 @@ fn wanted_log() -> Option<LevelFilter> {
     level
 }
 
-/// Has writes beyond the limit of a file's size fail, as on a full disk, instead of ending the process.
+/// Has writes beyond the limit of a file's size fail, as on a full disk, instead of ending the
+/// process.
 fn outlive_file_size_limits() -> Result<(), Failure> {
     let unused = Arc::new(AtomicBool::new(false));
     let handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, unused);
     handled.map(drop).map_err(|error| Failure::new("signals", error))
 }
 
-/// A command line that cannot be used, in one line; or help and version, which are asked for in the same way.
+/// A command line that cannot be used, in one line; or help and version, which are asked for in the
+/// same way.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let printed = error.print();

@@ -1,7 +1,9 @@
-//! What the command says, and to whom: results to standard output and to files, complaints to standard error.
+//! What the command says, and to whom: results to standard output and to files, complaints to
+//! standard error.
 //!
-//! Whatever cannot be written is an error: [`show`] and [`OutputFile`] say so, and no result is lost because one of several
-//! places cannot take it. Names that came from memory nodes or files may hold anything; they reach a terminal escaped.
+//! Whatever cannot be written is an error: [`show`] and [`OutputFile`] say so, and no result is
+//! lost because one of several places cannot take it. Names that came from memory nodes or files
+//! may hold anything; they reach a terminal escaped.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -27,7 +29,8 @@ fn put(text: &str) -> Result<(), Failure> {
     shown(io::stdout().lock().write_all(text.as_bytes()))
 }
 
-/// What became of something that was written to standard output. A reader that has closed its pipe ends the command quietly.
+/// What became of something that was written to standard output. A reader that has closed its pipe
+/// ends the command quietly.
 pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
     written.and_then(|()| io::stdout().flush()).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::unheard(),
@@ -81,8 +84,8 @@ pub fn all(written: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(),
 }
 
 impl Verdict {
-    /// The verdict of a result that was to be written. That something does not hold matters more than that it could not be
-    /// written.
+    /// The verdict of a result that was to be written. That something does not hold matters more
+    /// than that it could not be written.
     pub fn told(self, written: Result<(), Failure>) -> Result<Verdict, Failure> {
         match (self, written) {
             (Verdict::Unsound, Err(failure)) => {
@@ -94,8 +97,8 @@ impl Verdict {
     }
 }
 
-/// A file that an option names, opened before the long run that will fill it, and left as it is until then. Nothing else
-/// that writes such files can open it meanwhile, under whatever name.
+/// A file that an option names, opened before the long run that will fill it, and left as it is
+/// until then. Nothing else that writes such files can open it meanwhile, under whatever name.
 #[derive(Debug)]
 pub struct OutputFile {
     option: &'static str,
@@ -104,7 +107,8 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens the file that an option names, so that a result which cannot be written is refused before the work begins.
+    /// Opens the file that an option names, so that a result which cannot be written is refused
+    /// before the work begins.
     pub fn open(option: &'static str, path: &Path) -> Result<OutputFile, Failure> {
         let name = path.display().to_string();
         let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
@@ -114,7 +118,8 @@ impl OutputFile {
         Ok(output)
     }
 
-    /// Sees to it that only this option of this process writes the file. Devices and pipes are everybody's.
+    /// Sees to it that only this option of this process writes the file. Devices and pipes are
+    /// everybody's.
     fn claim(&self) -> Result<(), Failure> {
         let Some(file) = self.file.metadata().ok().filter(|file| file.is_file()) else { return Ok(()) };
         let is_same = |other: rustix::fs::Stat| (other.st_dev, other.st_ino) == (file.dev(), file.ino());

@@ -33,7 +33,8 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// A time in seconds, more than none. Clocks count nanoseconds in 64 bits, and sums of times must fit.
+/// A time in seconds, more than none. Clocks count nanoseconds in 64 bits, and sums of times must
+/// fit.
 pub fn seconds(text: &str) -> Result<f64, String> {
     const SECONDS_MAX: u64 = 1_000_000_000;
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_owned())?;

@@ -24,7 +24,8 @@ const TRANSFERS: u64 = 10_000;
 #[error("account {0} has not enough money")]
 struct NotEnough(u64);
 
-/// A transaction is a function of a handle. It may run several times, so it must not do anything else.
+/// A transaction is a function of a handle. It may run several times, so it must not do anything
+/// else.
 async fn transfer(
     tx: &mut Transaction<'_, '_>,
     accounts: &Table<u64, Account>,
@@ -59,7 +60,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let accounts = cluster.create_table::<u64, Account>("accounts", TableOptions::for_rows(ACCOUNTS))?;
     cluster.load(&accounts, (0..ACCOUNTS).map(|id| (id, Account { balance: 100 })))?;
 
-    // The first door is a worker of this thread. Its coroutines take turns: while one waits for memory, others work.
+    // The first door is a worker of this thread. Its coroutines take turns: while one waits for
+    // memory, others work.
     let mut worker = cluster.worker(WorkerOptions::default())?;
     let refused = worker.run(async |_, session| {
         let mut refused = 0;

@@ -1,4 +1,5 @@
-//! How long a lock is held after its transaction has committed, over TCP, and what a client on its own makes of one record.
+//! How long a lock is held after its transaction has committed, over TCP, and what a client on its
+//! own makes of one record.
 //!
 //! ```sh
 //! cargo run --release -p remora-db --example hold_time
@@ -6,10 +7,12 @@
 //!
 //! Three memory nodes with three copies, each behind a server in this process. For each protocol:
 //!
-//! - *busy*: client A updates a record, and its thread then computes until client B, which waits for nothing else, has updated
-//!   the record, too. B's wait, with its own round trips, is how long others wait for A's locks.
+//! - *busy*: client A updates a record, and its thread then computes until client B, which waits
+//!   for nothing else, has updated the record, too. B's wait, with its own round trips, is how long
+//!   others wait for A's locks.
 //! - *idle*: the same while A's coroutine sleeps, so that its worker runs.
-//! - *one record, nine*: updates a second of one coroutine, of one record again and again, and of nine in turn.
+//! - *one record, nine*: updates a second of one coroutine, of one record again and again, and of
+//!   nine in turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

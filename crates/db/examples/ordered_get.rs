@@ -1,9 +1,11 @@
-//! What a lookup in an ordered table costs on shared memory, beside a skip list and a B-tree of this process.
+//! What a lookup in an ordered table costs on shared memory, beside a skip list and a B-tree of
+//! this process.
 //!
 //! `cargo run --release -p remora-db --example ordered_get -- 10000000`
 //!
-//! One thread, keys of 8 bytes that are drawn evenly, values of 8 bytes. The table's memory nodes are in the process; the
-//! client remembers where leaves are. Rows take turns, and medians are printed.
+//! One thread, keys of 8 bytes that are drawn evenly, values of 8 bytes. The table's memory nodes
+//! are in the process; the client remembers where leaves are. Rows take turns, and medians are
+//! printed.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,12 +1,14 @@
 //! A client of a worker, through all of its incarnations.
 //!
-//! An incarnation ends with its epoch: when a memory node is lost, everybody's access is taken away, and what they had
-//! begun is decided ([`remora_txn::recovery::fail_over`]). The client's keeper, which is the coroutine that notices,
-//! connects it again, as a new incarnation; each of its sessions moves there with its next transaction.
+//! An incarnation ends with its epoch: when a memory node is lost, everybody's access is taken
+//! away, and what they had begun is decided ([`remora_txn::recovery::fail_over`]). The client's
+//! keeper, which is the coroutine that notices, connects it again, as a new incarnation; each of
+//! its sessions moves there with its next transaction.
 //!
-//! An incarnation can also come to the end of its transaction ids. Long before, the keeper connects the client as another
-//! one, while transactions go on by the former one. When the new one is there, the former one begins no attempt any more, and
-//! ends like a client that has gone: with its lease, when what it had under way has long been done.
+//! An incarnation can also come to the end of its transaction ids. Long before, the keeper connects
+//! the client as another one, while transactions go on by the former one. When the new one is
+//! there, the former one begins no attempt any more, and ends like a client that has gone: with its
+//! lease, when what it had under way has long been done.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -93,7 +95,8 @@ impl Client {
         Rc::ptr_eq(&*self.life.borrow(), life)
     }
 
-    /// Has a session of a former incarnation go on as the last one, with all tables where they are now; that one.
+    /// Has a session of a former incarnation go on as the last one, with all tables where they are
+    /// now; that one.
     pub(crate) fn adopt(&self, session: &mut remora_txn::Session, ring: usize) -> Rc<Life> {
         let life = self.life();
         session.reincarnate(&life.endpoint, &life.registration, ring, life.config.clone());
@@ -108,7 +111,8 @@ impl Client {
         session
     }
 
-    /// Tables that programs have opened in another epoch are elsewhere now: a session must know before it is told of them.
+    /// Tables that programs have opened in another epoch are elsewhere now: a session must know
+    /// before it is told of them.
     fn settle(&self, session: &mut remora_txn::Session, life: &Life) {
         let protocol = self.cluster.protocol();
         let tables = self.cluster.tables().into_iter();
@@ -127,8 +131,8 @@ impl Client {
         self.cluster.live_nodes().leader()
     }
 
-    /// Keeps the lease, watches over the others', and has it live on in the next epoch, or when its transaction ids come to
-    /// an end, for as long as it is polled.
+    /// Keeps the lease, watches over the others', and has it live on in the next epoch, or when its
+    /// transaction ids come to an end, for as long as it is polled.
     pub(crate) async fn attend(&self) {
         loop {
             let life = self.life();

@@ -42,7 +42,8 @@ pub struct ClusterOptions {
     pub memory_nodes: u16,
     /// Copies of each record, unless a table says otherwise: the primary and its backups.
     pub replicas: u8,
-    /// So many of them, the last ones, get nothing of new tables: they are there to have copies of what others had that die.
+    /// So many of them, the last ones, get nothing of new tables: they are there to have copies of
+    /// what others had that die.
     pub spares: u16,
     /// Bytes of each memory node.
     pub node_bytes: usize,
@@ -59,8 +60,9 @@ impl Default for ClusterOptions {
 /// Bytes of a version cache, at most: more has no use, and must not be asked of the system.
 const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
 
-/// Bytes of key and value up to which records have line versions: those cost readers less CPU time than a checksum, and writers
-/// none, but for larger records no longer less, and an eighth more bytes (`docs/reproduce-latches.md`).
+/// Bytes of key and value up to which records have line versions: those cost readers less CPU time
+/// than a checksum, and writers none, but for larger records no longer less, and an eighth more
+/// bytes (`docs/reproduce-latches.md`).
 const LINE_VERSIONS_MAX: usize = 512;
 
 /// Of a new table.
@@ -72,10 +74,12 @@ pub struct TableOptions {
     pub replicas: Option<u8>,
     /// Parts that it is spread over; one for each memory node if `None`.
     pub shards: Option<u16>,
-    /// The memory node that has the primary of its first part, counted from 0; those of the others are at the ones behind.
+    /// The memory node that has the primary of its first part, counted from 0; those of the others
+    /// are at the ones behind.
     pub first_node: u16,
-    /// How torn records are told. If `None`: not at all where a record is one line that is read whole; by line versions up to
-    /// 512 bytes of key and value, where lines are read whole; and by a checksum.
+    /// How torn records are told. If `None`: not at all where a record is one line that is read
+    /// whole; by line versions up to 512 bytes of key and value, where lines are read whole; and by
+    /// a checksum.
     pub read_scheme: Option<ReadScheme>,
 }
 
@@ -87,7 +91,8 @@ impl TableOptions {
     }
 }
 
-/// A shard gets this much more than its share of the rows, because keys scatter unevenly: five standard deviations.
+/// A shard gets this much more than its share of the rows, because keys scatter unevenly: five
+/// standard deviations.
 fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
     if shards == 1 {
         return rows;
@@ -96,7 +101,8 @@ fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
     ((share + 5.0 * share.sqrt()).ceil() as u64).saturating_add(8).min(rows)
 }
 
-/// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and table is gone.
+/// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and
+/// table is gone.
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<Inner>,
@@ -124,8 +130,9 @@ pub(crate) struct Announced {
 /// Whoever is told of what recovery puts back.
 type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
 
-/// Length of a lease, unless [`Cluster::with_lease`] says otherwise: so long may a process that is alive be kept from
-/// running by others of an overloaded machine, or a closure compute. Whoever waits for a dead client waits a little longer.
+/// Length of a lease, unless [`Cluster::with_lease`] says otherwise: so long may a process that is
+/// alive be kept from running by others of an overloaded machine, or a closure compute. Whoever
+/// waits for a dead client waits a little longer.
 pub const LEASE: Duration = Duration::from_secs(2);
 
 struct Inner {
@@ -144,8 +151,8 @@ struct Inner {
     metadata: Mutex<Metadata>,
     /// Memory nodes that the cluster goes on without, as far as is known here.
     lost: Mutex<NodeSet>,
-    /// Memory nodes that this controller's cluster does without until they are lost, or there again: they were away when it
-    /// came.
+    /// Memory nodes that this controller's cluster does without until they are lost, or there
+    /// again: they were away when it came.
     absent: Mutex<NodeSet>,
     /// Somebody has begun to learn of the next epoch.
     entering: AtomicBool,
@@ -163,7 +170,8 @@ struct Inner {
 pub(crate) struct ClusterNumber(u64);
 
 impl ClusterNumber {
-    /// A cluster whose memory nodes are in this process: no other handle finds it, and its memory need not be asked.
+    /// A cluster whose memory nodes are in this process: no other handle finds it, and its memory
+    /// need not be asked.
     fn embedded() -> ClusterNumber {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         ClusterNumber(1 << 63 | NUMBERS.fetch_add(1, Ordering::Relaxed))
@@ -180,7 +188,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cluster {
-    /// A cluster whose memory nodes are shared memory of this process: nothing to install, nothing kept when it ends.
+    /// A cluster whose memory nodes are shared memory of this process: nothing to install, nothing
+    /// kept when it ends.
     pub fn embedded(options: ClusterOptions) -> Result<Cluster, OpenError> {
         check(&options)?;
         let shm = Shm::new(&regions(&options)).map_err(MemoryError::from)?;
@@ -188,8 +197,8 @@ impl Cluster {
         Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
     }
 
-    /// The same, each behind a server of its own: reached over TCP from this process to itself, or by an RDMA device. To try
-    /// these out.
+    /// The same, each behind a server of its own: reached over TCP from this process to itself, or
+    /// by an RDMA device. To try these out.
     pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         check(&options)?;
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
@@ -197,16 +206,16 @@ impl Cluster {
         Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
     }
 
-    /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests. Its clients have no leases:
-    /// see [`Cluster::with_lease`].
+    /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
+    /// Its clients have no leases: see [`Cluster::with_lease`].
     pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
         check(&options)?;
         let seeded = Seeded::new(&regions(&options), seed).map_err(MemoryError::from)?;
         Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
     }
 
-    /// The same in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing takes time before
-    /// [`Sim::instant`] says so.
+    /// The same in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing
+    /// takes time before [`Sim::instant`] says so.
     pub fn simulated(options: ClusterOptions, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
         check(&options).map_err(OpenError::from)?;
         let sim = Sim::new(&regions(&options), sim)?;
@@ -214,8 +223,9 @@ impl Cluster {
         Ok((Cluster::format(Arc::new(sim.clone()), None, options)?, sim))
     }
 
-    /// The same on any fabric whose memory nodes are in this process; they must be new. For tests and tools:
-    /// `options.memory_nodes` and `node_bytes` are the fabric's. Its clients have no leases: see [`Cluster::with_lease`].
+    /// The same on any fabric whose memory nodes are in this process; they must be new. For tests
+    /// and tools: `options.memory_nodes` and `node_bytes` are the fabric's. Its clients have no
+    /// leases: see [`Cluster::with_lease`].
     pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
         check(&options)?;
@@ -317,7 +327,8 @@ impl Cluster {
         NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost)).without(*lock(&self.inner.absent))
     }
 
-    /// Memory nodes for new tables: neither spare nor about to leave, or, if that leaves too few, all.
+    /// Memory nodes for new tables: neither spare nor about to leave, or, if that leaves too few,
+    /// all.
     fn places(&self) -> NodeSet {
         let live = self.live_nodes();
         let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
@@ -327,11 +338,13 @@ impl Cluster {
         if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
     }
 
-    /// Gives a client an incarnation, on a lane of nobody's. The configuration knows it before it takes anything.
+    /// Gives a client an incarnation, on a lane of nobody's. The configuration knows it before it
+    /// takes anything.
     pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
         identity::remembered(guest, self.live_nodes()).await?;
         self.lacks_nothing()?;
-        // The epoch first: if another one is entered meanwhile, this one is refused, whichever nodes go with it.
+        // The epoch first: if another one is entered meanwhile, this one is refused, whichever
+        // nodes go with it.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
         let incarnation = come(guest, nodes).await?;
@@ -348,8 +361,8 @@ impl Cluster {
         Ok(Announced { incarnation, epoch, nodes })
     }
 
-    /// Fails if a client is connected that the configuration does not know: it goes by another one, or by none, where it may
-    /// have claimed tables for a version cache of its own.
+    /// Fails if a client is connected that the configuration does not know: it goes by another one,
+    /// or by none, where it may have claimed tables for a version cache of its own.
     async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
         let clients = connected(lane, self.live_nodes().leader()).await?;
         let stranger = configuration.look(|membership| {
@@ -361,8 +374,8 @@ impl Cluster {
         }
     }
 
-    /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are now. Who comes while
-    /// another does it waits.
+    /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are
+    /// now. Who comes while another does it waits.
     pub(crate) async fn enter_epoch(&self, lane: &Lane) -> Result<(), OpenError> {
         const PAUSE_NS: Nanos = 20_000;
         let Some(configuration) = &self.configuration else { return Ok(()) };
@@ -401,7 +414,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Updates the open tables from a catalog. A table that is not in it has been discarded, and is no longer open.
+    /// Updates the open tables from a catalog. A table that is not in it has been discarded, and is
+    /// no longer open.
     pub(crate) fn follow_catalog(&self, metadata: Metadata) -> Result<(), OpenError> {
         let mut tables = lock(&self.inner.tables);
         let has = |table: &remora_index::Table| metadata.table(table.name()).is_ok_and(|(id, _)| id == table.id());
@@ -415,8 +429,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who connects from now on does so to the memory nodes of the last epoch: goes near none that the cluster goes on
-    /// without, nor one that is absent.
+    /// Who connects from now on does so to the memory nodes of the last epoch: goes near none that
+    /// the cluster goes on without, nor one that is absent.
     pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
         self.learn_names()?;
         let Some(configuration) = &self.configuration else { return Ok(()) };
@@ -428,7 +442,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Learns where memory nodes are that have been added. As far as is known here, the cluster does without them still.
+    /// Learns where memory nodes are that have been added. As far as is known here, the cluster
+    /// does without them still.
     pub(crate) fn learn_names(&self) -> Result<(), OpenError> {
         let (Some(configuration), Some((nodes, remote))) = (&self.configuration, &self.inner.remote) else {
             return Ok(());
@@ -450,20 +465,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// Memory nodes that were away when this controller's cluster came, and that it has not heard of since.
+    /// Memory nodes that were away when this controller's cluster came, and that it has not heard
+    /// of since.
     pub(crate) fn absent(&self) -> NodeSet {
         *lock(&self.inner.absent)
     }
 
-    /// Has this controller's cluster do without nodes that do not answer, as if they had been away when it came.
+    /// Has this controller's cluster do without nodes that do not answer, as if they had been away
+    /// when it came.
     pub(crate) fn miss(&self, nodes: NodeSet) {
         nodes.iter().for_each(|node| self.inner.fabric.abandon(node));
         let mut absent = lock(&self.inner.absent);
         *absent = NodeSet::from_bits(absent.to_bits() | nodes.to_bits());
     }
 
-    /// Fails as long as nodes are absent: a client would lack its rings there, a table its entry in the catalog, if they came
-    /// back as they were.
+    /// Fails as long as nodes are absent: a client would lack its rings there, a table its entry in
+    /// the catalog, if they came back as they were.
     fn lacks_nothing(&self) -> Result<(), MemoryError> {
         if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
     }
@@ -481,8 +498,8 @@ impl Cluster {
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
 
-    /// A table where it is now, as far as this handle of its cluster knows. Another handle may have opened it: then it is
-    /// this one's, too, from now on, and follows the epochs with the others.
+    /// A table where it is now, as far as this handle of its cluster knows. Another handle may have
+    /// opened it: then it is this one's, too, from now on, and follows the epochs with the others.
     pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
         let name = table.inner.name();
         if table.cluster != self.inner.cluster {
@@ -497,8 +514,9 @@ impl Cluster {
         if is_it { Ok(own) } else { Err(MemoryError::UnknownTable(name.to_owned()).into()) }
     }
 
-    /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the memory node, since the
-    /// thread may be that of a worker which has to follow an epoch meanwhile.
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the
+    /// memory node, since the thread may be that of a worker which has to follow an epoch
+    /// meanwhile.
     #[cold]
     fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
         let leader = self.live_nodes().leader();
@@ -528,8 +546,9 @@ impl Cluster {
         lock(&self.inner.metadata).clone()
     }
 
-    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is to leave its node, or to
-    /// go to one that is to have its share ([`add_node`](Cluster::add_node)).
+    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is
+    /// to leave its node, or to go to one that is to have its share
+    /// ([`add_node`](Cluster::add_node)).
     pub fn is_arranged(&self) -> Result<bool, OpenError> {
         let Some(configuration) = &self.configuration else { return Ok(true) };
         let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
@@ -538,7 +557,8 @@ impl Cluster {
         Ok(before == after && before.joining().next().is_none())
     }
 
-    /// Where the memory nodes are, in the order of their numbers; `None` if they are in this process.
+    /// Where the memory nodes are, in the order of their numbers; `None` if they are in this
+    /// process.
     #[must_use]
     pub fn nodes(&self) -> Option<Nodes> {
         self.inner.remote.as_ref().map(|(nodes, _)| lock(nodes).clone())
@@ -591,7 +611,8 @@ impl Cluster {
 
     /// The cluster's own client, once it has entered the present epoch.
     fn administrator(&self) -> Result<ClientId, FabricError> {
-        // A process that runs no transactions learns here that an epoch has begun, and with it another life of its own client.
+        // A process that runs no transactions learns here that an epoch has begun, and with it
+        // another life of its own client.
         if self.inner.remote.is_some()
             && let Err(error) = self.follow_epoch()
         {
@@ -694,8 +715,8 @@ impl Cluster {
         if let Some(draft) = &draft {
             draft.note(id);
         }
-        // Also of records with a checksum: it vouches for the value, but validation looks at lock and version alone, which must
-        // be of one instant.
+        // Also of records with a checksum: it vouches for the value, but validation looks at lock
+        // and version alone, which must be of one instant.
         if atomic_line {
             let table = remora_index::Table::open(&metadata, name)?;
             self.announce_lines(&table, |_| true);
@@ -765,7 +786,8 @@ impl Cluster {
         Ok(table)
     }
 
-    /// Makes sure that a session of this handle can run transactions on a table, which another handle may have opened.
+    /// Makes sure that a session of this handle can run transactions on a table, which another
+    /// handle may have opened.
     pub(crate) fn accept(&self, table: &remora_index::Table) -> Result<(), OpenError> {
         self.check_protocol(table)?;
         let is_local = table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
@@ -795,8 +817,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Loads rows into an empty table; returns how many. Much faster than transactions, and none: nobody else may use the
-    /// table meanwhile. If it fails, or this client dies, the next load finds the table as if it were empty.
+    /// Loads rows into an empty table; returns how many. Much faster than transactions, and none:
+    /// nobody else may use the table meanwhile. If it fails, or this client dies, the next load
+    /// finds the table as if it were empty.
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -820,8 +843,8 @@ impl Cluster {
         })
     }
 
-    /// The same from parts that are made and laid out side by side, on as many threads as the machine has cores. `loaded` is
-    /// told now and then of so many rows more.
+    /// The same from parts that are made and laid out side by side, on as many threads as the
+    /// machine has cores. `loaded` is told now and then of so many rows more.
     pub fn load_parts<K: Key, V: Record + Send + Sync>(
         &self,
         table: &Table<K, V>,
@@ -852,7 +875,8 @@ impl Cluster {
         })
     }
 
-    /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all is as it should be.
+    /// Reads a whole table while nothing runs: gives every record to `visit`, and says whether all
+    /// is as it should be.
     pub fn inspect<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -893,8 +917,8 @@ impl Cluster {
         })
     }
 
-    /// Does what is no transaction, like [`inspect`](Cluster::inspect), and does it again from its beginning if it fails
-    /// because an epoch has ended meanwhile.
+    /// Does what is no transaction, like [`inspect`](Cluster::inspect), and does it again from its
+    /// beginning if it fails because an epoch has ended meanwhile.
     pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         in_one_epoch(self.configuration(), what)
     }
@@ -909,13 +933,14 @@ impl Cluster {
         Db::new(self, threads, options)
     }
 
-    /// Somebody who looks after the memory nodes, on this thread: a cluster that is to go on when one of them dies has one,
-    /// or several.
+    /// Somebody who looks after the memory nodes, on this thread: a cluster that is to go on when
+    /// one of them dies has one, or several.
     pub fn controller(&self) -> Result<Controller, OpenError> {
         Controller::new(self)
     }
 
-    /// CPU time that the memory nodes have used, in nanoseconds: of those in this process to apply redo logs, of others all.
+    /// CPU time that the memory nodes have used, in nanoseconds: of those in this process to apply
+    /// redo logs, of others all.
     #[must_use]
     pub fn memory_node_cpu_ns(&self) -> u64 {
         let here: u64 = self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum();
@@ -939,17 +964,18 @@ impl Cluster {
         self.protocol
     }
 
-    /// The same cluster, with workers that run another protocol. Tables must be opened through it: those whose discipline
-    /// the protocol has not are refused.
+    /// The same cluster, with workers that run another protocol. Tables must be opened through it:
+    /// those whose discipline the protocol has not are refused.
     #[must_use]
     pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
         Cluster { protocol, ..self.clone() }
     }
 
-    /// The version cache that all workers of this cluster share that validate locally (`ford-local`). The first call makes it, of
-    /// about as many bytes as asked for, at most 1 GiB; the first worker makes one of [`VersionCache::BYTES`]. A table has one
-    /// version cache: clients of another [`Cluster::connect`], also of this process, are refused a table while workers of this
-    /// one are there that may write it.
+    /// The version cache that all workers of this cluster share that validate locally
+    /// (`ford-local`). The first call makes it, of about as many bytes as asked for, at most 1 GiB;
+    /// the first worker makes one of [`VersionCache::BYTES`]. A table has one version cache:
+    /// clients of another [`Cluster::connect`], also of this process, are refused a table while
+    /// workers of this one are there that may write it.
     pub fn version_cache(&self, bytes: usize) -> &Arc<VersionCache> {
         self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))
     }
@@ -960,7 +986,8 @@ impl Cluster {
         is_local.then(|| self.version_cache(VersionCache::BYTES).clone())
     }
 
-    /// Has a table validated by this process's version cache alone, as long as workers of it are there.
+    /// Has a table validated by this process's version cache alone, as long as workers of it are
+    /// there.
     fn claim(&self, table: &remora_index::Table) -> Result<(), MemoryError> {
         let Some(configuration) = &self.configuration else { return Ok(()) };
         let claim = || {
@@ -978,14 +1005,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who of its clients is alive, and who recovers the others. `None` where nothing says so: clients of other processes
-    /// that share no configuration, whose locks nobody frees when they die.
+    /// Who of its clients is alive, and who recovers the others. `None` where nothing says so:
+    /// clients of other processes that share no configuration, whose locks nobody frees when they
+    /// die.
     #[must_use]
     pub fn configuration(&self) -> Option<&Arc<dyn Configuration>> {
         self.configuration.as_ref()
     }
 
-    /// The same cluster, with workers that trust another configuration. Every client of a cluster must trust the same.
+    /// The same cluster, with workers that trust another configuration. Every client of a cluster
+    /// must trust the same.
     #[must_use]
     pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Cluster {
         Cluster { configuration: Some(configuration), ..self.clone() }
@@ -1001,19 +1030,21 @@ impl Cluster {
         self.lease.map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The same cluster, with workers that have leases of this length, and recover those whose leases have run out; or with
-    /// workers that do neither. A worker whose thread does nothing but compute, or blocks, for longer than its lease is
-    /// taken for dead: its transactions then fail with [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing
-    /// is not. Over a network, one without a lease may read at a memory node that the cluster goes on without, as long as it
-    /// has not heard of that.
+    /// The same cluster, with workers that have leases of this length, and recover those whose
+    /// leases have run out; or with workers that do neither. A worker whose thread does nothing but
+    /// compute, or blocks, for longer than its lease is taken for dead: its transactions then fail
+    /// with [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing is not. Over a
+    /// network, one without a lease may read at a memory node that the cluster goes on without, as
+    /// long as it has not heard of that.
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }
     }
 
-    /// A handle to the cluster whose workers' clients have `ids` transaction ids each, at least 1 and at most 2^39: for
-    /// tests of what happens at the end. A client goes on as another incarnation before its ids come to an end, if it has a
-    /// lease; otherwise its transactions end with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
+    /// A handle to the cluster whose workers' clients have `ids` transaction ids each, at least 1
+    /// and at most 2^39: for tests of what happens at the end. A client goes on as another
+    /// incarnation before its ids come to an end, if it has a lease; otherwise its transactions end
+    /// with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
     #[must_use]
     pub fn with_transaction_ids(&self, ids: u64) -> Cluster {
         Cluster { transaction_ids: ids.clamp(1, TransactionId::SEQUENCE_MAX), ..self.clone() }
@@ -1023,9 +1054,10 @@ impl Cluster {
         self.transaction_ids
     }
 
-    /// The same cluster, with workers that tell of what they put back when they recover a dead client: of every record before
-    /// it is, since a recoverer may die, and then its successor tells it again. A recorded history needs it, because others
-    /// read the versions that this installs.
+    /// The same cluster, with workers that tell of what they put back when they recover a dead
+    /// client: of every record before it is, since a recoverer may die, and then its successor
+    /// tells it again. A recorded history needs it, because others read the versions that this
+    /// installs.
     #[must_use]
     pub fn with_rollbacks_told(&self, told: Arc<dyn Fn(&Rollback<'_>) + Send + Sync>) -> Cluster {
         Cluster { told: Some(told), ..self.clone() }
@@ -1050,7 +1082,8 @@ impl Cluster {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Memory nodes that are other processes outlive this cluster, and so does what knows its clients.
+        // Memory nodes that are other processes outlive this cluster, and so does what knows its
+        // clients.
         if std::thread::panicking() {
             return;
         }
@@ -1072,11 +1105,12 @@ impl Drop for Entering<'_> {
     }
 }
 
-/// Who finds an epoch changing, or a memory node dead that others look after, waits no longer for the next epoch.
+/// Who finds an epoch changing, or a memory node dead that others look after, waits no longer for
+/// the next epoch.
 pub(crate) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Does what fails if an epoch ends meanwhile, and does it again in the next one, which begins within milliseconds if there
-/// is somebody who looks after the memory nodes.
+/// Does what fails if an epoch ends meanwhile, and does it again in the next one, which begins
+/// within milliseconds if there is somebody who looks after the memory nodes.
 pub(crate) fn in_one_epoch<T, E>(
     configuration: Option<&Arc<dyn Configuration>>,
     mut what: impl FnMut() -> Result<T, E>,

@@ -1,4 +1,5 @@
-//! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by address or by file.
+//! Clusters whose memory nodes are processes of their own: started by `remora memnode`, found by
+//! address or by file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,8 +26,9 @@ use crate::error::OpenError;
 
 /// Where the memory nodes of a cluster are: all of them, in any order.
 ///
-/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in files of this host. Paths need
-/// not be text: a list of them is parsed from an [`OsStr`] as well. A path with a comma has no place in a list.
+/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in
+/// files of this host. Paths need not be text: a list of them is parsed from an [`OsStr`] as well.
+/// A path with a comma has no place in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Nodes {
     /// Over TCP: host and port of each.
@@ -64,7 +66,8 @@ impl Nodes {
         }
     }
 
-    /// Whether a node has this name: an address as it was written, or a path, which need not be text.
+    /// Whether a node has this name: an address as it was written, or a path, which need not be
+    /// text.
     #[must_use]
     pub fn is_named(&self, node: NodeId, name: &OsStr) -> bool {
         let at = usize::from(node.0);
@@ -156,10 +159,11 @@ impl fmt::Display for Nodes {
 pub struct ConnectOptions {
     /// How transactions are run.
     pub protocol: Protocol,
-    /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if `None`.
+    /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if
+    /// `None`.
     pub replicas: Option<u8>,
-    /// So many nodes, the last ones of those that founded the cluster, get nothing of tables that are created: see
-    /// [`ClusterOptions::spares`].
+    /// So many nodes, the last ones of those that founded the cluster, get nothing of tables that
+    /// are created: see [`ClusterOptions::spares`].
     pub spares: u16,
     /// The keys that nodes over TCP may ask for.
     pub keys: Option<Keys>,
@@ -167,15 +171,16 @@ pub struct ConnectOptions {
     pub tls: Option<ClientTls>,
     /// The RDMA device to reach nodes over TCP with: they must have one too.
     pub rdma: Option<Device>,
-    /// What says who of the clients is alive, the same for all client processes of the cluster: a file, if they are on one
-    /// host, or etcd. If `None`, nodes in files have a file beside that of node 0; with nodes over TCP nobody recovers the
-    /// clients of other processes, nor any of this one.
+    /// What says who of the clients is alive, the same for all client processes of the cluster: a
+    /// file, if they are on one host, or etcd. If `None`, nodes in files have a file beside that of
+    /// node 0; with nodes over TCP nobody recovers the clients of other processes, nor any of this
+    /// one.
     pub configuration: Option<Place>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
-    /// To look after the memory nodes ([`Cluster::controller`]): comes also while some of them are away that the cluster has
-    /// not given up, or while an epoch changes that nobody conducts. Until that has ended it has no workers, and creates no
-    /// tables.
+    /// To look after the memory nodes ([`Cluster::controller`]): comes also while some of them are
+    /// away that the cluster has not given up, or while an epoch changes that nobody conducts.
+    /// Until that has ended it has no workers, and creates no tables.
     pub controls: bool,
 }
 
@@ -200,7 +205,8 @@ pub enum ConnectError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// No configuration was named, and a memory node has something that the others have gone on without.
+    /// No configuration was named, and a memory node has something that the others have gone on
+    /// without.
     #[error(
         "memory node {name} has missed an epoch: its cluster has gone on without it; name the cluster's configuration \
          (--configuration), which says so, or start this node again, empty"
@@ -274,9 +280,9 @@ impl Remote {
 }
 
 impl Cluster {
-    /// Connects to memory nodes that are running. The first client to come founds the cluster; whoever comes later may
-    /// name the nodes in any order, but all that it was founded with. Those that were added since
-    /// ([`add_node`](Cluster::add_node)) are found by the configuration.
+    /// Connects to memory nodes that are running. The first client to come founds the cluster;
+    /// whoever comes later may name the nodes in any order, but all that it was founded with. Those
+    /// that were added since ([`add_node`](Cluster::add_node)) are found by the configuration.
     pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
         let (began, mut known) = (Instant::now(), None);
         let Met { nodes, cluster, founders, remote, configuration, missing } = loop {
@@ -320,7 +326,8 @@ impl Cluster {
             let live = NodeSet::first(count).without(lost).without(absent);
             NodeSet::first(count).without(live).iter().for_each(|node| fabric.abandon(node));
             live.iter().for_each(|node| fabric.readmit(node));
-            // So that a controller hears of those that are there again when it looks for the first time.
+            // So that a controller hears of those that are there again when it looks for the first
+            // time.
             absent.iter().for_each(|node| _ = fabric.answers(node));
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
                 let admin = come(lane, live).await?;
@@ -360,9 +367,10 @@ impl Cluster {
         Ok(Cluster::remote(fabric, number, (nodes, remote), options, admin, configuration, of_epoch))
     }
 
-    /// Adds a memory node over TCP that has nothing yet: a controller takes it in, and has shards move there until it has as
-    /// much as the others. Clients that run go on, and find it by their configuration. Also has one that the cluster has
-    /// already, and that came back with nothing, get its share again. Its number.
+    /// Adds a memory node over TCP that has nothing yet: a controller takes it in, and has shards
+    /// move there until it has as much as the others. Clients that run go on, and find it by their
+    /// configuration. Also has one that the cluster has already, and that came back with nothing,
+    /// get its share again. Its number.
     pub fn add_node(&self, address: &str) -> Result<NodeId, ConnectError> {
         let cannot = |why: &str| ConnectError::CannotAdd { name: address.to_owned(), why: why.to_owned() };
         let configuration = self.configuration().ok_or_else(|| cannot("the cluster has no configuration"))?;
@@ -437,10 +445,12 @@ struct Met {
 /// A cluster's configuration.
 type Known = (u64, Option<Arc<dyn Configuration>>);
 
-/// Looks which node is which, and which are missing. The configuration is opened unless it is known.
+/// Looks which node is which, and which are missing. The configuration is opened unless it is
+/// known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options)?;
-    // Where a node was that was added, and is lost, there may be another cluster's by now, or one that has come by another name.
+    // Where a node was that was added, and is lost, there may be another cluster's by now, or one
+    // that has come by another name.
     let unasked = match known {
         Some((_, Some(configuration))) => configuration.look(|membership| {
             let lost = membership.added().iter().filter(|(number, _)| membership.lost().has(NodeId(**number)));
@@ -483,9 +493,10 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
     Ok(Met { nodes, cluster: found.cluster, founders: found.founders, remote, configuration, missing })
 }
 
-/// Has a configuration that is new, because what the cluster had before was lost, go on in the memory nodes' epoch: without
-/// those that have not come to it, and with those that were `added`; and has the clients ended that are connected, as nobody
-/// says whether they live. Fails if one is `silent`: it may know of an epoch that these have missed.
+/// Has a configuration that is new, because what the cluster had before was lost, go on in the
+/// memory nodes' epoch: without those that have not come to it, and with those that were `added`;
+/// and has the clients ended that are connected, as nobody says whether they live. Fails if one is
+/// `silent`: it may know of an epoch that these have missed.
 fn catch_up(
     fabric: &dyn Fabric,
     configuration: &Arc<dyn Configuration>,
@@ -547,14 +558,14 @@ fn blame(nodes: &Nodes, error: MemoryError) -> ConnectError {
 struct Found {
     cluster: u64,
     founders: u16,
-    /// Of each; or why it has none: it does not answer, or has lost its memory. Nothing is wrong if the cluster goes on
-    /// without it.
+    /// Of each; or why it has none: it does not answer, or has lost its memory. Nothing is wrong if
+    /// the cluster goes on without it.
     identities: Vec<Result<NodeId, MemoryError>>,
 }
 
 impl Found {
-    /// The number of each, and those that are missing: of founders that are, the numbers that nobody has, in any order.
-    /// Learns who was added from those that are there.
+    /// The number of each, and those that are missing: of founders that are, the numbers that
+    /// nobody has, in any order. Learns who was added from those that are there.
     fn numbered(
         &self,
         named: &Nodes,
@@ -603,7 +614,8 @@ impl Found {
     }
 }
 
-/// Finds out which memory node is which; founds their cluster if nobody has. Those that are `unasked` count as silent.
+/// Finds out which memory node is which; founds their cluster if nobody has. Those that are
+/// `unasked` count as silent.
 fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, MemoryError> {
     let is_away = |node| (node, FabricError { node, fault: Fault::Unreachable }.into());
     let mut silent: BTreeMap<NodeId, MemoryError> = unasked.iter().map(is_away).collect();

@@ -1,8 +1,9 @@
-//! Who looks after the memory nodes: finds those that are lost, leads the cluster into the next epoch without them, and has
-//! copies made of what they had.
+//! Who looks after the memory nodes: finds those that are lost, leads the cluster into the next
+//! epoch without them, and has copies made of what they had.
 //!
-//! A cluster has one or more; one conducts, and when it dies another takes that over. A controller runs no transactions, so
-//! that epochs do not end it. What copies for it is a client like any other (`remora_txn::recovery::copy`).
+//! A cluster has one or more; one conducts, and when it dies another takes that over. A controller
+//! runs no transactions, so that epochs do not end it. What copies for it is a client like any
+//! other (`remora_txn::recovery::copy`).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,8 +26,8 @@ use crate::connect::is_silence;
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
-/// Who looks after the memory nodes: finds those that are lost, and leads the cluster into the next epoch without them. Not
-/// `Send`: it runs on the thread that made it.
+/// Who looks after the memory nodes: finds those that are lost, and leads the cluster into the next
+/// epoch without them. Not `Send`: it runs on the thread that made it.
 pub struct Controller {
     cluster: Cluster,
     worker: remora_fabric::Worker,
@@ -70,14 +71,15 @@ impl Controller {
         self.client
     }
 
-    /// Whether it was taken for dead, as one is that cannot renew its lease. Another one can be made in its place.
+    /// Whether it was taken for dead, as one is that cannot renew its lease. Another one can be
+    /// made in its place.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.keeper.is_over()
     }
 
-    /// Begins its work, for whoever drives it turn by turn: a simulator. It ends when `over` says so, which it asks a few
-    /// times in a lease, or when it was taken for dead.
+    /// Begins its work, for whoever drives it turn by turn: a simulator. It ends when `over` says
+    /// so, which it asks a few times in a lease, or when it was taken for dead.
     pub fn start<'c>(&'c mut self, over: impl Fn() -> bool + 'c) -> remora_fabric::Run<'c, ()> {
         let Controller { cluster, worker, lane, keeper, client, copy_rate } = self;
         keeper.wake(lane);
@@ -112,7 +114,8 @@ impl Controller {
         worker.start([(id, work)])
     }
 
-    /// Works until `over` says that it is to end, or until it was taken for dead: see [`Controller::is_fenced`].
+    /// Works until `over` says that it is to end, or until it was taken for dead: see
+    /// [`Controller::is_fenced`].
     pub fn run(&mut self, over: impl Fn() -> bool) {
         self.start(over).to_end();
     }
@@ -147,8 +150,8 @@ impl Watcher<'_> {
         Ok(self.cluster.configuration().ok_or_else(none)?)
     }
 
-    /// Works with one connection, until there are memory nodes that it does not reach, or may not reach any more, or it is to
-    /// end. Those that another connection reaches.
+    /// Works with one connection, until there are memory nodes that it does not reach, or may not
+    /// reach any more, or it is to end. Those that another connection reaches.
     async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) -> NodeSet {
         let mut all = pin!(self.keeper.attend(lane));
         let mut watch = pin!(self.watch(lane));
@@ -176,7 +179,8 @@ impl Watcher<'_> {
         .await
     }
 
-    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when another connection reaches others: these.
+    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when another
+    /// connection reaches others: these.
     async fn watch(&self, lane: &Lane) -> NodeSet {
         let mut absence = 0;
         let mut stuck = Stuck::default();
@@ -200,7 +204,8 @@ impl Watcher<'_> {
                 }
             };
             let live = NodeSet::first(self.cluster.memory_nodes()).without(lost);
-            // In an epoch that it has missed a node may have been lost that was taken in again by the next.
+            // In an epoch that it has missed a node may have been lost that was taken in again by
+            // the next.
             let missed = epoch > self.epoch.replace(epoch) + 1;
             self.reached.set(if missed { NodeSet::default() } else { self.reached.get().without(lost) });
             if changing && !missed {
@@ -220,7 +225,8 @@ impl Watcher<'_> {
             stuck = Stuck::default();
             let unreached = live.without(self.reached.get());
             if !unreached.is_empty() {
-                // They have come since this connection was made, or were away already when this controller came.
+                // They have come since this connection was made, or were away already when this
+                // controller came.
                 let gone = self.gone(lane, self.cluster.absent().without(lost)).await;
                 if !gone.is_empty() {
                     if !self.lose_or_say(lane, live, gone).await {
@@ -274,8 +280,8 @@ impl Watcher<'_> {
         }
     }
 
-    /// What another connection may reach, when this one reaches nothing any more. Nodes that do not answer are given up when it
-    /// does.
+    /// What another connection may reach, when this one reaches nothing any more. Nodes that do not
+    /// answer are given up when it does.
     fn come_anew(&self, live: NodeSet) -> Option<NodeSet> {
         let fabric = self.cluster.fabric();
         let away = live.iter().filter(|node| !fabric.answers(*node)).fold(NodeSet::default(), NodeSet::with);
@@ -287,8 +293,8 @@ impl Watcher<'_> {
         Some(live.without(away))
     }
 
-    /// A node kept it from connecting once more: one that has just died is lost, as far as can be told by the connection
-    /// that it has.
+    /// A node kept it from connecting once more: one that has just died is lost, as far as can be
+    /// told by the connection that it has.
     async fn lose_in_the_way(&self, lane: &Lane, error: FabricError) {
         tracing::warn!(%error, "a controller cannot connect again yet");
         let (reached, node) = (self.reached.get(), NodeSet::default().with(error.node));
@@ -304,7 +310,8 @@ impl Watcher<'_> {
         Ok(self.configuration()?.change(|membership| membership.resign(self.me))??)
     }
 
-    /// A node that was lost, and answers, and has nothing. One that has what it had when it was lost is told to give it up.
+    /// A node that was lost, and answers, and has nothing. One that has what it had when it was
+    /// lost is told to give it up.
     async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
         let of_cluster = identity::of(lane, self.reached.get().leader()).await.ok()??;
         let found = async |guest: &Lane, node| {
@@ -556,8 +563,8 @@ pub(crate) async fn arranged(
     Ok((before, after))
 }
 
-/// Those of some nodes that do not answer, or have nothing: they were started again before anybody missed them. Unless they
-/// `may_be_new`.
+/// Those of some nodes that do not answer, or have nothing: they were started again before anybody
+/// missed them. Unless they `may_be_new`.
 async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
     let mut silent = NodeSet::default();
     for (node, identity) in identity::of_each(lane, nodes).await {

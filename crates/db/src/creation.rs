@@ -1,15 +1,15 @@
 //! Creating what takes several steps: all of it, or nothing, whatever becomes of the client.
 //!
-//! 1. While a client creates tables together, each of them is *unfinished*: the catalog names the client as its creator, and
-//!    no other client opens it.
+//! 1. While a client creates tables together, each of them is *unfinished*: the catalog names the
+//!    client as its creator, and no other client opens it.
 //! 2. When all steps have succeeded, one change of the catalog makes all of the tables ready.
 //! 3. When a step fails, the client discards them.
-//! 4. When the client dies, the next one that needs a name or the space that they have discards them, or that asks for it
-//!    ([`Cluster::discard_unfinished`]). It revokes the creator's access first, so a client that was taken for dead by mistake
-//!    can do no harm: its creation fails.
+//! 4. When the client dies, the next one that needs a name or the space that they have discards
+//!    them, or that asks for it ([`Cluster::discard_unfinished`]). It revokes the creator's access
+//!    first, so a client that was taken for dead by mistake can do no harm: its creation fails.
 //!
-//! A client is known to be dead when the configuration says so or its process has ended, or when no memory node has a
-//! connection of it. So a client that creates tables stays connected meanwhile.
+//! A client is known to be dead when the configuration says so or its process has ended, or when no
+//! memory node has a connection of it. So a client that creates tables stays connected meanwhile.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,12 +49,12 @@ impl Draft {
 impl Cluster {
     /// Creates and loads tables in several steps, all or nothing.
     ///
-    /// Other clients see the tables that `steps` creates through the cluster it is given all at once, when it has succeeded.
-    /// If it fails or panics, they are discarded, and their names are free again. If this client dies, another one discards
-    /// them when they are in its way.
+    /// Other clients see the tables that `steps` creates through the cluster it is given all at
+    /// once, when it has succeeded. If it fails or panics, they are discarded, and their names are
+    /// free again. If this client dies, another one discards them when they are in its way.
     ///
-    /// Until it has succeeded, use the tables for [`load`](Cluster::load) only, through the cluster that `steps` is given. If
-    /// the epoch ends meanwhile, the creation fails.
+    /// Until it has succeeded, use the tables for [`load`](Cluster::load) only, through the cluster
+    /// that `steps` is given. If the epoch ends meanwhile, the creation fails.
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions, OpenError};
@@ -77,7 +77,8 @@ impl Cluster {
     /// ```
     pub fn create_together<T, E: From<OpenError>>(&self, steps: impl FnOnce(&Cluster) -> Result<T, E>) -> Result<T, E> {
         if let Some(draft) = self.draft() {
-            // The outer creation finishes what this one has made; it may go on without, if this one fails.
+            // The outer creation finishes what this one has made; it may go on without, if this one
+            // fails.
             let mut undo = Undo { cluster: self, draft: &draft, first: lock(&draft.tables).len() };
             let made = steps(self)?;
             undo.first = usize::MAX;
@@ -95,14 +96,15 @@ impl Cluster {
         Ok(made)
     }
 
-    /// The client whose death ends what this handle creates: see [`Cluster::create_together`]. `None` outside of it.
+    /// The client whose death ends what this handle creates: see [`Cluster::create_together`].
+    /// `None` outside of it.
     #[must_use]
     pub fn creator(&self) -> Option<u32> {
         self.draft().map(|draft| draft.client)
     }
 
-    /// Discards tables that dead clients have begun to create and not finished; their names. This happens by itself when a
-    /// creation needs their names or their space.
+    /// Discards tables that dead clients have begun to create and not finished; their names. This
+    /// happens by itself when a creation needs their names or their space.
     pub fn discard_unfinished(&self) -> Result<Vec<String>, OpenError> {
         let mut all = Vec::new();
         for creator in self.read_catalog()?.creators() {
@@ -116,8 +118,9 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Whether a client is known to be dead: by the configuration, by the end of its process, or because no memory node has a
-    /// connection of it, though it is one that stays connected. A client that may live is not known to be dead.
+    /// Whether a client is known to be dead: by the configuration, by the end of its process, or
+    /// because no memory node has a connection of it, though it is one that stays connected. A
+    /// client that may live is not known to be dead.
     #[must_use]
     pub fn is_dead(&self, client: u32) -> bool {
         if client == self.admin() {
@@ -136,8 +139,9 @@ impl Cluster {
         known == Some(true) || self.fabric().is_connected(ClientId(client)) == Some(false)
     }
 
-    /// This cluster, for a program that may end what it creates: once the flag is set, creations and loads fail with
-    /// [`MemoryError::Interrupted`], and are undone as far as they are made of steps.
+    /// This cluster, for a program that may end what it creates: once the flag is set, creations
+    /// and loads fail with [`MemoryError::Interrupted`], and are undone as far as they are made of
+    /// steps.
     #[must_use]
     pub fn with_interrupt(&self, interrupt: Arc<AtomicBool>) -> Cluster {
         let mut cluster = self.clone();
@@ -163,7 +167,8 @@ impl Cluster {
         self.draft.as_ref().filter(|draft| !draft.is_over.load(Ordering::Acquire)).cloned()
     }
 
-    /// Makes a change of the catalog. If dead clients are in its way, what they have left is discarded, and it is tried again.
+    /// Makes a change of the catalog. If dead clients are in its way, what they have left is
+    /// discarded, and it is tried again.
     pub(crate) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         match self.with_lock_freed(&mut change) {
             Err(
@@ -180,7 +185,8 @@ impl Cluster {
         }
     }
 
-    /// Makes a change of the catalog: waits for others that change it, and frees the lock of one that has died.
+    /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
+    /// that has died.
     fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let began = Instant::now();
         loop {
@@ -201,7 +207,8 @@ impl Cluster {
         }
     }
 
-    /// Empties a table if a client was loading rows into it that has died, or this one, which has failed.
+    /// Empties a table if a client was loading rows into it that has died, or this one, which has
+    /// failed.
     pub(crate) async fn clear_half_loaded(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
         let loading = remora_index::check_empty(lane, table).await;
         let Err(IndexError::Loading { client, .. }) = loading else { return loading };
@@ -249,8 +256,8 @@ impl Cluster {
         Ok(names)
     }
 
-    /// A connection by which others see that a client lives. Where memory nodes are in files or in this process, they see that
-    /// without one.
+    /// A connection by which others see that a client lives. Where memory nodes are in files or in
+    /// this process, they see that without one.
     fn stay_connected(&self, client: u32) -> Result<Option<Box<dyn Transport>>, OpenError> {
         if !self.is_seen_by_connections() {
             return Ok(None);
@@ -275,8 +282,8 @@ impl Drop for Undo<'_> {
         }
         let undone = tables.split_off(self.first);
         drop(tables);
-        // Outside of the draft, which ends with its epoch. A user who interrupts the program does not want to wait until
-        // memory is zeroed: the next client that needs the space does that.
+        // Outside of the draft, which ends with its epoch. A user who interrupts the program does
+        // not want to wait until memory is zeroed: the next client that needs the space does that.
         let mut outside = self.cluster.clone();
         (outside.draft, outside.interrupt) = (None, None);
         let give_back = !self.cluster.is_interrupted();

@@ -67,7 +67,8 @@ impl fmt::Debug for Named {
     }
 }
 
-/// The bytes of a key for a reader: as text if they are, and otherwise in hex; as a number, too, if they can be one.
+/// The bytes of a key for a reader: as text if they are, and otherwise in hex; as a number, too, if
+/// they can be one.
 pub(crate) struct Printed<'k>(pub(crate) &'k [u8]);
 
 impl fmt::Display for Printed<'_> {
@@ -85,7 +86,8 @@ impl fmt::Display for Printed<'_> {
     }
 }
 
-/// What ended a transaction, the record that it is about, and how often and for how long the transaction was tried.
+/// What ended a transaction, the record that it is about, and how often and for how long the
+/// transaction was tried.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Reason<T> {
@@ -146,12 +148,13 @@ impl<T> From<T> for Reason<T> {
     }
 }
 
-/// The mistake of a program that uses a handle as it must not. A transaction that meets one is not committed.
+/// The mistake of a program that uses a handle as it must not. A transaction that meets one is not
+/// committed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misuse {
-    /// A table cannot be used by this session: it is of another cluster, or of a protocol that cannot run together with the
-    /// session's.
+    /// A table cannot be used by this session: it is of another cluster, or of a protocol that
+    /// cannot run together with the session's.
     #[error(transparent)]
     Table(Box<OpenError>),
     /// A slot of another transaction, or of an earlier run of the same closure.
@@ -175,7 +178,8 @@ pub enum Misuse {
         /// The table that it is used with.
         table: String,
     },
-    /// Every coroutine of a pool waits for a transaction of the same pool, so that none is left to run this one.
+    /// Every coroutine of a pool waits for a transaction of the same pool, so that none is left to
+    /// run this one.
     #[error(
         "all {coroutines} coroutines of the pool wait for transactions that were sent to the same pool from within others, \
          so that none is left to run this one: make it part of the transaction that waits for it, or give the pool more \
@@ -194,26 +198,30 @@ pub enum Misuse {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// It met other transactions, again and again, until its attempts or its patience were over. The cause is that of the last
-    /// attempt. It has left no trace.
+    /// It met other transactions, again and again, until its attempts or its patience were over.
+    /// The cause is that of the last attempt. It has left no trace.
     Aborted(Reason<Abort>),
     /// It may or may not have committed: the answer was lost. Never retried.
     Unknown(TransactionId),
-    /// A memory node that it needs is out of reach, and no epoch without it has begun in time; or there is nobody who would
-    /// begin one, and then a worker does not connect again to a node that it has lost: make a new one. It has not committed.
+    /// A memory node that it needs is out of reach, and no epoch without it has begun in time; or
+    /// there is nobody who would begin one, and then a worker does not connect again to a node that
+    /// it has lost: make a new one. It has not committed.
     Unavailable(FabricError),
-    /// This client was taken for dead, and what it had begun was ended by another. The transaction has not committed. The
-    /// worker is of no use any more: make a new one, which is a new client.
+    /// This client was taken for dead, and what it had begun was ended by another. The transaction
+    /// has not committed. The worker is of no use any more: make a new one, which is a new client.
     Fenced,
     /// It exceeds a limit. It has not committed.
     Limit(Reason<Limit>),
-    /// A handle was used where it does not belong, or too early: a mistake of the program. It has not committed.
+    /// A handle was used where it does not belong, or too early: a mistake of the program. It has
+    /// not committed.
     Misuse(Misuse),
-    /// A record that it wants to have or to write is not there. Validated like an error of the application.
+    /// A record that it wants to have or to write is not there. Validated like an error of the
+    /// application.
     NotFound(Named),
     /// A record that it inserts is there already. Validated like an error of the application.
     Exists(Named),
-    /// A large value that it links was uploaded by another client: see [`Large::put`](crate::Large::put).
+    /// A large value that it links was uploaded by another client: see
+    /// [`Large::put`](crate::Large::put).
     Foreign,
     /// A node of an ordered table makes no sense: the memory that it is in was damaged.
     Damaged {
@@ -227,7 +235,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of the application, to be returned by a transaction's closure: the transaction writes nothing.
+    /// An error of the application, to be returned by a transaction's closure: the transaction
+    /// writes nothing.
     pub fn user(error: impl StdError + Send + Sync + 'static) -> Error {
         Error::User(Box::new(error))
     }
@@ -253,8 +262,9 @@ impl Error {
         if let Error::Limit(reason) = self { Some(reason.cause) } else { None }
     }
 
-    /// What the protocol is to do about it: stop, or, for a decision of the application, validate and give up. That another
-    /// transaction was given up, which the closure has awaited, is no reason to try this one again.
+    /// What the protocol is to do about it: stop, or, for a decision of the application, validate
+    /// and give up. That another transaction was given up, which the closure has awaited, is no
+    /// reason to try this one again.
     pub(crate) fn stop(&self) -> Option<Stop> {
         match self {
             Error::Aborted(reason) if reason.attempts() > 0 => None,
@@ -268,8 +278,8 @@ impl Error {
         }
     }
 
-    /// What the protocol is to do when a closure has returned an error, or has named a record that was refused: stop, or, for
-    /// a decision of the application, validate and give up.
+    /// What the protocol is to do when a closure has returned an error, or has named a record that
+    /// was refused: stop, or, for a decision of the application, validate and give up.
     #[cold]
     pub(crate) fn decide<T>(tx: &mut Tx<'_>, returned: &mut Result<T, Error>, refused: Option<Error>) -> Decision {
         if let (Ok(_), Some(refused)) = (&returned, refused) {
@@ -297,7 +307,8 @@ impl Error {
         }
     }
 
-    /// Adds to the error of a transaction that was given up what was in its way, and how often and for how long it was tried.
+    /// Adds to the error of a transaction that was given up what was in its way, and how often and
+    /// for how long it was tried.
     pub(crate) fn given_up(self, record: Named, tried: Tried) -> Error {
         match self {
             Error::Aborted(reason) => Error::Aborted(reason.with(record, tried)),
@@ -348,7 +359,8 @@ impl From<Misuse> for Error {
     }
 }
 
-/// A table cannot be used. That memory nodes cannot be reached, or that the epoch is changing, is no mistake of the program.
+/// A table cannot be used. That memory nodes cannot be reached, or that the epoch is changing, is
+/// no mistake of the program.
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Error {
         match error {

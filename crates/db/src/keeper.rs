@@ -1,12 +1,14 @@
-//! What a client does for the cluster beside its transactions: it renews its lease, suspects those whose leases have run
-//! out, and recovers them.
+//! What a client does for the cluster beside its transactions: it renews its lease, suspects those
+//! whose leases have run out, and recovers them.
 //!
-//! All of it is one coroutine on a lane of the client's own, which runs as long as the worker does. A worker that runs
-//! nothing holds no lock, so its lease does not run then: its last coroutine waits until what was posted in the background
-//! has arrived, and until no repair is under way, and lets the client rest.
+//! All of it is one coroutine on a lane of the client's own, which runs as long as the worker does.
+//! A worker that runs nothing holds no lock, so its lease does not run then: its last coroutine
+//! waits until what was posted in the background has arrived, and until no repair is under way, and
+//! lets the client rest.
 //!
-//! A change of the configuration may wait for other machines. A [helper](remora_cluster::Helper) makes it then, so that the
-//! client's transactions go on; only who begins to run waits for its first renewal, and runs nothing without.
+//! A change of the configuration may wait for other machines. A [helper](remora_cluster::Helper)
+//! makes it then, so that the client's transactions go on; only who begins to run waits for its
+//! first renewal, and runs nothing without.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -29,7 +31,8 @@ use remora_txn::recovery::{self, Verdict};
 
 use crate::cluster::Cluster;
 
-/// A lease is renewed, and those of others are looked at, so many times in its length: two renewals may be late.
+/// A lease is renewed, and those of others are looked at, so many times in its length: two renewals
+/// may be late.
 const LOOKS: Nanos = 3;
 /// Pause of a sweep after every few records: transactions go first.
 const SWEEP_PAUSE_NS: Nanos = 50_000;
@@ -42,15 +45,15 @@ const REST_PAUSE_NS: Nanos = 5_000;
 const ORPHANS_PAUSE_NS: Nanos = 10_000_000;
 /// A client that waits for something looks so many times in a lease.
 const PAUSES: Nanos = 16;
-/// Somebody who looks after the memory nodes finds one that is lost, and the next epoch begins, within so many leases; if
-/// not, transactions fail that need it.
+/// Somebody who looks after the memory nodes finds one that is lost, and the next epoch begins,
+/// within so many leases; if not, transactions fail that need it.
 const LEASES_BEFORE_EPOCH: Nanos = 16;
 /// So many, and it connects again to one that others do not lose.
 const LEASES_BEFORE_GIVING_UP: Nanos = 4;
 /// However short leases are, finding that out and deciding what was under way takes a while.
 const EPOCH_NS: Nanos = 100_000_000;
-/// Recovery that fails is tried again at the next look, then after twice that time, and so on, up to so many leases: a
-/// memory node that is down may stay down.
+/// Recovery that fails is tried again at the next look, then after twice that time, and so on, up
+/// to so many leases: a memory node that is down may stay down.
 const LEASES_BETWEEN_ATTEMPTS: Nanos = 8;
 
 /// When to try again what has failed.
@@ -134,7 +137,8 @@ pub(crate) struct Keeper {
     is_watchful: bool,
     /// What ends its doze.
     dozing: Cell<Option<Waker>>,
-    /// This incarnation has lost a memory node that others still reach, and makes room for another one.
+    /// This incarnation has lost a memory node that others still reach, and makes room for another
+    /// one.
     given_up: Cell<bool>,
 }
 
@@ -194,7 +198,8 @@ impl Keeper {
         Keeper { is_watchful: true, ..self }
     }
 
-    /// A transaction begins, and may wait for what a dead client holds: the dead are looked for often from now on.
+    /// A transaction begins, and may wait for what a dead client holds: the dead are looked for
+    /// often from now on.
     #[inline]
     pub(crate) fn stir(&self) {
         if let Some(dozing) = self.dozing.take() {
@@ -230,8 +235,8 @@ impl Keeper {
         self.held.is_over() && !self.given_up.get()
     }
 
-    /// Has this incarnation end: it has lost a memory node for so long that the cluster would go on without that, if others
-    /// had lost it too.
+    /// Has this incarnation end: it has lost a memory node for so long that the cluster would go on
+    /// without that, if others had lost it too.
     pub(crate) fn give_up(&self) {
         if !self.held.is_over() && !self.given_up.replace(true) {
             tracing::warn!(
@@ -242,7 +247,8 @@ impl Keeper {
         }
     }
 
-    /// Another incarnation has taken this one's place: it begins nothing any more, and its lease runs out.
+    /// Another incarnation has taken this one's place: it begins nothing any more, and its lease
+    /// runs out.
     pub(crate) fn retire(&self) {
         tracing::info!(
             client = self.client,
@@ -277,12 +283,14 @@ impl Keeper {
         self.lease.map(|lease| lease.saturating_mul(LEASES_BEFORE_EPOCH).max(EPOCH_NS))
     }
 
-    /// How long to wait for it, before this client takes itself for the only one that has lost a memory node.
+    /// How long to wait for it, before this client takes itself for the only one that has lost a
+    /// memory node.
     pub(crate) fn patience_with_itself(&self) -> Option<Nanos> {
         self.patience().map(|patience| patience / LEASES_BEFORE_EPOCH * LEASES_BEFORE_GIVING_UP)
     }
 
-    /// Says that nothing runs here any more, and waits until the next epoch has begun, unless it has given up itself.
+    /// Says that nothing runs here any more, and waits until the next epoch has begun, unless it
+    /// has given up itself.
     pub(crate) async fn until_next_epoch(&self, lane: &Lane) {
         let client = self.client;
         if self.given_up.get() {
@@ -301,7 +309,8 @@ impl Keeper {
         lane.sleep(self.lease.unwrap_or(crate::cluster::LEASE.as_nanos() as Nanos) / PAUSES).await;
     }
 
-    /// The client has nothing under way, and has finished what it repaired: it rests until it runs again.
+    /// The client has nothing under way, and has finished what it repaired: it rests until it runs
+    /// again.
     pub(crate) async fn rest(&self, lane: &Lane) {
         while self.busy.get() > 0 {
             lane.sleep(REST_PAUSE_NS).await;
@@ -346,8 +355,8 @@ impl Keeper {
         self.note(outcome);
     }
 
-    /// Makes a change while the client's transactions go on. Changes of one client are made in the order in which they are
-    /// begun, also if nobody waits for them any more.
+    /// Makes a change while the client's transactions go on. Changes of one client are made in the
+    /// order in which they are begun, also if nobody waits for them any more.
     async fn change<T: Send + 'static>(
         &self,
         mut change: impl FnMut(&mut Membership) -> T + Send + 'static,
@@ -403,8 +412,9 @@ impl Keeper {
         .await;
     }
 
-    /// Sleeps until leases are to be looked at again, or the process of some client has ended; those clients. A client that
-    /// asks the memory nodes for nothing waits for no other client, and looks again when it stirs.
+    /// Sleeps until leases are to be looked at again, or the process of some client has ended;
+    /// those clients. A client that asks the memory nodes for nothing waits for no other client,
+    /// and looks again when it stirs.
     async fn orphans_until(&self, lane: &Lane, until: Nanos) -> Vec<u32> {
         if self.configuration.process().is_none() {
             lane.sleep(until.saturating_sub(lane.now())).await;
@@ -499,7 +509,8 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until then, or, where the dead are found at once, until this client has repaired what one of them had logged.
+    /// Sleeps until then, or, where the dead are found at once, until this client has repaired what
+    /// one of them had logged.
     async fn until_there_is_to_sweep(&self, lane: &Lane, until: Nanos) {
         let at_once = self.configuration.process().is_some();
         let mut sleep = pin!(lane.sleep(until.saturating_sub(lane.now())));
@@ -610,7 +621,8 @@ impl Keeper {
         self.sweep(lane, 0).await
     }
 
-    /// What the configuration says of a transaction: nothing, if it has to be looked up in the rings.
+    /// What the configuration says of a transaction: nothing, if it has to be looked up in the
+    /// rings.
     pub(crate) fn verdict(&self, id: TransactionId) -> Result<Option<Verdict>, ConfigurationError> {
         self.configuration.look(|membership| match membership.standing(id.owner()) {
             Some(Standing::Suspected { .. }) => Some(Verdict::Undecided),

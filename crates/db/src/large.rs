@@ -1,5 +1,6 @@
-//! Values of any length, kept out of line: a record has a slot of a fixed size, and one transaction's log entry holds about
-//! 32 KiB, so a longer value is written by several transactions before one of another kind makes it visible.
+//! Values of any length, kept out of line: a record has a slot of a fixed size, and one
+//! transaction's log entry holds about 32 KiB, so a longer value is written by several transactions
+//! before one of another kind makes it visible.
 //!
 //! ```text
 //! table NAME           key          -> head:  id u64, length u64
@@ -10,29 +11,31 @@
 //! discard   delete the chunks of the id that the key had before
 //! ```
 //!
-//! All of it is ordinary transactions over ordinary tables, so it is replicated, recovered and serializable as those are,
-//! under every protocol.
+//! All of it is ordinary transactions over ordinary tables, so it is replicated, recovered and
+//! serializable as those are, under every protocol.
 //!
 //! # Invariants
 //!
-//! 1. **Chunks never change**, and an id never comes again: it is that of the first transaction of the upload. So whoever
-//!    sees a head and all of its chunks sees the value, and validates the head.
-//! 2. **A reader that misses a chunk has an old head**: the value has been replaced and discarded since. It aborts as
-//!    [`Abort::Changed`], and is tried again.
-//! 3. **Only the client that has uploaded an id links it** ([`Error::Foreign`] otherwise), and only chunks of ids that are
-//!    not linked are deleted.
+//! 1. **Chunks never change**, and an id never comes again: it is that of the first transaction of
+//!    the upload. So whoever sees a head and all of its chunks sees the value, and validates the
+//!    head.
+//! 2. **A reader that misses a chunk has an old head**: the value has been replaced and discarded
+//!    since. It aborts as [`Abort::Changed`], and is tried again.
+//! 3. **Only the client that has uploaded an id links it** ([`Error::Foreign`] otherwise), and only
+//!    chunks of ids that are not linked are deleted.
 //!
 //! # Round trips
 //!
-//! With locations cached: [`Large::get`] takes one for the head, one for every 8 chunks (61 KB), and validates as one that
-//! reads several records does. [`Large::put`] costs what one insert does. [`Large::upload`] is one transaction of inserts
-//! for every 4 chunks, and [`Large::discard`] one of deletes. [`Large::collect`] reads 40 bytes of every chunk that the table
-//! has room for, 128 a round trip, and all heads.
+//! With locations cached: [`Large::get`] takes one for the head, one for every 8 chunks (61 KB),
+//! and validates as one that reads several records does. [`Large::put`] costs what one insert does.
+//! [`Large::upload`] is one transaction of inserts for every 4 chunks, and [`Large::discard`] one
+//! of deletes. [`Large::collect`] reads 40 bytes of every chunk that the table has room for, 128 a
+//! round trip, and all heads.
 //!
 //! # What nobody links
 //!
-//! A client that dies, or a future that is dropped, between upload and commit or between commit and discard leaves chunks
-//! that no head has. [`Large::collect`] finds them, without any journal:
+//! A client that dies, or a future that is dropped, between upload and commit or between commit and
+//! discard leaves chunks that no head has. [`Large::collect`] finds them, without any journal:
 //!
 //! ```text
 //! 1  read the keys of all chunks             -> ids
@@ -40,14 +43,17 @@
 //! 3  read all heads, none of them locked     -> of those, the ones that no head has: their chunks are deleted
 //! ```
 //!
-//! An id that step 3 does not find will never be linked again. Its client had come before step 1, since it had uploaded,
-//! and is never registered again once it has gone: who looked for clients before chunks would take a newcomer for dead. A
-//! client keeps its slot until each of its transactions is decided and installed, also if it has died, so that after step 2
-//! all heads that it has linked are there. By rule 3 nobody else links the id: a head may lose it from then on, and none
-//! gets it. A head that is locked may hold the id still, and is read again until it is free.
+//! An id that step 3 does not find will never be linked again. Its client had come before step 1,
+//! since it had uploaded, and is never registered again once it has gone: who looked for clients
+//! before chunks would take a newcomer for dead. A client keeps its slot until each of its
+//! transactions is decided and installed, also if it has died, so that after step 2 all heads that
+//! it has linked are there. By rule 3 nobody else links the id: a head may lose it from then on,
+//! and none gets it. A head that is locked may hold the id still, and is read again until it is
+//! free.
 //!
-//! What a client that lives has uploaded is never touched, linked or not: a program that drops such futures often ends its
-//! workers now and then. Where nobody recovers dead clients, nothing of theirs is collected.
+//! What a client that lives has uploaded is never touched, linked or not: a program that drops such
+//! futures often ends its workers now and then. Where nobody recovers dead clients, nothing of
+//! theirs is collected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -76,8 +82,8 @@ const ID_BYTES: usize = 12;
 /// Chunks that one transaction inserts.
 const BATCH: u32 = 4;
 
-// They fit a log entry also if the index has as many links to log as there can be; FORD's entry has up to three structural
-// records for each instead.
+// They fit a log entry also if the index has as many links to log as there can be; FORD's entry has
+// up to three structural records for each instead.
 const _: () = {
     let structural = 3 * (log::RECORD_WORDS + 3);
     let patches = (1 + LINKS_MAX) * log::PATCH_WORDS;
@@ -89,8 +95,8 @@ const _: () = {
 /// Chunks of the longest value: a transaction that reads it has room for 95 other records.
 const CHUNKS_MAX: usize = SET_MAX - 96;
 
-/// Bytes of the longest value: 30.8 MB. It must be possible to read it in one transaction. (A session that has read one keeps
-/// as much memory for the next.)
+/// Bytes of the longest value: 30.8 MB. It must be possible to read it in one transaction. (A
+/// session that has read one keeps as much memory for the next.)
 pub const LARGE_BYTES_MAX: usize = CHUNKS_MAX * CHUNK_BYTES;
 
 /// What a key has.
@@ -121,8 +127,8 @@ impl Chunk {
     }
 }
 
-/// A value that has been uploaded: to be linked by [`Large::put`], or discarded. Of a value that was replaced or removed, to
-/// be discarded once that has committed.
+/// A value that has been uploaded: to be linked by [`Large::put`], or discarded. Of a value that
+/// was replaced or removed, to be discarded once that has committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "what is neither linked nor discarded takes room until it is collected"]
 pub struct Stored {
@@ -161,7 +167,8 @@ fn owner(id: u64) -> Option<u32> {
 pub struct LargeOptions {
     /// Keys that it can hold.
     pub rows: u64,
-    /// Bytes of all values together. An eighth more than that fits, and a chunk, so that values can be replaced.
+    /// Bytes of all values together. An eighth more than that fits, and a chunk, so that values can
+    /// be replaced.
     pub bytes: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
@@ -184,16 +191,19 @@ impl LargeOptions {
         let full = self.bytes / CHUNK_BYTES as u64;
         // The last chunk of a value is not full.
         let rows = full.saturating_add(full / 8).saturating_add(self.rows).saturating_add(BATCH.into());
-        // Line versions would take an eighth of the room; a chunk that is there has long been installed.
+        // Line versions would take an eighth of the room; a chunk that is there has long been
+        // installed.
         TableOptions { rows, read_scheme: Some(ReadScheme::Checksum), ..self.heads() }
     }
 }
 
-/// A table of values of any length, up to [`LARGE_BYTES_MAX`]. Made by [`Cluster::create_large`]; clones are cheap.
+/// A table of values of any length, up to [`LARGE_BYTES_MAX`]. Made by [`Cluster::create_large`];
+/// clones are cheap.
 ///
-/// A value is stored in chunks of 7704 bytes, which nobody sees, and becomes that of a key by a transaction of yours
-/// ([`Large::put`]), or by one of its own ([`Large::write`]). Whoever reads it sees all of it, or all of another. What a client
-/// leaves that dies on the way is found by [`Large::collect`].
+/// A value is stored in chunks of 7704 bytes, which nobody sees, and becomes that of a key by a
+/// transaction of yours ([`Large::put`]), or by one of its own ([`Large::write`]). Whoever reads it
+/// sees all of it, or all of another. What a client leaves that dies on the way is found by
+/// [`Large::collect`].
 ///
 /// ```
 /// use remora::{Cluster, Error, LargeOptions, TableOptions};
@@ -252,7 +262,8 @@ impl Cluster {
         Ok(Large { heads: self.open_table(name)?, chunks: self.open_table(&chunks_of(name))? })
     }
 
-    /// Reads a whole table of large values while nothing runs: what there is of heads and of chunks.
+    /// Reads a whole table of large values while nothing runs: what there is of heads and of
+    /// chunks.
     pub fn inspect_large<K: Key>(&self, large: &Large<K>) -> Result<[Inspection; 2], Error> {
         Ok([self.inspect(&large.heads, |_| ())?, self.inspect(&large.chunks, |_| ())?])
     }
@@ -283,8 +294,9 @@ impl<K: Key> Large<K> {
         session.transact(async |tx| self.get(tx, key).await).await
     }
 
-    /// Inserts or replaces a value: upload, put and discard. After an [`Error::Unknown`] the key has the new value or the
-    /// old one, and the other's chunks stay until they are collected; after any other error it has the old one.
+    /// Inserts or replaces a value: upload, put and discard. After an [`Error::Unknown`] the key
+    /// has the new value or the old one, and the other's chunks stay until they are collected;
+    /// after any other error it has the old one.
     pub async fn write(&self, session: &mut Session, key: &K, bytes: &[u8]) -> Result<(), Error> {
         loop {
             let stored = self.upload(session, bytes).await?;
@@ -306,17 +318,18 @@ impl<K: Key> Large<K> {
         }
     }
 
-    /// Deletes a value, and says whether there was one: remove and discard. After an [`Error::Unknown`] it is there or not;
-    /// after any other error it is there still.
+    /// Deletes a value, and says whether there was one: remove and discard. After an
+    /// [`Error::Unknown`] it is there or not; after any other error it is there still.
     pub async fn delete(&self, session: &mut Session, key: &K) -> Result<bool, Error> {
         let removed = session.transact(async |tx| self.remove(tx, key).await).await?;
         self.try_discard(session, removed).await;
         Ok(removed.is_some())
     }
 
-    /// Stores a value that nobody sees yet, by as many transactions as it takes. A value that is too long is refused before
-    /// anything is stored. If this fails, or its future is dropped, nothing of it can be linked; so it fails with
-    /// [`Abort::Dropped`], and not with [`Error::Unknown`], also where an answer is lost.
+    /// Stores a value that nobody sees yet, by as many transactions as it takes. A value that is
+    /// too long is refused before anything is stored. If this fails, or its future is dropped,
+    /// nothing of it can be linked; so it fails with [`Abort::Dropped`], and not with
+    /// [`Error::Unknown`], also where an answer is lost.
     pub async fn upload(&self, session: &mut Session, bytes: &[u8]) -> Result<Stored, Error> {
         if bytes.len() > LARGE_BYTES_MAX {
             return Err(self.too_long(bytes.len()));
@@ -326,7 +339,8 @@ impl<K: Key> Large<K> {
             match self.insert(session, &stored, part).await {
                 Ok(id) => stored = Stored { id, length: stored.length + part.len() as u64, ..stored },
                 Err(Error::Unknown(id)) => {
-                    // Whoever asked what became of it would take the answer for that to his own transaction.
+                    // Whoever asked what became of it would take the answer for that to his own
+                    // transaction.
                     tracing::warn!(table = self.heads.name(), %id, "an upload has lost an answer, and is given up");
                     return Err(Abort::Dropped.into());
                 }
@@ -356,11 +370,13 @@ impl<K: Key> Large<K> {
         insert.await
     }
 
-    /// Makes a stored value that of a key. Gives the one that it replaces, to be discarded when this has committed.
+    /// Makes a stored value that of a key. Gives the one that it replaces, to be discarded when
+    /// this has committed.
     ///
-    /// Only transactions of the client that has uploaded it may: others are refused ([`Error::Foreign`]), because a client
-    /// that has gone links nothing any more, which [`Large::collect`] goes by. The sessions of a worker are one client
-    /// (unless it was made with several), those of a [`Db`](crate::Db) are several: see [`Db::run`](crate::Db::run).
+    /// Only transactions of the client that has uploaded it may: others are refused
+    /// ([`Error::Foreign`]), because a client that has gone links nothing any more, which
+    /// [`Large::collect`] goes by. The sessions of a worker are one client (unless it was made with
+    /// several), those of a [`Db`](crate::Db) are several: see [`Db::run`](crate::Db::run).
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: &K, stored: &Stored) -> Result<Option<Stored>, Error> {
         self.check(stored)?;
         if owner(stored.id).is_some_and(|owner| owner != tx.id().owner()) {
@@ -376,7 +392,8 @@ impl<K: Key> Large<K> {
         Ok(Some(self.stored(found)))
     }
 
-    /// Deletes a key. Gives the value that it had, if it was there, to be discarded when this has committed.
+    /// Deletes a key. Gives the value that it had, if it was there, to be discarded when this has
+    /// committed.
     pub async fn remove(&self, tx: &mut Transaction<'_, '_>, key: &K) -> Result<Option<Stored>, Error> {
         let slot = tx.want_borrowed(&self.heads, key, Intent::Delete);
         tx.fetch().await?;
@@ -409,9 +426,9 @@ impl<K: Key> Large<K> {
         Ok(tx.find(slot)?.map(|head| self.stored(*head)))
     }
 
-    /// Deletes the chunks of a value that no key has: one that was replaced or removed by a transaction that has committed,
-    /// or was uploaded for one that has not. What is gone is gone, so it can be done again. A value that a key has must not
-    /// be discarded: who reads it aborts.
+    /// Deletes the chunks of a value that no key has: one that was replaced or removed by a
+    /// transaction that has committed, or was uploaded for one that has not. What is gone is gone,
+    /// so it can be done again. A value that a key has must not be discarded: who reads it aborts.
     pub async fn discard(&self, session: &mut Session, stored: &Stored) -> Result<(), Error> {
         self.check(stored)?;
         self.delete_chunks(session, stored.id, stored.chunks()).await.map(|_| ())
@@ -448,9 +465,10 @@ impl<K: Key> Large<K> {
         Ok(any)
     }
 
-    /// Deletes values that no key has and nobody can give one any more, because the clients that uploaded them have gone;
-    /// returns how many. Others may work meanwhile, and collect too. It takes nothing that is needed (the first
-    /// page of `large.rs` says why). [`Error::Aborted`] if a head stays locked: of a client that has died and is not recovered yet, say.
+    /// Deletes values that no key has and nobody can give one any more, because the clients that
+    /// uploaded them have gone; returns how many. Others may work meanwhile, and collect too. It
+    /// takes nothing that is needed (the first page of `large.rs` says why). [`Error::Aborted`] if
+    /// a head stays locked: of a client that has died and is not recovered yet, say.
     pub async fn collect(&self, session: &mut Session) -> Result<u64, Error> {
         let mut unlinked = self.uploaded(session).await?;
         let registered = connected(session.lane(), session.leader()).await.map_err(Stop::from)?;

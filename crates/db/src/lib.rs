@@ -35,13 +35,14 @@
 //!
 //! Two doors lead to transactions:
 //!
-//! - [`Worker`]: this thread, several coroutines; closures and futures need not be `Send`, nothing is allocated in steady
-//!   state. For programs that are built around it.
-//! - [`Db`]: `Clone + Send + Sync`. A closure travels to a pool of workers; the future that comes back wakes under any
-//!   executor, and there is a blocking form. For programs that have an executor of their own.
+//! - [`Worker`]: this thread, several coroutines; closures and futures need not be `Send`, nothing
+//!   is allocated in steady state. For programs that are built around it.
+//! - [`Db`]: `Clone + Send + Sync`. A closure travels to a pool of workers; the future that comes
+//!   back wakes under any executor, and there is a blocking form. For programs that have an
+//!   executor of their own.
 //!
-//! Memory nodes can also be processes of their own, on this host or anywhere: [`MemoryNode`] is one (`remora memnode` runs
-//! it), and [`Cluster::connect`] finds them.
+//! Memory nodes can also be processes of their own, on this host or anywhere: [`MemoryNode`] is one
+//! (`remora memnode` runs it), and [`Cluster::connect`] finds them.
 //!
 //! # Inserts and deletes
 //!
@@ -75,9 +76,9 @@
 //!
 //! # Values of any length
 //!
-//! A record has a fixed size, and one transaction writes about 32 KiB. Longer values, up to [`LARGE_BYTES_MAX`], are kept
-//! out of line ([`Large`]): stored first, where nobody sees them, and then linked by a transaction, together with whatever
-//! other records it writes.
+//! A record has a fixed size, and one transaction writes about 32 KiB. Longer values, up to
+//! [`LARGE_BYTES_MAX`], are kept out of line ([`Large`]): stored first, where nobody sees them, and
+//! then linked by a transaction, together with whatever other records it writes.
 //!
 //! ```
 //! # use remora::{Cluster, Error, LargeOptions};
@@ -94,8 +95,8 @@
 //!
 //! # Keys in order
 //!
-//! An [`Ordered`] table has ranges: a scan, the first or the last key of one, inside any transaction. Nobody inserts into what
-//! it has seen, or deletes from it, before it commits.
+//! An [`Ordered`] table has ranges: a scan, the first or the last key of one, inside any
+//! transaction. Nobody inserts into what it has seen, or deletes from it, before it commits.
 //!
 //! ```
 //! # use remora::{Cluster, Error, OrderedOptions};
@@ -120,17 +121,19 @@
 //!
 //! # What a closure must know
 //!
-//! It is an optimistic transaction's: it **may run several times**, and **may see a combination of records that will not
-//! commit**. So it has no effect outside of the transaction that must not be repeated, and neither panics nor loops on a
-//! combination that should be impossible. What it returns counts only once its reads have been validated, and that goes
-//! for its own errors too: [`Error::User`] means that the state which made it give up was real.
+//! It is an optimistic transaction's: it **may run several times**, and **may see a combination of
+//! records that will not commit**. So it has no effect outside of the transaction that must not be
+//! repeated, and neither panics nor loops on a combination that should be impossible. What it
+//! returns counts only once its reads have been validated, and that goes for its own errors too:
+//! [`Error::User`] means that the state which made it give up was real.
 //!
-//! Only [`Error::Aborted`] is retried, with growing random pauses: for twice the longest lease of any client, unless
-//! [`TransactionOptions`] says otherwise, so that the locks of a client that has died are waited for. [`Error::Unknown`] never
-//! is: the transaction may have committed, and doing it again would apply it twice.
+//! Only [`Error::Aborted`] is retried, with growing random pauses: for twice the longest lease of
+//! any client, unless [`TransactionOptions`] says otherwise, so that the locks of a client that has
+//! died are waited for. [`Error::Unknown`] never is: the transaction may have committed, and doing
+//! it again would apply it twice.
 //!
-//! Handles are checked in every build: a table of another cluster or protocol, and a [`Slot`] that was kept from another run
-//! or has not been fetched, are an [`Error::Misuse`].
+//! Handles are checked in every build: a table of another cluster or protocol, and a [`Slot`] that
+//! was kept from another run or has not been fetched, are an [`Error::Misuse`].
 #![forbid(unsafe_code)]
 
 mod client;

@@ -46,7 +46,8 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Serves new memory over TCP, gone when the node is stopped. All of it is taken at once: what a node promises is there.
+    /// Serves new memory over TCP, gone when the node is stopped. All of it is taken at once: what
+    /// a node promises is there.
     pub fn listen(address: &str, bytes: u64, options: ServerOptions) -> Result<MemoryNode, NodeError> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).checked_next_multiple_of(LINE_BYTES).unwrap_or(0);
         let memory = Arc::new(Memory::map(&[vec![bytes]])?);
@@ -63,8 +64,8 @@ impl MemoryNode {
         Ok(MemoryNode { region, found: Found::New, address, _applier: None, _files: None, server })
     }
 
-    /// Serves a file of this host, or a memory device, with what it holds; makes it if it is new. Without a size, what is
-    /// there is taken as it is.
+    /// Serves a file of this host, or a memory device, with what it holds; makes it if it is new.
+    /// Without a size, what is there is taken as it is.
     pub fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, NodeError> {
         if let Some(bytes) = bytes.filter(|bytes| *bytes < node::BYTES_MIN) {
             // Before there is a file of that size.

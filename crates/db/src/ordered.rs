@@ -10,40 +10,47 @@
 //! scan      the leaves of the range, together
 //! ```
 //!
-//! All of it is parts of the transaction that does it, over ordinary tables. So splits and merges are replicated, recovered
-//! and serializable with whatever else it does, under every protocol, and a client that dies within one leaves all of it or
-//! nothing.
+//! All of it is parts of the transaction that does it, over ordinary tables. So splits and merges
+//! are replicated, recovered and serializable with whatever else it does, under every protocol, and
+//! a client that dies within one leaves all of it or nothing.
 //!
 //! # Invariants
 //!
-//! 1. **In every committed state the leaves that are there partition the keys**, by their fences. So a leaf that is
-//!    validated, and whose fences have a key between them, is *the* leaf of that key, by whatever way it was found; if it
-//!    has no entry for the key, the table has none. Whoever scans has read leaves whose fences follow one upon the other.
-//!    That is all the protection from phantoms that there is: what is inserted or removed changes the version of its leaf.
-//! 2. Hence **inner nodes are hints**, and so is what clients remember of them (`ordered/directory.rs`). Nobody need validate
-//!    them but who changes them. (What a transaction has read it validates; so it reads them only if nothing is remembered.)
-//! 3. **The root has id 0 for ever**, and when it is split, its content goes to two new nodes. It is never a leaf. Ids of other nodes are drawn
-//!    from those of the transactions that insert them; should one come again while the first is there, its transaction aborts.
-//!    By 1, it would do no harm if it came again later.
-//! 4. **An inner node has a child.** A leaf that becomes empty is merged with a neighbour, and so is each ancestor that has no
-//!    other child, below the first that has one. So a leaf is empty only if it is the only one, and nothing stays of ranges
-//!    that are not used any more. (A leaf with few entries stays as it is, and a tree keeps its height.)
+//! 1. **In every committed state the leaves that are there partition the keys**, by their fences.
+//!    So a leaf that is validated, and whose fences have a key between them, is *the* leaf of that
+//!    key, by whatever way it was found; if it has no entry for the key, the table has none.
+//!    Whoever scans has read leaves whose fences follow one upon the other. That is all the
+//!    protection from phantoms that there is: what is inserted or removed changes the version of
+//!    its leaf.
+//! 2. Hence **inner nodes are hints**, and so is what clients remember of them
+//!    (`ordered/directory.rs`). Nobody need validate them but who changes them. (What a transaction
+//!    has read it validates; so it reads them only if nothing is remembered.)
+//! 3. **The root has id 0 for ever**, and when it is split, its content goes to two new nodes. It
+//!    is never a leaf. Ids of other nodes are drawn from those of the transactions that insert
+//!    them; should one come again while the first is there, its transaction aborts. By 1, it would
+//!    do no harm if it came again later.
+//! 4. **An inner node has a child.** A leaf that becomes empty is merged with a neighbour, and so
+//!    is each ancestor that has no other child, below the first that has one. So a leaf is empty
+//!    only if it is the only one, and nothing stays of ranges that are not used any more. (A leaf
+//!    with few entries stays as it is, and a tree keeps its height.)
 //!
-//! 5. **An operation fetches all that it needs before it changes anything**, and awaits nothing from its first change on. So
-//!    its future can be dropped at any await: the transaction then holds none of it, or all of it.
+//! 5. **An operation fetches all that it needs before it changes anything**, and awaits nothing
+//!    from its first change on. So its future can be dropped at any await: the transaction then
+//!    holds none of it, or all of it.
 //!
 //! # Round trips
 //!
-//! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of up to 60 leaves; validation
-//! is as for one record, or for so many. If nothing is known, it is one for each level, or one to ask ([`Design`]). [`Ordered::insert`] and
-//! [`Ordered::remove`] are updates of one record, but for splits and merges. A split takes a round trip for the new leaf and
-//! the parent, if that is known and has room; otherwise, and for merges, the path from the root is read, and then all that is
-//! new or goes together. A split is seen by others as a leaf that has lost the upper half of its keys: they follow its link,
-//! and remember it.
+//! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of
+//! up to 60 leaves; validation is as for one record, or for so many. If nothing is known, it is one
+//! for each level, or one to ask ([`Design`]). [`Ordered::insert`] and [`Ordered::remove`] are
+//! updates of one record, but for splits and merges. A split takes a round trip for the new leaf
+//! and the parent, if that is known and has room; otherwise, and for merges, the path from the root
+//! is read, and then all that is new or goes together. A split is seen by others as a leaf that has
+//! lost the upper half of its keys: they follow its link, and remember it.
 //!
-//! Values that are out of line are records by their keys, inserted and deleted together with the entries of leaves. So who
-//! looks for one key reads or changes its value alone, and needs no leaf; a scan takes a round trip more, for the values of
-//! what it has found.
+//! Values that are out of line are records by their keys, inserted and deleted together with the
+//! entries of leaves. So who looks for one key reads or changes its value alone, and needs no leaf;
+//! a scan takes a round trip more, for the values of what it has found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,8 +102,8 @@ struct Step {
     slot: Slot<NodeRecord>,
 }
 
-/// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each ancestor that has no other
-/// child.
+/// A merge of nodes with their neighbours, all of which have been fetched: of a leaf, and of each
+/// ancestor that has no other child.
 struct Merge {
     /// The parent of the topmost node that is merged.
     parent: Slot<NodeRecord>,
@@ -108,32 +115,37 @@ struct Merge {
     to_left: bool,
 }
 
-/// Where the nodes of an ordered table lie, and so how a client finds a leaf that it remembers nothing of. The three designs
-/// are those of Ziegler et al., SIGMOD 2019. Whatever finds a leaf, it is read, locked and validated as a record like any
-/// other.
+/// Where the nodes of an ordered table lie, and so how a client finds a leaf that it remembers
+/// nothing of. The three designs are those of Ziegler et al., SIGMOD 2019. Whatever finds a leaf,
+/// it is read, locked and validated as a record like any other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Design {
-    /// Fine-grained, one-sided: all nodes are spread over the memory nodes, and clients READ their way from the root.
+    /// Fine-grained, one-sided: all nodes are spread over the memory nodes, and clients READ their
+    /// way from the root.
     #[default]
     Fine,
-    /// Inner nodes lie at one memory node (counted from 0), whose CPU says which leaf it is; leaves are spread, and READ.
+    /// Inner nodes lie at one memory node (counted from 0), whose CPU says which leaf it is; leaves
+    /// are spread, and READ.
     Hybrid(u16),
-    /// Coarse-grained, two-sided: the whole table lies at one memory node, whose CPU finds the leaf and sends it. For one
-    /// that owns a range: a table for each range.
+    /// Coarse-grained, two-sided: the whole table lies at one memory node, whose CPU finds the leaf
+    /// and sends it. For one that owns a range: a table for each range.
     Coarse(u16),
 }
 
 /// Of a new ordered table.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderedOptions {
-    /// Keys that it can hold. It has room for nodes that are half full; after many deletes they can be less.
+    /// Keys that it can hold. It has room for nodes that are half full; after many deletes they can
+    /// be less.
     pub rows: u64,
     /// Copies of each record; the cluster's default if `None`.
     pub replicas: Option<u8>,
-    /// Where its nodes lie. Under FORD, whose memory nodes' CPUs do nothing, clients READ their way in any case.
+    /// Where its nodes lie. Under FORD, whose memory nodes' CPUs do nothing, clients READ their way
+    /// in any case.
     pub design: Design,
-    /// Rows that are loaded share no leaf if their keys differ in their first so many bytes: where rows that come later are the
-    /// last ones of those that begin alike, each such group grows at an end of its own, and leaves become full.
+    /// Rows that are loaded share no leaf if their keys differ in their first so many bytes: where
+    /// rows that come later are the last ones of those that begin alike, each such group grows at
+    /// an end of its own, and leaves become full.
     pub apart: usize,
 }
 
@@ -144,8 +156,8 @@ impl OrderedOptions {
         OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0 }
     }
 
-    /// The tables that it will consist of, for keys and values of these types: rows, bytes of a key, and bytes of a value of
-    /// each. From that follows how much memory it needs.
+    /// The tables that it will consist of, for keys and values of these types: rows, bytes of a
+    /// key, and bytes of a value of each. From that follows how much memory it needs.
     #[must_use]
     pub fn tables<K: OrderedKey, V: Record>(&self) -> Vec<(u64, usize, usize)> {
         let Ok(shape) = shape::<K, V>() else { return Vec::new() };
@@ -157,8 +169,9 @@ impl OrderedOptions {
     }
 }
 
-/// A table whose keys are in order: for ranges, and for the first or last key of one. Made by [`Cluster::create_ordered`];
-/// clones are cheap, and share what they remember of where its keys are.
+/// A table whose keys are in order: for ranges, and for the first or last key of one. Made by
+/// [`Cluster::create_ordered`]; clones are cheap, and share what they remember of where its keys
+/// are.
 ///
 /// ```
 /// use remora::{Cluster, Error, OrderedOptions};
@@ -195,8 +208,8 @@ pub struct Ordered<K, V> {
 }
 
 impl Cluster {
-    /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`, and `name/values` if a leaf has no room for four
-    /// values: if they have more than 232 bytes, beside keys of 8.
+    /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`, and `name/values` if
+    /// a leaf has no room for four values: if they have more than 232 bytes, beside keys of 8.
     pub fn create_ordered<K: OrderedKey, V: Record>(
         &self,
         name: &str,
@@ -205,8 +218,9 @@ impl Cluster {
         self.load_ordered(name, options, std::iter::empty())
     }
 
-    /// Creates an ordered table with rows, which must ascend. Much faster than transactions, and none. If it fails, or this
-    /// client dies, nothing of it is left, as in [`create_together`](Cluster::create_together).
+    /// Creates an ordered table with rows, which must ascend. Much faster than transactions, and
+    /// none. If it fails, or this client dies, nothing of it is left, as in
+    /// [`create_together`](Cluster::create_together).
     pub fn load_ordered<K: OrderedKey, V: Record>(
         &self,
         name: &str,
@@ -286,7 +300,8 @@ impl Cluster {
         Ok(None)
     }
 
-    /// Opens an ordered table that exists. What is remembered of where its keys are is this handle's and its clones' own.
+    /// Opens an ordered table that exists. What is remembered of where its keys are is this
+    /// handle's and its clones' own.
     pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
         let shape = shape::<K, V>()?;
         let open = |what| self.open_table_as(&part(name, what), schema::<K, V>());
@@ -294,9 +309,9 @@ impl Cluster {
         Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))
     }
 
-    /// Reads a whole ordered table while nothing runs, and shows each of its rows, in any order: whether its records are as
-    /// they should be (of inner nodes, of leaves, and of values that are out of line), and a tree. (Nodes that make no sense at
-    /// all are not in the tree.)
+    /// Reads a whole ordered table while nothing runs, and shows each of its rows, in any order:
+    /// whether its records are as they should be (of inner nodes, of leaves, and of values that are
+    /// out of line), and a tree. (Nodes that make no sense at all are not in the tree.)
     pub fn inspect_ordered<K: OrderedKey, V: Record>(
         &self,
         ordered: &Ordered<K, V>,
@@ -416,15 +431,15 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Error::NotFound(Named::new(self.name(), encoded(key).bytes()))
     }
 
-    /// A handle that remembers nothing of where keys are, for measurements: every operation asks, or reads its way from the
-    /// root.
+    /// A handle that remembers nothing of where keys are, for measurements: every operation asks,
+    /// or reads its way from the root.
     #[must_use]
     pub fn without_memory(&self) -> Ordered<K, V> {
         Ordered { directory: Arc::new(Directory::forgetful()), ..self.clone() }
     }
 
-    /// A handle of its own that remembers where keys are in a learned cache (XStore, see [`learned`]): in eight bytes for a
-    /// leaf and half a byte of models, instead of some seventy.
+    /// A handle of its own that remembers where keys are in a learned cache (XStore, see
+    /// [`learned`]): in eight bytes for a leaf and half a byte of models, instead of some seventy.
     #[must_use]
     pub fn learned(&self) -> Ordered<K, V> {
         Ordered { directory: Arc::new(Directory::learned()), ..self.clone() }
@@ -436,7 +451,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         self.directory.size()
     }
 
-    /// Reads all nodes above leaves, a transaction for each, so that this handle knows where all keys are.
+    /// Reads all nodes above leaves, a transaction for each, so that this handle knows where all
+    /// keys are.
     pub async fn train(&self, session: &mut Session) -> Result<(), Error> {
         let mut from = Some(K::decode(&vec![0; K::BYTES]));
         while let Some(key) = from {
@@ -455,8 +471,9 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         if level == 0 { &self.leaves } else { &self.inner }
     }
 
-    /// Names a key, for what is to be done with it. The next [`Transaction::fetch`] brings what that needs, together with all
-    /// else that was named, as far as this handle remembers where it is; the operation itself then takes no round trip.
+    /// Names a key, for what is to be done with it. The next [`Transaction::fetch`] brings what
+    /// that needs, together with all else that was named, as far as this handle remembers where it
+    /// is; the operation itself then takes no round trip.
     pub fn want(&self, tx: &mut Transaction<'_, '_>, key: &K, intent: Intent) {
         self.want_value(tx, key, intent);
         if self.values.is_none() || matches!(intent, Intent::Insert | Intent::Delete) {
@@ -548,8 +565,9 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(Some(before))
     }
 
-    /// The keys of a range and their values in order: the first ones, at most so many. No other transaction inserts into the
-    /// part of the range that it has seen, or deletes from it, before this one commits; or this one aborts.
+    /// The keys of a range and their values in order: the first ones, at most so many. No other
+    /// transaction inserts into the part of the range that it has seen, or deletes from it, before
+    /// this one commits; or this one aborts.
     pub async fn scan(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -564,7 +582,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         let mut ahead = 0;
         while found.len() < limit {
             if ahead == 0 {
-                // Not more than it probably needs: others' changes of leaves that are not needed would be conflicts.
+                // Not more than it probably needs: others' changes of leaves that are not needed
+                // would be conflicts.
                 let leaves = directory.leaves_of(limit - found.len(), self.shape.capacity(0)).min(AHEAD_MAX);
                 let known = directory.chain(&from, &to, leaves);
                 for id in &known {
@@ -589,7 +608,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(found)
     }
 
-    /// The same from the end: the last ones, in descending order. It takes a round trip for each leaf.
+    /// The same from the end: the last ones, in descending order. It takes a round trip for each
+    /// leaf.
     pub async fn scan_back(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -673,10 +693,12 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(self.scan_back(tx, range, 1).await?.pop())
     }
 
-    // ---- finding ----------------------------------------------------------------------------------------------------
+    // ----
+    // finding ----------------------------------------------------------------------------------------------------
 
-    /// The leaf of a key, which is in the read set from now on. First where it is remembered to be; if nothing is remembered,
-    /// where the memory node's CPU says, if there is one to be asked; and then from the root.
+    /// The leaf of a key, which is in the read set from now on. First where it is remembered to be;
+    /// if nothing is remembered, where the memory node's CPU says, if there is one to be asked; and
+    /// then from the root.
     async fn leaf(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -719,7 +741,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         path.last().map(|leaf| leaf.slot).ok_or(CHANGED)
     }
 
-    /// The way from the root to the leaf of a key. Whoever is to change the leaf and its parent names them so.
+    /// The way from the root to the leaf of a key. Whoever is to change the leaf and its parent
+    /// names them so.
     async fn descend(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -756,7 +779,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         }
     }
 
-    // ---- splitting and merging --------------------------------------------------------------------------------------
+    // ---- splitting and
+    // merging --------------------------------------------------------------------------------------
 
     /// Adds an entry to a leaf that was named for an update, or to one half of it.
     async fn add(
@@ -783,7 +807,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         apart.map_or(Ok(()), |apart| tx.put(apart, value))
     }
 
-    /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that the key belongs to.
+    /// Splits the leaf of a key, which is full, and its ancestors as far as they are; the half that
+    /// the key belongs to.
     async fn split(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -828,8 +853,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Step { id, level, slot: tx.want_for(self.of_level(level), id, Intent::Insert) }
     }
 
-    /// The same, once everything is there. The nodes of the path from `from` on are full, and there are as many new ones, or
-    /// one more if the root is among them.
+    /// The same, once everything is there. The nodes of the path from `from` on are full, and there
+    /// are as many new ones, or one more if the root is among them.
     fn split_path(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -883,8 +908,9 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(if right.contains(key) { new.slot } else { full })
     }
 
-    /// Fetches what a merge of the leaf of a key with a neighbour needs: the leaf is about to lose its last entry. `None` if
-    /// it has no neighbour. Nothing is changed yet, so that the operation can be dropped here.
+    /// Fetches what a merge of the leaf of a key with a neighbour needs: the leaf is about to lose
+    /// its last entry. `None` if it has no neighbour. Nothing is changed yet, so that the operation
+    /// can be dropped here.
     async fn plan_merge(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -949,7 +975,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(())
     }
 
-    // ---- bytes ------------------------------------------------------------------------------------------------------
+    // ----
+    // bytes ------------------------------------------------------------------------------------------------------
 
     fn node<'n>(&self, bytes: &'n [u8]) -> Result<Seen<'n>, Error> {
         Node::new(self.shape, bytes).map_err(|what| self.damaged(what))

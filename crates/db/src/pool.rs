@@ -27,11 +27,13 @@ use crate::worker::{Session, TransactionOptions, WorkerOptions};
 
 type Job = Box<dyn for<'s> FnOnce(&'s mut Session) -> Pin<Box<dyn Future<Output = ()> + 's>> + Send>;
 
-/// A handle to a pool of workers. Clones share the pool; it ends when the last clone is gone and what was sent is done.
+/// A handle to a pool of workers. Clones share the pool; it ends when the last clone is gone and
+/// what was sent is done.
 ///
-/// A closure may await the same `Db`: its coroutine waits meanwhile, and the other transaction needs one of its own. When all
-/// coroutines of the pool wait like that, the next such call is refused ([`Misuse::PoolWaitsForItself`]), since none would ever
-/// be free again. What a closure awaits through other pools or other threads is not seen: give it a deadline.
+/// A closure may await the same `Db`: its coroutine waits meanwhile, and the other transaction
+/// needs one of its own. When all coroutines of the pool wait like that, the next such call is
+/// refused ([`Misuse::PoolWaitsForItself`]), since none would ever be free again. What a closure
+/// awaits through other pools or other threads is not seen: give it a deadline.
 #[derive(Clone)]
 pub struct Db {
     pool: Arc<Pool>,
@@ -86,19 +88,20 @@ impl Db {
         Ok(Db { pool: Arc::new(pool), options: TransactionOptions::default() })
     }
 
-    /// A handle to this pool whose transactions give up after a time, counted from the call. The deadline bounds the wait for a
-    /// worker, all attempts, and the wait for the answer. Once it has passed the transaction will not commit, unless its commit
-    /// had begun: then the answer to that is awaited. What [`Db::run`] runs is bounded until a worker begins it.
+    /// A handle to this pool whose transactions give up after a time, counted from the call. The
+    /// deadline bounds the wait for a worker, all attempts, and the wait for the answer. Once it
+    /// has passed the transaction will not commit, unless its commit had begun: then the answer to
+    /// that is awaited. What [`Db::run`] runs is bounded until a worker begins it.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Db {
         Db { pool: self.pool.clone(), options: TransactionOptions { deadline: Some(patience), ..self.options } }
     }
 
-    /// Runs a closure as a transaction on some worker, again while it aborts. See the crate's first page for what it must
-    /// know. A panic in it aborts the transaction and resumes here.
+    /// Runs a closure as a transaction on some worker, again while it aborts. See the crate's first
+    /// page for what it must know. A panic in it aborts the transaction and resumes here.
     ///
-    /// Dropping the returned future before its first poll does nothing; later it does not stop the transaction, whose
-    /// outcome is then lost.
+    /// Dropping the returned future before its first poll does nothing; later it does not stop the
+    /// transaction, whose outcome is then lost.
     pub async fn transact<T, F>(&self, mut body: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -128,8 +131,8 @@ impl Db {
         self.send(Some((gate, deadline)), work).await
     }
 
-    /// What became of a transaction whose answer was lost: see [`Session::resolve`]. The wait for a worker counts, but a second
-    /// is given to it at least.
+    /// What became of a transaction whose answer was lost: see [`Session::resolve`]. The wait for a
+    /// worker counts, but a second is given to it at least.
     pub async fn resolve(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         let (asked, gate) = (Instant::now(), Arc::new(Gate::default()));
         // Without any patience there is still one look.
@@ -150,8 +153,8 @@ impl Db {
         self.block_on(self.resolve(id, patience))
     }
 
-    /// Runs something on some worker that takes several transactions, or more than transactions: [`Large::write`], say. A
-    /// panic in it resumes here.
+    /// Runs something on some worker that takes several transactions, or more than transactions:
+    /// [`Large::write`], say. A panic in it resumes here.
     ///
     /// [`Large::write`]: crate::Large::write
     pub async fn run<T, F>(&self, work: F) -> Result<T, Error>
@@ -181,7 +184,8 @@ impl Db {
         let job: Job = Box::new(move |session| {
             Box::pin(async move {
                 let outcome = catch_panic(work(session)).await;
-                // Its caller can go on from here, and is not one that waits any more when this coroutine takes its next job.
+                // Its caller can go on from here, and is not one that waits any more when this
+                // coroutine takes its next job.
                 is_awaited.iter().for_each(|wait| wait.end());
                 // Whoever asked may have gone.
                 let _ = reply.try_send(outcome);
@@ -263,8 +267,8 @@ async fn before<T>(alarm: &mut Option<Delay>, future: impl Future<Output = T>) -
     first.await
 }
 
-/// What a caller and the worker that runs its work agree on: before the gate is passed, the caller can give the work up for
-/// good; after that it awaits the answer.
+/// What a caller and the worker that runs its work agree on: before the gate is passed, the caller
+/// can give the work up for good; after that it awaits the answer.
 #[derive(Default)]
 struct Gate(AtomicU8);
 
@@ -322,7 +326,8 @@ struct Wait {
 }
 
 impl Wait {
-    /// Notes such a call. It is refused if every other coroutine waits already: then nothing that the pool has begun can end.
+    /// Notes such a call. It is refused if every other coroutine waits already: then nothing that
+    /// the pool has begun can end.
     fn begin(waits: &Arc<Waits>) -> Result<Option<Arc<Wait>>, Misuse> {
         let Some(coroutine) = COROUTINE.get().filter(|_| waits.is_here()) else { return Ok(None) };
         let mut calls = waits.calls.lock().unwrap_or_else(PoisonError::into_inner);

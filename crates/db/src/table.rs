@@ -13,8 +13,8 @@ use crate::error::{Error, Named};
 
 /// A record: bytes without pointers, the same on every machine of a cluster.
 pub trait Record: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {
-    /// Its fields and their meaning, in words of yours. Programs whose descriptions differ cannot open the same table;
-    /// change it when you change the type.
+    /// Its fields and their meaning, in words of yours. Programs whose descriptions differ cannot
+    /// open the same table; change it when you change the type.
     const SCHEMA: &'static str;
 }
 
@@ -31,8 +31,8 @@ pub trait Key: 'static {
     fn encode(&self, bytes: &mut [u8]);
 }
 
-/// A key of an [`Ordered`](crate::Ordered) table, whose order is that of its encodings. Every byte string of that length is
-/// the encoding of one key.
+/// A key of an [`Ordered`](crate::Ordered) table, whose order is that of its encodings. Every byte
+/// string of that length is the encoding of one key.
 pub trait OrderedKey: Key + Ord + Copy + Send + Sync {
     /// The key that has been encoded as these [`Key::BYTES`] bytes.
     fn decode(bytes: &[u8]) -> Self;
@@ -137,9 +137,9 @@ pub(crate) struct Handle<'t> {
 
 /// An open table. Clones are cheap and share the location cache.
 ///
-/// It can be used with the cluster that has opened it, with its clones, and with every other [`Cluster`](crate::Cluster) of the
-/// same memory nodes; any other refuses it, and so do sessions of a protocol that cannot run on it
-/// ([`Error::Misuse`](crate::Error::Misuse)).
+/// It can be used with the cluster that has opened it, with its clones, and with every other
+/// [`Cluster`](crate::Cluster) of the same memory nodes; any other refuses it, and so do sessions
+/// of a protocol that cannot run on it ([`Error::Misuse`](crate::Error::Misuse)).
 pub struct Table<K, V> {
     pub(crate) inner: Arc<remora_index::Table>,
     /// The cluster that it is of.

@@ -10,8 +10,8 @@ use crate::cluster::{Cluster, ClusterNumber};
 use crate::error::{Error, Misuse, Named, Reason};
 use crate::table::{Key, Record, Table};
 
-/// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that made it; every other run
-/// and every other transaction refuses it ([`Misuse::OtherRun`]).
+/// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that
+/// made it; every other run and every other transaction refuses it ([`Misuse::OtherRun`]).
 pub struct Slot<V> {
     slot: Option<remora_txn::Slot>,
     types: PhantomData<fn() -> V>,
@@ -38,12 +38,13 @@ impl<V> std::fmt::Debug for Slot<V> {
     }
 }
 
-/// A transaction under way, as its closure sees it: name records, fetch them, look at them, change them. See the crate's
-/// first page for what a closure must know.
+/// A transaction under way, as its closure sees it: name records, fetch them, look at them, change
+/// them. See the crate's first page for what a closure must know.
 #[derive(Debug)]
 pub struct Transaction<'t, 's> {
     tx: &'t mut Tx<'s>,
-    /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`], or else by the commit.
+    /// The first error of [`Transaction::want`], told by the next [`Transaction::fetch`], or else
+    /// by the commit.
     refused: &'t mut Option<Error>,
     /// The session's.
     cluster: &'t Cluster,
@@ -84,7 +85,8 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.id()
     }
 
-    /// The lane: time, random numbers, pauses. Others wait for what a transaction has locked while it pauses.
+    /// The lane: time, random numbers, pauses. Others wait for what a transaction has locked while
+    /// it pauses.
     #[must_use]
     pub fn lane(&self) -> &'s Lane {
         self.tx.lane()
@@ -95,17 +97,19 @@ impl<'t, 's> Transaction<'t, 's> {
         self.tx.named()
     }
 
-    /// Names a record. The next [`Transaction::fetch`] brings it, together with all others that were named: one round
-    /// trip, if their locations are cached. Naming a record again gives the same one.
+    /// Names a record. The next [`Transaction::fetch`] brings it, together with all others that
+    /// were named: one round trip, if their locations are cached. Naming a record again gives the
+    /// same one.
     #[inline]
     pub fn want<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Slot<V> {
         self.want_for(table, key, Intent::Read)
     }
 
-    /// Names a record for more than to be looked at: to be changed ([`Intent::Update`]: protocols that lock early lock it
-    /// when it is fetched, which saves a round trip), inserted ([`Transaction::put`]) or deleted ([`Transaction::remove`]).
-    /// For an insert a slot is found that nobody sees before the commit, by the key's memory node or, where clients work
-    /// alone, by this one.
+    /// Names a record for more than to be looked at: to be changed ([`Intent::Update`]: protocols
+    /// that lock early lock it when it is fetched, which saves a round trip), inserted
+    /// ([`Transaction::put`]) or deleted ([`Transaction::remove`]). For an insert a slot is found
+    /// that nobody sees before the commit, by the key's memory node or, where clients work alone,
+    /// by this one.
     pub fn want_for<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K, intent: Intent) -> Slot<V> {
         self.want_borrowed(table, &key, intent)
     }
@@ -126,7 +130,8 @@ impl<'t, 's> Transaction<'t, 's> {
         Slot { slot, types: PhantomData }
     }
 
-    /// Asks the memory node that has the inner nodes of an ordered table, if there is one, for the leaf of a key.
+    /// Asks the memory node that has the inner nodes of an ordered table, if there is one, for the
+    /// leaf of a key.
     pub(crate) async fn locate_in_tree<V: Record>(
         &mut self,
         inner: &Table<u64, V>,
@@ -163,14 +168,15 @@ impl<'t, 's> Transaction<'t, 's> {
         }
         match self.tx.fetch().await {
             Ok(()) => Ok(()),
-            // A transaction that is tried again asks only once for what was in its way: when it is given up.
+            // A transaction that is tried again asks only once for what was in its way: when it is
+            // given up.
             Err(stop @ Stop::Abort(_)) => Err(stop.into()),
             Err(stop) => Err(Error::of(stop, Named::of(self.tx.culprit(stop)))),
         }
     }
 
-    /// A record that has been fetched; `None` if its key is not there. Own writes are seen. [`Misuse::NotFetched`] before it
-    /// has been.
+    /// A record that has been fetched; `None` if its key is not there. Own writes are seen.
+    /// [`Misuse::NotFetched`] before it has been.
     #[inline]
     pub fn find<V: Record>(&self, slot: Slot<V>) -> Result<Option<&V>, Error> {
         let slot = of_this(slot)?;
@@ -192,7 +198,8 @@ impl<'t, 's> Transaction<'t, 's> {
         slot.slot.map_or(Error::NotFound(Named::default()), |slot| self.stopped(Stop::Absent, slot))
     }
 
-    /// A record that has been fetched, to be changed: it will be written by the commit. Or [`Error::NotFound`].
+    /// A record that has been fetched, to be changed: it will be written by the commit. Or
+    /// [`Error::NotFound`].
     #[inline]
     pub fn get_mut<V: Record>(&mut self, slot: Slot<V>) -> Result<&mut V, Error> {
         let slot = of_this(slot)?;
@@ -206,14 +213,15 @@ impl<'t, 's> Transaction<'t, 's> {
         V::mut_from_bytes(bytes).map_err(|_| wrong_size::<V>(found))
     }
 
-    /// Inserts a record that was named with [`Intent::Insert`] and has been fetched, or [`Error::Exists`].
+    /// Inserts a record that was named with [`Intent::Insert`] and has been fetched, or
+    /// [`Error::Exists`].
     pub fn put<V: Record>(&mut self, slot: Slot<V>, value: V) -> Result<(), Error> {
         let slot = of_this(slot)?;
         self.tx.insert(slot, value.as_bytes()).map_err(|stop| self.stopped(stop, slot))
     }
 
-    /// Deletes a record that was named with [`Intent::Delete`] or [`Intent::Insert`] and has been fetched, or
-    /// [`Error::NotFound`].
+    /// Deletes a record that was named with [`Intent::Delete`] or [`Intent::Insert`] and has been
+    /// fetched, or [`Error::NotFound`].
     pub fn remove<V: Record>(&mut self, slot: Slot<V>) -> Result<(), Error> {
         let slot = of_this(slot)?;
         self.tx.delete(slot).map_err(|stop| self.stopped(stop, slot))
@@ -233,7 +241,8 @@ impl<'t, 's> Transaction<'t, 's> {
         self.remove(slot)
     }
 
-    /// Names, fetches and copies one record. For several records, [`Transaction::want`] them all and fetch once.
+    /// Names, fetches and copies one record. For several records, [`Transaction::want`] them all
+    /// and fetch once.
     pub async fn read<K: Key, V: Record>(&mut self, table: &Table<K, V>, key: K) -> Result<Option<V>, Error> {
         let slot = self.want(table, key);
         self.fetch().await?;
@@ -254,11 +263,12 @@ impl<'t, 's> Transaction<'t, 's> {
     }
 }
 
-/// A transaction without a closure: made by [`Session::begin`](crate::Session::begin), ended by [`Begun::commit`] or
-/// [`Begun::abort`]. For programs whose transactions span what no closure can; it is not tried again when it aborts, nor
-/// when its epoch ends: with [`Error::Fenced`] or [`Error::Unavailable`], and without effect. The session goes on in the next
-/// epoch as soon as that has begun, for which [`Session::transact`](crate::Session::transact) waits.
-/// Dropping it gives it up.
+/// A transaction without a closure: made by [`Session::begin`](crate::Session::begin), ended by
+/// [`Begun::commit`] or [`Begun::abort`]. For programs whose transactions span what no closure can;
+/// it is not tried again when it aborts, nor when its epoch ends: with [`Error::Fenced`] or
+/// [`Error::Unavailable`], and without effect. The session goes on in the next epoch as soon as
+/// that has begun, for which [`Session::transact`](crate::Session::transact) waits. Dropping it
+/// gives it up.
 #[derive(Debug)]
 pub struct Begun<'s> {
     tx: Tx<'s>,

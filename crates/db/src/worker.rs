@@ -24,8 +24,9 @@ use crate::transaction::{Begun, Transaction};
 pub struct WorkerOptions {
     /// Number of coroutines that share the thread, each with a transaction in flight. 1 to 63.
     pub coroutines: usize,
-    /// Client incarnations, each with a connection of its own, that the coroutines are spread over. One is right but for
-    /// tests on one thread, because the rounds of one connection are ordered and those of several are not.
+    /// Client incarnations, each with a connection of its own, that the coroutines are spread over.
+    /// One is right but for tests on one thread, because the rounds of one connection are ordered
+    /// and those of several are not.
     pub clients: usize,
     /// Seed of the coroutines' random streams.
     pub seed: u64,
@@ -40,8 +41,8 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Whether a worker can have as many coroutines and clients: the lanes of a worker are limited, and one lane of each
-    /// client is for leaving.
+    /// Whether a worker can have as many coroutines and clients: the lanes of a worker are limited,
+    /// and one lane of each client is for leaving.
     pub(crate) fn check(&self) -> Result<(), MemoryError> {
         let WorkerOptions { coroutines, clients, .. } = *self;
         if coroutines == 0 || clients == 0 {
@@ -63,11 +64,12 @@ pub struct TransactionOptions {
     pub label: u16,
     /// How often it is tried at most while it aborts: as often as its patience allows, by default.
     pub attempts: u32,
-    /// How long it is tried while it aborts, counted from its first abort (through a [`Db`](crate::Db): from the call). If
-    /// `None`, until the deadline, or, without one, for twice the longest lease of any client: a client that has died holds
-    /// its locks for about one.
+    /// How long it is tried while it aborts, counted from its first abort (through a
+    /// [`Db`](crate::Db): from the call). If `None`, until the deadline, or, without one, for twice
+    /// the longest lease of any client: a client that has died holds its locks for about one.
     pub patience: Option<Duration>,
-    /// When to give up, counted from the beginning of the first attempt (through a [`Db`](crate::Db): from the call).
+    /// When to give up, counted from the beginning of the first attempt (through a
+    /// [`Db`](crate::Db): from the call).
     pub deadline: Option<Duration>,
 }
 
@@ -88,7 +90,8 @@ const QUIET_NS: Nanos = 100_000_000;
 /// How long a worker that ends waits for the memory nodes to apply what it has logged.
 const DRAIN_NS: Nanos = 5_000_000_000;
 
-/// A thread's place to run transactions: one endpoint, several coroutines, each with a [`Session`]. Not `Send`.
+/// A thread's place to run transactions: one endpoint, several coroutines, each with a [`Session`].
+/// Not `Send`.
 #[derive(Debug)]
 pub struct Worker {
     worker: remora_fabric::Worker,
@@ -168,7 +171,8 @@ impl Worker {
         &mut self.sessions
     }
 
-    /// Runs a body on every coroutine, with the coroutine's number and session, until all have returned.
+    /// Runs a body on every coroutine, with the coroutine's number and session, until all have
+    /// returned.
     pub fn run<T>(&mut self, body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
         self.start(&body).to_end()
     }
@@ -193,7 +197,8 @@ impl Worker {
         run
     }
 
-    /// Ends it as the death of its client does: nothing is waited for, and its slot, its locks and its logs stay.
+    /// Ends it as the death of its client does: nothing is waited for, and its slot, its locks and
+    /// its logs stay.
     pub fn abandon(mut self) {
         self.let_leases_run_out();
         self.clients.clear();
@@ -237,7 +242,8 @@ impl Worker {
         run.to_end().pop().expect("a task that has run has a result")
     }
 
-    /// Waits until everything that was logged has been applied at every memory node, and every background round is done.
+    /// Waits until everything that was logged has been applied at every memory node, and every
+    /// background round is done.
     pub fn drain(&mut self) -> Result<bool, Error> {
         let drained = self.run(async |_, session| {
             loop {
@@ -315,8 +321,8 @@ impl Shift {
         shift
     }
 
-    /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by who runs. Locks must not
-    /// wait for the next run.
+    /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by
+    /// who runs. Locks must not wait for the next run.
     async fn end_of(&self, session: &Session) {
         let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
         let lane = session.inner.lane();
@@ -362,7 +368,8 @@ struct Course {
     tried: Tried,
 }
 
-/// How long a transaction is tried that meets the locks of a client with a lease of this length: twice as long, at least.
+/// How long a transaction is tried that meets the locks of a client with a lease of this length:
+/// twice as long, at least.
 fn patience_with(lease: Nanos) -> Nanos {
     lease.max(nanos(LEASE)).saturating_mul(2)
 }
@@ -372,7 +379,8 @@ fn nanos(time: Duration) -> Nanos {
 }
 
 impl Session {
-    /// Begins a transaction that the caller ends: see [`Begun`]. Most programs want [`Session::transact`].
+    /// Begins a transaction that the caller ends: see [`Begun`]. Most programs want
+    /// [`Session::transact`].
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
@@ -406,7 +414,8 @@ impl Session {
         Ok(Begun::new(self.inner.begin(0)?, self.client.cluster()))
     }
 
-    /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what it must know.
+    /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what
+    /// it must know.
     ///
     /// A panic in the closure aborts the transaction, and resumes when its locks are gone.
     pub async fn transact<T>(
@@ -446,7 +455,8 @@ impl Session {
         }
     }
 
-    /// Whether the worker's other coroutines, and with them its keeper, are to run before this one goes on.
+    /// Whether the worker's other coroutines, and with them its keeper, are to run before this one
+    /// goes on.
     fn has_had_its_turn(&mut self) -> bool {
         if !self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
             return false;
@@ -480,7 +490,8 @@ impl Session {
         }
     }
 
-    /// A transaction has not committed. Fails if it is not to be tried again; otherwise waits for what it takes.
+    /// A transaction has not committed. Fails if it is not to be tried again; otherwise waits for
+    /// what it takes.
     async fn go_on(&mut self, course: &mut Course, stop: Stop) -> Result<(), Stop> {
         let last = self.inner.tried();
         course.tried = Tried {
@@ -521,7 +532,8 @@ impl Session {
         patience_with(longest.unwrap_or(0)).max(self.patience)
     }
 
-    /// The error of a transaction that has stopped for good. `told` is the last one that its closure has returned.
+    /// The error of a transaction that has stopped for good. `told` is the last one that its
+    /// closure has returned.
     #[cold]
     fn given_up(&self, stop: Stop, told: Option<Error>, tried: Tried) -> Error {
         let named = |stop| Named::of(self.inner.culprit(stop));
@@ -530,12 +542,14 @@ impl Session {
         error.given_up(named(met), tried)
     }
 
-    /// The caller of the next transaction has waited for this session: its deadline and patience are counted from the call.
+    /// The caller of the next transaction has waited for this session: its deadline and patience
+    /// are counted from the call.
     pub(crate) fn asked_at(&mut self, asked: Instant) {
         self.waited = nanos(asked.elapsed());
     }
 
-    /// A table as this session's cluster has it now: for what is done with it outside of transactions.
+    /// A table as this session's cluster has it now: for what is done with it outside of
+    /// transactions.
     pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
         Ok(self.client.cluster().own(table.handle())?)
     }
@@ -550,8 +564,9 @@ impl Session {
         }
     }
 
-    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has begun, if one is to begin,
-    /// or until this client has connected again: the transaction, which has not committed, is tried again then.
+    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has
+    /// begun, if one is to begin, or until this client has connected again: the transaction, which
+    /// has not committed, is tried again then.
     #[cold]
     async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
         let (lane, Some(keeper)) = (self.inner.lane(), &self.life.keeper) else { return false };
@@ -570,8 +585,8 @@ impl Session {
         true
     }
 
-    /// This incarnation has no transaction id left. Waits until its client has connected as another one, which its keeper
-    /// began to do long ago.
+    /// This incarnation has no transaction id left. Waits until its client has connected as another
+    /// one, which its keeper began to do long ago.
     #[cold]
     async fn next_incarnation(&self, deadline: Option<Nanos>) -> bool {
         let lane = self.inner.lane();
@@ -587,12 +602,14 @@ impl Session {
         true
     }
 
-    /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or of any other.
+    /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or
+    /// of any other.
     ///
-    /// Waits as long as nobody can know, but not longer than `patience`: until its client is recovered, if that is dead.
-    /// [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The answer can be had while the transaction's log entry is
-    /// in the rings (the last 64 KiB that its coroutine has logged at each memory node, and without limit after an answer
-    /// was lost to a failure), and of dead clients for the last transactions of each, until 256 more have died:
+    /// Waits as long as nobody can know, but not longer than `patience`: until its client is
+    /// recovered, if that is dead. [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The
+    /// answer can be had while the transaction's log entry is in the rings (the last 64 KiB that
+    /// its coroutine has logged at each memory node, and without limit after an answer was lost to
+    /// a failure), and of dead clients for the last transactions of each, until 256 more have died:
     /// [`Verdict::Forgotten`] after that.
     pub async fn resolve(&mut self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         let deadline = self.inner.lane().now().saturating_add(nanos(patience));

@@ -1,4 +1,5 @@
-//! In steady state a transaction on a worker allocates nothing: latency has no room for an allocator.
+//! In steady state a transaction on a worker allocates nothing: latency has no room for an
+//! allocator.
 
 #[path = "../../fabric/tests/counting_allocator/mod.rs"]
 mod counting_allocator;
@@ -44,9 +45,11 @@ fn none_in_a_committed_transaction() {
             }
             allocations() - before
         });
-        // All coroutines share the thread; the last to begin its second half has seen nobody's warming up.
+        // All coroutines share the thread; the last to begin its second half has seen nobody's
+        // warming up.
         let fewest = allocated.iter().min();
-        // Where the memory node's CPU installs, more rounds may be under way than ever before: each has a buffer.
+        // Where the memory node's CPU installs, more rounds may be under way than ever before: each
+        // has a buffer.
         let by_calls = matches!(protocol, Protocol::FARM | Protocol::FASST);
         let most = if by_calls { 2 * BUFFERS } else { 0 };
         assert!(

@@ -1,4 +1,5 @@
-//! Observers that are told of a transaction before it commits: what they hear, and that nothing of it can be seen yet.
+//! Observers that are told of a transaction before it commits: what they hear, and that nothing of
+//! it can be seen yet.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Clusters of memory nodes that are served to others: founded once, found again, in whatever order they are named.
+//! Clusters of memory nodes that are served to others: founded once, found again, in whatever order
+//! they are named.
 
 mod support;
 #[path = "../../cluster/tests/etcd_support/wire.rs"]
@@ -146,7 +147,8 @@ fn exactly_the_nodes_of_one_cluster_must_be_named() {
     refused(&[&a, &a], "another cluster, or was named twice");
     connect(&[c.clone(), d.clone()]).unwrap();
     refused(&[&a, &c], "another cluster");
-    // A founder that died half-way: one node knows, the other is told by the next client. But not once there are tables.
+    // A founder that died half-way: one node knows, the other is told by the next client. But not
+    // once there are tables.
     support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
     let [_, old_b, ..] = nodes;
     drop(old_b);
@@ -266,7 +268,8 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 60);
 }
 
-/// A client dies, and then what knew of it is lost: whoever comes by a new configuration frees what it had locked.
+/// A client dies, and then what knew of it is lost: whoever comes by a new configuration frees what
+/// it had locked.
 #[test]
 fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     let nodes = [listen(), listen(), listen()];

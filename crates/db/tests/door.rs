@@ -206,7 +206,8 @@ fn the_pool_ends_with_its_last_handle_wherever_that_is() {
         assert!(Instant::now() < patience, "it must end");
         thread::yield_now();
     }
-    // Client slots come back: more pools one after the other than a cluster has slots for at one time.
+    // Client slots come back: more pools one after the other than a cluster has slots for at one
+    // time.
     for _ in 0..5 {
         let db = cluster.db(2, WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
         let rows = accounts.clone();

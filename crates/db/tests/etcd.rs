@@ -1,5 +1,5 @@
-//! Transactions whose clients keep their leases in a real etcd: which stands still, or which controllers go on with when a
-//! memory node dies.
+//! Transactions whose clients keep their leases in a real etcd: which stands still, or which
+//! controllers go on with when a memory node dies.
 
 #[path = "../../cluster/tests/etcd_support/server.rs"]
 mod server;
@@ -124,12 +124,14 @@ fn run(cluster: &Cluster, accounts: &Table<u64, Account>, over: &AtomicBool) -> 
     ran.into_iter().flatten().collect()
 }
 
-/// Two clients of different processes. While their leases hold, neither notices; then what they read may be no longer so,
-/// and they say so; and when etcd is back, they go on, and nobody has taken anybody for dead.
+/// Two clients of different processes. While their leases hold, neither notices; then what they
+/// read may be no longer so, and they say so; and when etcd is back, they go on, and nobody has
+/// taken anybody for dead.
 #[test]
 fn transactions_go_on_without_etcd_as_long_as_leases_hold() {
     const LEASE: Duration = Duration::from_secs(3);
-    // The last renewal but the one that is awaited is no older than a third, and a busy machine is slow.
+    // The last renewal but the one that is awaited is no older than a third, and a busy machine is
+    // slow.
     const HOLDS: Duration = Duration::from_millis(1_000);
     const AWAY: Duration = Duration::from_secs(7);
     // Less than anybody waits for an answer of etcd's.
@@ -172,8 +174,9 @@ fn transactions_go_on_without_etcd_as_long_as_leases_hold() {
     assert!(standings(clusters[0].configuration().unwrap()).iter().all(|standing| *standing == Standing::Alive));
 }
 
-/// A client is cut off from etcd, and reaches all memory nodes; the others find that one of these is lost, and wait as long as
-/// they have to. When they may go on without it, the client believes nothing any more that it reads there.
+/// A client is cut off from etcd, and reaches all memory nodes; the others find that one of these
+/// is lost, and wait as long as they have to. When they may go on without it, the client believes
+/// nothing any more that it reads there.
 #[test]
 fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -208,7 +211,8 @@ fn who_is_cut_off_reads_nothing_of_the_epoch_that_has_ended() {
     assert!(ran.iter().any(|one| one.outcome == What::Late && one.began > may_go_on));
 }
 
-/// An epoch does not wait for the lease of a client that rests, or has never run: so it has none, whatever it renewed before.
+/// An epoch does not wait for the lease of a client that rests, or has never run: so it has none,
+/// whatever it renewed before.
 #[test]
 fn who_begins_to_run_without_etcd_reads_nothing() {
     let server = Server::start();
@@ -229,8 +233,9 @@ fn who_begins_to_run_without_etcd_reads_nothing() {
     }
 }
 
-/// Two controllers of different processes, of which one is cut off from etcd when the memory node dies: the other one conducts.
-/// The first decides nothing meanwhile, and comes back as another when it hears that it was taken for dead.
+/// Two controllers of different processes, of which one is cut off from etcd when the memory node
+/// dies: the other one conducts. The first decides nothing meanwhile, and comes back as another
+/// when it hears that it was taken for dead.
 #[test]
 fn a_memory_node_dies_and_controllers_agree_by_etcd() {
     const LEASE: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! Inserts and deletes at run time, for every protocol: what a program sees of them, keys that stay unique, absence that is
-//! validated, slots that are reused, replicas that stay byte-identical.
+//! Inserts and deletes at run time, for every protocol: what a program sees of them, keys that stay
+//! unique, absence that is validated, slots that are reused, replicas that stay byte-identical.
 
 #[macro_use]
 mod support;
@@ -50,7 +50,8 @@ async fn present(session: &mut Session, rows: &Rows, key: u64) -> Option<u64> {
     read.await.unwrap()
 }
 
-/// After everything has come to rest: the rows' values, and nothing locked, torn, or different at a backup.
+/// After everything has come to rest: the rows' values, and nothing locked, torn, or different at a
+/// backup.
 fn settled(cluster: &Cluster, worker: &mut remora::Worker, rows: &Rows) -> Vec<u64> {
     assert!(worker.drain().unwrap());
     let (rows, found) = look(cluster, rows);
@@ -194,9 +195,10 @@ fn round_trips_are_exact(protocol: Protocol) {
                 slots.into_iter().try_for_each(|slot| tx.put(slot, Words([1])))
             });
             insert.await.unwrap();
-            // The primary's CPU is asked, the slot is locked, the log is written; deletes likewise. Where clients work alone,
-            // they lock and read the chain, lock the slot, and commit; a deleted record's location is known.
-            // Where there is a version cache elsewhere, it is told before that.
+            // The primary's CPU is asked, the slot is locked, the log is written; deletes likewise.
+            // Where clients work alone, they lock and read the chain, lock the slot, and commit; a
+            // deleted record's location is known. Where there is a version cache elsewhere, it is
+            // told before that.
             let told = u64::from(protocol.validation() == Validation::Global);
             assert_eq!(round_trips(), Some(3 + told));
             rest(session).await;
@@ -208,8 +210,9 @@ fn round_trips_are_exact(protocol: Protocol) {
             delete.await.unwrap();
             assert_eq!(round_trips(), Some(if matches!(protocol, Protocol::Ford(_)) { 2 + told } else { 3 }));
             rest(session).await;
-            // One absent key: the index is asked once, and nothing is validated, unless one READ of a bucket does not prove
-            // that it is absent. Several: they are looked for again, unless nobody has published an insert of them.
+            // One absent key: the index is asked once, and nothing is validated, unless one READ of
+            // a bucket does not prove that it is absent. Several: they are looked for again, unless
+            // nobody has published an insert of them.
             let (one, several) = match protocol {
                 Protocol::Ford(ford) if ford.validation == Validation::Local => (1, 1),
                 Protocol::Ford(_) => (2, 2),
@@ -255,7 +258,8 @@ fn one_inserter_of_a_key_wins(protocol: Protocol) {
     }
 }
 
-/// Each of two clients inserts its key if the other's is not there: never both. What the seed found, for the mutant.
+/// Each of two clients inserts its key if the other's is not there: never both. What the seed
+/// found, for the mutant.
 fn both_inserted(protocol: Protocol, seed: u64) -> bool {
     let (cluster, _) = seeded(protocol, 1, seed);
     let rows = rows(&cluster, 0, 40);
@@ -297,7 +301,8 @@ fn absence_is_validated(protocol: Protocol) {
     assert!(caught, "without validation no seed shows the error: this test proves nothing");
 }
 
-/// Rows move between keys, by a delete and an insert each; whoever reads all keys sees every row once.
+/// Rows move between keys, by a delete and an insert each; whoever reads all keys sees every row
+/// once.
 fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
     const KEYS: u64 = 7;
     const ROWS: u64 = 3;
@@ -443,7 +448,8 @@ fn a_full_table_says_so(protocol: Protocol) {
     assert_eq!(settled(&cluster, &mut worker, &rows), [0, 1, 2, 4, 5]);
 }
 
-/// FStore's chains grow by buckets that clients take from the reserved space, several in one transaction too.
+/// FStore's chains grow by buckets that clients take from the reserved space, several in one
+/// transaction too.
 fn chains_grow_until_the_reserved_space_is_used() {
     for cluster in on_every_fabric(Protocol::FORD, 3) {
         let rows: Rows = cluster.create_table("rows", at_one_node(5)).unwrap();
@@ -488,7 +494,8 @@ fn chains_grow_until_the_reserved_space_is_used() {
     }
 }
 
-/// A bulk load makes chains of any length. What is in such a chain is found, and no key is added to it.
+/// A bulk load makes chains of any length. What is in such a chain is found, and no key is added to
+/// it.
 #[test]
 fn a_chain_that_is_too_long_is_a_full_table() {
     const ROWS: u64 = 200;
@@ -523,7 +530,8 @@ fn a_chain_that_is_too_long_is_a_full_table() {
     });
 }
 
-/// Presets of one discipline run on the same rows at the same time; of another, they are refused by name.
+/// Presets of one discipline run on the same rows at the same time; of another, they are refused by
+/// name.
 #[test]
 fn presets_of_one_discipline_run_together() {
     for [one, other] in [
@@ -537,7 +545,8 @@ fn presets_of_one_discipline_run_together() {
             let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([100]));
             let others = cluster.with_protocol(other);
             let of_other: Rows = others.open_table("rows").unwrap();
-            // Workers of one thread take turns: transactions of both are under way at once on the seeded fabric.
+            // Workers of one thread take turns: transactions of both are under way at once on the
+            // seeded fabric.
             let mut mine = worker(&cluster, 2, seed);
             let mut theirs = worker(&others, 2, seed + 1);
             let transfer = async |session: &mut Session, rows: &Rows| {

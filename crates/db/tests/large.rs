@@ -1,5 +1,5 @@
-//! Values of any length: they come and go whole, take no more room than they need, and what clients leave behind that die on
-//! the way is found.
+//! Values of any length: they come and go whole, take no more room than they need, and what clients
+//! leave behind that die on the way is found.
 
 mod support;
 
@@ -330,7 +330,8 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
     let mut alive = worker(&cluster, 1, 1);
     let collect = async |session: &mut Session| large.collect(session).await.unwrap();
 
-    // One that ends, one that dies, one that goes on: each has a value that it has linked, and one that it has not.
+    // One that ends, one that dies, one that goes on: each has a value that it has linked, and one
+    // that it has not.
     let leave = async |session: &mut Session, key: u64| {
         large.write(session, &key, &[key as u8; 30_000]).await.unwrap();
         large.upload(session, &[0; 20_000]).await.unwrap()
@@ -382,7 +383,8 @@ fn what_clients_leave_is_collected(protocol: Protocol) {
 /// Deaths of writers.
 const TURNS: u64 = 24;
 
-/// Whatever a writer had done when it died: the key has one of the two values, and nothing else stays.
+/// Whatever a writer had done when it died: the key has one of the two values, and nothing else
+/// stays.
 fn a_writer_dies_at_every_step(protocol: Protocol) {
     let (mut collected, mut unknown) = (0, 0);
     let options = ClusterOptions { node_bytes: 8 << 20, ..options(protocol, 2) };

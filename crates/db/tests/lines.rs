@@ -1,5 +1,5 @@
-//! Where lines of records are not read whole, as over Soft-RoCE, no table may tell torn records by its lines: neither a new
-//! one, nor one that was made by a client that had them.
+//! Where lines of records are not read whole, as over Soft-RoCE, no table may tell torn records by
+//! its lines: neither a new one, nor one that was made by a client that had them.
 
 mod support;
 

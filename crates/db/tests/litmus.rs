@@ -1,8 +1,9 @@
 //! Litmus tests: errors that published systems have, each put back and caught.
 //!
-//! A scenario runs a cluster from a seed and checks a direct invariant. For each mutant a test runs one scenario over
-//! seeds twice: without the mutant every seed must keep the invariant, and with it some seed must break it, or the test
-//! would prove nothing. `REMORA_SEED=17 cargo test -p remora-db --test litmus name` runs one seed.
+//! A scenario runs a cluster from a seed and checks a direct invariant. For each mutant a test runs
+//! one scenario over seeds twice: without the mutant every seed must keep the invariant, and with
+//! it some seed must break it, or the test would prove nothing.
+//! `REMORA_SEED=17 cargo test -p remora-db --test litmus name` runs one seed.
 
 mod support;
 
@@ -59,7 +60,8 @@ fn committed<T>(result: Result<T, Error>) -> Option<T> {
     }
 }
 
-// --- Write skew: each transaction reads both halves of a pair and takes from one, if there is anything to take.
+// --- Write skew: each transaction reads both halves of a pair and takes from one, if there is
+// anything to take.
 
 fn write_skew(seed: u64) -> Verdict {
     const PAIRS: u64 = 2;
@@ -191,8 +193,8 @@ fn torn_read_after_an_unlock_before_the_data() {
     caught(Mutant::UnlockFirst, 0..100, |seed| torn::<25>(seed, ReadScheme::LineVersions));
 }
 
-// --- Commits whose write-back is in flight. The write-back of a small record waits for that of a large one at the same
-// --- node, so that there is time to look in between.
+// --- Commits whose write-back is in flight. The write-back of a small record waits for that of a
+// large one at the same --- node, so that there is time to look in between.
 
 /// Words of a record that takes long to write back.
 const LARGE: usize = 300;
@@ -241,8 +243,9 @@ fn stale_read_of_a_record_whose_holder_has_committed() {
     caught(Mutant::AcceptLocked, 0..100, recency);
 }
 
-/// One writes y and is reported, then another begins and writes x: who sees x sees y. A transaction that only reads, y
-/// before and x after, finds y unchanged and locked, because its write-back is in flight; the lock is all that tells.
+/// One writes y and is reported, then another begins and writes x: who sees x sees y. A transaction
+/// that only reads, y before and x after, finds y unchanged and locked, because its write-back is
+/// in flight; the lock is all that tells.
 fn reported_before(seed: u64) -> Verdict {
     const TURNS: u64 = 6;
     let (cluster, fabric) = seeded(seed, 1);
@@ -427,8 +430,8 @@ fn backups_that_apply_older_versions() {
     caught(Mutant::ApplyOlderVersions, 0..100, backups_follow);
 }
 
-/// The appliers stand still while a client writes on, until its ring is full. What has committed must reach the backups
-/// when they run again.
+/// The appliers stand still while a client writes on, until its ring is full. What has committed
+/// must reach the backups when they run again.
 fn full_ring(seed: u64) -> Verdict {
     const ROWS: u64 = 60;
     let rig = Rig::new(Seeded::new(&[vec![8 << 20], vec![8 << 20]], seed).unwrap());

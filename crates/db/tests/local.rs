@@ -1,4 +1,5 @@
-//! Localized validation (`ford-local`, `ford-global`): what it costs, what it must not miss, and who is refused.
+//! Localized validation (`ford-local`, `ford-global`): what it costs, what it must not miss, and
+//! who is refused.
 
 mod support;
 
@@ -87,7 +88,8 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
             session.transact(async |tx| add(tx, &rows, 0..8, 0).await).await.unwrap();
             let seen = Seen::default();
             session.observe(Some(Box::new(seen.clone())));
-            // Nobody has written any of them, then one has been written, then one was to be and was not.
+            // Nobody has written any of them, then one has been written, then one was to be and was
+            // not.
             for (missed, written) in [(0, 2), (0, 2), (1, 2), (2, 2)] {
                 if missed > 0 {
                     let key = 4 + missed;
@@ -145,7 +147,8 @@ enum Change {
     Delete,
 }
 
-/// Whether a transaction that has read a key, there or not, and writes another, commits after such a change.
+/// Whether a transaction that has read a key, there or not, and writes another, commits after such
+/// a change.
 fn commits_after(protocol: Protocol, seed: u64, change: &Change) -> bool {
     const READ: u64 = 3;
     let (cluster, _fabric) = seeded(protocol, 2, seed);
@@ -192,7 +195,8 @@ fn what_has_changed_since_is_noticed() {
     }
 }
 
-/// Threads that each take a half of a pair if both are there: one must stay. What they read is never looked at again.
+/// Threads that each take a half of a pair if both are there: one must stay. What they read is
+/// never looked at again.
 fn do_not_skew(clusters: [&Cluster; 2]) {
     const PAIRS: u64 = 4;
     let (cluster, protocol) = (clusters[0], clusters[0].protocol());
@@ -255,8 +259,8 @@ fn processes_do_not_skew() {
 
 // --- What is lost.
 
-/// The process that has the cluster's cache makes room for another one, and the memory stays: what transactions had published
-/// that are under way is gone.
+/// The process that has the cluster's cache makes room for another one, and the memory stays: what
+/// transactions had published that are under way is gone.
 #[test]
 fn a_host_that_has_lost_the_cache_vouches_for_nothing_in_this_epoch() {
     let mut files = Files::new("lost", 2);

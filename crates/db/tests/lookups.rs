@@ -75,7 +75,8 @@ fn a_cold_lookup_is_about_one_read_and_a_cached_one_none() {
     drop(table);
 }
 
-/// Memory nodes look at their catalogs while somebody writes them: what they find out then must not stay.
+/// Memory nodes look at their catalogs while somebody writes them: what they find out then must not
+/// stay.
 #[test]
 fn a_node_looks_at_its_catalog_until_it_is_whole() {
     const COPIES: [usize; 2] = [68 << 10, 228 << 10];
@@ -177,7 +178,8 @@ fn chains_are_followed_to_their_end() {
 /// Two keys of 16 bytes with the same hash: the hash finds both, the key in the record decides.
 #[test]
 fn keys_whose_hashes_collide() {
-    // A hash of two words is mix(mix(2 ^ first) ^ second), so a second word can be made for any first one.
+    // A hash of two words is mix(mix(2 ^ first) ^ second), so a second word can be made for any
+    // first one.
     let mix = |word| KeyHash::of(&[word]).scatter;
     let wanted = mix(2 ^ 7) ^ 9;
     let colliding: Vec<[u64; 2]> = (0..30).map(|first| [first, wanted ^ mix(2 ^ first)]).collect();
@@ -198,7 +200,8 @@ fn keys_whose_hashes_collide() {
             let limit = remora::floors::txn::limits::LOOKUP_ATTEMPTS as u64;
             let once = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
             let found = session.transact_with(once, async |tx| tx.read(&rows, key(*words)).await).await;
-            // Nobody has twenty 64-bit hashes that are all the same; a few are met, more are an abort.
+            // Nobody has twenty 64-bit hashes that are all the same; a few are met, more are an
+            // abort.
             match found {
                 Ok(found) => assert_eq!(found, (words[0] < 20).then_some(Words([words[0]]))),
                 Err(error) => assert!(words[0] >= limit, "{words:?}: {error}"),
@@ -211,7 +214,8 @@ fn keys_whose_hashes_collide() {
     assert!(matches!(error, OpenError::Duplicate { ref key, .. } if key.starts_with("0300")), "{error}");
 }
 
-/// What the cache says is checked: a location that names another record, or none, is looked up again.
+/// What the cache says is checked: a location that names another record, or none, is looked up
+/// again.
 #[test]
 fn a_wrong_location_in_the_cache_is_found_out() {
     const ROWS: u64 = 40;
@@ -393,7 +397,8 @@ fn tables_of_others_are_not_opened() {
     assert!(Cluster::embedded(remora::ClusterOptions { memory_nodes: 65, ..options(PROTOCOL, 1) }).is_err());
 }
 
-/// Records that could never be logged, or not be read by one round, are refused when the table is made.
+/// Records that could never be logged, or not be read by one round, are refused when the table is
+/// made.
 #[test]
 fn records_that_are_too_large() {
     let cluster = embedded(PROTOCOL, 3);

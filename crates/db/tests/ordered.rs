@@ -1,4 +1,5 @@
-//! Ordered tables: a map, in order, whose ranges have no phantoms, whatever splits, merges, dies or remembers something wrong.
+//! Ordered tables: a map, in order, whose ranges have no phantoms, whatever splits, merges, dies or
+//! remembers something wrong.
 
 #[macro_use]
 mod support;
@@ -209,8 +210,8 @@ fn map_of<const WORDS: usize>(protocol: Protocol) {
     }
 }
 
-/// Writers move keys, by a delete and an insert in one transaction, so that leaves are split and merged all the time: at any
-/// instant there are as many.
+/// Writers move keys, by a delete and an insert in one transaction, so that leaves are split and
+/// merged all the time: at any instant there are as many.
 fn a_scan_sees_every_key_once(protocol: Protocol) {
     const KEYS: u64 = 200;
     let (mut levels, mut scans) = (0, 0);
@@ -281,7 +282,8 @@ fn an_empty_range_is_filled_once(protocol: Protocol) {
     for seed in seeds(0..25) {
         let (cluster, fabric, ordered) = seeded::<15>(protocol, seed, 100);
         let mut worker = worker(&cluster, 3, seed);
-        // Leaves begin at 0, 40, 80 and so on; the range is the end of one and the beginning of the next.
+        // Leaves begin at 0, 40, 80 and so on; the range is the end of one and the beginning of the
+        // next.
         worker.block_on(async |session| {
             fill(session, &ordered, (0..30).map(|number| 10 * number)).await;
             for number in 5..=10 {
@@ -394,8 +396,8 @@ fn threads_count_the_same(protocol: Protocol) {
 /// Deaths of writers.
 const TURNS: u64 = 40;
 
-/// Whatever a client had done when it died in a transaction that changes many nodes: all of it is there or nothing, and the
-/// tree is one.
+/// Whatever a client had done when it died in a transaction that changes many nodes: all of it is
+/// there or nothing, and the tree is one.
 fn dies_at_every_step(
     protocol: Protocol,
     keys: u64,
@@ -707,7 +709,8 @@ fn round_trips_are_exact() {
     }
 }
 
-/// Keys that are named together are read together; values that are out of line are read without leaves.
+/// Keys that are named together are read together; values that are out of line are read without
+/// leaves.
 #[test]
 fn what_is_named_together_comes_together() {
     for protocol in [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FORD] {
@@ -746,8 +749,9 @@ fn what_is_named_together_comes_together() {
     }
 }
 
-/// What a lookup costs that remembers nothing, by each design: as many round trips as the tree has levels, and validation of
-/// what was read on the way; one to ask and one for the leaf; one that brings the leaf.
+/// What a lookup costs that remembers nothing, by each design: as many round trips as the tree has
+/// levels, and validation of what was read on the way; one to ask and one for the leaf; one that
+/// brings the leaf.
 #[test]
 fn designs_cost_their_round_trips() {
     for protocol in [Protocol::DRTM_R, Protocol::DRTM_H, Protocol::FARM, Protocol::FASST, Protocol::FORD] {

@@ -1,5 +1,6 @@
-//! The protocol suite: what every protocol that promises transactions must do, on shared memory and under the seeded
-//! scheduler. A new protocol is one more line at [`suite`], and its numbers in [`round_trips`] and [`exact_cost`].
+//! The protocol suite: what every protocol that promises transactions must do, on shared memory and
+//! under the seeded scheduler. A new protocol is one more line at [`suite`], and its numbers in
+//! [`round_trips`] and [`exact_cost`].
 
 mod support;
 
@@ -32,7 +33,8 @@ const FARM_ONE_SIDED: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED);
 const UNLOCKED_BY_WRITES: Protocol =
     Protocol::Occ(Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::FARM });
 
-/// FORD without what can be turned off and does not change which records are cached, or which rounds there are.
+/// FORD without what can be turned off and does not change which records are cached, or which
+/// rounds there are.
 const FORD_WITHOUT: Protocol = Protocol::Ford(Ford {
     hitchhike: false,
     background_release: false,
@@ -99,7 +101,8 @@ fn the_suite_has_every_protocol_that_promises_transactions() {
 
 // --- Costs.
 
-/// Round trips of a transaction whose locations are cached, and whose keys are all named before the first fetch.
+/// Round trips of a transaction whose locations are cached, and whose keys are all named before the
+/// first fetch.
 struct RoundTrips {
     /// More if no location is cached.
     cold: u64,
@@ -118,7 +121,8 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
         // A bucket brings its records; the lock of one has to be taken by another round.
         let cold = u64::from(ford.hitchhike);
         let further = u64::from(!ford.background_release) * 2;
-        // The cluster's cache is asked by a call instead, and told also of what nobody else is needed for.
+        // The cluster's cache is asked by a call instead, and told also of what nobody else is
+        // needed for.
         let told = u64::from(ford.validation == Validation::Global);
         return RoundTrips {
             cold,
@@ -162,7 +166,8 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
         let writes = 2 * u64::from(replicas);
         return Cost { round_trips, reads: 2, writes, bytes_out: writes * IMAGE, bytes_in: 2 * RECORD, ..NONE };
     }
-    // Frame: id, kind, checksum. Entry: epoch, participants, count; pointer, old or new version, length of each record.
+    // Frame: id, kind, checksum. Entry: epoch, participants, count; pointer, old or new version,
+    // length of each record.
     let entry = (3 + 3 + 2 * 3) * 8 + 2 * IMAGE;
     // Primaries at nodes 0 and 1; with three copies their backups are at all nodes.
     let logs = if replicas == 1 { 2 } else { 3 };
@@ -456,8 +461,8 @@ fn absent_keys(protocol: Protocol) {
     }
 }
 
-/// Two records are always equal. A closure that sees them differ has seen what will not commit: it gives up, and must be
-/// run again rather than be believed.
+/// Two records are always equal. A closure that sees them differ has seen what will not commit: it
+/// gives up, and must be run again rather than be believed.
 fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
     #[derive(Debug, PartialEq, thiserror::Error)]
     #[error("they differ: {0} and {1}")]
@@ -868,7 +873,8 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
         let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([1_000]));
         // Alone the steps between two polls are fewest.
         let mut worker = worker(&cluster, if seed % 2 == 0 { 1 } else { 3 }, seed);
-        // Client 0 is dropped after 0, 1, 2 ... polls, until it is not dropped any more; the others go on meanwhile.
+        // Client 0 is dropped after 0, 1, 2 ... polls, until it is not dropped any more; the others
+        // go on meanwhile.
         let (over, cut) = (Cell::new(false), Cell::new(0));
         let told = Seen::by(&mut worker.sessions()[0]);
         worker.run(async |client, session| {
@@ -889,7 +895,8 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
             }
         });
         assert!(worker.drain().unwrap());
-        // Every attempt is told, once, and truly: no ring has been wrapped, so what was logged is still there.
+        // Every attempt is told, once, and truly: no ring has been wrapped, so what was logged is
+        // still there.
         let logged = |id| (0..NODES).any(|node| is_logged(&fabric, NodeId(node), id));
         let told = told.0.take();
         for (id, outcome, _) in &told {
@@ -962,7 +969,8 @@ fn a_node_that_fails_is_named(protocol: Protocol) {
     }
 }
 
-/// A node fails after every step of a transaction that needs it: an answer comes, and it is a true one.
+/// A node fails after every step of a transaction that needs it: an answer comes, and it is a true
+/// one.
 fn a_node_that_fails_at_any_step(protocol: Protocol) {
     let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
     for polls in 0..140 {
@@ -1014,8 +1022,9 @@ fn a_node_that_fails_at_any_step(protocol: Protocol) {
     assert!(committed > 0 && unavailable > 0 && unknown > 0, "{committed} {unavailable} {unknown}");
 }
 
-/// The answer to a log is lost. The client goes on with records of other nodes, but the entry stays in its ring, where
-/// recovery will need it: when there is no room left beside it, the client is told to connect again.
+/// The answer to a log is lost. The client goes on with records of other nodes, but the entry stays
+/// in its ring, where recovery will need it: when there is no room left beside it, the client is
+/// told to connect again.
 fn an_entry_in_doubt_is_kept(protocol: Protocol) {
     let mut in_doubt = 0;
     for polls in 0..140 {
@@ -1067,8 +1076,8 @@ fn an_entry_in_doubt_is_kept(protocol: Protocol) {
     panic!("no step leaves a transaction in doubt whose entry is at the other node: {in_doubt}");
 }
 
-/// A client loses its access after every step of a transaction. Committed means that all backups will have it; not
-/// committed means that none will; and a lost answer is neither.
+/// A client loses its access after every step of a transaction. Committed means that all backups
+/// will have it; not committed means that none will; and a lost answer is neither.
 fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
     const ROWS: u64 = 300;
     for seed in seeds(0..2) {

@@ -1,6 +1,6 @@
-//! Recovery: clients die at every step of a transaction, and so do those who recover them; others wait only on the records
-//! concerned, no answer is contradicted, and nothing is left. Every test was seen to fail with the rule that it is about
-//! taken away.
+//! Recovery: clients die at every step of a transaction, and so do those who recover them; others
+//! wait only on the records concerned, no answer is contradicted, and nothing is left. Every test
+//! was seen to fail with the rule that it is about taken away.
 
 #[macro_use]
 mod support;
@@ -73,7 +73,8 @@ fn assert_whole(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) {
     assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), ROWS * MONEY, "{what}: money");
 }
 
-/// Whoever is taken for dead while it registers takes nothing from then on: its slot may be another's soon, with its rings.
+/// Whoever is taken for dead while it registers takes nothing from then on: its slot may be
+/// another's soon, with its rings.
 #[test]
 fn who_is_revoked_while_it_registers_goes_no_further() {
     let (mut ends, mut registers) = (0, 0);
@@ -95,8 +96,8 @@ fn who_is_revoked_while_it_registers_goes_no_further() {
     assert!(ends > 0 && registers > 0, "{ends}, {registers}");
 }
 
-/// A victim that loses its access after so many steps, in the middle of a transfer between two shards. Its answer, and the
-/// id that it is about; `None` if it was through before that.
+/// A victim that loses its access after so many steps, in the middle of a transfer between two
+/// shards. Its answer, and the id that it is about; `None` if it was through before that.
 fn victim(
     cluster: &Cluster,
     fabric: &Seeded,
@@ -143,8 +144,8 @@ fn assert_answer(result: &Result<(), Error>, verdict: Verdict, what: &str) {
 fn a_client_dies_at_every_step(protocol: Protocol) {
     let (mut committed, mut back, mut forward) = (0, 0, 0);
     for seed in seeds(0..1) {
-        // Where every replica is written by the client, few steps lie between the last of them and the answer.
-        // Its release is over then only by chance, and sooner where there is one copy.
+        // Where every replica is written by the client, few steps lie between the last of them and
+        // the answer. Its release is over then only by chance, and sooner where there is one copy.
         let (often, one_copy) = if matches!(protocol, Protocol::Ford(_)) { (1, 1) } else { (4, 12) };
         for (replicas, every) in [(3, often), (1, one_copy)] {
             let (cluster, fabric, rows) = cluster(protocol, replicas, seed);
@@ -161,7 +162,8 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
                     money[keys.0 as usize] -= 1;
                     money[keys.1 as usize] += 1;
                 }
-                // Of FORD's, many are reported, and die before their release: rolled forward all the same.
+                // Of FORD's, many are reported, and die before their release: rolled forward all
+                // the same.
                 let is_forward =
                     verdict == Verdict::Committed && (result.is_err() || matches!(protocol, Protocol::Ford(_)));
                 committed += u32::from(result.is_ok());
@@ -360,7 +362,8 @@ impl Observer for Versions {
     }
 }
 
-/// Nobody has written the version that a rollback installs: whoever records a history must know what it is.
+/// Nobody has written the version that a rollback installs: whoever records a history must know
+/// what it is.
 #[test]
 fn what_is_put_back_is_told() {
     let mut put_back = 0;
@@ -398,7 +401,8 @@ fn what_is_put_back_is_told() {
     assert!(put_back > 2, "{put_back}");
 }
 
-/// Locks without a log stay as long as their client is only suspected, and are freed by whoever meets them from then on.
+/// Locks without a log stay as long as their client is only suspected, and are freed by whoever
+/// meets them from then on.
 #[test]
 fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
     for protocol in [Protocol::DRTM_R, Protocol::FARM] {

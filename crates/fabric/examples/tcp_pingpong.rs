@@ -1,5 +1,6 @@
-//! What the fabric adds to bare TCP: 64-byte READs at depth 1 and 64, and READs of 4 KiB, each beside an echo of the same
-//! bytes in the same batches. With the feature `tls`, also what TLS adds to that.
+//! What the fabric adds to bare TCP: 64-byte READs at depth 1 and 64, and READs of 4 KiB, each
+//! beside an echo of the same bytes in the same batches. With the feature `tls`, also what TLS adds
+//! to that.
 //! `cargo run --release -p remora-fabric --example tcp_pingpong [--features tls] [repetitions]`
 
 #[cfg(feature = "tls")]
@@ -118,7 +119,8 @@ fn main() {
         let answer_bytes = RESPONSE_HEAD_BYTES + bytes;
         let mut stream = TcpStream::connect(echo_server(answer_bytes)).expect("an echo server");
         stream.set_nodelay(true).expect("an option");
-        // One after the other, again and again: whatever else the machine does, it does to all of them.
+        // One after the other, again and again: whatever else the machine does, it does to all of
+        // them.
         let turns: Vec<Vec<f64>> = (0..repetitions)
             .map(|_| {
                 let bare = bare(&mut stream, depth, answer_bytes);

@@ -67,7 +67,8 @@ impl NodeSet {
         self.0 == 0
     }
 
-    /// The one with the lowest number, which keeps what the others follow in: node 0 if there are none.
+    /// The one with the lowest number, which keeps what the others follow in: node 0 if there are
+    /// none.
     #[must_use]
     pub fn leader(self) -> NodeId {
         NodeId(if self.0 == 0 { 0 } else { self.0.trailing_zeros() as u16 })
@@ -97,8 +98,8 @@ impl fmt::Display for NodeSet {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RegionId(pub u16);
 
-/// A byte of remote memory. Never stored in remote memory itself: what is stored is a shard and an offset, which the
-/// current configuration turns into an address.
+/// A byte of remote memory. Never stored in remote memory itself: what is stored is a shard and an
+/// offset, which the current configuration turns into an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// The memory node.

@@ -1,15 +1,16 @@
 //! The conformance suite: one function for each row of the contract of a round, for any backend.
 //!
-//! A backend describes how it is tested by a [`Bed`], and [`conformance_suite!`](crate::conformance_suite) makes one
-//! `#[test]` of each row, so that a row that fails is named:
+//! A backend describes how it is tested by a [`Bed`], and
+//! [`conformance_suite!`](crate::conformance_suite) makes one `#[test]` of each row, so that a row
+//! that fails is named:
 //!
 //! ```ignore
 //! remora_fabric::conformance_suite!(ShmBed);
 //! ```
 //!
-//! Rows assert what the contract forbids. What it merely allows (that verbs which are not ordered do change places) is
-//! asserted only of a backend that says it [`reorders`](Bed::reorders), so that the other rows are known to mean
-//! something there.
+//! Rows assert what the contract forbids. What it merely allows (that verbs which are not ordered
+//! do change places) is asserted only of a backend that says it [`reorders`](Bed::reorders), so
+//! that the other rows are known to mean something there.
 
 mod calls;
 mod failure;
@@ -47,7 +48,8 @@ pub trait Bed: Sync {
     /// The backend.
     type Fabric: Host;
 
-    /// A fresh fabric with regions of these sizes for each node. `seed` is for a backend that has a scheduler.
+    /// A fresh fabric with regions of these sizes for each node. `seed` is for a backend that has a
+    /// scheduler.
     fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Self::Fabric;
 
     /// How several clients are played.
@@ -62,16 +64,16 @@ pub trait Bed: Sync {
     /// Whether over all runs everything that the contract allows must have been seen.
     fn reorders(&self) -> bool;
 
-    /// Takes a client's access away after so many more steps, in the middle of whatever it does. False if the backend
-    /// has no such steps.
+    /// Takes a client's access away after so many more steps, in the middle of whatever it does.
+    /// False if the backend has no such steps.
     fn revoke_after(&self, fabric: &Self::Fabric, client: ClientId, steps: u64) -> bool {
         let _ = (fabric, client, steps);
         false
     }
 }
 
-/// Makes one `#[test]` for each row of the contract. The argument is a constant expression that implements
-/// [`Bed`](crate::conformance::Bed).
+/// Makes one `#[test]` for each row of the contract. The argument is a constant expression that
+/// implements [`Bed`](crate::conformance::Bed).
 #[macro_export]
 macro_rules! conformance_suite {
     ($bed:expr) => {
@@ -150,8 +152,8 @@ macro_rules! conformance_suite {
     };
 }
 
-/// Holds back the other rows of a bed whose clients are threads: threads that share a core take turns, and races need
-/// them to run side by side.
+/// Holds back the other rows of a bed whose clients are threads: threads that share a core take
+/// turns, and races need them to run side by side.
 pub fn alone<B: Bed>(bed: &B) -> Option<MutexGuard<'static, ()>> {
     static ROW: Mutex<()> = Mutex::new(());
     match bed.clients() {
@@ -196,7 +198,8 @@ fn play<B: Bed, T: Send>(bed: &B, fabric: &B::Fabric, seed: u64, bodies: Vec<Bod
                         scope.spawn(move || {
                             let worker = Worker::new();
                             let lane = lane_of(&worker, fabric, number, seed);
-                            // All at once, not as a barrier wakes them: some races last a millisecond.
+                            // All at once, not as a barrier wakes them: some races last a
+                            // millisecond.
                             waiting.fetch_sub(1, Ordering::AcqRel);
                             while waiting.load(Ordering::Acquire) > 0 {
                                 std::thread::yield_now();

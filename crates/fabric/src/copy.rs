@@ -1,45 +1,54 @@
-//! The copy loops of READ and WRITE over shared memory, used by every backend whose memory a CPU copies.
+//! The copy loops of READ and WRITE over shared memory, used by every backend whose memory a CPU
+//! copies.
 //!
-//! They keep rule 2 of the contract: words are atomic, a WRITE becomes visible in ascending order of words, and a line
-//! of a record is read whole or seen as changed. The last is not free: a CPU copies eight words one after the other, so
-//! a READ looks at a line's first two words before and after the rest, and starts the line again if they changed. Before
-//! the rest it loads word 1 first and word 0 second; the argument needs that order.
+//! They keep rule 2 of the contract: words are atomic, a WRITE becomes visible in ascending order
+//! of words, and a line of a record is read whole or seen as changed. The last is not free: a CPU
+//! copies eight words one after the other, so a READ looks at a line's first two words before and
+//! after the rest, and starts the line again if they changed. Before the rest it loads word 1 first
+//! and word 0 second; the argument needs that order.
 //!
 //! # Why a second look suffices
 //!
-//! A record's writer holds the record's lock (word 0 of its first line). It CASes the lock, then stores the first line
-//! from its version on (words 1, 2, ... ascending), then each further line, whose word 0 is that line's version
-//! (ascending again), and CASes the lock free last. Every store is Release and every load Acquire, so a reader that has
-//! seen a store sees everything its writer did before, in particular the store of the version ahead of it.
+//! A record's writer holds the record's lock (word 0 of its first line). It CASes the lock, then
+//! stores the first line from its version on (words 1, 2, ... ascending), then each further line,
+//! whose word 0 is that line's version (ascending again), and CASes the lock free last. Every store
+//! is Release and every load Acquire, so a reader that has seen a store sees everything its writer
+//! did before, in particular the store of the version ahead of it.
 //!
-//! *First line.* The head is (lock, version). Let the reader load version v, then lock l, then the rest, then see v and l
-//! again. No word of the rest is newer than v: its writer stored another version ahead of it (versions never repeat), and
-//! the second look would have seen that one or a later one. Nor is a word older than v, if l is free: v's writer took the
-//! lock before it stored v, so l, loaded after v, shows that writer's lock or what came later, and "free" means that it
-//! had unlocked, after all its words. So a line that shows a free lock is whole, and a torn one shows a lock.
+//! *First line.* The head is (lock, version). Let the reader load version v, then lock l, then the
+//! rest, then see v and l again. No word of the rest is newer than v: its writer stored another
+//! version ahead of it (versions never repeat), and the second look would have seen that one or a
+//! later one. Nor is a word older than v, if l is free: v's writer took the lock before it stored
+//! v, so l, loaded after v, shows that writer's lock or what came later, and "free" means that it
+//! had unlocked, after all its words. So a line that shows a free lock is whole, and a torn one
+//! shows a lock.
 //!
-//! Loading the lock first would not do: free, then the writer locks and stores v, then v, then a torn rest, then the
-//! writer unlocks, and the second look shows (free, v) again.
+//! Loading the lock first would not do: free, then the writer locks and stores v, then v, then a
+//! torn rest, then the writer unlocks, and the second look shows (free, v) again.
 //!
-//! *Further lines*, read after the first one, ascending; the head's word 0 is the line's version, its word 1 is data. Suppose
-//! the first line was read as (free, v) and whole. A word of a later line can only be newer than v's state if its writer
-//! came after that look, and it stored a different line version ahead of the word: the second look at this line's head
-//! sees it (or the first one does already, if the word was word 1), and either the line is read again or the line version
-//! read differs from v, which the record's check refuses. It cannot be older: v's writer had finished all its lines before
-//! it freed the lock that the reader saw free.
+//! *Further lines*, read after the first one, ascending; the head's word 0 is the line's version,
+//! its word 1 is data. Suppose the first line was read as (free, v) and whole. A word of a later
+//! line can only be newer than v's state if its writer came after that look, and it stored a
+//! different line version ahead of the word: the second look at this line's head sees it (or the
+//! first one does already, if the word was word 1), and either the line is read again or the line
+//! version read differs from v, which the record's check refuses. It cannot be older: v's writer
+//! had finished all its lines before it freed the lock that the reader saw free.
 //!
-//! (NICs READ lines in any order, and a CPU's stores between any two: for them that CPU marks a line before it changes it,
-//! and gives it its version last, `RecordShape::install` in `remora_sync`. Here that makes no difference: the mark is a
-//! version ahead of the words that differs from v.)
+//! (NICs READ lines in any order, and a CPU's stores between any two: for them that CPU marks a
+//! line before it changes it, and gives it its version last, `RecordShape::install` in
+//! `remora_sync`. Here that makes no difference: the mark is a version ahead of the words that
+//! differs from v.)
 //!
-//! A READ that covers part of a line looks at that line's head all the same, outside of what it returns. `tests/loom.rs`
-//! checks both cases exhaustively for one writer and one reader, with the line cut to four words.
+//! A READ that covers part of a line looks at that line's head all the same, outside of what it
+//! returns. `tests/loom.rs` checks both cases exhaustively for one writer and one reader, with the
+//! line cut to four words.
 //!
-//! *Writers without the lock.* Only the CPU of a primary's node writes a record whose lock it does not hold: one that is no
-//! key's record, to prepare it for an insert, or to take that back (`remora_index::host`). No mixture of such states says
-//! that its key is present.
+//! *Writers without the lock.* Only the CPU of a primary's node writes a record whose lock it does
+//! not hold: one that is no key's record, to prepare it for an insert, or to take that back
+//! (`remora_index::host`). No mixture of such states says that its key is present.
 //!
-//! The loop ends: it repeats only when a store to this line has happened meanwhile, so some writer makes progress.
+//! The loop ends: it repeats only when a store to this line has happened meanwhile, so some writer
+//! makes progress.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -47,7 +56,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::LINE_WORDS;
 
-/// A word of shared memory. Implemented by the standard atomic, and by a model checker's in the tests.
+/// A word of shared memory. Implemented by the standard atomic, and by a model checker's in the
+/// tests.
 pub trait Word {
     /// Loads with Acquire.
     fn load(&self) -> u64;
@@ -100,7 +110,8 @@ thread_local! {
     static PAUSE: RefCell<Option<Pause>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`, whose [`write`]s stand still between words and do `pause`: a simulator plays a CPU that others overtake.
+/// Runs `body`, whose [`write`]s stand still between words and do `pause`: a simulator plays a CPU
+/// that others overtake.
 pub(crate) fn with_pauses<T>(pause: Pause, body: impl FnOnce() -> T) -> T {
     /// Also after a panic.
     struct Without;

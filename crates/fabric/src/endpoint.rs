@@ -1,7 +1,7 @@
 //! An endpoint: one worker's connection to all memory nodes, the same for every backend.
 //!
-//! It leases buffers, posts rounds that nobody awaits, keeps the timers of its lanes, and remembers which background
-//! rounds failed until somebody has been told.
+//! It leases buffers, posts rounds that nobody awaits, keeps the timers of its lanes, and remembers
+//! which background rounds failed until somebody has been told.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -25,7 +25,8 @@ pub struct BackgroundFailure {
     pub error: FabricError,
 }
 
-/// One connection of a worker to all memory nodes. Made by [`Worker::connect`](crate::Worker::connect).
+/// One connection of a worker to all memory nodes. Made by
+/// [`Worker::connect`](crate::Worker::connect).
 pub struct Endpoint {
     transport: Box<dyn Transport>,
     ready: Rc<ReadySet>,
@@ -73,8 +74,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether a lane lets the other coroutines run after every round, also where the round completed at once. Off by
-    /// default; tests turn it on.
+    /// Whether a lane lets the other coroutines run after every round, also where the round
+    /// completed at once. Off by default; tests turn it on.
     pub fn yield_after_rounds(&self, yields: bool) {
         self.yields.set(yields);
     }
@@ -104,13 +105,15 @@ impl Endpoint {
         self.transport.now()
     }
 
-    /// The clock of this machine, which those of other machines do not agree with: for leases and timestamps.
+    /// The clock of this machine, which those of other machines do not agree with: for leases and
+    /// timestamps.
     #[must_use]
     pub fn clock(&self) -> Nanos {
         self.transport.clock()
     }
 
-    /// The coroutine that runs has used so much CPU time that is not seen otherwise: what a simulated core pays for.
+    /// The coroutine that runs has used so much CPU time that is not seen otherwise: what a
+    /// simulated core pays for.
     #[inline]
     pub fn charge(&self, time: Nanos) {
         self.transport.charge(time);
@@ -214,7 +217,8 @@ impl Endpoint {
         }
     }
 
-    /// Posts `next` when the round with this ticket, which is under way or about to be posted, has completed without error.
+    /// Posts `next` when the round with this ticket, which is under way or about to be posted, has
+    /// completed without error.
     pub(crate) fn chain(&self, after: Ticket, mut next: Box<RoundBuffer>) {
         next.background = true;
         let lane = next.lane;

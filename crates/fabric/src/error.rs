@@ -1,4 +1,5 @@
-//! What can go wrong with a round, as a small `Copy` value: the node, the kind, and the address where one is known.
+//! What can go wrong with a round, as a small `Copy` value: the node, the kind, and the address
+//! where one is known.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -81,7 +82,8 @@ pub enum Fault {
     /// The node answers, but its CPU does not do what is its part: redo logs are not applied.
     #[error("does not apply its redo logs: it hangs, or has far too much to do")]
     Behind,
-    /// The node has revoked this client's access: another believed it dead. It may come back as a new incarnation.
+    /// The node has revoked this client's access: another believed it dead. It may come back as a
+    /// new incarnation.
     #[error("has revoked this client's access")]
     Revoked,
     /// The cluster has no such node, or the node no such region.
@@ -131,7 +133,8 @@ pub enum Refusal {
     /// The node's name does not lead to an address.
     #[error("has a name that does not resolve: {0}")]
     Name(NameError),
-    /// This process lacks what a connection takes: descriptors, ports or memory. The node may be well.
+    /// This process lacks what a connection takes: descriptors, ports or memory. The node may be
+    /// well.
     #[error("cannot be connected to: this process gets no connection from its system: {0}")]
     Local(SystemError),
     /// What answers is no memory node of ours.

@@ -1,8 +1,8 @@
 //! A worker: one thread that runs several coroutines, each on a lane, over its endpoints.
 //!
-//! Sixty lines instead of an executor crate because a switch must cost a few nanoseconds: completions set a lane's ready
-//! bit, and only ready coroutines are polled. Wakers are real all the same, so that a coroutine may also await something
-//! of another thread, such as a channel.
+//! Sixty lines instead of an executor crate because a switch must cost a few nanoseconds:
+//! completions set a lane's ready bit, and only ready coroutines are polled. Wakers are real all
+//! the same, so that a coroutine may also await something of another thread, such as a channel.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -82,8 +82,8 @@ impl ReadySet {
     }
 }
 
-/// One thread that runs several coroutines. It stays on the thread that made it. Clones are the same worker: a coroutine
-/// may have one, to connect anew.
+/// One thread that runs several coroutines. It stays on the thread that made it. Clones are the
+/// same worker: a coroutine may have one, to connect anew.
 #[derive(Clone)]
 pub struct Worker {
     ready: Rc<ReadySet>,
@@ -104,8 +104,9 @@ impl Worker {
         }
     }
 
-    /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it several, one for each
-    /// client that it plays. One that no lane uses any more goes when the next one comes.
+    /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it
+    /// several, one for each client that it plays. One that no lane uses any more goes when the
+    /// next one comes.
     pub fn connect(&self, fabric: &dyn Fabric, client: ClientId) -> Result<Rc<Endpoint>, FabricError> {
         let endpoint = Rc::new(Endpoint::new(fabric.connect(client)?, self.ready.clone()));
         let mut endpoints = self.endpoints.borrow_mut();
@@ -127,8 +128,8 @@ impl Worker {
         Some(Lane::new(endpoint.clone(), LaneId(id as u8), seed))
     }
 
-    /// Runs one coroutine for each named lane until all have finished; their results in the order given. A panic of one
-    /// ends the run.
+    /// Runs one coroutine for each named lane until all have finished; their results in the order
+    /// given. A panic of one ends the run.
     pub fn run<'w, F: Future + 'w>(&'w self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Vec<F::Output> {
         self.start(tasks).to_end()
     }
@@ -141,7 +142,8 @@ impl Worker {
         turns.run_to_end();
     }
 
-    /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one thread.
+    /// Begins a run that the caller drives, turn by turn: a simulator plays many workers on one
+    /// thread.
     pub fn start<'w, F: Future + 'w>(&'w self, tasks: impl IntoIterator<Item = (LaneId, F)>) -> Run<'w, F::Output> {
         let mut run = Run { turns: Turns::new(self), outputs: Vec::new() };
         for (lane, future) in tasks {
@@ -186,7 +188,8 @@ impl Worker {
             thread::park();
             return;
         };
-        // Only the first endpoint is waited in. Where that is a real wait, the others are looked at again soon.
+        // Only the first endpoint is waited in. Where that is a real wait, the others are looked at
+        // again soon.
         let soon = (endpoints.len() > 1 && awaits_others).then(|| first.now() + IDLE_SLICE_NS);
         first.idle(timer.into_iter().chain(soon).min());
     }
@@ -231,8 +234,8 @@ pub trait Turn {
     /// Every coroutine that is ready goes on to where it waits next.
     fn turn(&mut self) -> Turned;
 
-    /// The coroutine of a lane will go on soon. A simulator runs thousands, whose states no cache holds: fetching one line
-    /// after the other when it does would take longer than what it does.
+    /// The coroutine of a lane will go on soon. A simulator runs thousands, whose states no cache
+    /// holds: fetching one line after the other when it does would take longer than what it does.
     fn prefetch(&self, lane: LaneId);
 }
 
@@ -311,7 +314,8 @@ impl<T> Turn for Run<'_, T> {
 }
 
 impl<'w, T> Run<'w, T> {
-    /// Adds a coroutine that serves the others: the run does not wait for it, and drops it when they have finished.
+    /// Adds a coroutine that serves the others: the run does not wait for it, and drops it when
+    /// they have finished.
     pub fn attend(&mut self, lane: LaneId, future: impl Future<Output = ()> + 'w) {
         self.turns.begin(lane, Box::pin(future));
     }
@@ -322,7 +326,8 @@ impl<'w, T> Run<'w, T> {
         self.finish()
     }
 
-    /// What the coroutines have returned, in the order in which they were given: of those that have finished.
+    /// What the coroutines have returned, in the order in which they were given: of those that have
+    /// finished.
     #[must_use]
     pub fn finish(self) -> Vec<T> {
         self.outputs.iter().filter_map(|output| output.take()).collect()
@@ -351,7 +356,8 @@ impl fmt::Debug for Worker {
 pub async fn catch_panic<T>(future: impl Future<Output = T>) -> thread::Result<T> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| {
-        // A coroutine that has panicked is dropped without being polled again, so nobody sees it half-way.
+        // A coroutine that has panicked is dropped without being polled again, so nobody sees it
+        // half-way.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),

@@ -1,10 +1,13 @@
-//! The gate of a shared-memory endpoint: where it passes to execute a round, and where it is stopped from doing so.
+//! The gate of a shared-memory endpoint: where it passes to execute a round, and where it is
+//! stopped from doing so.
 //!
-//! One thread enters and leaves; any thread may refuse it nodes. Refusing marks first and then looks whether the endpoint
-//! is inside; entering says so first and then looks at the marks. All four are sequentially consistent, so at least one
-//! sees the other: whoever refuses either waits for a round that may have missed the mark, or none has.
+//! One thread enters and leaves; any thread may refuse it nodes. Refusing marks first and then
+//! looks whether the endpoint is inside; entering says so first and then looks at the marks. All
+//! four are sequentially consistent, so at least one sees the other: whoever refuses either waits
+//! for a round that may have missed the mark, or none has.
 //!
-//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check just that.
+//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check
+//! just that.
 
 /// An atomic word of a gate.
 pub(crate) trait GateWord {
@@ -53,7 +56,8 @@ impl<W: GateWord> Gate<W> {
         self.inside.store(entry + 1);
     }
 
-    /// The nodes whose verbs are refused; asked once inside, since whoever refuses waits for the whole round.
+    /// The nodes whose verbs are refused; asked once inside, since whoever refuses waits for the
+    /// whole round.
     #[inline]
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load()
@@ -65,7 +69,8 @@ impl<W: GateWord> Gate<W> {
         if self.revoked.load() == 0 { Refusal::Down } else { Refusal::Revoked }
     }
 
-    /// Refuses the nodes of these bits from now on, and pauses until a round that may not have seen it has ended.
+    /// Refuses the nodes of these bits from now on, and pauses until a round that may not have seen
+    /// it has ended.
     pub(crate) fn refuse(&self, nodes: u64, why: Refusal, mut pause: impl FnMut()) {
         if why == Refusal::Revoked {
             self.revoked.set_bits(1);
@@ -78,8 +83,8 @@ impl<W: GateWord> Gate<W> {
     }
 }
 
-/// Waits while the word is odd and the same: until what began before the caller's mark, which it may not have seen, has
-/// ended. Gives up when `pause` says that the other side is gone.
+/// Waits while the word is odd and the same: until what began before the caller's mark, which it
+/// may not have seen, has ended. Gives up when `pause` says that the other side is gone.
 pub(crate) fn wait_outside<W: GateWord>(inside: &W, mut pause: impl FnMut() -> bool) {
     let seen = inside.load();
     while seen % 2 == 1 && inside.load() == seen && pause() {}

@@ -1,9 +1,10 @@
 //! How much memory this process may still take, and what keeps it from more.
 //!
-//! A machine's free memory is not what a process may have. A container has a limit of its own, and the system kills a process
-//! that exceeds it; so does every control group (cgroup) around it. A process has limits of resources, too.
-//! [`Headroom::now`] is the least that any of them leaves. Other processes may take memory a moment later, so a memory node
-//! takes what it promises at once ([`Region::take`](crate::Region::take)).
+//! A machine's free memory is not what a process may have. A container has a limit of its own, and
+//! the system kills a process that exceeds it; so does every control group (cgroup) around it. A
+//! process has limits of resources, too. [`Headroom::now`] is the least that any of them leaves.
+//! Other processes may take memory a moment later, so a memory node takes what it promises at once
+//! ([`Region::take`](crate::Region::take)).
 
 use std::fmt;
 use std::fs;
@@ -93,8 +94,9 @@ fn free_of_machine(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The folders of the control groups that limit a process's memory, its own first, then those around it; by what
-/// `/proc/self/cgroup` and `/proc/self/mountinfo` say. Version 1 has a hierarchy for memory alone, version 2 one for all.
+/// The folders of the control groups that limit a process's memory, its own first, then those
+/// around it; by what `/proc/self/cgroup` and `/proc/self/mountinfo` say. Version 1 has a hierarchy
+/// for memory alone, version 2 one for all.
 fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
     let own = |wanted: &str| {
         cgroup.lines().find_map(|line| {
@@ -115,7 +117,8 @@ fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
         };
         let Some(path) = path else { continue };
         let (root, at) = (unescaped(root), PathBuf::from(unescaped(at)));
-        // A container sees the part of the hierarchy that is mounted, and may be told where that is outside.
+        // A container sees the part of the hierarchy that is mounted, and may be told where that is
+        // outside.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let is_inside = !below.components().any(|part| part == Component::ParentDir);
         let parts = below.components().filter(|part| is_inside && matches!(part, Component::Normal(_)));
@@ -132,8 +135,8 @@ fn unescaped(path: &str) -> String {
         .fold(path.to_owned(), |path, (octal, plain)| path.replace(octal, plain))
 }
 
-/// What a control group leaves of its limits, by the files in its folder. Cached files do not count as used: the system
-/// gives them up before it kills. `None` if it has no limit.
+/// What a control group leaves of its limits, by the files in its folder. Cached files do not count
+/// as used: the system gives them up before it kills. `None` if it has no limit.
 fn left_in_group(group: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -192,7 +195,8 @@ mod tests {
         let memory = ["/memory/a/b", "/memory/a", "/memory", "/unified"];
         assert_eq!(own, memory.map(|group| format!("/sys/fs/cgroup{group}")));
 
-        // Containers: with the path outside, with a name space of their own, and somewhere else in that.
+        // Containers: with the path outside, with a name space of their own, and somewhere else in
+        // that.
         let mounted = "99 98 0:30 /docker/4f2 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         assert_eq!(paths("4:cpuacct,memory:/docker/4f2\n", mounted), ["/sys/fs/cgroup/memory"]);
         assert_eq!(paths("0::/\n", two), ["/sys/fs/cgroup"]);

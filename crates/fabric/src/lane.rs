@@ -1,5 +1,5 @@
-//! A lane: one coroutine's view of its worker's endpoint. Everything it awaits is counted here, because coroutines
-//! interleave and only their own counters can tell what one transaction cost.
+//! A lane: one coroutine's view of its worker's endpoint. Everything it awaits is counted here,
+//! because coroutines interleave and only their own counters can tell what one transaction cost.
 
 use std::cell::Cell;
 use std::fmt;
@@ -61,9 +61,10 @@ impl Lane {
         self.endpoint.round(self)
     }
 
-    /// Posts a round **now**; await the result for one round trip. An error names the node, and leaves open which verbs
-    /// have run. An empty round costs nothing.
-    // Inlined, so that what it returns is built where it is kept: a copy would wait until its parts have been stored.
+    /// Posts a round **now**; await the result for one round trip. An error names the node, and
+    /// leaves open which verbs have run. An empty round costs nothing.
+    // Inlined, so that what it returns is built where it is kept: a copy would wait until its parts
+    // have been stored.
     #[inline(always)]
     pub fn execute<'l>(&'l self, round: Round<'l>) -> Execute<'l> {
         let (lane, buffer) = round.into_buffer();
@@ -104,8 +105,8 @@ impl Lane {
         State::Done(buffer)
     }
 
-    /// Posts a round that nobody awaits. Never fails here: a failure fails the next [`Lane::execute`] to that node, and
-    /// is listed by [`Endpoint::failures`].
+    /// Posts a round that nobody awaits. Never fails here: a failure fails the next
+    /// [`Lane::execute`] to that node, and is listed by [`Endpoint::failures`].
     #[inline]
     pub fn post(&self, round: Round<'_>) {
         let (_, Some(buffer)) = round.into_buffer() else { return };
@@ -118,9 +119,9 @@ impl Lane {
         self.endpoint.post(buffer);
     }
 
-    /// Posts several rounds that nobody awaits, each when the one before it has completed without error. What others post
-    /// meanwhile does not wait for them, as it would behind a fence ([`Round::after_completion`]). Names the last of them,
-    /// if there is any.
+    /// Posts several rounds that nobody awaits, each when the one before it has completed without
+    /// error. What others post meanwhile does not wait for them, as it would behind a fence
+    /// ([`Round::after_completion`]). Names the last of them, if there is any.
     pub fn post_all<'l>(&'l self, rounds: impl IntoIterator<Item = Round<'l>>) -> Option<Ticket> {
         let mut rounds = rounds.into_iter().filter_map(|round| {
             let buffer = round.into_buffer().1?;
@@ -141,14 +142,15 @@ impl Lane {
         Some(last)
     }
 
-    /// Whether a round of [`Lane::post_all`] still waits for one before it, and has not been posted.
+    /// Whether a round of [`Lane::post_all`] still waits for one before it, and has not been
+    /// posted.
     #[must_use]
     pub fn is_held_back(&self, round: Ticket) -> bool {
         self.endpoint.is_chained(round)
     }
 
-    /// Waits until a round of [`Lane::post_all`] is not held back any more: it has been posted, or a round before it has
-    /// failed.
+    /// Waits until a round of [`Lane::post_all`] is not held back any more: it has been posted, or
+    /// a round before it has failed.
     pub fn until_posted(&self, round: Ticket) -> impl Future<Output = ()> + '_ {
         std::future::poll_fn(move |_| {
             if !self.is_held_back(round) {
@@ -159,7 +161,8 @@ impl Lane {
         })
     }
 
-    /// Posts a round that nobody awaits, when that other one, if it is still held back, has completed without error.
+    /// Posts a round that nobody awaits, when that other one, if it is still held back, has
+    /// completed without error.
     pub fn post_behind(&self, other: Ticket, round: Round<'_>) {
         if !self.is_held_back(other) {
             return self.post(round);
@@ -186,7 +189,8 @@ impl Lane {
         self.cost.set(total);
     }
 
-    /// What this lane has spent since it was made. The cost of a transaction is the difference of two values.
+    /// What this lane has spent since it was made. The cost of a transaction is the difference of
+    /// two values.
     #[inline]
     #[must_use]
     pub fn cost(&self) -> Cost {
@@ -214,7 +218,8 @@ impl Lane {
         self.endpoint.now()
     }
 
-    /// This coroutine has come to a place with a name: see [`sim`](crate::sim). Costs nothing elsewhere.
+    /// This coroutine has come to a place with a name: see [`sim`](crate::sim). Costs nothing
+    /// elsewhere.
     #[inline]
     pub fn probe(&self, name: &'static str) {
         self.endpoint.probe(self.id, name);
@@ -229,7 +234,8 @@ impl Lane {
         value
     }
 
-    /// Lets the worker's other coroutines run once. For loops whose rounds complete at once, where nothing else would.
+    /// Lets the worker's other coroutines run once. For loops whose rounds complete at once, where
+    /// nothing else would.
     pub fn yield_now(&self) -> impl Future<Output = ()> + '_ {
         let mut yielded = false;
         std::future::poll_fn(move |_| {
@@ -282,9 +288,10 @@ enum State {
     Finished,
 }
 
-/// A round that has been posted. Await it for its answers. Dropping it leaves the round to run: whether its verbs have
-/// taken effect is then unknown. It must be awaited by the coroutine of its own lane, and it wakes that coroutine rather
-/// than a waker: no combinator that polls only what its own wakers named may stand in between.
+/// A round that has been posted. Await it for its answers. Dropping it leaves the round to run:
+/// whether its verbs have taken effect is then unknown. It must be awaited by the coroutine of its
+/// own lane, and it wakes that coroutine rather than a waker: no combinator that polls only what
+/// its own wakers named may stand in between.
 #[must_use = "await it, or hand it over with `then_post`; to send a round that nobody awaits use `Lane::post`"]
 #[derive(Debug)]
 pub struct Execute<'l> {
@@ -301,8 +308,9 @@ impl<'l> Execute<'l> {
         !matches!(&self.state, State::Done(buffer) if !buffer.sent)
     }
 
-    /// Gives up waiting, and has `next` posted in the background once this round has completed without error. If it
-    /// fails, `next` is not sent and the failure is a background failure. Plain code: callable from `Drop`.
+    /// Gives up waiting, and has `next` posted in the background once this round has completed
+    /// without error. If it fails, `next` is not sent and the failure is a background failure.
+    /// Plain code: callable from `Drop`.
     pub fn then_post(self, next: Round<'l>) {
         self.then_post_all([next]);
     }

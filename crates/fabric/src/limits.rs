@@ -1,4 +1,5 @@
-//! Everything has a limit, and all of this crate's are here. Exceeding one is an error that names it, never a panic.
+//! Everything has a limit, and all of this crate's are here. Exceeding one is an error that names
+//! it, never a panic.
 
 use crate::address::WORD_BYTES;
 
@@ -29,11 +30,13 @@ pub const IDLE_SPINS: u32 = 64;
 /// How long a worker with several endpoints, as tests have it, waits in one of them.
 pub const IDLE_SLICE_NS: u64 = 50_000;
 
-/// A timer that is due within this time is spun for: parking costs more than it saves, and wakes late.
+/// A timer that is due within this time is spun for: parking costs more than it saves, and wakes
+/// late.
 pub const SPIN_NS: u64 = 20_000;
 
-/// Words of one frame of the `tcp` backend, requests and responses alike: what a round carries, and the words around it. A
-/// round that writes one staged piece to many places of a node takes several.
+/// Words of one frame of the `tcp` backend, requests and responses alike: what a round carries, and
+/// the words around it. A round that writes one staged piece to many places of a node takes
+/// several.
 pub const FRAME_WORDS_MAX: usize = ROUND_WORDS_MAX + 4 * ROUND_VERBS_MAX + 2;
 
 /// Bytes that a thread reads from a connection at once.
@@ -42,7 +45,8 @@ pub const RECEIVE_BYTES: usize = 128 << 10;
 // Or a frame might never come to be whole.
 const _: () = assert!(RECEIVE_BYTES >= FRAME_WORDS_MAX * WORD_BYTES);
 
-/// Bytes that wait to be sent to one client. A server does not read from who does not fetch his answers.
+/// Bytes that wait to be sent to one client. A server does not read from who does not fetch his
+/// answers.
 pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of posted rounds that a client holds back to send them together.
@@ -63,7 +67,8 @@ pub const SPARE_CONNECTIONS: usize = 16;
 /// Time for a handshake, and for a connection's last words.
 pub const HANDSHAKE_NS: u64 = 2_000_000_000;
 
-/// Time for a name to be looked up that has no known address. The usual resolver asks its second server after five seconds.
+/// Time for a name to be looked up that has no known address. The usual resolver asks its second
+/// server after five seconds.
 pub const LOOKUP_NS: u64 = 6_000_000_000;
 
 /// Time for a name to be looked up that has a known address. After it the known address is used.
@@ -81,11 +86,14 @@ pub const PATIENCE_NS: u64 = 900_000_000;
 /// Endpoints that one shared-memory node serves at a time: each has a channel there.
 pub const CHANNELS_MAX: usize = 512;
 
-/// Bytes that a process keeps for itself when it takes memory to serve: for buffers, stacks and tables.
+/// Bytes that a process keeps for itself when it takes memory to serve: for buffers, stacks and
+/// tables.
 pub const RESERVE_BYTES: u64 = 32 << 20;
 
-/// Bytes of the pieces in which memory is taken. Before each piece the process looks whether there is enough left.
+/// Bytes of the pieces in which memory is taken. Before each piece the process looks whether there
+/// is enough left.
 pub const TAKE_BYTES: usize = 64 << 20;
 
-/// Embedded memory nodes of at most this many bytes together are made without a look at what the process may take.
+/// Embedded memory nodes of at most this many bytes together are made without a look at what the
+/// process may take.
 pub const EMBEDDED_UNCHECKED_BYTES: u64 = 256 << 20;

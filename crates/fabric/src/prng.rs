@@ -1,15 +1,18 @@
-//! The random numbers of runs and simulations: xoshiro256++ (Blackman and Vigna), seeded by splitmix64.
+//! The random numbers of runs and simulations: xoshiro256++ (Blackman and Vigna), seeded by
+//! splitmix64.
 //!
-//! Our own, forty lines, because a failing seed must replay for ever: the stream may not change with a dependency.
+//! Our own, forty lines, because a failing seed must replay for ever: the stream may not change
+//! with a dependency.
 
-/// A stream of random numbers. The same seed gives the same stream on every machine and in every version.
+/// A stream of random numbers. The same seed gives the same stream on every machine and in every
+/// version.
 #[derive(Clone, Copy, Debug)]
 pub struct Prng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: spreads a counter or a small seed over all 64 bits; every input bit reaches every output bit.
-/// It never changes: tables place their keys by it.
+/// One step of splitmix64: spreads a counter or a small seed over all 64 bits; every input bit
+/// reaches every output bit. It never changes: tables place their keys by it.
 #[inline]
 #[must_use]
 pub fn splitmix(seed: u64) -> u64 {
@@ -35,7 +38,8 @@ impl Prng {
     /// A stream of its own for the `index`-th user of a seed.
     #[must_use]
     pub fn derive(seed: u64, index: u64) -> Prng {
-        // Nested, not combined symmetrically: (seed 1, user 2) and (seed 2, user 1) must not share a stream.
+        // Nested, not combined symmetrically: (seed 1, user 2) and (seed 2, user 1) must not share
+        // a stream.
         Prng::new(splitmix(splitmix(seed).wrapping_add(index)))
     }
 
@@ -54,7 +58,8 @@ impl Prng {
         result
     }
 
-    /// A number below `bound`, which must not be 0. The bias of the multiplication is below 2^-32 for the bounds used.
+    /// A number below `bound`, which must not be 0. The bias of the multiplication is below 2^-32
+    /// for the bounds used.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0);
@@ -88,8 +93,9 @@ mod tests {
     // Written down from the first version: replays of old seeds depend on it.
     const GOLDEN: [u64; 3] = [14_971_601_782_005_023_387, 13_781_649_495_232_077_965, 1_847_458_086_238_483_744];
 
-    /// The published algorithm, by hand: from the state 1, 2, 3, 4 the first output is rotl(1 + 4, 23) + 1, and the second
-    /// comes from the state (1 ^ 2 ^ 4, 2 ^ 3 ^ 1, 3 ^ 1 ^ (2 << 17), rotl(4 ^ 2, 45)).
+    /// The published algorithm, by hand: from the state 1, 2, 3, 4 the first output is rotl(1 +
+    /// 4, 23) + 1, and the second comes from the state (1 ^ 2 ^ 4, 2 ^ 3 ^ 1, 3 ^ 1 ^ (2 << 17),
+    /// rotl(4 ^ 2, 45)).
     #[test]
     fn the_generator_is_xoshiro256_plus_plus() {
         let mut prng = Prng { state: [1, 2, 3, 4] };

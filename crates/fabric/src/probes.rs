@@ -1,5 +1,5 @@
-//! The places in protocols that a simulation is told of ([`Lane::probe`](crate::Lane::probe)): faults happen there, and a
-//! campaign that has never reached one has proved nothing about it.
+//! The places in protocols that a simulation is told of ([`Lane::probe`](crate::Lane::probe)):
+//! faults happen there, and a campaign that has never reached one has proved nothing about it.
 
 /// The first lock of a transaction is about to be asked for: it may hold locks from now on.
 pub const LOCKS: &str = "locks";

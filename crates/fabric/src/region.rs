@@ -1,7 +1,7 @@
 //! A region: a mapping of memory as a slice of atomic words.
 //!
-//! The only place of this crate that maps memory. Everything that touches a region's bytes goes through
-//! `&[AtomicU64]`, so the rest is safe code.
+//! The only place of this crate that maps memory. Everything that touches a region's bytes goes
+//! through `&[AtomicU64]`, so the rest is safe code.
 
 use std::fmt;
 use std::fs::File;
@@ -71,7 +71,8 @@ pub enum RegionError {
     },
 }
 
-/// A region of a memory node in this process. Zeroed when new; 64-byte aligned; unmapped when dropped.
+/// A region of a memory node in this process. Zeroed when new; 64-byte aligned; unmapped when
+/// dropped.
 pub struct Region {
     base: NonNull<AtomicU64>,
     words: usize,
@@ -79,8 +80,8 @@ pub struct Region {
     pages: Pages,
 }
 
-// SAFETY: a region is memory that is only ever reached as `&[AtomicU64]`, which is Send and Sync; the pointer is not
-// tied to a thread, and `Drop` has exclusive access.
+// SAFETY: a region is memory that is only ever reached as `&[AtomicU64]`, which is Send and Sync;
+// the pointer is not tied to a thread, and `Drop` has exclusive access.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -96,7 +97,8 @@ impl Region {
             // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
             unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
         };
-        // Without overcommit, HUGETLB either reserves all its pages now or fails: it cannot fault later.
+        // Without overcommit, HUGETLB either reserves all its pages now or fails: it cannot fault
+        // later.
         let (base, pages) = match map(MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
             Ok(base) => (base, Pages::Huge),
             Err(_) => {
@@ -122,9 +124,10 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes: bytes, pages: Pages::Small })
     }
 
-    /// Maps a part of a file or of a memory device, shared with every other process that maps it. `huge` asks for huge
-    /// pages. If somebody makes the file shorter afterwards, an access to what is gone ends the process: a region's file
-    /// is locked by its server, and nobody else has business with its length.
+    /// Maps a part of a file or of a memory device, shared with every other process that maps it.
+    /// `huge` asks for huge pages. If somebody makes the file shorter afterwards, an access to what
+    /// is gone ends the process: a region's file is locked by its server, and nobody else has
+    /// business with its length.
     pub(crate) fn of_file(file: &File, offset: u64, bytes: usize, huge: bool) -> Result<Region, RegionError> {
         if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES) {
             return Err(RegionError::Size(bytes));
@@ -132,8 +135,9 @@ impl Region {
         // Beyond the end of a file nothing is touched; a device is mapped in whole huge pages.
         let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(RegionError::Size(bytes))?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this process that the language
-        // knows of; whoever else maps the file reaches it, as we do, by atomic words only.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this
+        // process that the language knows of; whoever else maps the file reaches it, as we do, by
+        // atomic words only.
         let base = unsafe { mmap(ptr::null_mut(), mapped_bytes, access, flags, file, offset) }
             .map_err(|cause| RegionError::Refused { bytes, cause })?;
         let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
@@ -144,8 +148,9 @@ impl Region {
         Ok(Region { base, words: bytes / WORD_BYTES, mapped_bytes, pages })
     }
 
-    /// Takes all memory of a region from the system now. Fails if there is not enough; drop the region then, which gives back
-    /// what has been taken. Looks at the limits before each piece, because other processes take memory meanwhile.
+    /// Takes all memory of a region from the system now. Fails if there is not enough; drop the
+    /// region then, which gives back what has been taken. Looks at the limits before each piece,
+    /// because other processes take memory meanwhile.
     pub fn take(&self) -> Result<(), RegionError> {
         // Reserved pages are this process's already.
         let is_shared = self.pages != Pages::Huge;
@@ -179,8 +184,9 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `base` is page-aligned and the mapping spans `words` words, zeroed by the kernel (every bit pattern is
-        // a valid AtomicU64), and lives as long as `self`; nobody has a `&mut` to it.
+        // SAFETY: `base` is page-aligned and the mapping spans `words` words, zeroed by the kernel
+        // (every bit pattern is a valid AtomicU64), and lives as long as `self`; nobody has a
+        // `&mut` to it.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
@@ -227,17 +233,18 @@ impl fmt::Debug for Region {
     }
 }
 
-/// The half of a word that grows first: a futex is 32 bits. Only ever handed to the kernel, so that the program itself
-/// accesses the word in one size.
+/// The half of a word that grows first: a futex is 32 bits. Only ever handed to the kernel, so that
+/// the program itself accesses the word in one size.
 fn futex(word: &AtomicU64) -> &AtomicU32 {
     let half = usize::from(cfg!(target_endian = "big"));
-    // SAFETY: both halves lie inside the word, are aligned, and live as long as it; every bit pattern is valid, and there
-    // is no `&mut`.
+    // SAFETY: both halves lie inside the word, are aligned, and live as long as it; every bit
+    // pattern is valid, and there is no `&mut`.
     unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(half) }
 }
 
-/// Waits until one of the words no longer holds what it is paired with and somebody has said so by [`futex_wake`], or
-/// until CLOCK_MONOTONIC shows `until`. May return early. The words may be shared with other processes.
+/// Waits until one of the words no longer holds what it is paired with and somebody has said so by
+/// [`futex_wake`], or until CLOCK_MONOTONIC shows `until`. May return early. The words may be
+/// shared with other processes.
 pub(crate) fn futex_wait(words: &[(&AtomicU64, u64)], until: Option<Nanos>) {
     const WORDS_MAX: usize = 128; // FUTEX_WAITV_MAX
     debug_assert!(words.len() <= WORDS_MAX);

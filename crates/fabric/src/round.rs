@@ -1,8 +1,9 @@
 //! A round: verbs and the bytes they read and write, in one leased buffer.
 //!
-//! The buffer moves: from the endpoint's pool to the [`Round`] being built, to the transport when it is posted, to
-//! [`Completed`] when it has come back, and to the pool again. Moving the box is what makes it safe to drop the future of
-//! a round (contract, rule 5): the transport still owns what the NIC uses.
+//! The buffer moves: from the endpoint's pool to the [`Round`] being built, to the transport when
+//! it is posted, to [`Completed`] when it has come back, and to the pool again. Moving the box is
+//! what makes it safe to drop the future of a round (contract, rule 5): the transport still owns
+//! what the NIC uses.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use crate::lane::Lane;
 use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX, ROUND_WORDS_MAX};
 use crate::transport::{LaneId, Ticket};
 
-/// One verb. Counts and places are in words; `into` and `from` are places in the round's own buffer.
+/// One verb. Counts and places are in words; `into` and `from` are places in the round's own
+/// buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Verb {
     /// Reads remote words into the buffer.
@@ -60,7 +62,8 @@ pub enum Verb {
         /// The node.
         node: NodeId,
     },
-    /// Has the node's CPU serve a request: `head_words` and `body_words` of the buffer, one after the other.
+    /// Has the node's CPU serve a request: `head_words` and `body_words` of the buffer, one after
+    /// the other.
     Call {
         /// The node.
         node: NodeId,
@@ -147,8 +150,9 @@ impl Cost {
     }
 }
 
-/// What a round costs, counted while it is built: two words, because a field for each count, written one by one and added
-/// up in pairs, costs more in store forwarding than everything else about a small round.
+/// What a round costs, counted while it is built: two words, because a field for each count,
+/// written one by one and added up in pairs, costs more in store forwarding than everything else
+/// about a small round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
     /// Verbs by kind, 12 bits each.
@@ -188,12 +192,14 @@ impl Tally {
     }
 }
 
-// A round that is refused because it is full counts the verbs that did not fit, but is never added to anything.
+// A round that is refused because it is full counts the verbs that did not fit, but is never added
+// to anything.
 const _: () = assert!(ROUND_VERBS_MAX < 1 << Tally::BITS);
 const _: () = assert!((ROUND_VERBS_MAX as u64 * ROUND_BYTES_MAX as u64) < 1 << 32);
 
-/// Verbs of a new buffer, and words: it grows up to the limits of a round when one needs more, once. Most rounds are far
-/// smaller, and thousands of buffers of the full size would fill the caches of a simulation with nothing.
+/// Verbs of a new buffer, and words: it grows up to the limits of a round when one needs more,
+/// once. Most rounds are far smaller, and thousands of buffers of the full size would fill the
+/// caches of a simulation with nothing.
 const VERBS_AT_FIRST: usize = 16;
 const WORDS_AT_FIRST: usize = 128;
 
@@ -305,7 +311,8 @@ impl RoundBuffer {
         }
     }
 
-    /// Takes `words` of the buffer: their place, or 0 and an outcome if the round has no room for them.
+    /// Takes `words` of the buffer: their place, or 0 and an outcome if the round has no room for
+    /// them.
     #[inline]
     fn lease(&mut self, words: usize, node: NodeId) -> u32 {
         let at = self.words_used;
@@ -346,15 +353,16 @@ pub struct Round<'l> {
 
 /// Which round a handle or a staged piece belongs to: the low half of the round's serial number.
 ///
-/// A handle can outlive its round, because a coroutine may drop the future of a round and go on. An answer that is looked
-/// up by such a handle would be a word of another round, so every look-up compares marks, in every build.
+/// A handle can outlive its round, because a coroutine may drop the future of a round and go on. An
+/// answer that is looked up by such a handle would be a word of another round, so every look-up
+/// compares marks, in every build.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Mark(u32);
 
 /// A piece of a round's buffer: its place in the low half, its words in the high half.
 ///
-/// Handles are made and redeemed for every verb. Of two scalars they travel in registers; of three, through memory, and there
-/// the copy waits for the parts to be stored.
+/// Handles are made and redeemed for every verb. Of two scalars they travel in registers; of three,
+/// through memory, and there the copy waits for the parts to be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Piece(u64);
 
@@ -380,7 +388,8 @@ impl Piece {
     }
 }
 
-/// The place of an answer of one word in the low half, the mark of its round in the high half: see [`Piece`].
+/// The place of an answer of one word in the low half, the mark of its round in the high half: see
+/// [`Piece`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Marked(u64);
 
@@ -455,7 +464,8 @@ impl<'l> Round<'l> {
         self.buffer.as_ref().expect("a round keeps its buffer until it is consumed")
     }
 
-    /// Reads `bytes` from `at`. A wrong address or length, or a full round, is reported by the round's execution.
+    /// Reads `bytes` from `at`. A wrong address or length, or a full round, is reported by the
+    /// round's execution.
     #[inline]
     pub fn read(&mut self, at: Address, bytes: usize) -> ReadHandle {
         let buffer = self.buffer();
@@ -485,8 +495,8 @@ impl<'l> Round<'l> {
         staged
     }
 
-    /// Takes `words` of the round's buffer to be filled through [`Round::staged_mut`]. Their contents are what an
-    /// earlier round left there.
+    /// Takes `words` of the round's buffer to be filled through [`Round::staged_mut`]. Their
+    /// contents are what an earlier round left there.
     #[inline]
     pub fn stage_words(&mut self, words: usize) -> Staged {
         let buffer = self.buffer();
@@ -588,8 +598,9 @@ impl<'l> Round<'l> {
         CallHandle { at: into, mark: buffer.mark() }
     }
 
-    /// What is added from now on starts when everything before has completed, and does not start if anything before has
-    /// failed: as if the first part had been awaited. Costs, and counts, one round trip.
+    /// What is added from now on starts when everything before has completed, and does not start if
+    /// anything before has failed: as if the first part had been awaited. Costs, and counts, one
+    /// round trip.
     pub fn after_completion(&mut self) {
         let buffer = self.buffer();
         buffer.push(Verb::AfterCompletion);

@@ -1,18 +1,20 @@
-//! Shared memory under a hostile scheduler: everything that the contract of a round allows, from a seed.
+//! Shared memory under a hostile scheduler: everything that the contract of a round allows, from a
+//! seed.
 //!
-//! One thread plays any number of clients. Every CAS, every group of words of a READ or WRITE, and every completion is a
-//! step of its own; any coroutine may run between two steps; verbs that the contract does not order run in any order,
-//! across rounds and endpoints; a client can lose its access after any step. The same seed gives the same run, so a
-//! failing one replays.
+//! One thread plays any number of clients. Every CAS, every group of words of a READ or WRITE, and
+//! every completion is a step of its own; any coroutine may run between two steps; verbs that the
+//! contract does not order run in any order, across rounds and endpoints; a client can lose its
+//! access after any step. The same seed gives the same run, so a failing one replays.
 //!
-//! Memory tears in one of two ways, drawn for the whole run, because a line of a record may not tear (rule 2) and a
-//! backend cannot tell which lines are records':
+//! Memory tears in one of two ways, drawn for the whole run, because a line of a record may not
+//! tear (rule 2) and a backend cannot tell which lines are records':
 //!
-//! - [`Tearing::Words`]: WRITEs land word group by word group; READs take their lines in ascending order, the words of a
-//!   line in any order, by the algorithm of [`copy`](crate::copy).
+//! - [`Tearing::Words`]: WRITEs land word group by word group; READs take their lines in ascending
+//!   order, the words of a line in any order, by the algorithm of [`copy`](crate::copy).
 //! - [`Tearing::Lines`]: WRITEs land line by line; READs take their lines in any order.
 //!
-//! The same steps can be chosen otherwise: [`explore`] runs a small program in every order of its steps.
+//! The same steps can be chosen otherwise: [`explore`] runs a small program in every order of its
+//! steps.
 
 pub mod explore;
 mod journal;
@@ -140,7 +142,8 @@ enum Look {
 }
 
 impl Seeded {
-    /// Memory nodes with the given regions (sizes in bytes), scheduled from `seed`, which also draws the tearing.
+    /// Memory nodes with the given regions (sizes in bytes), scheduled from `seed`, which also
+    /// draws the tearing.
     pub fn new(nodes: &[Vec<usize>], seed: u64) -> Result<Seeded, RegionError> {
         let mut prng = Prng::derive(seed, 0x5eed);
         let tearing = if prng.below(2) == 0 { Tearing::Words } else { Tearing::Lines };
@@ -172,8 +175,9 @@ impl Seeded {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the NICs' atomics atomic among themselves only: between the load and the store of a CAS or FETCH_ADD the CPU
-    /// of the node may change the word, and what it stored is lost. Before the first client connects.
+    /// Makes the NICs' atomics atomic among themselves only: between the load and the store of a
+    /// CAS or FETCH_ADD the CPU of the node may change the word, and what it stored is lost. Before
+    /// the first client connects.
     #[must_use]
     pub fn with_split_atomics(self) -> Seeded {
         self.state().split_atomics = true;
@@ -186,14 +190,16 @@ impl Seeded {
         self.state().steps
     }
 
-    /// Takes a client's access away when `steps` more verb steps have been taken, in the middle of whatever it does.
+    /// Takes a client's access away when `steps` more verb steps have been taken, in the middle of
+    /// whatever it does.
     pub fn revoke_after(&self, client: ClientId, steps: u64) {
         let mut state = self.state();
         let at = state.steps + steps;
         state.revocations.push((at, client));
     }
 
-    /// A client says something to others beside what it does in memory: for [`explore`], of recoverers.
+    /// A client says something to others beside what it does in memory: for [`explore`], of
+    /// recoverers.
     pub fn tells(&self, client: ClientId, what: u64) {
         self.state().tells(client, what);
     }
@@ -386,8 +392,8 @@ impl Verb {
 }
 
 impl Connection {
-    /// Rule 1 of the contract, as what may run next: a verb waits for the earlier ones of its connection and node that it
-    /// is ordered behind.
+    /// Rule 1 of the contract, as what may run next: a verb waits for the earlier ones of its
+    /// connection and node that it is ordered behind.
     fn runnable(&self, connection: usize, candidates: &mut Vec<Candidate>) {
         // Nodes (a bit each) with a WRITE, an atomic, or a call, that has not been done.
         let (mut writes, mut atomics, mut calls) = (0u64, 0u64, 0u64);
@@ -459,7 +465,8 @@ impl InFlight {
         }
     }
 
-    /// The round fails: what it has not done yet at that node does not happen, nor what waits for its completion.
+    /// The round fails: what it has not done yet at that node does not happen, nor what waits for
+    /// its completion.
     fn fail(&mut self, error: FabricError) {
         if self.outcome.is_ok() {
             self.outcome = Err(error);

@@ -1,7 +1,9 @@
-//! What a memory node's own CPU does beside the one-sided verbs: a service is stepped until it is stopped.
+//! What a memory node's own CPU does beside the one-sided verbs: a service is stepped until it is
+//! stopped.
 //!
-//! One-sided writes tell the CPU nothing, so a service polls; it polls in batches and sleeps in between, longer the
-//! longer it finds nothing, so that many of them share few cores and an idle one costs next to nothing.
+//! One-sided writes tell the CPU nothing, so a service polls; it polls in batches and sleeps in
+//! between, longer the longer it finds nothing, so that many of them share few cores and an idle
+//! one costs next to nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,11 +28,13 @@ pub trait Service: Send {
     /// Does a bounded piece of work.
     fn step(&mut self) -> Progress;
 
-    /// The node's process has been started anew: what it knew is gone, except for what is in its memory. For simulated nodes.
+    /// The node's process has been started anew: what it knew is gone, except for what is in its
+    /// memory. For simulated nodes.
     fn restart(&mut self) {}
 }
 
-/// Sleep after a step that found work. Short enough that a log ring of the default size does not fill meanwhile.
+/// Sleep after a step that found work. Short enough that a log ring of the default size does not
+/// fill meanwhile.
 pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
 /// Sleep of a service that has found nothing for long: under 1 % of a CPU.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(2);

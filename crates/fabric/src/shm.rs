@@ -1,11 +1,14 @@
-//! Shared memory: memory nodes are mappings of this process, and the one-sided verbs of a round are executed by the thread
-//! that posts it. [`Shm`] has all nodes in one process; [`file`](mod@file) has them in files that many processes map.
+//! Shared memory: memory nodes are mappings of this process, and the one-sided verbs of a round are
+//! executed by the thread that posts it. [`Shm`] has all nodes in one process; [`file`](mod@file)
+//! has them in files that many processes map.
 //!
-//! A round completes when it is posted, unless it has calls. Its verbs run in the order added, which is more order than
-//! the contract gives; nothing above may rely on it, and the [`seeded`](crate::seeded) backend sees to that.
+//! A round completes when it is posted, unless it has calls. Its verbs run in the order added,
+//! which is more order than the contract gives; nothing above may rely on it, and the
+//! [`seeded`](crate::seeded) backend sees to that.
 //!
-//! Calls go through mailboxes in shared memory (`channel`) to the node's own thread (`server`), which parks when it is
-//! idle. A handler must not revoke anybody, nor wait for a call of its own: both wait for handlers.
+//! Calls go through mailboxes in shared memory (`channel`) to the node's own thread (`server`),
+//! which parks when it is idle. A handler must not revoke anybody, nor wait for a call of its own:
+//! both wait for handlers.
 
 mod calls;
 mod channel;
@@ -49,7 +52,8 @@ pub struct Shm {
 struct Shared {
     memory: Memory,
     controls: Box<[Arc<Control>]>,
-    /// The servers of nodes that have been given a handler by [`Shm`], which stop with the last transport.
+    /// The servers of nodes that have been given a handler by [`Shm`], which stop with the last
+    /// transport.
     servers: Mutex<Vec<(NodeId, Server)>>,
     /// What is known of servers in other processes.
     watched: OnceLock<Servers>,

@@ -1,19 +1,21 @@
-//! A cluster in virtual time, on one thread: memory nodes with real bytes, and machines, NICs and memory that cost what a
-//! [`Profile`] says. The same seed gives the same run, event for event.
+//! A cluster in virtual time, on one thread: memory nodes with real bytes, and machines, NICs and
+//! memory that cost what a [`Profile`] says. The same seed gives the same run, event for event.
 //!
 //! Two ways to use it:
 //!
-//! - **Driven**: the caller starts workers on simulated machines ([`Worker::start`](crate::Worker::start)) and hands them
-//!   to [`Sim::run`]. Each worker has a core of its own, which runs one coroutine at a time, and pays for what that does:
-//!   posting, polling, switching, and what [`Endpoint::charge`](crate::Endpoint::charge) says.
-//! - **By itself**: any [`Worker::run`](crate::Worker::run) on its endpoints lets time pass whenever it polls. CPUs cost
-//!   nothing then. Tests and tools use it so.
+//! - **Driven**: the caller starts workers on simulated machines
+//!   ([`Worker::start`](crate::Worker::start)) and hands them to [`Sim::run`]. Each worker has a
+//!   core of its own, which runs one coroutine at a time, and pays for what that does: posting,
+//!   polling, switching, and what [`Endpoint::charge`](crate::Endpoint::charge) says.
+//! - **By itself**: any [`Worker::run`](crate::Worker::run) on its endpoints lets time pass
+//!   whenever it polls. CPUs cost nothing then. Tests and tools use it so.
 //!
-//! While it is [`instant`](Sim::instant), rounds complete at once and no time passes: for formatting and loading.
+//! While it is [`instant`](Sim::instant), rounds complete at once and no time passes: for
+//! formatting and loading.
 //!
-//! It is as hostile as the contract of a round allows, unless [`SimOptions::hostile`] is off: a READ takes its lines at
-//! separate instants in any order; what is no line of a record tears at words; verbs that are not ordered change places.
-//! Faults come from a plan: [`Planned`].
+//! It is as hostile as the contract of a round allows, unless [`SimOptions::hostile`] is off: a
+//! READ takes its lines at separate instants in any order; what is no line of a record tears at
+//! words; verbs that are not ordered change places. Faults come from a plan: [`Planned`].
 
 mod costs;
 mod faults;
@@ -53,7 +55,8 @@ pub enum Deployment {
     /// Memory nodes are machines of their own, whose few threads serve calls.
     #[default]
     Disaggregated,
-    /// Every machine is a memory node and runs workers, which serve the calls of others between their own transactions.
+    /// Every machine is a memory node and runs workers, which serve the calls of others between
+    /// their own transactions.
     Symmetric,
 }
 
@@ -220,8 +223,8 @@ impl Sim {
         self.world().instant = instant;
     }
 
-    /// Clients that connect from now on are on this client machine. With [`Deployment::Symmetric`] client machines are the
-    /// memory nodes.
+    /// Clients that connect from now on are on this client machine. With [`Deployment::Symmetric`]
+    /// client machines are the memory nodes.
     pub fn place(&self, machine: usize) {
         self.world().place = machine;
     }
@@ -371,8 +374,9 @@ impl Sim {
         self.world().connections.iter().any(|connection| connection.client == client && connection.dead)
     }
 
-    /// A node that has failed works again, for clients that connect from now on: with what its medium has kept, or, where
-    /// that keeps nothing, empty. Its process is another one: handler and services know nothing of before.
+    /// A node that has failed works again, for clients that connect from now on: with what its
+    /// medium has kept, or, where that keeps nothing, empty. Its process is another one: handler
+    /// and services know nothing of before.
     pub fn restart(&self, node: NodeId) {
         let mut world = self.world();
         if usize::from(node.0) < world.nodes.len() {
@@ -381,7 +385,8 @@ impl Sim {
         }
     }
 
-    /// Looks out for WRITEs of a word from now on, as a CPU that polls it would: see [`Sim::written_at`]. One word at a time.
+    /// Looks out for WRITEs of a word from now on, as a CPU that polls it would: see
+    /// [`Sim::written_at`]. One word at a time.
     pub fn watch(&self, at: Address) {
         self.world().watched = Some((at, None));
     }
@@ -433,7 +438,8 @@ impl Fabric for Sim {
         faults::fail(&mut self.world(), node.0.into());
     }
 
-    /// Nothing happens to the node itself: it may be alive and answer whoever does not know that it is abandoned.
+    /// Nothing happens to the node itself: it may be alive and answer whoever does not know that it
+    /// is abandoned.
     fn abandon(&self, node: NodeId) {
         self.world().abandoned |= 1 << node.0;
     }

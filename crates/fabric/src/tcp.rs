@@ -1,38 +1,43 @@
 //! Memory nodes over TCP: any machine is a memory node, without special hardware.
 //!
-//! A [`Server`] serves the regions of one memory node from one thread; [`Tcp`] is the fabric of the clients: a connection
-//! for each endpoint and node, so that what an endpoint posts to a node arrives in order. The server executes verbs by the
-//! same code as shared memory, one frame after the other.
+//! A [`Server`] serves the regions of one memory node from one thread; [`Tcp`] is the fabric of the
+//! clients: a connection for each endpoint and node, so that what an endpoint posts to a node
+//! arrives in order. The server executes verbs by the same code as shared memory, one frame after
+//! the other.
 //!
 //! # What it costs
 //!
-//! A round trip is two system calls at each end and what the network takes. Everything that the coroutines of a worker
-//! post in one go leaves in one system call for each node, and is answered in one; so the more coroutines, the less of it
-//! each pays. Answers of background rounds are not sent for their own sake (passive ACK): they ride on the next answer
-//! that somebody waits for, or leave after a millisecond.
+//! A round trip is two system calls at each end and what the network takes. Everything that the
+//! coroutines of a worker post in one go leaves in one system call for each node, and is answered
+//! in one; so the more coroutines, the less of it each pays. Answers of background rounds are not
+//! sent for their own sake (passive ACK): they ride on the next answer that somebody waits for, or
+//! leave after a millisecond.
 //!
 //! # Who may come in
 //!
-//! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). While the cluster changes its key
-//! an end may have two ([`Keys`]); connections that are open then stay open. Without a key a server binds
-//! the local host only, unless it is told that everybody is welcome. After the handshake plain TCP is neither encrypted nor
-//! signed: who can read or change the packets between the machines can read and change memory.
+//! Ends that share a [`Key`] prove it to each other before any verb (`tcp/handshake.rs`). While the
+//! cluster changes its key an end may have two ([`Keys`]); connections that are open then stay
+//! open. Without a key a server binds the local host only, unless it is told that everybody is
+//! welcome. After the handshake plain TCP is neither encrypted nor signed: who can read or change
+//! the packets between the machines can read and change memory.
 //!
-//! With [`tls`] every packet is encrypted and signed, the handshake among them, and the server shows a certificate. The
-//! certificate says who the server is and the key who may come in, so a cluster across a network that others use wants
-//! both. An end with TLS and one without refuse each other.
+//! With [`tls`] every packet is encrypted and signed, the handshake among them, and the server
+//! shows a certificate. The certificate says who the server is and the key who may come in, so a
+//! cluster across a network that others use wants both. An end with TLS and one without refuse each
+//! other.
 //!
 //! # Names
 //!
-//! Names of memory nodes are looked up aside, with a deadline, and remembered ([`Names`]): a name server that is slow or
-//! silent keeps no client from nodes that it has reached before.
+//! Names of memory nodes are looked up aside, with a deadline, and remembered ([`Names`]): a name
+//! server that is slow or silent keeps no client from nodes that it has reached before.
 //!
 //! # Failure
 //!
-//! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer than
-//! [`TcpOptions::patience`] is lost to that transport for good: rounds to it fail with
+//! A node that closes the connection, breaks the protocol, or leaves a round unanswered for longer
+//! than [`TcpOptions::patience`] is lost to that transport for good: rounds to it fail with
 //! [`Fault::Unreachable`] from then on. Nothing is ever sent twice, and nothing reconnects in
-//! secret: whether the verbs of a lost round have run is unknown, and only the layers above can find out.
+//! secret: whether the verbs of a lost round have run is unknown, and only the layers above can
+//! find out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -93,9 +98,11 @@ const _: () = assert!(cfg!(target_endian = "little"), "the tcp backend is for li
 pub struct TcpOptions {
     /// The first key of each server must be among them.
     pub keys: Option<Keys>,
-    /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that stands in the address.
+    /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that
+    /// stands in the address.
     pub tls: Option<tls::ClientTls>,
-    /// The device to reach the nodes' memory with: what makes it [`verbs`](crate::verbs). They must have one too.
+    /// The device to reach the nodes' memory with: what makes it [`verbs`](crate::verbs). They must
+    /// have one too.
     pub rdma: Option<Device>,
     /// Time without an answer after which a node is down.
     pub patience: Duration,
@@ -150,8 +157,8 @@ struct Inquiry {
 const ANSWER_COUNTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
-    /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the list. Names are looked up
-    /// when a connection is made; see [`Names`].
+    /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the
+    /// list. Names are looked up when a connection is made; see [`Names`].
     #[must_use]
     pub fn new(addresses: Vec<String>, options: TcpOptions) -> Tcp {
         assert!(addresses.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
@@ -161,7 +168,8 @@ impl Tcp {
         Tcp { cluster: Arc::new(cluster) }
     }
 
-    /// One memory node more, the last one: for who connects from now on. False if there are as many as there can be.
+    /// One memory node more, the last one: for who connects from now on. False if there are as many
+    /// as there can be.
     #[must_use]
     pub fn add(&self, address: String) -> bool {
         let mut addresses = self.cluster.addresses.write().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +181,8 @@ impl Tcp {
         has_room
     }
 
-    /// Whether a memory node is at this address, which may be another name of it, as far as names tell here.
+    /// Whether a memory node is at this address, which may be another name of it, as far as names
+    /// tell here.
     #[must_use]
     pub fn is_at(&self, node: NodeId, address: &str) -> bool {
         let resolved = |name: &str| self.cluster.options.names.find(name).unwrap_or_default();
@@ -356,7 +365,8 @@ impl Fabric for Tcp {
         self.cluster.down.fetch_and(!bit(node), Ordering::Relaxed);
     }
 
-    /// Asks on a thread of its own: a machine that is silently away keeps who asks waiting for seconds.
+    /// Asks on a thread of its own: a machine that is silently away keeps who asks waiting for
+    /// seconds.
     fn answers(&self, node: NodeId) -> bool {
         let mut inquiries = self.cluster.inquiries.lock().unwrap_or_else(PoisonError::into_inner);
         let inquiry = inquiries.entry(node).or_default();

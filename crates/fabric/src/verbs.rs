@@ -1,31 +1,36 @@
-//! RDMA: memory nodes whose NICs execute the one-sided verbs, through reliable connections of libibverbs.
+//! RDMA: memory nodes whose NICs execute the one-sided verbs, through reliable connections of
+//! libibverbs.
 //!
-//! This is no fabric of its own: [`Tcp`](crate::tcp::Tcp) with [`TcpOptions::rdma`](crate::tcp::TcpOptions::rdma), to
-//! servers with [`ServerOptions::rdma`](crate::tcp::ServerOptions::rdma). The TCP connection of an endpoint is where the
-//! ends prove who they are, as without RDMA; only then the server makes a queue pair for it and tells it the keys of its
-//! regions. From then on
+//! This is no fabric of its own: [`Tcp`](crate::tcp::Tcp) with
+//! [`TcpOptions::rdma`](crate::tcp::TcpOptions::rdma), to servers with
+//! [`ServerOptions::rdma`](crate::tcp::ServerOptions::rdma). The TCP connection of an endpoint is
+//! where the ends prove who they are, as without RDMA; only then the server makes a queue pair for
+//! it and tells it the keys of its regions. From then on
 //!
-//! - READ, WRITE, CAS, FETCH_ADD and flush are work requests, a list of them for each round and node: one doorbell, one
-//!   completion (`verbs/present/queue.rs`);
-//! - calls travel in the frames that they have over TCP, in a stream of bytes: batches of frames make one message, and
-//!   answers that nobody waits for ride on later ones (passive ACK). What carries the stream is the client's choice
-//!   ([`Calls`]): a ring at the other end, by WRITE with immediate (`verbs/present/mail.rs`), or unreliable datagrams over
-//!   queue pairs that connections share (`verbs/conversation.rs`, `verbs/present/datagrams.rs`);
-//! - the TCP connection carries nothing, and says how the other end is: a server whose process ends, or that revokes the
-//!   client, is known at once.
+//! - READ, WRITE, CAS, FETCH_ADD and flush are work requests, a list of them for each round and
+//!   node: one doorbell, one completion (`verbs/present/queue.rs`);
+//! - calls travel in the frames that they have over TCP, in a stream of bytes: batches of frames
+//!   make one message, and answers that nobody waits for ride on later ones (passive ACK). What
+//!   carries the stream is the client's choice ([`Calls`]): a ring at the other end, by WRITE with
+//!   immediate (`verbs/present/mail.rs`), or unreliable datagrams over queue pairs that connections
+//!   share (`verbs/conversation.rs`, `verbs/present/datagrams.rs`);
+//! - the TCP connection carries nothing, and says how the other end is: a server whose process
+//!   ends, or that revokes the client, is known at once.
 //!
-//! A flush is a READ behind the WRITEs. Queue pairs are the unit of access: revoking a client destroys its queue pairs at
-//! every node, and no verb of it can take effect any more when that is confirmed. Its datagrams are nobody's from then on.
-//! They are ordered with no other verb, which the contract does not ask of calls.
+//! A flush is a READ behind the WRITEs. Queue pairs are the unit of access: revoking a client
+//! destroys its queue pairs at every node, and no verb of it can take effect any more when that is
+//! confirmed. Its datagrams are nobody's from then on. They are ordered with no other verb, which
+//! the contract does not ask of calls.
 //!
-//! A NIC without 64-bit atomics executes nothing by itself here: all verbs travel in frames, and the node's CPU runs them,
-//! as over TCP. Protocols that use calls alone (`fasst`) lose nothing by that.
+//! A NIC without 64-bit atomics executes nothing by itself here: all verbs travel in frames, and
+//! the node's CPU runs them, as over TCP. Protocols that use calls alone (`fasst`) lose nothing by
+//! that.
 //!
-//! What a queue pair carries is neither encrypted nor signed, whatever the TCP connection is: who can put packets into the
-//! network between the machines can forge it. `docs/rdma.md` says more.
+//! What a queue pair carries is neither encrypted nor signed, whatever the TCP connection is: who
+//! can put packets into the network between the machines can forge it. `docs/rdma.md` says more.
 //!
-//! Needs the cargo feature `verbs`, and libibverbs when it runs: it is loaded when a [`Device`] is opened. Without the
-//! feature everything is here, but no [`Device`] can be had.
+//! Needs the cargo feature `verbs`, and libibverbs when it runs: it is loaded when a [`Device`] is
+//! opened. Without the feature everything is here, but no [`Device`] can be had.
 
 use std::num::NonZeroU32;
 
@@ -50,12 +55,13 @@ pub(crate) use backend::{Domain, Exports, Fetched, Queue};
 /// Which device to use, and how.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceOptions {
-    /// Its name, as `rdma link` or `ibv_devices` shows it; the first one that has an active port, if `None`.
+    /// Its name, as `rdma link` or `ibv_devices` shows it; the first one that has an active port,
+    /// if `None`.
     pub name: Option<String>,
     /// Its port, from 1; the first that is active, if `None`.
     pub port: Option<u8>,
-    /// The place of the address to use in the port's table; for RoCE the first of version 2 for IPv4, otherwise the first
-    /// of version 2, otherwise the first of all, if `None`.
+    /// The place of the address to use in the port's table; for RoCE the first of version 2 for
+    /// IPv4, otherwise the first of version 2, otherwise the first of all, if `None`.
     pub gid_index: Option<u8>,
     /// Has memory nodes' CPUs execute all verbs, as for a device without 64-bit atomics.
     pub messages_only: bool,
@@ -68,11 +74,12 @@ pub struct DeviceOptions {
 /// How calls travel, and with them all that memory nodes' CPUs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Calls {
-    /// In the reliable connection that an endpoint has to each node anyway, by WRITE with immediate.
+    /// In the reliable connection that an endpoint has to each node anyway, by WRITE with
+    /// immediate.
     #[default]
     Connection,
-    /// As unreliable datagrams, by SEND and RECV: one queue pair of an endpoint reaches all nodes, and one of a node many
-    /// clients. What is lost is sent again.
+    /// As unreliable datagrams, by SEND and RECV: one queue pair of an endpoint reaches all nodes,
+    /// and one of a node many clients. What is lost is sent again.
     Datagrams,
 }
 

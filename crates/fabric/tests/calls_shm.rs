@@ -1,4 +1,5 @@
-//! Calls through the mailboxes of shared memory: what the contract's rows leave open, or cannot reach.
+//! Calls through the mailboxes of shared memory: what the contract's rows leave open, or cannot
+//! reach.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -66,7 +67,8 @@ fn calls_that_find_no_room_wait_their_turn() {
     .expect("a connection");
 }
 
-/// What follows a fence sees the call's effect, and so do the rounds posted behind; a failure ends them.
+/// What follows a fence sees the call's effect, and so do the rounds posted behind; a failure ends
+/// them.
 #[test]
 fn a_fence_waits_for_replies_and_later_rounds_wait_behind_it() {
     let fabric = fabric(2);
@@ -110,8 +112,8 @@ fn a_fence_waits_for_replies_and_later_rounds_wait_behind_it() {
     .expect("a connection");
 }
 
-/// After `revoke` no call of the client is served, whether it was in its mailbox or still waiting; the one being served is
-/// waited for.
+/// After `revoke` no call of the client is served, whether it was in its mailbox or still waiting;
+/// the one being served is waited for.
 #[test]
 fn a_revoked_clients_calls_are_not_served() {
     for turn in 0..20 {
@@ -159,7 +161,8 @@ fn a_revoked_clients_calls_are_not_served() {
     }
 }
 
-/// A node that is taken away fails the calls that wait for it, at once; other nodes' replies still come.
+/// A node that is taken away fails the calls that wait for it, at once; other nodes' replies still
+/// come.
 #[test]
 fn a_node_that_is_taken_away_fails_its_calls() {
     let fabric = fabric(2);
@@ -209,8 +212,8 @@ fn a_handler_that_panics_serves_no_more() {
     assert_eq!(call(2), Ok(Err(error(0, Fault::ReplyTooLong { words: 1, capacity: 0 }))));
 }
 
-/// Calls that come now and then, so that both sides park in between: no wake is lost, and a dropped endpoint's channel is
-/// used again.
+/// Calls that come now and then, so that both sides park in between: no wake is lost, and a dropped
+/// endpoint's channel is used again.
 #[test]
 fn sides_that_park_are_woken() {
     let fabric = fabric(2);

@@ -1,4 +1,5 @@
-//! The contract of a round, on the seeded backend: everything that the contract allows is seen, and nothing else.
+//! The contract of a round, on the seeded backend: everything that the contract allows is seen, and
+//! nothing else.
 
 mod interleaved;
 

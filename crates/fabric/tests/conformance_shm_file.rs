@@ -1,4 +1,5 @@
-//! The contract of a round, on shared memory in files: clients are threads, servers and clients map the files separately.
+//! The contract of a round, on shared memory in files: clients are threads, servers and clients map
+//! the files separately.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

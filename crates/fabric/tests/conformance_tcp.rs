@@ -1,4 +1,5 @@
-//! The contract of a round, over TCP: memory nodes are servers on threads of this process, clients are threads.
+//! The contract of a round, over TCP: memory nodes are servers on threads of this process, clients
+//! are threads.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The contract of a round, over RDMA: memory nodes are servers on threads of this process, clients are threads, and the
-//! device that they use is the first there is. Needs one: `.ci/softroce` has one where there is none.
+//! The contract of a round, over RDMA: memory nodes are servers on threads of this process, clients
+//! are threads, and the device that they use is the first there is. Needs one: `.ci/softroce` has
+//! one where there is none.
 
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
@@ -76,8 +77,8 @@ mod datagrams {
     remora_fabric::conformance_suite!(super::VerbsBed { device: &super::DATAGRAMS, turns: 10 });
 }
 
-/// Clients share a node's queue pair for datagrams, one after the other and at the same time; when there are more than it
-/// takes, there is another one. They are told apart.
+/// Clients share a node's queue pair for datagrams, one after the other and at the same time; when
+/// there are more than it takes, there is another one. They are told apart.
 #[test]
 fn datagrams_of_many_clients_meet_in_one_queue_pair() {
     struct Counts(u64);

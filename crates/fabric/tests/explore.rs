@@ -1,4 +1,5 @@
-//! The explorer on programs whose numbers of interleavings are known, and against itself without its reductions.
+//! The explorer on programs whose numbers of interleavings are known, and against itself without
+//! its reductions.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -132,7 +133,8 @@ fn swaps_of_one_word_have_two_orders() {
 
 #[test]
 fn a_read_of_two_lines_against_a_write_of_them() {
-    // READ in any order, WRITE ascending: 4 steps with one constraint are 12 orders; each line is read before or after.
+    // READ in any order, WRITE ascending: 4 steps with one constraint are 12 orders; each line is
+    // read before or after.
     let found = simple(2, async |client, lane| {
         let mut round = lane.round();
         if client == 1 {
@@ -157,7 +159,8 @@ fn readers_of_one_line_commute() {
     assert_eq!(found, [6, 1, 1]);
 }
 
-/// Rounds that follow each other, ordered and unordered verbs, dependences over two lines: no outcome is lost.
+/// Rounds that follow each other, ordered and unordered verbs, dependences over two lines: no
+/// outcome is lost.
 #[test]
 fn reductions_lose_no_outcome() {
     let found = simple(2, async |client, lane| {
@@ -201,7 +204,8 @@ fn background_rounds_and_their_completions_are_explored() {
     assert_eq!(background, [0, 1].into());
 }
 
-/// Random programs of a few verbs on two lines: with and without reductions their outcomes are the same.
+/// Random programs of a few verbs on two lines: with and without reductions their outcomes are the
+/// same.
 #[test]
 fn random_programs_lose_no_outcome() {
     for seed in 0..300 {
@@ -237,8 +241,8 @@ fn random_programs_lose_no_outcome() {
     }
 }
 
-/// The same where client 1 is taken for dead by client 2, and that one perhaps by client 3: there is a line that only they
-/// access, one after the other.
+/// The same where client 1 is taken for dead by client 2, and that one perhaps by client 3: there
+/// is a line that only they access, one after the other.
 #[test]
 fn random_recoveries_lose_no_outcome() {
     for seed in 0..60 {
@@ -285,8 +289,8 @@ fn random_recoveries_lose_no_outcome() {
     }
 }
 
-/// A client that is revoked in the middle of a WRITE has written a part of it, and is told so; a recoverer that has not
-/// begun does nothing.
+/// A client that is revoked in the middle of a WRITE has written a part of it, and is told so; a
+/// recoverer that has not begun does nothing.
 #[test]
 fn a_suspicion_is_explored_before_and_after_every_step() {
     let suspicion = Suspicion { of: ClientId(1), by: ClientId(2) };
@@ -380,7 +384,8 @@ fn a_call_comes_in_between_a_split_atomic_and_another_atomic_does_not() {
     reduced(3, &ExploreOptions::default(), split, answer, add);
 }
 
-/// Each of two clients takes two numbers, in the order in which their rounds complete, and goes by them.
+/// Each of two clients takes two numbers, in the order in which their rounds complete, and goes by
+/// them.
 #[test]
 fn what_coroutines_share_is_explored_where_they_say_so() {
     let taken = |shared, reduction, together: bool| {
@@ -446,7 +451,8 @@ fn private_memory_is_no_choice_and_is_checked() {
     assert!(stray.is_err());
 }
 
-/// Whoever waits for a word by looking again and again sees it change, and its looks in vain are not explored.
+/// Whoever waits for a word by looking again and again sees it change, and its looks in vain are
+/// not explored.
 #[test]
 fn sleepers_wake_when_what_they_saw_changes() {
     let found = simple(2, async |client, lane| {

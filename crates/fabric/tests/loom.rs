@@ -1,5 +1,6 @@
-//! The arguments of `src/copy.rs`, `src/gate.rs` and `src/shm/doorbell.rs`, checked over all interleavings and all values that the memory model
-//! lets a load return. Lines are cut to four words.
+//! The arguments of `src/copy.rs`, `src/gate.rs` and `src/shm/doorbell.rs`, checked over all
+//! interleavings and all values that the memory model lets a load return. Lines are cut to four
+//! words.
 
 #[allow(dead_code, reason = "the models use what they need of it")]
 #[path = "../src/shm/doorbell.rs"]
@@ -33,7 +34,8 @@ impl Word for ModelWord {
     }
 }
 
-/// The model checker takes sequentially consistent accesses for acquire and release only; fences it knows.
+/// The model checker takes sequentially consistent accesses for acquire and release only; fences it
+/// knows.
 impl GateWord for ModelWord {
     fn load(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
@@ -103,7 +105,8 @@ fn change(record: &[ModelWord], owner: u64, version: u64) {
     lock.compare_exchange(owner, FREE, Ordering::SeqCst, Ordering::SeqCst).expect("only its owner frees a lock");
 }
 
-/// The check of a record's reader: what shows a free lock and the same version in every line must be whole.
+/// The check of a record's reader: what shows a free lock and the same version in every line must
+/// be whole.
 fn judge(words: &[u64]) {
     let version = words[1];
     let lines = words.iter().enumerate().skip(LINE).step_by(LINE);
@@ -122,7 +125,8 @@ fn torn(lines: usize, words: usize, changes: u64, read: Read) -> bool {
     let seen_new = Arc::new(AtomicBool::new(false));
     let seen = seen_new.clone();
     let mut model = loom::model::Builder::new();
-    // A torn line takes a preemption of each; the mutants below show that two are enough to find what there is.
+    // A torn line takes a preemption of each; the mutants below show that two are enough to find
+    // what there is.
     model.preemption_bound = Some(2);
     let result = catch_unwind(move || {
         model.check(move || {
@@ -158,7 +162,8 @@ fn without_second_look(record: &[ModelWord], start: usize, into: &mut [u64]) {
     }
 }
 
-/// The mutant that looks at the lock before the version: both looks may show a free lock and the new version.
+/// The mutant that looks at the lock before the version: both looks may show a free lock and the
+/// new version.
 fn lock_before_version(record: &[ModelWord], start: usize, into: &mut [u64]) {
     let line = &record[start..start + LINE];
     loop {
@@ -211,7 +216,8 @@ fn the_model_finds_a_lock_read_before_its_version() {
 /// How an endpoint begins a round: it returns the nodes refused.
 type Enter = fn(&Gate<ModelWord>, u64) -> u64;
 
-/// One endpoint that executes rounds of two verbs and one thread that refuses it: does a verb take effect afterwards?
+/// One endpoint that executes rounds of two verbs and one thread that refuses it: does a verb take
+/// effect afterwards?
 fn lands_late(enter: Enter) -> bool {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
@@ -273,7 +279,8 @@ fn the_model_finds_a_gate_that_is_asked_before_it_is_entered() {
     assert!(lands_late(early), "this test cannot fail");
 }
 
-/// A futex on a word, as the system has it: whoever sleeps has compared the word under the lock that wakes need.
+/// A futex on a word, as the system has it: whoever sleeps has compared the word under the lock
+/// that wakes need.
 #[derive(Default)]
 struct Futex {
     lock: loom::sync::Mutex<()>,
@@ -283,7 +290,8 @@ struct Futex {
 impl Futex {
     fn wait(&self, word: &ModelWord, seen: u64) {
         let held = self.lock.lock().unwrap();
-        // The system's look at the word is ordered by its lock, after every wake that has come already.
+        // The system's look at the word is ordered by its lock, after every wake that has come
+        // already.
         if word.0.load(Ordering::SeqCst) == seen {
             drop(self.sleeping.wait(held).unwrap());
         }
@@ -309,7 +317,8 @@ impl Mailbox {
     }
 }
 
-/// One side that brings work twice, and one that parks until it has seen both: does it sleep for ever?
+/// One side that brings work twice, and one that parks until it has seen both: does it sleep for
+/// ever?
 fn sleeps_for_ever(ring: fn(&Mailbox), park: fn(&Mailbox) -> u64, work: u64) -> bool {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

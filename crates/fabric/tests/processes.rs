@@ -1,4 +1,5 @@
-//! Shared memory across real processes: this test runs itself as servers and clients, and stops and kills them.
+//! Shared memory across real processes: this test runs itself as servers and clients, and stops and
+//! kills them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;

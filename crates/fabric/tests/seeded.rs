@@ -53,11 +53,13 @@ fn seeds_and_tearings_differ() {
     assert_ne!(trace(1, Some(Tearing::Words)), trace(1, Some(Tearing::Lines)));
 }
 
-/// Writers of equal words are read torn within a line only where words tear, and lines out of order only where lines do.
+/// Writers of equal words are read torn within a line only where words tear, and lines out of order
+/// only where lines do.
 #[test]
 fn memory_tears_as_the_run_has_drawn() {
     let torn_within_a_line = |words: &[u64]| words[1..8].iter().any(|word| *word != words[1]);
-    // A WRITE lands in ascending order, so a READ in ascending order that meets it halfway shows newer words first.
+    // A WRITE lands in ascending order, so a READ in ascending order that meets it halfway shows
+    // newer words first.
     for (tearing, within) in [(Tearing::Words, true), (Tearing::Lines, false)] {
         let mut seen = false;
         for seed in 0..100 {

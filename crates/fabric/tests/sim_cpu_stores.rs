@@ -1,4 +1,5 @@
-//! What a memory node's CPU stores becomes visible word by word, in the order of its program: verbs meet it half-way.
+//! What a memory node's CPU stores becomes visible word by word, in the order of its program: verbs
+//! meet it half-way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,8 +61,8 @@ fn lanes(sim: &Sim, worker: &Worker, count: u32, seed: u64) -> Vec<Lane> {
     (1..=count).map(lane).collect()
 }
 
-/// Reads the line and the word behind it until `enough` and puts into `seen` how many words were newer than the last, if
-/// any were.
+/// Reads the line and the word behind it until `enough` and puts into `seen` how many words were
+/// newer than the last, if any were.
 async fn watch(lane: &Lane, enough: impl Fn(u64) -> bool, seen: &mut BTreeSet<usize>) {
     loop {
         let mut round = lane.round();

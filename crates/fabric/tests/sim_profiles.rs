@@ -1,4 +1,5 @@
-//! Texts that are no profile, at random: each is refused with the field that is wrong, and none panics.
+//! Texts that are no profile, at random: each is refused with the field that is wrong, and none
+//! panics.
 
 use proptest::prelude::*;
 use remora_fabric::sim::{Profile, ProfileError};

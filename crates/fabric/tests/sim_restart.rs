@@ -1,4 +1,5 @@
-//! A simulated memory node fails and works again: what its memory has kept, and what became of verbs in flight.
+//! A simulated memory node fails and works again: what its memory has kept, and what became of
+//! verbs in flight.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -211,7 +212,8 @@ fn with_ddio_a_flush_keeps_nothing() {
     assert!(seen.iter().flatten().any(|line| *line != 2), "nothing was ever lost");
 }
 
-/// A WRITE is under way when the node fails: some of its lines may be there, each whole, and its client is told.
+/// A WRITE is under way when the node fails: some of its lines may be there, each whole, and its
+/// client is told.
 #[test]
 fn a_crash_tears_a_write_at_lines() {
     let mut seen = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! Nodes that die, freeze or lie; clients that lie, do not listen, or lose their access in the middle of a WRITE.
+//! Nodes that die, freeze or lie; clients that lie, do not listen, or lose their access in the
+//! middle of a WRITE.
 
 mod tcp_support;
 
@@ -256,7 +257,8 @@ fn clients_that_talk_garbage_disturb_nobody() {
     assert!(is_healthy(&fabric));
 }
 
-/// Many rounds of 32 KiB are under way when the access is taken: once that is confirmed, memory does not change.
+/// Many rounds of 32 KiB are under way when the access is taken: once that is confirmed, memory
+/// does not change.
 #[test]
 fn nothing_lands_after_a_revocation_that_met_many_writes() {
     const WORDS: usize = (32 << 10) / 8;
@@ -387,7 +389,8 @@ fn idling_uses_no_cpu() {
     .unwrap();
 }
 
-/// A service of the node's runs when memory has changed, and only then; one that panics is gone, and nothing else.
+/// A service of the node's runs when memory has changed, and only then; one that panics is gone,
+/// and nothing else.
 #[test]
 fn services_are_woken_by_writes_and_their_time_is_counted() {
     struct Busy(std::sync::Arc<std::sync::atomic::AtomicU64>);

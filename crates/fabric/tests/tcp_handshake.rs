@@ -210,7 +210,8 @@ fn a_key_file_is_its_owners() {
     assert_eq!(read(), Err(KeyError::File(Errno::NOENT.into())));
 }
 
-/// The files of a change of keys, `old` and `new` by turns, and those that a server and its clients are told to read.
+/// The files of a change of keys, `old` and `new` by turns, and those that a server and its clients
+/// are told to read.
 struct Change {
     folder: PathBuf,
 }
@@ -342,7 +343,8 @@ fn a_file_that_cannot_be_used_leaves_both_ends_their_keys() {
     assert_eq!(fault(&client), None);
 }
 
-/// What a server asks for is what it has proved, though it has other keys by the time the answer comes.
+/// What a server asks for is what it has proved, though it has other keys by the time the answer
+/// comes.
 #[test]
 fn keys_that_change_during_a_handshake_refuse_nobody() {
     let change = Change::new("key-during");

@@ -1,4 +1,5 @@
-//! What a server keeps for a client that does not listen. In a process of its own, whose memory it measures.
+//! What a server keeps for a client that does not listen. In a process of its own, whose memory it
+//! measures.
 
 mod tcp_support;
 

@@ -170,7 +170,8 @@ fn between_the_ends_nothing_can_be_read() {
     }
 }
 
-/// Whatever byte is bent: nothing that the client did not say is done, and it learns that something is wrong.
+/// Whatever byte is bent: nothing that the client did not say is done, and it learns that something
+/// is wrong.
 #[test]
 fn between_the_ends_nothing_can_be_changed() {
     let issued = Issued::signed(HOST);
@@ -213,7 +214,8 @@ fn garbage_and_slow_handshakes_disturb_nobody() {
         stream.write_all(what).unwrap();
         stream
     };
-    // A record of TLS that says nothing of sense, one that is too long, half a record, and what is no TLS.
+    // A record of TLS that says nothing of sense, one that is too long, half a record, and what is
+    // no TLS.
     let garbage: [&[u8]; 5] = [
         &[22, 3, 1, 0, 4, 9, 9, 9, 9],
         &[22, 3, 1, 0xff, 0xff, 1],

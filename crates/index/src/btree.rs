@@ -1,4 +1,5 @@
-//! A node of a B-link tree, as bytes of a fixed size: pure functions, which know of no fabric and of no transaction.
+//! A node of a B-link tree, as bytes of a fixed size: pure functions, which know of no fabric and
+//! of no transaction.
 //!
 //! ```text
 //! +0   level u16 (0: a leaf), entries u16, endless u8 (1: it has no high fence), 0 u24
@@ -8,18 +9,20 @@
 //!      their values (leaf) or the ids of children, u64 (inner)
 //! ```
 //!
-//! Keys are byte strings of one length, and compare as such: the least one, all zeros, is the low fence of a level's first
-//! node. Child `i` of an inner node is of the keys from its entry's to the next entry's, or to the high fence; the first
-//! entry's key is the low fence.
+//! Keys are byte strings of one length, and compare as such: the least one, all zeros, is the low
+//! fence of a level's first node. Child `i` of an inner node is of the keys from its entry's to the
+//! next entry's, or to the high fence; the first entry's key is the low fence.
 //!
 //! # Size
 //!
-//! A node is the value of a record whose slot is 16 lines: 24 bytes are the record's header and 8 its key, which leaves 992,
-//! 16 of them the node's own header. With keys and values of 8 bytes that is 60 entries; with keys of 64 bytes and values of
-//! 8, 11. Its read scheme is a checksum, on every fabric: line versions would take 120 bytes more.
+//! A node is the value of a record whose slot is 16 lines: 24 bytes are the record's header and 8
+//! its key, which leaves 992, 16 of them the node's own header. With keys and values of 8 bytes
+//! that is 60 entries; with keys of 64 bytes and values of 8, 11. Its read scheme is a checksum, on
+//! every fabric: line versions would take 120 bytes more.
 //!
-//! Bytes that come from a memory node may be anything, if it is damaged. [`Node::new`] checks what the functions here rely
-//! on not to panic, [`Node::check`] everything that can be said of a node alone.
+//! Bytes that come from a memory node may be anything, if it is damaged. [`Node::new`] checks what
+//! the functions here rely on not to panic, [`Node::check`] everything that can be said of a node
+//! alone.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut, Range};
@@ -30,7 +33,8 @@ pub const ROOT: u64 = 0;
 pub const NODE_BYTES: usize = 16 * 64 - 24 - 8;
 /// Entries that a leaf has room for at least: larger values are refused.
 pub const LEAF_ENTRIES_MIN: usize = 4;
-/// Levels of a tree: more than any has, since inner nodes have at least five children when they are made.
+/// Levels of a tree: more than any has, since inner nodes have at least five children when they are
+/// made.
 pub const LEVELS_MAX: u16 = 24;
 
 const NEXT: usize = 8;
@@ -54,7 +58,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Keys and values of so many bytes. `None` if a leaf has no room for [`LEAF_ENTRIES_MIN`] of them.
+    /// Keys and values of so many bytes. `None` if a leaf has no room for [`LEAF_ENTRIES_MIN`] of
+    /// them.
     #[must_use]
     pub fn new(key_bytes: usize, value_bytes: usize) -> Option<Shape> {
         (value_bytes <= Shape::value_bytes_max(key_bytes)?).then_some(Shape { key_bytes, value_bytes })
@@ -79,7 +84,8 @@ impl Shape {
         (NODE_BYTES - self.keys_at()) / (self.key_bytes + self.payload_bytes(level))
     }
 
-    /// Leaves of a tree of so many rows, and its inner nodes, if none but the last of each level is less than half full.
+    /// Leaves of a tree of so many rows, and its inner nodes, if none but the last of each level is
+    /// less than half full.
     #[must_use]
     pub fn nodes_for(&self, rows: u64) -> (u64, u64) {
         let half = |level| (self.capacity(level) / 2) as u64;
@@ -117,7 +123,8 @@ pub struct Node<B> {
 }
 
 impl<B: Deref<Target = [u8]>> Node<B> {
-    /// Bytes that may be a node: of the right length, with a level and a number of entries that are possible.
+    /// Bytes that may be a node: of the right length, with a level and a number of entries that are
+    /// possible.
     pub fn new(shape: Shape, bytes: B) -> Result<Node<B>, Damaged> {
         if bytes.len() != NODE_BYTES {
             return Err(Damaged("its length"));
@@ -245,8 +252,9 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         self.find(key).unwrap_or_else(|at| at.saturating_sub(1))
     }
 
-    /// Where to split it, if it is full, before a key is inserted: in the middle, or, for a key behind all others of the tree
-    /// or of those that begin like it, close to the end, because the next ones will come there.
+    /// Where to split it, if it is full, before a key is inserted: in the middle, or, for a key
+    /// behind all others of the tree or of those that begin like it, close to the end, because the
+    /// next ones will come there.
     #[must_use]
     pub fn split_point(&self, key: &[u8]) -> usize {
         let ends = self.high().is_none_or(|high| shared(key, self.low()) > shared(key, high));
@@ -350,7 +358,8 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         image
     }
 
-    /// Takes the range and the entries, from one of them on, of the node to its right, which is to go.
+    /// Takes the range and the entries, from one of them on, of the node to its right, which is to
+    /// go.
     pub fn absorb<C: Deref<Target = [u8]>>(&mut self, right: &Node<C>, from: usize) {
         self.append(right, from);
         self.end(right.high(), right.next());

@@ -52,7 +52,8 @@ impl Buckets {
         (number < self.count() && self.at(number) == offset).then_some(number)
     }
 
-    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to choose the shard.
+    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to
+    /// choose the shard.
     #[inline]
     #[must_use]
     pub fn home(&self, scatter: u64) -> u64 {
@@ -60,7 +61,8 @@ impl Buckets {
     }
 }
 
-/// How an index lies in a shard: what the rounds of a transaction, loaders and checks need to know of it.
+/// How an index lies in a shard: what the rounds of a transaction, loaders and checks need to know
+/// of it.
 pub trait Index: fmt::Debug + Send + Sync {
     /// Its buckets.
     fn buckets(&self) -> Buckets;
@@ -92,8 +94,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes of a shard for a number of rows. If there is no such shard, because it would have more bytes than offsets can name,
-    /// its size says so.
+    /// Sizes of a shard for a number of rows. If there is no such shard, because it would have more
+    /// bytes than offsets can name, its size says so.
     #[must_use]
     pub fn for_rows(kind: IndexKind, rows: u64, slot_bytes: u32) -> Sizes {
         // No sum or product overflows for as many, and no memory node has room for them.

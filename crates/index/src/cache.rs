@@ -1,12 +1,15 @@
-//! The location cache (DrTM, section 6.3): copies of index buckets, so that a key looked up again costs no READ.
+//! The location cache (DrTM, section 6.3): copies of index buckets, so that a key looked up again
+//! costs no READ.
 //!
-//! One for each table, shared by all threads of a client: a line holds the last copy of a bucket that anyone has read,
-//! so one READ caches the locations of seven keys. About 30 bytes for each key of the table.
+//! One for each table, shared by all threads of a client: a line holds the last copy of a bucket
+//! that anyone has read, so one READ caches the locations of seven keys. About 30 bytes for each
+//! key of the table.
 //!
-//! Lock-free because it may be wrong: words are stored one by one, lines are replaced without asking, a copy goes stale
-//! when its bucket changes, and a location learned from an RPC overwrites whatever pair it comes to. Whatever it says is
-//! checked against the record that it names, by key and incarnation; a location that fails is forgotten and the bucket is
-//! read again. That a key is absent is never concluded from the cache.
+//! Lock-free because it may be wrong: words are stored one by one, lines are replaced without
+//! asking, a copy goes stale when its bucket changes, and a location learned from an RPC overwrites
+//! whatever pair it comes to. Whatever it says is checked against the record that it names, by key
+//! and incarnation; a location that fails is forgotten and the bucket is read again. That a key is
+//! absent is never concluded from the cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,8 +60,8 @@ impl LocationCache {
         }
     }
 
-    /// Keeps one location: in the key's own pair, else in one that names nothing, else in one that follows from the key,
-    /// so that at worst another key of the bucket is looked up again.
+    /// Keeps one location: in the key's own pair, else in one that names nothing, else in one that
+    /// follows from the key, so that at worst another key of the bucket is looked up again.
     pub(crate) fn learn(&self, bucket: u64, hash: KeyHash, location: Location) {
         let line = self.line(bucket);
         let load = |index: usize| line.0[index].load(Ordering::Relaxed);

@@ -16,21 +16,24 @@
 //! type 0 = empty, 1 = entry (the offset is that of a record's slot), 2 = link
 //! ```
 //!
-//! The text gives Entry and Header their codes both ways round; these are ours. Its fourth type, a link into the client's
-//! cache, is not needed: our cache is addressed by bucket. Its last slot becomes a link when the bucket overflows, and the
-//! entry that was there moves; here the link has a place of its own, so **nothing is ever moved**: a location stays good as
-//! long as its key lives, and a chain only ever grows at its end.
+//! The text gives Entry and Header their codes both ways round; these are ours. Its fourth type, a
+//! link into the client's cache, is not needed: our cache is addressed by bucket. Its last slot
+//! becomes a link when the bucket overflows, and the entry that was there moves; here the link has
+//! a place of its own, so **nothing is ever moved**: a location stays good as long as its key
+//! lives, and a chain only ever grows at its end.
 //!
-//! A lookup reads the main bucket of its key, then as many indirect buckets as the chain has: about one READ, since a
-//! bucket has seven pairs.
+//! A lookup reads the main bucket of its key, then as many indirect buckets as the chain has: about
+//! one READ, since a bucket has seven pairs.
 //!
 //! # Inserts and deletes
 //!
-//! Clients read everything by one-sided READs. An insert is *prepared* by the CPU of the primary's node ([`crate::Host`]):
-//! one thread chooses the pair and the record's slot, so there is never more than one entry for a key, and two inserters
-//! of one key meet at the same record. What it links is a record that is prepared: absent, but with a version and a lock
-//! word, so that inserting, from there on, is an ordinary update, and that the key is absent can be validated like a value.
-//! A delete is an ordinary update too: its holder installs a tombstone, then unlinks the entry, then unlocks.
+//! Clients read everything by one-sided READs. An insert is *prepared* by the CPU of the primary's
+//! node ([`crate::Host`]): one thread chooses the pair and the record's slot, so there is never
+//! more than one entry for a key, and two inserters of one key meet at the same record. What it
+//! links is a record that is prepared: absent, but with a version and a lock word, so that
+//! inserting, from there on, is an ordinary update, and that the key is absent can be validated
+//! like a value. A delete is an ordinary update too: its holder installs a tombstone, then unlinks
+//! the entry, then unlocks.
 //!
 //! # Who may write which word, and when
 //!
@@ -43,42 +46,50 @@
 //! | record from its version on | who holds its lock | while a pair links it |
 //! | lock word | whoever the table's discipline says | always; preparing and undoing never do |
 //!
-//! To *undo* a prepared insert the host acts for the holder of its lock, who waits for the answer with the lock held. At a
-//! backup nobody but its applier writes.
+//! To *undo* a prepared insert the host acts for the holder of its lock, who waits for the answer
+//! with the lock held. At a backup nobody but its applier writes.
 //!
-//! So every word has one writer at a time, and the hand-over is itself a word that the next writer has seen: "empty" in
-//! the entry, or a lock. A deleter therefore learns which pair it is from a READ that it makes with the lock held (behind
-//! the CAS, in the same round): a location that was cached could be that of an earlier life in the same slot.
+//! So every word has one writer at a time, and the hand-over is itself a word that the next writer
+//! has seen: "empty" in the entry, or a lock. A deleter therefore learns which pair it is from a
+//! READ that it makes with the lock held (behind the CAS, in the same round): a location that was
+//! cached could be that of an earlier life in the same slot.
 //!
-//! 1. *An entry names a whole record.* The host writes the image, then the key word, then the entry; all stores are
-//!    Release. Who finds the entry finds the record of that life, or a later one.
-//! 2. *An empty pair's record is a whole tombstone, or was never committed.* The deleter's WRITEs are ordered: tombstone,
-//!    entry, lock. So the host, when it finds a pair empty, also sees the version that its last life ended with.
-//! 3. *The key of a linked record never changes,* so the host compares keys without any lock or check.
-//! 4. *A pair that is read torn does no harm.* A READ can bring the entry of one life and the key word of another. The
-//!    record says whose it is; and a key that was missed this way has been linked after the READ began, so that
-//!    [`still_absent`] finds it.
-//! 5. *A record that is read while it is prepared or undone may look torn,* as the host holds no lock on it. But it comes
-//!    from a life that has ended (or from none) and goes to one that has not begun: no mixture of both says "present". No
-//!    key is absent because a tombstone says so: look into the bucket again.
+//! 1. *An entry names a whole record.* The host writes the image, then the key word, then the
+//!    entry; all stores are Release. Who finds the entry finds the record of that life, or a later
+//!    one.
+//! 2. *An empty pair's record is a whole tombstone, or was never committed.* The deleter's WRITEs
+//!    are ordered: tombstone, entry, lock. So the host, when it finds a pair empty, also sees the
+//!    version that its last life ended with.
+//! 3. *The key of a linked record never changes,* so the host compares keys without any lock or
+//!    check.
+//! 4. *A pair that is read torn does no harm.* A READ can bring the entry of one life and the key
+//!    word of another. The record says whose it is; and a key that was missed this way has been
+//!    linked after the READ began, so that [`still_absent`] finds it.
+//! 5. *A record that is read while it is prepared or undone may look torn,* as the host holds no
+//!    lock on it. But it comes from a life that has ended (or from none) and goes to one that has
+//!    not begun: no mixture of both says "present". No key is absent because a tombstone says so:
+//!    look into the bucket again.
 //!
 //! # Versions never restart
 //!
-//! Neither a key's nor a slot's, through all its lives: the read schemes, the appliers and validation by version need it.
-//! The version u that a prepare gives is above the header's *floor*, above that of the slot it takes, and above those of
-//! the records which the empty pairs of the chain retain for this key; and u becomes the floor. An empty pair therefore
-//! keeps the offset and the key word of its last life, and whoever takes it for another key first raises the floor above
-//! what it retained: what a pair forgets the floor knows. u is odd (nothing was committed); the commit installs u + 1.
+//! Neither a key's nor a slot's, through all its lives: the read schemes, the appliers and
+//! validation by version need it. The version u that a prepare gives is above the header's *floor*,
+//! above that of the slot it takes, and above those of the records which the empty pairs of the
+//! chain retain for this key; and u becomes the floor. An empty pair therefore keeps the offset and
+//! the key word of its last life, and whoever takes it for another key first raises the floor above
+//! what it retained: what a pair forgets the floor knows. u is odd (nothing was committed); the
+//! commit installs u + 1.
 //!
 //! # Backups, in any order
 //!
-//! A log entry carries the image of the record, and [patches](crate::Patch) of the index: the pair, and all links on the
-//! way to it. Rings are applied in any order, so a pair must say which of two states is the later one: its *incarnation*
-//! grows by one with every link and every unlink, also across keys, and is compared as a serial number (half of its range
-//! is ahead, half behind). It is odd as long as the pair is linked, and the record carries the same. A link needs no order,
-//! because it has only one value. A prepare that is undone has restored pair and record to the byte, and so leaves no
-//! trace that a backup would lack; except for an indirect bucket that it linked, which stays, empty, until an insert
-//! that uses it brings the link to the backups.
+//! A log entry carries the image of the record, and [patches](crate::Patch) of the index: the pair,
+//! and all links on the way to it. Rings are applied in any order, so a pair must say which of two
+//! states is the later one: its *incarnation* grows by one with every link and every unlink, also
+//! across keys, and is compared as a serial number (half of its range is ahead, half behind). It is
+//! odd as long as the pair is linked, and the record carries the same. A link needs no order,
+//! because it has only one value. A prepare that is undone has restored pair and record to the
+//! byte, and so leaves no trace that a backup would lack; except for an indirect bucket that it
+//! linked, which stays, empty, until an insert that uses it brings the link to the backups.
 
 use std::ops::Range;
 
@@ -136,7 +147,8 @@ impl Geometry {
     #[must_use]
     pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
         let buckets = ((rows as f64 / (BUCKET_SLOTS as f64 * OCCUPANCY)).ceil() as u64).max(1);
-        // At this occupancy 16 % of the main buckets overflow (Poisson with mean 5.25); a quarter is more than chance gives.
+        // At this occupancy 16 % of the main buckets overflow (Poisson with mean 5.25); a quarter
+        // is more than chance gives.
         let indirect = buckets / 4 + 16;
         Geometry { buckets, indirect, slots: rows, slot_bytes: slot_bytes.into() }
     }
@@ -223,7 +235,8 @@ impl Geometry {
         self.slots.checked_mul(self.slot_bytes)?.checked_add(buckets)?.checked_add(HEADER_BYTES)
     }
 
-    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to choose the shard.
+    /// The main bucket of a key: by multiplication, so that other bits of the hash are free to
+    /// choose the shard.
     #[inline]
     #[must_use]
     pub fn main_bucket(&self, scatter: u64) -> u64 {
@@ -280,7 +293,8 @@ pub enum Probe {
     Absent,
 }
 
-/// Searches a bucket for a key's word, from a pair on. `load` gives the bucket's words, as they are needed.
+/// Searches a bucket for a key's word, from a pair on. `load` gives the bucket's words, as they are
+/// needed.
 #[inline]
 #[must_use]
 pub fn search(shard: ShardId, load: impl Fn(usize) -> u64, word: u64, from_slot: usize) -> Probe {
@@ -295,11 +309,13 @@ pub fn search(shard: ShardId, load: impl Fn(usize) -> u64, word: u64, from_slot:
     linked_bucket(load(LINK_WORD)).map_or(Probe::Absent, Probe::Link)
 }
 
-/// Whether a key that was not in a bucket still is not, so that nothing which has happened since matters to who has
-/// found it absent: the pairs with the key's word (another key's, or a record that was only prepared) and the link are
-/// what they were. `before` and `now` are two READs of the bucket.
+/// Whether a key that was not in a bucket still is not, so that nothing which has happened since
+/// matters to who has found it absent: the pairs with the key's word (another key's, or a record
+/// that was only prepared) and the link are what they were. `before` and `now` are two READs of the
+/// bucket.
 ///
-/// Holds for the bucket, not for the records that its entries name: they are validated by their versions.
+/// Holds for the bucket, not for the records that its entries name: they are validated by their
+/// versions.
 #[must_use]
 pub fn still_absent(before: &[u64], now: &[u64], word: u64) -> bool {
     let (Some(before), Some(now)) = (before.first_chunk::<BUCKET_WORDS>(), now.first_chunk::<BUCKET_WORDS>()) else {
@@ -382,8 +398,9 @@ pub fn incarnation(word: u64) -> u16 {
     (word >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
 }
 
-/// Whether a pair's first word was there before this other one, as serial numbers compare: half of the range is ahead of
-/// each. The 0 of a pair that has had nothing, as where a replica has just begun to join, was there before all.
+/// Whether a pair's first word was there before this other one, as serial numbers compare: half of
+/// the range is ahead of each. The 0 of a pair that has had nothing, as where a replica has just
+/// begun to join, was there before all.
 #[inline]
 #[must_use]
 pub fn is_earlier(word: u64, than: u64) -> bool {

@@ -1,5 +1,5 @@
-//! FStore (Zhang et al., TOS 2023, section 5.1): a hash table whose buckets hold the records themselves, so that one READ
-//! brings a record whose location nobody knows.
+//! FStore (Zhang et al., TOS 2023, section 5.1): a hash table whose buckets hold the records
+//! themselves, so that one READ brings a record whose location nobody knows.
 //!
 //! ```text
 //! shard
@@ -13,35 +13,41 @@
 //! +64   slots of records (`remora_sync::record`), as many as fit about 512 bytes, 2 to 7
 //! ```
 //!
-//! A *structural record* is a record like any other, one line, with a value of 8 bytes and without a key: lock word,
-//! version, meta, value. So what changes in the structure is locked, logged, installed on every replica, made visible and
-//! recovered exactly as data are, by clients alone; no CPU of a memory node takes part.
+//! A *structural record* is a record like any other, one line, with a value of 8 bytes and without
+//! a key: lock word, version, meta, value. So what changes in the structure is locked, logged,
+//! installed on every replica, made visible and recovered exactly as data are, by clients alone; no
+//! CPU of a memory node takes part.
 //!
-//! The reserved space is in *parts*, of about 8 buckets where there are many, because who takes a bucket of a part has its
-//! record locked to the end of the transaction: with a single one, all inserts that make a chain of the shard grow would
-//! wait for each other. A chain takes from its own part, or, if that is used up, from the next ones.
+//! The reserved space is in *parts*, of about 8 buckets where there are many, because who takes a
+//! bucket of a part has its record locked to the end of the transaction: with a single one, all
+//! inserts that make a chain of the shard grow would wait for each other. A chain takes from its
+//! own part, or, if that is used up, from the next ones.
 //!
 //! # Rules
 //!
-//! 1. **Whoever inserts into a chain holds the lock of its main bucket's header**, and changes that header's version. So
-//!    there are never two inserters of one key (the text leaves this open; its authors' code lets the second take the next
-//!    slot: litmus L10).
-//! 2. **A delete is an update** to a tombstone, in place. A slot that was never used, or holds a visible tombstone, is
-//!    vacant; who inserts locks it as well, and looks again under that lock.
-//! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those of all slots of its
-//!    chain, which it reads under the lock of rule 1. The tombstone of the key's former life is among them, or was
-//!    overwritten by an insert into the same chain, whose version is higher still.
-//! 4. **A chain only grows at its end**, and never shrinks: growing writes a part's record and the last bucket's header.
+//! 1. **Whoever inserts into a chain holds the lock of its main bucket's header**, and changes that
+//!    header's version. So there are never two inserters of one key (the text leaves this open; its
+//!    authors' code lets the second take the next slot: litmus L10).
+//! 2. **A delete is an update** to a tombstone, in place. A slot that was never used, or holds a
+//!    visible tombstone, is vacant; who inserts locks it as well, and looks again under that lock.
+//! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those
+//!    of all slots of its chain, which it reads under the lock of rule 1. The tombstone of the
+//!    key's former life is among them, or was overwritten by an insert into the same chain, whose
+//!    version is higher still.
+//! 4. **A chain only grows at its end**, and never shrinks: growing writes a part's record and the
+//!    last bucket's header.
 //!
 //! # That a key is absent
 //!
-//! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by reading the buckets again,
-//! at the primary, after all locks of one's own are held, and no version in the chain may have changed, of slots and of
-//! headers; and the main header must be unlocked, or locked by oneself. Then no insert
-//! fell in between. One that had the header locked when it was read again would be seen by the lock; one that had unlocked
-//! it by then, by the header's version, also if the slots were read before it wrote them (the litmus test `ford-absent-read`
-//! found that the lock is not enough); and one that locks it later sees the locks and versions of this transaction. What
-//! was inserted between the first READ of a slot and the first READ of the header shows in the slot's version.
+//! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by
+//! reading the buckets again, at the primary, after all locks of one's own are held, and no version
+//! in the chain may have changed, of slots and of headers; and the main header must be unlocked, or
+//! locked by oneself. Then no insert fell in between. One that had the header locked when it was
+//! read again would be seen by the lock; one that had unlocked it by then, by the header's version,
+//! also if the slots were read before it wrote them (the litmus test `ford-absent-read` found that
+//! the lock is not enough); and one that locks it later sees the locks and versions of this
+//! transaction. What was inserted between the first READ of a slot and the first READ of the header
+//! shows in the slot's version.
 
 use std::ops::Range;
 
@@ -83,7 +89,8 @@ impl Geometry {
         let slot_bytes = u64::from(slot_bytes);
         let slots = (SLOTS_BYTES / slot_bytes).max(SLOTS_MIN);
         let main = ((rows as f64 / (slots as f64 * OCCUPANCY)).ceil() as u64).max(1);
-        // At this occupancy at most an eighth of the main buckets overflow (two slots, Poisson with mean 1.2).
+        // At this occupancy at most an eighth of the main buckets overflow (two slots, Poisson with
+        // mean 1.2).
         let overflow = main / 4 + 16;
         Geometry::new(main, overflow, slots, slot_bytes)
     }
@@ -111,7 +118,8 @@ impl Geometry {
         })
     }
 
-    /// Number of the bucket of the same part that is taken next after the one of the reserved space that a slot is in.
+    /// Number of the bucket of the same part that is taken next after the one of the reserved space
+    /// that a slot is in.
     #[must_use]
     pub fn taken_after(&self, slot: u64) -> Option<u64> {
         let number = slot.checked_sub(self.buckets.first)? / self.buckets.bytes;
@@ -149,8 +157,8 @@ impl Geometry {
         slots.map(move |slot| FetchedRecord::new(slot.get(..record).unwrap_or(&[]), shape))
     }
 
-    /// Offset of the bucket behind one that was read; 0 if it is the last of its chain. `shape` is that of structural
-    /// records.
+    /// Offset of the bucket behind one that was read; 0 if it is the last of its chain. `shape` is
+    /// that of structural records.
     pub fn next(&self, words: &[u64], shape: &RecordShape) -> Result<u64, Unstable> {
         let header = words.get(..shape.record_bytes() / 8).unwrap_or(&[]);
         Ok(structural_value(FetchedRecord::new(header, shape))?.1)
@@ -183,7 +191,8 @@ impl Part {
         self.number
     }
 
-    /// The number of its bucket that is taken when so many are in use; `None` if that is all of them.
+    /// The number of its bucket that is taken when so many are in use; `None` if that is all of
+    /// them.
     #[must_use]
     pub fn bucket(&self, used: u64) -> Option<u64> {
         (used < self.count).then(|| self.first + used * self.step)

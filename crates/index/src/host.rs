@@ -1,11 +1,12 @@
-//! What the CPU of a primary's node does for inserts and deletes: it chooses pairs and record slots, so that they need no
-//! agreement between clients. See [`cluster_hash`](crate::cluster_hash) for who may write what, and why versions never
-//! restart.
+//! What the CPU of a primary's node does for inserts and deletes: it chooses pairs and record
+//! slots, so that they need no agreement between clients. See [`cluster_hash`](crate::cluster_hash)
+//! for who may write what, and why versions never restart.
 //!
-//! One thread of the node calls all this, with the region that the shard was made for. Clients ask for it from elsewhere,
-//! so whatever they name may be absurd, and is refused if it is. What only the host knows, its free list and what it needs
-//! to undo, is in this process's memory: when it is lost, slots are found again by looking for tombstones, and inserts
-//! that were not undone stay prepared until somebody inserts that key.
+//! One thread of the node calls all this, with the region that the shard was made for. Clients ask
+//! for it from elsewhere, so whatever they name may be absurd, and is refused if it is. What only
+//! the host knows, its free list and what it needs to undo, is in this process's memory: when it is
+//! lost, slots are found again by looking for tombstones, and inserts that were not undone stay
+//! prepared until somebody inserts that key.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,8 +20,8 @@ use crate::cluster_hash::{
     link_word, linked_bucket, linked_over, location, offset,
 };
 
-/// Links on the way to a pair that is taken for an insert: an answer, and a log entry, has room for so many. Pairs further
-/// down a chain, which a bulk load may have made, are found like all others.
+/// Links on the way to a pair that is taken for an insert: an answer, and a log entry, has room for
+/// so many. Pairs further down a chain, which a bulk load may have made, are found like all others.
 pub const LINKS_MAX: usize = 16;
 
 #[cfg(feature = "mutants")]
@@ -49,7 +50,8 @@ pub struct HostShard {
 }
 
 impl HostShard {
-    /// `None` if the shard's primary is not this node, or what the catalog says does not fit its region.
+    /// `None` if the shard's primary is not this node, or what the catalog says does not fit its
+    /// region.
     #[must_use]
     pub fn of(metadata: &Metadata, id: ShardId, node: NodeId, region: &[AtomicU64]) -> Option<HostShard> {
         let placement = metadata.shards.get(usize::from(id.0))?;
@@ -78,7 +80,8 @@ impl HostShard {
         }
     }
 
-    /// The first word of a record in the region, if there is a record's slot at this offset of the shard.
+    /// The first word of a record in the region, if there is a record's slot at this offset of the
+    /// shard.
     #[must_use]
     pub fn slot_word(&self, offset: u64) -> Option<usize> {
         self.geometry.is_slot(offset).then_some((self.base + offset) as usize / WORD_BYTES)
@@ -91,7 +94,8 @@ impl HostShard {
     }
 }
 
-/// Whether a key is in the index. What is linked may be present, or prepared, or a tombstone about to be unlinked.
+/// Whether a key is in the index. What is linked may be present, or prepared, or a tombstone about
+/// to be unlinked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// It is.
@@ -110,8 +114,8 @@ pub enum Found {
 /// What an inserter goes on with: a record to lock, at a version to validate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Prepared {
-    /// The key was linked already: present, or prepared by somebody else, or a tombstone about to be unlinked. The record
-    /// says which.
+    /// The key was linked already: present, or prepared by somebody else, or a tombstone about to
+    /// be unlinked. The record says which.
     Linked {
         /// Offset within the shard of the pair that links it.
         bucket_slot: u64,
@@ -119,7 +123,8 @@ pub enum Prepared {
         entry: u64,
         /// Where its record is.
         location: Location,
-        /// The links on the way to the pair, (offset, word): for the log. None if there are more than [`LINKS_MAX`].
+        /// The links on the way to the pair, (offset, word): for the log. None if there are more
+        /// than [`LINKS_MAX`].
         links: Vec<(u64, u64)>,
     },
     /// It has been linked now.
@@ -178,7 +183,8 @@ impl Host {
         let view = shard.view(region);
         let hash = key.hash();
         let mut chain = view.chain(hash);
-        // One look at the chain, for everything: a deleter may unlink meanwhile, but nobody else links.
+        // One look at the chain, for everything: a deleter may unlink meanwhile, but nobody else
+        // links.
         let pairs: Vec<Pair> = view.pairs(&chain).collect();
         let passed_over = |pair: &Pair| insert_beside_locked() && !view.is_unlocked(offset(pair.entry));
         if let Some(pair) = pairs.iter().find(|pair| view.links(pair, key) && !passed_over(pair)) {
@@ -189,7 +195,8 @@ impl Host {
             }
             let mut links = view.way_to(&chain, pair);
             if links.len() > LINKS_MAX {
-                // A bulk load has taken this pair: its record is no insert's, and its links are at every replica.
+                // A bulk load has taken this pair: its record is no insert's, and its links are at
+                // every replica.
                 links.clear();
             }
             return Ok(Prepared::Linked { bucket_slot: pair.at, entry: pair.entry, location, links });
@@ -221,8 +228,9 @@ impl Host {
             let life = Life::Prepared { incarnation: location.incarnation };
             shard.shape.encode(version, life, key.words(), &[], &mut image);
             view.install(slot, &image);
-            // Whoever locks it from here on sees that it is prepared. Somebody who has locked it since it was taken, where
-            // it lay once, may not have seen that, and would not take it back.
+            // Whoever locks it from here on sees that it is prepared. Somebody who has locked it
+            // since it was taken, where it lay once, may not have seen that, and would not take it
+            // back.
             fence(Ordering::SeqCst);
             if view.is_unlocked(slot) {
                 break (before, entry, location, version);
@@ -238,13 +246,14 @@ impl Host {
         Ok(Prepared::New { bucket_slot: pair.at, entry, key_word: hash.word, location, version, links })
     }
 
-    /// Takes back a prepared insert that did not commit, at the request of the transaction `me`, which has the record
-    /// locked and keeps it locked until it has the answer. Returns whether it has been taken back: if not, it was not
-    /// prepared, or not by a host that remembers it.
+    /// Takes back a prepared insert that did not commit, at the request of the transaction `me`,
+    /// which has the record locked and keeps it locked until it has the answer. Returns whether it
+    /// has been taken back: if not, it was not prepared, or not by a host that remembers it.
     ///
-    /// Whoever has the lock may: if the slot has been prepared anew since for somebody else, that one cannot have the lock
-    /// as well, fails its own lock or validation, and tries again. To refuse would leave the slot prepared for ever, when
-    /// that other one gives up meanwhile and finds the lock taken.
+    /// Whoever has the lock may: if the slot has been prepared anew since for somebody else, that
+    /// one cannot have the lock as well, fails its own lock or validation, and tries again. To
+    /// refuse would leave the slot prepared for ever, when that other one gives up meanwhile and
+    /// finds the lock taken.
     pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, me: LockWord) -> bool {
         let allocator = self.shards.entry(shard.id).or_default();
         let view = shard.view(region);
@@ -263,8 +272,9 @@ impl Host {
         true
     }
 
-    /// Frees the record slot of a delete that has been committed and installed, and unlocked, at this version. Returns
-    /// whether it has been freed. A slot that nobody asks to free is found when all others are taken.
+    /// Frees the record slot of a delete that has been committed and installed, and unlocked, at
+    /// this version. Returns whether it has been freed. A slot that nobody asks to free is found
+    /// when all others are taken.
     pub fn free(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version) -> bool {
         let allocator = self.shards.entry(shard.id).or_default();
         let view = shard.view(region);
@@ -285,8 +295,8 @@ impl Host {
 struct Allocator {
     /// Record slots that could be taken when they were freed, lowest first.
     free: BTreeSet<u64>,
-    /// By the slot of a prepared record. If the shard was elsewhere meanwhile, what is prepared has been prepared here since,
-    /// and remembered anew: nobody logs or copies such a record.
+    /// By the slot of a prepared record. If the shard was elsewhere meanwhile, what is prepared has
+    /// been prepared here since, and remembered anew: nobody logs or copies such a record.
     remembered: HashMap<u64, Before>,
     /// How many may be remembered before those that have committed are looked for.
     remembered_max: usize,
@@ -302,17 +312,19 @@ struct Before {
 }
 
 impl Allocator {
-    /// A record slot: one that was freed, else one that was never used, else a tombstone that nobody has freed, because
-    /// its deleter or the free list is gone.
+    /// A record slot: one that was freed, else one that was never used, else a tombstone that
+    /// nobody has freed, because its deleter or the free list is gone.
     fn take(&mut self, view: &View<'_>) -> Option<u64> {
         let Geometry { slots, .. } = view.shard.geometry;
         let used = view.words[HEADER_SLOTS_WORD].load(Ordering::Acquire).min(slots);
-        // One that is locked is about to be let go by whoever has undone an insert there. The others are hints: since they
-        // were freed the shard may have been elsewhere, where its primary has used them, or counts them as never used.
+        // One that is locked is about to be let go by whoever has undone an insert there. The
+        // others are hints: since they were freed the shard may have been elsewhere, where its
+        // primary has used them, or counts them as never used.
         while let Some(slot) = self.free.iter().copied().find(|slot| view.is_unlocked(*slot)) {
             self.free.remove(&slot);
             if slot < view.shard.geometry.slot_at(used) && view.is_vacant(slot) {
-                // Whoever made it a tombstone: `prepare` raises the floor above the version that is there now.
+                // Whoever made it a tombstone: `prepare` raises the floor above the version that is
+                // there now.
                 return Some(slot);
             }
         }
@@ -349,7 +361,8 @@ struct Pair {
     key_word: u64,
 }
 
-/// A shard's words. Offsets are of pairs and slots that the geometry has: it is asked before, whatever they came from.
+/// A shard's words. Offsets are of pairs and slots that the geometry has: it is asked before,
+/// whatever they came from.
 #[derive(Clone, Copy)]
 struct View<'r> {
     shard: &'r HostShard,
@@ -448,8 +461,8 @@ impl View<'_> {
         matches!(self.life(slot), None | Some(Life::Deleted { .. })) && self.is_reusable(slot)
     }
 
-    /// Whether a tombstone, or a slot that was never used, has nothing to do with anybody: unlinked by its deleter, who
-    /// has also unlocked it.
+    /// Whether a tombstone, or a slot that was never used, has nothing to do with anybody: unlinked
+    /// by its deleter, who has also unlocked it.
     fn is_reusable(&self, slot: u64) -> bool {
         let key: Vec<u64> = self.key(slot).collect();
         let linked =

@@ -1,4 +1,5 @@
-//! The learned cache (XStore: Wei thesis, chapter 3): where the leaves of an ordered table are, in eight bytes for each.
+//! The learned cache (XStore: Wei thesis, chapter 3): where the leaves of an ordered table are, in
+//! eight bytes for each.
 //!
 //! ```text
 //! cuts   sorted keys; a line says about where a key is among them            (top model)
@@ -6,34 +7,41 @@
 //!        and an entry for each leaf (translation table):   known 1 | separator 23 | id of the leaf 40
 //! ```
 //!
-//! A line is fitted by least squares and comes with bounds: how far behind, and how far ahead, of what it says the truth is.
-//! A lookup searches the cuts within the bounds of the top line, then the separators within the bounds of the part's.
+//! A line is fitted by least squares and comes with bounds: how far behind, and how far ahead, of
+//! what it says the truth is. A lookup searches the cuts within the bounds of the top line, then
+//! the separators within the bounds of the part's.
 //!
-//! It is a hint, as everything is that finds leaves: a leaf proves itself by its fences ([`btree`](crate::btree)). So entries
-//! need no incarnation, as published ones do, and the bits are a *separator* instead, the low fence as a number of the part:
-//! a lookup names one leaf, where published ones read all that are within the bounds (2.26 on average).
+//! It is a hint, as everything is that finds leaves: a leaf proves itself by its fences
+//! ([`btree`](crate::btree)). So entries need no incarnation, as published ones do, and the bits
+//! are a *separator* instead, the low fence as a number of the part: a lookup names one leaf, where
+//! published ones read all that are within the bounds (2.26 on average).
 //!
 //! # Numbers
 //!
-//! A key's number in a part is made of the first eight bytes in which the part's fences differ, so that keys of several
-//! fields are spread by what is different in them, and not by the width of the fields. The cut's is subtracted as an integer, and as many low bits are
-//! dropped as leave 23, which `f32` holds exactly: 100,000,000 and 100,000,001 are different numbers.
+//! A key's number in a part is made of the first eight bytes in which the part's fences differ, so
+//! that keys of several fields are spread by what is different in them, and not by the width of the
+//! fields. The cut's is subtracted as an integer, and as many low bits are dropped as leave 23,
+//! which `f32` holds exactly: 100,000,000 and 100,000,001 are different numbers.
 //!
 //! # Invariants
 //!
-//! 1. **Bounds hold for every key**, whether it was ever there or not, because they are of both ends of each leaf, between its
-//!    fences, and lines ascend. (Published ones are of the keys that were there when it was trained; they lose keys that are
-//!    inserted after others were deleted.) They are computed by what lookups compute, with the line's rounded parameters.
-//! 2. **Separators ascend**, and are so far apart that few keys can be taken for their neighbours. Where they are not, the
-//!    part is divided, and cuts are whole keys: data that no line fits costs more parts. A part has so few entries that a bound
-//!    always fits its byte: nothing is saturated.
-//! 3. A part has an entry at its cut; a leaf that lies on both sides of a cut has entries in both parts.
+//! 1. **Bounds hold for every key**, whether it was ever there or not, because they are of both
+//!    ends of each leaf, between its fences, and lines ascend. (Published ones are of the keys that
+//!    were there when it was trained; they lose keys that are inserted after others were deleted.)
+//!    They are computed by what lookups compute, with the line's rounded parameters.
+//! 2. **Separators ascend**, and are so far apart that few keys can be taken for their neighbours.
+//!    Where they are not, the part is divided, and cuts are whole keys: data that no line fits
+//!    costs more parts. A part has so few entries that a bound always fits its byte: nothing is
+//!    saturated.
+//! 3. A part has an entry at its cut; a leaf that lies on both sides of a cut has entries in both
+//!    parts.
 //!
 //! # Learning
 //!
-//! Whoever sees a leaf that is not as remembered has its fences, which is all that there is to learn: the entry is set, and
-//! the part fitted again, from the separators that it has. That takes a microsecond and no READ. Nothing else has to be
-//! trained on a memory node or fetched from it. A part that has become large is divided (model expansion).
+//! Whoever sees a leaf that is not as remembered has its fences, which is all that there is to
+//! learn: the entry is set, and the part fitted again, from the separators that it has. That takes
+//! a microsecond and no READ. Nothing else has to be trained on a memory node or fetched from it. A
+//! part that has become large is divided (model expansion).
 
 use std::ops::Range;
 
@@ -52,7 +60,8 @@ const _: () = assert!(LEAVES_MAX - 1 <= u8::MAX as usize);
 const NUMBER_BITS: u32 = 23;
 const NUMBER_MAX: u32 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!(NUMBER_BITS < f32::MANTISSA_DIGITS && NUMBER_BITS + 40 + 1 == u64::BITS);
-/// Between separators that are not exact. Of a leaf's keys, one in so many is at most taken for its neighbour's.
+/// Between separators that are not exact. Of a leaf's keys, one in so many is at most taken for its
+/// neighbour's.
 const APART: u32 = 16;
 /// Cuts that are added, at least, before the top line is fitted again.
 const ADDED_MIN: usize = 64;
@@ -86,8 +95,8 @@ struct Scale {
     prefix: u8,
     /// Bits that are dropped.
     shift: u8,
-    /// The bytes behind the prefix that differ, if there are others among them: those are left out, as the high bytes of
-    /// small fields are. 0: the eight bytes there.
+    /// The bytes behind the prefix that differ, if there are others among them: those are left out,
+    /// as the high bytes of small fields are. 0: the eight bytes there.
     differ: u16,
 }
 
@@ -130,7 +139,8 @@ impl Scale {
         (Scale { shift: shift as u8, ..scale }, shift == 0 && !behind)
     }
 
-    /// What differs in a key from others. Does not descend where keys ascend; `base` is one of them.
+    /// What differs in a key from others. Does not descend where keys ascend; `base` is one of
+    /// them.
     #[inline]
     fn value(self, base: &[u8], key: &[u8]) -> u64 {
         let prefix = usize::from(self.prefix);
@@ -222,7 +232,8 @@ impl Line {
         ((self.slope * number as f32 + self.start) as usize).min(last)
     }
 
-    /// How far at most the truth is behind what it says, and how far ahead. Points are numbers and their true places.
+    /// How far at most the truth is behind what it says, and how far ahead. Points are numbers and
+    /// their true places.
     fn bounds(self, points: impl Iterator<Item = (u32, usize)>, last: usize) -> (usize, usize) {
         points.fold((0, 0), |(behind, ahead), (number, place)| {
             let said = self.place(number, last);
@@ -238,7 +249,8 @@ impl Line {
     }
 }
 
-/// The last element of a range of which something holds that holds of the first ones; the first, if it holds of none.
+/// The last element of a range of which something holds that holds of the first ones; the first, if
+/// it holds of none.
 #[inline]
 fn last_of(range: Range<usize>, holds: impl Fn(usize) -> bool) -> usize {
     let (mut from, mut to) = (range.start, range.end);
@@ -419,7 +431,8 @@ impl Learned {
         self.parts[part].entries[self.parts[part].place(self.cut(part), key)].id()
     }
 
-    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at most so many.
+    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at
+    /// most so many.
     #[must_use]
     pub fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64> {
         let mut chain = Vec::with_capacity(max.min(64));

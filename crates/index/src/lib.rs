@@ -1,15 +1,16 @@
 //! Where a key lives.
 //!
-//! An index is read by one-sided READs and never talks to a memory node itself: it says which bucket to read next and
-//! what the words that came back mean, and the transaction puts those READs into its own rounds. So a lookup costs the
-//! round trips that its protocol shows, and a cached one costs none.
+//! An index is read by one-sided READs and never talks to a memory node itself: it says which
+//! bucket to read next and what the words that came back mean, and the transaction puts those READs
+//! into its own rounds. So a lookup costs the round trips that its protocol shows, and a cached one
+//! costs none.
 //!
-//! Two indexes, behind one trait ([`Index`]): [`cluster_hash`], whose buckets say where records are, and [`fstore`], whose
-//! buckets hold them. In the former, inserts are prepared the CPU of the primary's node ([`host`]); in the latter clients
-//! change everything themselves.
+//! Two indexes, behind one trait ([`Index`]): [`cluster_hash`], whose buckets say where records
+//! are, and [`fstore`], whose buckets hold them. In the former, inserts are prepared the CPU of the
+//! primary's node ([`host`]); in the latter clients change everything themselves.
 //!
-//! Ordered tables are made of records of such tables, one for each node of a tree: [`btree`] says what is in a node, and
-//! [`learned`] remembers where leaves are.
+//! Ordered tables are made of records of such tables, one for each node of a tree: [`btree`] says
+//! what is in a node, and [`learned`] remembers where leaves are.
 #![forbid(unsafe_code)]
 
 pub mod btree;

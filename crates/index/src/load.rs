@@ -1,8 +1,10 @@
-//! Bulk load: builds the shards of an empty table in the client's memory and writes them to every replica.
+//! Bulk load: builds the shards of an empty table in the client's memory and writes them to every
+//! replica.
 //!
-//! A client that dies while it writes leaves a table that is neither empty nor whole. So the header of each shard names the
-//! client while it writes: in all primaries before it writes anything else, and in none of the replicas when all is written.
-//! The next load finds the name, and empties the table first ([`clear`]), once that client can write no more.
+//! A client that dies while it writes leaves a table that is neither empty nor whole. So the header
+//! of each shard names the client while it writes: in all primaries before it writes anything else,
+//! and in none of the replicas when all is written. The next load finds the name, and empties the
+//! table first ([`clear`]), once that client can write no more.
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_memory::{MemoryError, Pointer, Replica, metadata};
@@ -25,7 +27,8 @@ const LOADER_WORD: usize = HEADER_BYTES as usize / WORD_BYTES - 1;
 pub struct Loader<'l> {
     /// Its number.
     pub client: u32,
-    /// Asked now and then whether to go on. If not, the table is empty still, or the next load empties it.
+    /// Asked now and then whether to go on. If not, the table is empty still, or the next load
+    /// empties it.
     pub goes_on: &'l dyn Fn() -> Result<(), MemoryError>,
 }
 
@@ -40,8 +43,8 @@ impl Loader<'static> {
 /// Takes a row, unless the table has no place for it.
 pub type TakeRow<'t> = &'t mut dyn FnMut(&Key, &[u8]) -> Result<(), IndexError>;
 
-/// Loads rows into an empty table. Returns how many. Nothing of the table may be in use. `rows` gives every row to the function
-/// that it is called with, and ends with the first error of that.
+/// Loads rows into an empty table. Returns how many. Nothing of the table may be in use. `rows`
+/// gives every row to the function that it is called with, and ends with the first error of that.
 pub async fn bulk_load(
     lane: &Lane,
     table: &Table,
@@ -65,8 +68,9 @@ pub async fn bulk_load(
 /// The word of an FStore shard's header that counts what was loaded; behind the structural record.
 const LOADED_WORD: usize = 9;
 
-/// Loads rows from parts, which this many threads make, bin and lay out side by side; only the writing is the calling thread's.
-/// The table comes out the same however many threads there are. `loaded` is told how many rows more have been laid out.
+/// Loads rows from parts, which this many threads make, bin and lay out side by side; only the
+/// writing is the calling thread's. The table comes out the same however many threads there are.
+/// `loaded` is told how many rows more have been laid out.
 pub async fn bulk_load_parts(
     lane: &Lane,
     table: &Table,
@@ -105,7 +109,8 @@ pub async fn bulk_load_parts(
     Ok(count)
 }
 
-/// Makes one part of a table's rows: gives each of them to a function, and ends with the first error of that.
+/// Makes one part of a table's rows: gives each of them to a function, and ends with the first
+/// error of that.
 pub type MakePart<'p> = &'p (dyn Fn(u64, TakeRow<'_>) -> Result<(), IndexError> + Sync);
 
 /// Rows of a table, in parts that can be made side by side.
@@ -141,8 +146,8 @@ impl Rows {
 /// A shard being built.
 trait Build: Send {
     fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError>;
-    /// Ends with the header, where the loader is named: what is to be written to every replica, in this order, and at which
-    /// offsets.
+    /// Ends with the header, where the loader is named: what is to be written to every replica, in
+    /// this order, and at which offsets.
     fn finish(&mut self, loader: u32) -> Vec<(u64, &[u8])>;
 }
 
@@ -158,7 +163,8 @@ fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
     (0..table.shards()).map(builder).collect()
 }
 
-/// Refuses a table that has rows, or into which some client loads some, or was loading when it died.
+/// Refuses a table that has rows, or into which some client loads some, or was loading when it
+/// died.
 pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
     let loaded_word = if table.fstore().is_some() { LOADED_WORD } else { HEADER_SLOTS_WORD };
     let mut has_rows = false;
@@ -237,7 +243,8 @@ fn check_sizes(table: &Table, key: &Key, value: &[u8]) -> Result<(), IndexError>
     check("value", value.len(), layout.value_max as usize, value.len() <= layout.value_max as usize)
 }
 
-/// Does something with each of several, on a thread of its own; the calling thread does the last one.
+/// Does something with each of several, on a thread of its own; the calling thread does the last
+/// one.
 fn side_by_side<T: Send, R: Send>(
     mut all: Vec<T>,
     work: impl Fn(T) -> Result<R, IndexError> + Sync,
@@ -286,8 +293,8 @@ impl<'t> ClusterHash<'t> {
         (self.slots.len() * WORD_BYTES) as u64 / self.geometry.slot_bytes
     }
 
-    /// The pair for a key, by its place in the index: the first empty one of its chain, which grows by a bucket if it has
-    /// none.
+    /// The pair for a key, by its place in the index: the first empty one of its chain, which grows
+    /// by a bucket if it has none.
     fn place(&mut self, key: &Key, hash: KeyHash, rows: u64) -> Result<usize, IndexError> {
         let mut bucket = self.table.home(hash).bucket;
         loop {

@@ -1,4 +1,5 @@
-//! This crate's share of the published errors that can be put back: `remora_txn::mutant` has the list, and the switch.
+//! This crate's share of the published errors that can be put back: `remora_txn::mutant` has the
+//! list, and the switch.
 
 use std::cell::Cell;
 

@@ -1,8 +1,8 @@
 //! What a log entry changes in the index of a backup.
 //!
-//! Patches of different rings are applied in any order, and again after a crash, and end in the same bytes: a pair
-//! takes only what is later than what it has, by its incarnation, and a link has only one value. See
-//! [`cluster_hash`](crate::cluster_hash).
+//! Patches of different rings are applied in any order, and again after a crash, and end in the
+//! same bytes: a pair takes only what is later than what it has, by its incarnation, and a link has
+//! only one value. See [`cluster_hash`](crate::cluster_hash).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,8 @@ pub enum Patch {
     },
 }
 
-/// Applies a patch to a backup of a shard, which begins at byte `base` of the region. By the backup's applier alone.
+/// Applies a patch to a backup of a shard, which begins at byte `base` of the region. By the
+/// backup's applier alone.
 ///
 /// `false` if the patch cannot be one of this shard: then nothing has been touched.
 pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: &Patch) -> bool {
@@ -53,7 +54,8 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     let Some([first, second]) = start.and_then(|start| region.get(start..)).and_then(<[_]>::first_chunk) else {
         return false;
     };
-    // Where the shard's header counts what is used: should this backup become the primary, it allocates by that.
+    // Where the shard's header counts what is used: should this backup become the primary, it
+    // allocates by that.
     let used = |word: usize, count: u64| {
         region[(base / WORD_BYTES as u64) as usize + word].fetch_max(count, Ordering::Relaxed);
     };
@@ -77,8 +79,8 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     true
 }
 
-/// The same of a delete, of this version: no record that is inserted into this shard later has a lower one, should this
-/// backup become the primary.
+/// The same of a delete, of this version: no record that is inserted into this shard later has a
+/// lower one, should this backup become the primary.
 pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
     if let Some(floor) = region.get((base / WORD_BYTES as u64) as usize + HEADER_FLOOR_WORD) {
         floor.fetch_max(version.to_bits(), Ordering::Relaxed);

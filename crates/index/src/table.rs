@@ -1,4 +1,5 @@
-//! A table as a client sees it: what the catalog says, where its shards are, and the location cache.
+//! A table as a client sees it: what the catalog says, where its shards are, and the location
+//! cache.
 
 use remora_fabric::Address;
 use remora_memory::{IndexKind, Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
@@ -24,8 +25,8 @@ pub struct BucketRef {
     pub bucket: u64,
 }
 
-/// An open table: what the catalog says of it, where its shards are, and the location cache. Shared by the workers of a
-/// client.
+/// An open table: what the catalog says of it, where its shards are, and the location cache. Shared
+/// by the workers of a client.
 #[derive(Debug)]
 pub struct Table {
     id: TableId,
@@ -83,7 +84,8 @@ impl Table {
         })
     }
 
-    /// The same table where a later configuration has it, with the same location cache: what that remembers names no nodes.
+    /// The same table where a later configuration has it, with the same location cache: what that
+    /// remembers names no nodes.
     pub fn moved(&self, metadata: &Metadata) -> Result<Table, IndexError> {
         let mut moved = Table::open_with_cache(metadata, self.name(), 0)?;
         moved.cache = self.cache.clone();
@@ -231,13 +233,15 @@ impl Table {
         None
     }
 
-    /// Whether a location can be one of this table: what a cache or a torn bucket says may be anything.
+    /// Whether a location can be one of this table: what a cache or a torn bucket says may be
+    /// anything.
     #[inline]
     fn belongs(&self, location: Location) -> bool {
         location.pointer.offset() + self.shape.record_bytes() as u64 <= self.shard_bytes
     }
 
-    /// What a bucket that has been read says of a key, from a pair on. Keeps the bucket in the cache.
+    /// What a bucket that has been read says of a key, from a pair on. Keeps the bucket in the
+    /// cache.
     #[must_use]
     pub fn probe(&self, at: BucketRef, words: &[u64], hash: KeyHash, from_slot: usize) -> Probe {
         self.cache.fill(self.cache_number(at), words);
@@ -254,14 +258,16 @@ impl Table {
         Some(BucketRef { bucket: self.buckets.number(offset)?, ..from })
     }
 
-    /// The location that an entry of the index names, in the shard of its key; `None` if it can be none of this table.
+    /// The location that an entry of the index names, in the shard of its key; `None` if it can be
+    /// none of this table.
     #[must_use]
     pub fn located(&self, home: BucketRef, entry: u64) -> Option<Location> {
         let location = location(self.shard_id(home.shard), entry);
         self.belongs(location).then_some(location)
     }
 
-    /// Keeps a location that was learned otherwise than by reading a bucket, for the next lookup of the key.
+    /// Keeps a location that was learned otherwise than by reading a bucket, for the next lookup of
+    /// the key.
     pub fn learn(&self, home: BucketRef, hash: KeyHash, location: Location) {
         self.cache.learn(self.cache_number(home), hash, location);
     }

@@ -1,4 +1,5 @@
-//! How fast the simulator is: SmallBank on clusters of 2 to 64 machines, in verbs and events of a second of real time.
+//! How fast the simulator is: SmallBank on clusters of 2 to 64 machines, in verbs and events of a
+//! second of real time.
 //!
 //! `cargo run --release -p remora-lab --example speed [NODES...]`
 

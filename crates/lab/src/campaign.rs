@@ -1,28 +1,32 @@
 //! Campaigns: a workload, many seeds, and everything that can go wrong; every history is checked.
 //!
-//! A [`Case`] is one run, and all that it depends on; a failing one is shrunk to fewer clients, keys and faults as long as
-//! it fails. Faults are planned between the first lock of some transaction and its release, because that is where they
-//! hurt.
+//! A [`Case`] is one run, and all that it depends on; a failing one is shrunk to fewer clients,
+//! keys and faults as long as it fails. Faults are planned between the first lock of some
+//! transaction and its release, because that is where they hurt.
 //!
-//! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can hide what another one
-//! shows.
+//! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can
+//! hide what another one shows.
 //!
-//! A run in which memory nodes fail, or are taken for dead, as many as there are copies to spare, has controllers, who find
-//! that out: every client lives on in the next epoch. There may be a spare node, and one that failed may come back with
-//! nothing; one that was taken for dead gives up what it had. The run does not end before there are as many copies of
-//! everything again as there can be.
+//! A run in which memory nodes fail, or are taken for dead, as many as there are copies to spare,
+//! has controllers, who find that out: every client lives on in the next epoch. There may be a
+//! spare node, and one that failed may come back with nothing; one that was taken for dead gives up
+//! what it had. The run does not end before there are as many copies of everything again as there
+//! can be.
 //!
-//! Where transactions are validated locally, all clients share one version cache: they stand for threads of one process,
-//! though each has a network of its own, and dies alone while the process lives on.
+//! Where transactions are validated locally, all clients share one version cache: they stand for
+//! threads of one process, though each has a network of its own, and dies alone while the process
+//! lives on.
 //!
-//! Where futures are dropped (the fault `cancel`), programs give up what they await: a whole transaction, wherever it is when
-//! the fault says so, and in the workloads `registers` and `ranges` also single fetches and operations inside a transaction,
-//! which then does them again and goes on.
+//! Where futures are dropped (the fault `cancel`), programs give up what they await: a whole
+//! transaction, wherever it is when the fault says so, and in the workloads `registers` and
+//! `ranges` also single fetches and operations inside a transaction, which then does them again and
+//! goes on.
 //!
-//! In three of four runs clients have leases, often so short that a pause makes others take a client for dead that is not:
-//! it goes on as a zombie, is told so, and another takes its place. In the other runs nobody watches. In the end of every
-//! run somebody recovers all who are gone, asks what became of each transaction whose answer was lost, and reads every
-//! record; the history with those answers and those reads must be strictly serializable.
+//! In three of four runs clients have leases, often so short that a pause makes others take a
+//! client for dead that is not: it goes on as a zombie, is told so, and another takes its place. In
+//! the other runs nobody watches. In the end of every run somebody recovers all who are gone, asks
+//! what became of each transaction whose answer was lost, and reads every record; the history with
+//! those answers and those reads must be strictly serializable.
 
 mod aftermath;
 mod cancel;
@@ -117,8 +121,8 @@ const DRAIN: &str = "drain";
 /// Nor is what a program gives up.
 const CANCEL: &str = "cancel";
 
-/// How often a fault of this name is planned in a run that has it. A crash and a stall leave too little behind, and take
-/// too long, to have several.
+/// How often a fault of this name is planned in a run that has it. A crash and a stall leave too
+/// little behind, and take too long, to have several.
 fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     match name {
         "crash" | "stall" => 1,
@@ -130,7 +134,8 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     }
 }
 
-/// How long after its probe a fault happens: at once, before the packets have left, after some round trip.
+/// How long after its probe a fault happens: at once, before the packets have left, after some
+/// round trip.
 fn after(random: &mut Prng) -> Nanos {
     let most = [1, 300, 4_000][random.below(3) as usize];
     random.below(most)
@@ -140,7 +145,8 @@ fn after(random: &mut Prng) -> Nanos {
 fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
     Some(match name {
         "isolate" => {
-            // So long that controllers take the node for dead, and clients lose it: any of them, or they alone.
+            // So long that controllers take the node for dead, and clients lose it: any of them, or
+            // they alone.
             let all = |places: usize| 1u64.checked_shl(places as u32).map_or(u64::MAX, |end| end - 1);
             let clients = all(case.places());
             let controllers = all(case.places() + CONTROLLERS) & !clients;
@@ -174,7 +180,8 @@ pub struct Case {
     pub protocol: Protocol,
     /// Faults by name, each of which happens at least once in this run.
     pub faults: Vec<String>,
-    /// Clients, each on a machine of its own; those that validate locally are threads of one process all the same.
+    /// Clients, each on a machine of its own; those that validate locally are threads of one
+    /// process all the same.
     pub clients: usize,
     /// Coroutines of each.
     pub coroutines: usize,
@@ -192,7 +199,8 @@ impl Case {
         Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
     }
 
-    /// The same for another seed, which chooses among its faults: each with even chance, and all where that leaves none.
+    /// The same for another seed, which chooses among its faults: each with even chance, and all
+    /// where that leaves none.
     #[must_use]
     pub fn of(&self, seed: u64) -> Case {
         let mut random = Prng::derive(seed, 0x5a32);
@@ -210,7 +218,8 @@ impl Case {
         self.has("fail") || self.has("isolate") || self.has(DRAIN)
     }
 
-    /// Places of its clients, and of those who take the places of others; controllers have the next ones.
+    /// Places of its clients, and of those who take the places of others; controllers have the next
+    /// ones.
     fn places(&self) -> usize {
         2 * self.clients
     }
@@ -491,7 +500,8 @@ fn whole(tables: &[Inspection], settled: bool) -> Invariant {
 const ATTEMPTS: u32 = 8;
 /// How long a client may be silent until others take it for dead; or nobody watches.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
-/// Bytes of a version cache: one bucket, which drops nearly everything; some; more than there is to know.
+/// Bytes of a version cache: one bucket, which drops nearly everything; some; more than there is to
+/// know.
 const VCACHES: [usize; 3] = [64, 512, 1 << 20];
 /// How often a spare client looks whether it is needed.
 const SPARE_LOOKS: Nanos = 20_000;
@@ -501,13 +511,15 @@ const NODE_BYTES: usize = 12 << 20;
 const CONTROLLERS: usize = 2;
 /// Memory nodes of every cluster, but for spares.
 const NODES: u16 = 3;
-/// How long a node that failed is away until it comes back, at most: before the others have noticed, or long after.
+/// How long a node that failed is away until it comes back, at most: before the others have
+/// noticed, or long after.
 const ABSENCE: Nanos = 4_000_000;
 /// Virtual time in which every coroutine must commit again when the faults are over.
 const LIVENESS: Nanos = 50_000_000;
 /// Virtual time after which a run is given up.
 const RUN: Nanos = 4_000_000_000;
-/// Virtual time after the last fault in which its consequences may still show; a log ring takes longer to fill.
+/// Virtual time after the last fault in which its consequences may still show; a log ring takes
+/// longer to fill.
 const AFTERMATH: Nanos = 1_000_000;
 const STALL_AFTERMATH: Nanos = 9_000_000;
 
@@ -551,7 +563,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
-    // Of a tree's nodes everybody needs some: what a client has locked that nobody recovers stops all.
+    // Of a tree's nodes everybody needs some: what a client has locked that nobody recovers stops
+    // all.
     let needed = case.load == Load::Ranges && case.has("crash") || fails;
     let lease = lease.or(LEASES.into_iter().flatten().max().filter(|_| needed).map(Duration::from_nanos));
     let cluster = cluster.with_lease(lease);
@@ -613,8 +626,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         match worker.drain() {
             Ok(drained) => settled &= drained || fenced.get(),
             Err(Error::Fenced) => fenced.set(true),
-            // It alone has lost a node, without having needed that since, and no controller is left for whom it would come
-            // back.
+            // It alone has lost a node, without having needed that since, and no controller is left
+            // for whom it would come back.
             Err(Error::Unavailable(_)) if case.has("isolate") => fenced.set(true),
             Err(error) => return Err(format!("draining failed: {error}")),
         }
@@ -702,7 +715,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     Ok(ran)
 }
 
-/// TPC-C's size: about as many customers as there are keys, and room for more orders than a run makes.
+/// TPC-C's size: about as many customers as there are keys, and room for more orders than a run
+/// makes.
 fn supplier(case: &Case) -> (Scale, Room) {
     let customers = (case.keys / 4).clamp(5, 3_000) as u16;
     (Scale::small(2, 2, customers, case.keys.max(20) as u32), Room::for_orders(8 * case.transactions))
@@ -830,8 +844,8 @@ impl<'c> Memory<'c> {
         }
     }
 
-    /// Does what an operator does: has a node leave, and all others have their share, and starts it again, to have its own,
-    /// when it has left.
+    /// Does what an operator does: has a node leave, and all others have their share, and starts it
+    /// again, to have its own, when it has left.
     fn drain(&self, configuration: &Arc<dyn Configuration>, now: Nanos) -> Result<(), ConfigurationError> {
         let all = NodeSet::first(self.nodes.count);
         let mut drained = self.drained.borrow_mut();
@@ -874,8 +888,8 @@ impl<'c> Memory<'c> {
         Ok(())
     }
 
-    /// Whether the cluster goes on without those that have failed, with those that are back, and has as many copies as it
-    /// can have.
+    /// Whether the cluster goes on without those that have failed, with those that are back, and
+    /// has as many copies as it can have.
     fn is_whole(&self) -> bool {
         let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.can_be_lost()) else {
             return true;
@@ -892,7 +906,8 @@ impl<'c> Memory<'c> {
             _ => return false,
         };
         let all = NodeSet::first(self.nodes.count);
-        // One that has come back has nothing until it is taken in, be it that nobody had missed it yet.
+        // One that has come back has nothing until it is taken in, be it that nobody had missed it
+        // yet.
         let has_catalog = |node| {
             self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
         };
@@ -913,7 +928,8 @@ impl<'c> Memory<'c> {
     }
 }
 
-/// Plans the faults of a run. One that has leases may lose a second client: the one that recovers the first.
+/// Plans the faults of a run. One that has leases may lose a second client: the one that recovers
+/// the first.
 fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), String> {
     for name in &case.faults {
         for _ in 0..times(name, nodes, random) {
@@ -948,7 +964,8 @@ struct Played {
     stuck: Option<(usize, usize)>,
 }
 
-/// Runs the workload until enough has committed and the faults are over, and everybody who is left has committed since.
+/// Runs the workload until enough has committed and the faults are over, and everybody who is left
+/// has committed since.
 fn play(
     case: &Case,
     memory: &Memory<'_>,
@@ -1105,8 +1122,8 @@ impl Summary {
     }
 }
 
-/// Runs a case for each seed, with some of its faults ([`Case::of`]), on so many threads. `look` is told of each run that
-/// has ended.
+/// Runs a case for each seed, with some of its faults ([`Case::of`]), on so many threads. `look` is
+/// told of each run that has ended.
 pub fn campaign(case: &Case, seeds: Range<u64>, threads: usize, look: &(dyn Fn() + Sync)) -> Summary {
     const SHOWN: usize = 3;
     let next = AtomicU64::new(seeds.start);
@@ -1201,8 +1218,8 @@ pub struct Caught {
     pub runs: u64,
 }
 
-/// Puts one published error after the other back, and sees whether a campaign finds it within so many seeds of each
-/// workload.
+/// Puts one published error after the other back, and sees whether a campaign finds it within so
+/// many seeds of each workload.
 pub fn mutation_score(
     mutants: &[Mutant],
     case: &Case,
@@ -1232,7 +1249,8 @@ pub fn mutation_score(
     found.into_iter().map(|(_, caught)| caught).collect()
 }
 
-/// Looks for a seed that shows an error, and shows nothing without it. Only the calling thread has the error.
+/// Looks for a seed that shows an error, and shows nothing without it. Only the calling thread has
+/// the error.
 fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
     let loads = match mutant {

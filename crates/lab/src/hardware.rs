@@ -1,9 +1,11 @@
-//! Calibration: what the texts have measured on real hardware, next to what the simulator makes of it.
+//! Calibration: what the texts have measured on real hardware, next to what the simulator makes of
+//! it.
 //!
-//! Every row is an experiment: clients run verbs through the model as those of the text did, and what they count is the
-//! row's value. Nothing is copied from the profile, so a row is off when a number of the profile is wrong, when two of them
-//! do not go together, or when the model lacks something. A profile of one's own has no published values; its rows are
-//! those that perftest measures, to be compared by hand.
+//! Every row is an experiment: clients run verbs through the model as those of the text did, and
+//! what they count is the row's value. Nothing is copied from the profile, so a row is off when a
+//! number of the profile is wrong, when two of them do not go together, or when the model lacks
+//! something. A profile of one's own has no published values; its rows are those that perftest
+//! measures, to be compared by hand.
 
 pub(crate) mod rig;
 
@@ -45,8 +47,8 @@ pub struct Row {
     pub simulated: f64,
     /// How far that is above or below what was published, as a share of it.
     pub error: Option<f64>,
-    /// Where it was published; without a published value, what there is to compare with: a plot, or the command of
-    /// perftest that measures the same.
+    /// Where it was published; without a published value, what there is to compare with: a plot, or
+    /// the command of perftest that measures the same.
     pub source: String,
     /// The experiment.
     pub how: &'static str,
@@ -92,12 +94,13 @@ impl Row {
     }
 }
 
-/// Measures what the texts have measured on a profile's hardware; or, where none did, what perftest would.
+/// Measures what the texts have measured on a profile's hardware; or, where none did, what perftest
+/// would.
 ///
 /// # Errors
 ///
-/// [`CalibrationError::Sim`] if there is no memory for the simulated one; the others mean that the profile, or the
-/// simulator, cannot run plain verbs.
+/// [`CalibrationError::Sim`] if there is no memory for the simulated one; the others mean that the
+/// profile, or the simulator, cannot run plain verbs.
 pub fn calibrate(profile: &Profile, seed: u64) -> Result<Vec<Row>, CalibrationError> {
     let sim = SimOptions::new(profile.clone(), seed);
     let mut rows = match profile.name.as_str() {

@@ -1,8 +1,10 @@
-//! Latches in remote memory, and reads that take none, as rounds: what the guidelines for one-sided synchronization compare
-//! (Ziegler thesis, sections 5 and 11). Each optimization can be switched, and published errors can be put back.
+//! Latches in remote memory, and reads that take none, as rounds: what the guidelines for one-sided
+//! synchronization compare (Ziegler thesis, sections 5 and 11). Each optimization can be switched,
+//! and published errors can be put back.
 //!
-//! Transactions have no latches: the locks of records name their owners, so that they can be recovered, and who only reads
-//! validates. `remora-lab reproduce latches` is about what the alternatives would come to.
+//! Transactions have no latches: the locks of records name their owners, so that they can be
+//! recovered, and who only reads validates. `remora-lab reproduce latches` is about what the
+//! alternatives would come to.
 //!
 //! | | blocking round trips of an update | of a read under a shared latch |
 //! | --- | --- | --- |
@@ -12,8 +14,8 @@
 //! | + asynchronous unlatch: nobody awaits it | 1 | 1 |
 //! | + write unlatch: it is the last word of the WRITE | 1, of three verbs | impossible |
 //!
-//! Buffers of rounds that nobody awaits are the transport's until they have completed (rule 5 of the contract), so an
-//! asynchronous unlatch cannot write what the next operation has put there.
+//! Buffers of rounds that nobody awaits are the transport's until they have completed (rule 5 of
+//! the contract), so an asynchronous unlatch cannot write what the next operation has put there.
 
 use remora::floors::memory::ReadScheme;
 use remora::floors::sync::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
@@ -57,11 +59,13 @@ pub struct Latching {
 pub enum Unlatch {
     /// By FETCH_ADD: readers may have added themselves meanwhile.
     Add,
-    /// By CAS, whose answer nobody looks at. Wrong where there are readers: it fails if one has just come in vain.
+    /// By CAS, whose answer nobody looks at. Wrong where there are readers: it fails if one has
+    /// just come in vain.
     Cas,
-    /// The WRITE of the data ends with the latch, which is behind it. Only where all take the latch by CAS, which leaves memory
-    /// alone if it fails: a NIC may store what a FETCH_ADD has made of a word that the WRITE has changed since. Wrong where
-    /// the latch is in front of the data: who sees it free sees data that is not there yet.
+    /// The WRITE of the data ends with the latch, which is behind it. Only where all take the latch
+    /// by CAS, which leaves memory alone if it fails: a NIC may store what a FETCH_ADD has made of
+    /// a word that the WRITE has changed since. Wrong where the latch is in front of the data: who
+    /// sees it free sees data that is not there yet.
     Write,
 }
 
@@ -199,16 +203,20 @@ async fn read_words(lane: &Lane, at: Address, bytes: usize) -> Result<Vec<u64>, 
 
 /// How a reader that takes no latch knows that what it has read of a record is of one instant.
 ///
-/// A writer holds the lock, WRITEs version and value in one WRITE, and unlocks behind it. READs take lines in any order.
+/// A writer holds the lock, WRITEs version and value in one WRITE, and unlocks behind it. READs
+/// take lines in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// READ lock and version; when they are there, READ the record; then lock and version again. Three round trips.
+    /// READ lock and version; when they are there, READ the record; then lock and version again.
+    /// Three round trips.
     Versioning,
     /// READ the record, whose checksum covers version and value; then the version again. Two.
     Checksum,
-    /// READ the record, whose lines have the version each; then the version again. Two. Needs lines that are read whole.
+    /// READ the record, whose lines have the version each; then the version again. Two. Needs lines
+    /// that are read whole.
     Lines,
-    /// Wrong: versioning with lock, version and record in one READ, as if that went from its first byte to its last.
+    /// Wrong: versioning with lock, version and record in one READ, as if that went from its first
+    /// byte to its last.
     AtOnce,
     /// Wrong: the versions of the first line and the last, with the same idea.
     Bookends,
@@ -290,7 +298,8 @@ impl Reading {
         if self == Reading::Marking {
             return Ok(Some(value));
         }
-        // That it was read whole proves nothing of now; and versioning has no other proof that it was.
+        // That it was read whole proves nothing of now; and versioning has no other proof that it
+        // was.
         let again = read_words(lane, at, VALIDATED_BYTES).await?;
         let is_same = again[1] == version && (is_checked || LockWord::from_bits(again[0]).is_free());
         Ok(is_same.then_some(value))

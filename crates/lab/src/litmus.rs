@@ -1,8 +1,10 @@
-//! Litmus tests: published errors, each with a small program that shows it, explored in every order of its steps.
+//! Litmus tests: published errors, each with a small program that shows it, explored in every order
+//! of its steps.
 //!
-//! A litmus test is a program of a few clients, an invariant, and a [`Mutant`]: the error put back. Ours is correct
-//! if no order breaks the invariant; the test is worth something if an order does with the mutant. See
-//! [`explore`](remora::floors::fabric::seeded::explore) for what a step is, and what is left out and why.
+//! A litmus test is a program of a few clients, an invariant, and a [`Mutant`]: the error put back.
+//! Ours is correct if no order breaks the invariant; the test is worth something if an order does
+//! with the mutant. See [`explore`](remora::floors::fabric::seeded::explore) for what a step is,
+//! and what is left out and why.
 
 mod programs;
 mod recovery;

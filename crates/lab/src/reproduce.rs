@@ -1,7 +1,9 @@
-//! What the texts have published about transactions, next to what comes out of the same experiments on simulated clusters.
+//! What the texts have published about transactions, next to what comes out of the same experiments
+//! on simulated clusters.
 //!
-//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware)); nothing is fitted to the
-//! figures here. What does not come out as published is shown and explained.
+//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware));
+//! nothing is fitted to the figures here. What does not come out as published is shown and
+//! explained.
 
 pub mod drtm_h;
 pub mod ford;
@@ -66,7 +68,8 @@ pub struct Row {
     pub error: Option<f64>,
     /// Where it was published; empty if it was not.
     pub source: &'static str,
-    /// Whether what the text says is better is better here too; `None` where it says nothing of the kind.
+    /// Whether what the text says is better is better here too; `None` where it says nothing of the
+    /// kind.
     pub direction_holds: Option<bool>,
     /// Why it is off, or what is different.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,7 +123,8 @@ impl Row {
 pub struct Reproduction {
     /// What was done, and on what: a few lines.
     pub about: Vec<String>,
-    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one only directions can.
+    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one
+    /// only directions can.
     pub is_comparable: bool,
     /// Published and ours.
     pub rows: Vec<Row>,
@@ -233,7 +237,8 @@ fn measure<W: Workload>(
     })
 }
 
-/// Runs simulations, so many at a time, in this order as far as possible; `look` is told how many of how many are done.
+/// Runs simulations, so many at a time, in this order as far as possible; `look` is told how many
+/// of how many are done.
 fn run_all<P: Copy + Send + Sync, M: Send>(
     points: &[P],
     parallel: usize,

@@ -88,7 +88,8 @@ async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<
     sum.await
 }
 
-/// Two clients that transfer, one that adds up, and two controllers; a node fails in the middle. Commits before and after.
+/// Two clients that transfer, one that adds up, and two controllers; a node fails in the middle.
+/// Commits before and after.
 fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     let lost = shape.lost;
     let (cluster, sim, accounts) = cluster(protocol, shape, seed);
@@ -234,7 +235,8 @@ fn a_node_that_comes_back_with_nothing_gets_copies() {
     }
 }
 
-/// While shards move to a node that is to be filled, another one dies, and comes back, and is filled too.
+/// While shards move to a node that is to be filled, another one dies, and comes back, and is
+/// filled too.
 #[test]
 fn shards_move_to_nodes_that_are_filled() {
     goes_on(Shape { nodes: 4, spares: 1, comes_back: true, fills: true, ..SHAPE });
@@ -255,8 +257,8 @@ fn a_cluster_goes_on_without_its_leader() {
     goes_on_without(0);
 }
 
-/// Has a spare node get copies of what a node of a cluster had that nobody uses, at most so many bytes a second; how long that
-/// takes, from the loss. `look` at the spare node's memory meanwhile.
+/// Has a spare node get copies of what a node of a cluster had that nobody uses, at most so many
+/// bytes a second; how long that takes, from the loss. `look` at the spare node's memory meanwhile.
 fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&Metadata, &[AtomicU64])) -> u64 {
     let shape = Shape { nodes: 4, spares: 1, ..SHAPE };
     // Full, so that chains of the index have grown.
@@ -307,7 +309,8 @@ const LINK: Spoil = |geometry, at, word| (geometry.is_link(at) && word != 0).the
 /// The second word of a pair.
 const KEY: Spoil = |geometry, at, word| (geometry.is_pair(at.wrapping_sub(8)) && word != 0).then_some(u64::MAX);
 
-/// What has come to the joining node is compared with what is there, also if no version tells them apart.
+/// What has come to the joining node is compared with what is there, also if no version tells them
+/// apart.
 #[test]
 fn a_copy_that_differs_is_made_again() {
     let cases = [(Protocol::FORD, VALUE), (Protocol::DRTM_R, VALUE), (Protocol::DRTM_R, LINK), (Protocol::DRTM_R, KEY)];
@@ -331,7 +334,8 @@ fn a_copy_that_differs_is_made_again() {
     }
 }
 
-/// What its caller ends cannot be tried again by the session: it ends with its epoch, without effect, and the session goes on.
+/// What its caller ends cannot be tried again by the session: it ends with its epoch, without
+/// effect, and the session goes on.
 #[test]
 fn a_begun_transaction_ends_with_its_epoch() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
@@ -378,8 +382,8 @@ fn a_begun_transaction_ends_with_its_epoch() {
     }
 }
 
-/// A node that answers and applies nothing, because it has stopped half-way, would be waited for for ever: it is named, so that
-/// the next epoch can begin without it.
+/// A node that answers and applies nothing, because it has stopped half-way, would be waited for
+/// for ever: it is named, so that the next epoch can begin without it.
 #[test]
 fn a_node_that_does_not_apply_what_was_logged_is_named() {
     let (cluster, sim, accounts) = cluster(Protocol::DRTM_R, SHAPE, 7);
@@ -411,8 +415,8 @@ fn a_node_that_does_not_apply_what_was_logged_is_named() {
     assert!(sim.now() - began > 10_000_000_000, "{} ns", sim.now() - began);
 }
 
-/// The network between one client and a memory node is cut, and nobody else misses that node. What the client had under way is
-/// left to others; it goes on as a new one, in the same epoch.
+/// The network between one client and a memory node is cut, and nobody else misses that node. What
+/// the client had under way is left to others; it goes on as a new one, in the same epoch.
 #[test]
 fn a_client_that_alone_has_lost_a_node_connects_again() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
@@ -489,7 +493,8 @@ fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     assert!(refused.to_string().contains("node 1"), "{refused}");
 }
 
-/// Everything that can go wrong together, and a node of three or four that fails while it does, or is taken for dead.
+/// Everything that can go wrong together, and a node of three or four that fails while it does, or
+/// is taken for dead.
 fn survives(load: Load) {
     let faults = ["fail", "isolate", "crash", "pause", "delay", "partition"].map(String::from);
     let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
@@ -522,13 +527,15 @@ fn replay_of(load: Load, seed: u64, protocol: &str, faults: &[&str]) {
     }
 }
 
-/// A client came with the nodes of one epoch, and was told to be one of the next, which another had entered meanwhile.
+/// A client came with the nodes of one epoch, and was told to be one of the next, which another had
+/// entered meanwhile.
 #[test]
 fn who_enters_an_epoch_has_its_nodes() {
     replay(59, "farm", &["fail", "crash", "delay"]);
 }
 
-/// A node was taken in, had been told of the epoch to come, and then its conductor had to begin that anew.
+/// A node was taken in, had been told of the epoch to come, and then its conductor had to begin
+/// that anew.
 #[test]
 fn a_node_that_is_taken_in_may_have_been_told_so_before() {
     replay(10417, "drtm-r", &["fail", "partition"]);
@@ -546,19 +553,22 @@ fn who_is_drained_may_have_to_come_back_first() {
     replay(10396, "drtm-r", &["fail", "crash"]);
 }
 
-/// A transaction of unknown outcome had its undo entry beyond the window, and the survivors had no part in the one before.
+/// A transaction of unknown outcome had its undo entry beyond the window, and the survivors had no
+/// part in the one before.
 #[test]
 fn an_undo_entry_behind_a_gap_is_found() {
     replay_of(Load::Registers, 794, "ford-global", &["fail", "crash", "delay"]);
 }
 
-/// A chain was to grow, and its client's access taken away when it had locked a slot of the bucket that it was about to take.
+/// A chain was to grow, and its client's access taken away when it had locked a slot of the bucket
+/// that it was about to take.
 #[test]
 fn locks_in_a_bucket_that_was_never_taken_are_freed() {
     replay_of(Load::Registers, 15, "ford-global", &["fail", "crash", "partition"]);
 }
 
-/// Rule 5 of fail-over (`remora_txn::recovery::fail_over`), where a node takes its time to apply its rings.
+/// Rule 5 of fail-over (`remora_txn::recovery::fail_over`), where a node takes its time to apply
+/// its rings.
 #[test]
 fn a_configuration_that_is_published_too_early_loses_what_was_logged() {
     let faults = ["fail", "stall"].map(String::from);

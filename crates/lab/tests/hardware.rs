@@ -1,5 +1,5 @@
-//! Calibration: the simulator reproduces what the texts have measured. Virtual time is exact, so a row that moves has been
-//! moved by a change of the model or of a profile.
+//! Calibration: the simulator reproduces what the texts have measured. Virtual time is exact, so a
+//! row that moves has been moved by a change of the model or of a profile.
 
 use remora_fabric::sim::Profile;
 use remora_lab::hardware::{ERROR_MAX, Row, calibrate};
@@ -122,7 +122,8 @@ fn of_a_profile_of_ones_own() {
     }
 }
 
-/// On shared memory behind a switch, one word that all hosts change is a line that moves between them.
+/// On shared memory behind a switch, one word that all hosts change is a line that moves between
+/// them.
 #[test]
 fn loads_contend_for_a_line() {
     let rows = rows("cxl");

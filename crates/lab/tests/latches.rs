@@ -1,4 +1,5 @@
-//! Latches and reads without them, in every order of their steps: ours, and what has been published and is wrong.
+//! Latches and reads without them, in every order of their steps: ours, and what has been published
+//! and is wrong.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +29,8 @@ fn words(fabric: &Seeded, at: Address, words: usize) -> Vec<u64> {
     region.words()[at.offset as usize / 8..][..words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
-/// What is wrong with some order of what clients do: in the end `judge` is told what they have said.
+/// What is wrong with some order of what clients do: in the end `judge` is told what they have
+/// said.
 fn wrong(
     fabric: &Seeded,
     clients: u32,
@@ -56,7 +58,8 @@ fn wrong(
     found.violation.map(|(what, _)| what)
 }
 
-/// Two clients add one to each word, and a third one reads, if there is to be one; all of them try once.
+/// Two clients add one to each word, and a third one reads, if there is to be one; all of them try
+/// once.
 fn wrong_with(fabric: &Seeded, how: Latching, item: Item, reads: bool) -> Option<String> {
     let body = async |client: u32, lane: &Lane| -> Vec<u64> {
         if client == 3 {

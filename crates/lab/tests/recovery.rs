@@ -1,5 +1,5 @@
-//! How long a simulated cluster takes to get over the death of a client, or of a memory node: from then until every survivor
-//! commits as much again as before.
+//! How long a simulated cluster takes to get over the death of a client, or of a memory node: from
+//! then until every survivor commits as much again as before.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,13 +18,15 @@ const CLIENTS: usize = 4;
 /// Who look after the memory nodes, where one of these dies.
 const CONTROLLERS: usize = 2;
 const COROUTINES: usize = 4;
-/// CPU time of a transaction beside its verbs: 40 transactions of each client in a bin are enough to see its rate.
+/// CPU time of a transaction beside its verbs: 40 transactions of each client in a bin are enough
+/// to see its rate.
 const THINKING: Nanos = 25_000;
 /// The rate before is the mean over so long.
 const BEFORE: Nanos = 100 * MS;
 const AFTER: Nanos = 80 * MS;
 const BOUND: Nanos = 50 * MS;
-/// Clients, or memory nodes, that are killed, unless `REMORA_KILLS` says otherwise: `.ci/long` kills a hundred.
+/// Clients, or memory nodes, that are killed, unless `REMORA_KILLS` says otherwise: `.ci/long`
+/// kills a hundred.
 const KILLS: usize = 8;
 
 /// When transactions of a client have committed.
@@ -38,8 +40,9 @@ impl Observer for Commits {
     }
 }
 
-/// Kills a client, or a memory node, when a client reaches a place in the protocol with its locks held. Time until each
-/// surviving client is back at 90 % of its rate; `None` of one that was not within the time looked at.
+/// Kills a client, or a memory node, when a client reaches a place in the protocol with its locks
+/// held. Time until each surviving client is back at 90 % of its rate; `None` of one that was not
+/// within the time looked at.
 fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> Vec<Option<Nanos>> {
     const BYTES: usize = 64 << 20;
     let profile = Profile::named("connectx5").unwrap();
@@ -134,8 +137,8 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
     times
 }
 
-/// Time from the crash to the end of the first bin from which on a client commits at 90 % of its mean rate before: the mean
-/// of that bin and the four behind it.
+/// Time from the crash to the end of the first bin from which on a client commits at 90 % of its
+/// mean rate before: the mean of that bin and the four behind it.
 fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
     let between = |from: Nanos, to: Nanos| commits.iter().filter(|at| (from..to).contains(at)).count() as f64;
     let wanted = 0.9 * between(crash - BEFORE, crash) / (BEFORE / MS) as f64;

@@ -1,5 +1,5 @@
-//! The experiments that are reproduced, on a small cluster: transactions are transactions whichever primitives do their
-//! phases, and what is better by far is better there too.
+//! The experiments that are reproduced, on a small cluster: transactions are transactions whichever
+//! primitives do their phases, and what is better by far is better there too.
 
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
 use remora_lab::reproduce::{Reproduction, Row, ford, latches, trees, xstore};

@@ -1,7 +1,8 @@
 //! Clients: who is connected, as which incarnation, and where its redo rings lie.
 //!
-//! A client takes one of 1024 slots, the same number at every node, and an incarnation that is never given again. The
-//! leader, which is the live node with the lowest number, decides who has a slot; at the other nodes the word follows it.
+//! A client takes one of 1024 slots, the same number at every node, and an incarnation that is
+//! never given again. The leader, which is the live node with the lowest number, decides who has a
+//! slot; at the other nodes the word follows it.
 //!
 //! ```text
 //! slot, 64 bytes
@@ -42,15 +43,16 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and rings at every node.
+    /// Connects a client that will run `lanes` coroutines: gives it an incarnation, a slot and
+    /// rings at every node.
     pub async fn connect(lane: &Lane, nodes: NodeSet, lanes: usize) -> Result<Registration, MemoryError> {
         let incarnation = come(lane, nodes).await?;
         Registration::connect_as(lane, nodes, incarnation, lanes).await
     }
 
-    /// The same for a client that has its incarnation, and has announced it, so that whoever finds out that it has died, at
-    /// whatever point of this, knows of it. On a lane of its own: when it is revoked, it takes no slot any more, and empties
-    /// no rings that may be another's by then.
+    /// The same for a client that has its incarnation, and has announced it, so that whoever finds
+    /// out that it has died, at whatever point of this, knows of it. On a lane of its own: when it
+    /// is revoked, it takes no slot any more, and empties no rings that may be another's by then.
     pub async fn connect_as(
         lane: &Lane,
         nodes: NodeSet,
@@ -85,7 +87,8 @@ impl Registration {
         RingWriter::new(node, self.rings[&node] + lane as u64 * RING_EXTENT_BYTES)
     }
 
-    /// Gives the slot back. Only when every ring has been applied to its end: the next client starts them anew.
+    /// Gives the slot back. Only when every ring has been applied to its end: the next client
+    /// starts them anew.
     pub async fn disconnect(self, lane: &Lane) -> Result<(), MemoryError> {
         for node in self.nodes.iter().rev() {
             change_slot(lane, node, self.slot, self.incarnation.into(), 0).await?;
@@ -147,7 +150,8 @@ async fn prepare_rings(lane: &Lane, node: NodeId, slot: u64, lanes: usize) -> Re
     if extent < wanted {
         rings = node::allocate(lane, node, wanted).await?;
         extent = wanted;
-        // At once: if this client dies before its rings are ready, the next one in its slot has the space.
+        // At once: if this client dies before its rings are ready, the next one in its slot has the
+        // space.
         let mut round = lane.round();
         round.write_words(slot_at(node, slot).plus(WORD_BYTES as u64), &[0, rings, extent]);
         lane.execute(round).await?;
@@ -179,13 +183,14 @@ async fn change_slot(lane: &Lane, node: NodeId, slot: u64, expected: u64, new: u
 pub struct Remains {
     incarnation: u32,
     slot: u64,
-    /// Lanes and offset of the first ring at each node; none where the client had not come that far, or was leaving.
+    /// Lanes and offset of the first ring at each node; none where the client had not come that
+    /// far, or was leaving.
     rings: BTreeMap<NodeId, (usize, u64)>,
 }
 
 impl Remains {
-    /// Looks for the slot of a client; `None` if it has none, or no longer. A client that died while it came or left has
-    /// rings at some nodes only, or none: it had no transaction then.
+    /// Looks for the slot of a client; `None` if it has none, or no longer. A client that died
+    /// while it came or left has rings at some nodes only, or none: it had no transaction then.
     pub async fn find(lane: &Lane, nodes: NodeSet, incarnation: u32) -> Result<Option<Remains>, MemoryError> {
         let mut round = lane.round();
         let read = round.read(slot_at(nodes.leader(), 0), SLOTS_BYTES);
@@ -214,8 +219,8 @@ impl Remains {
         self.rings.iter().flat_map(of_node)
     }
 
-    /// Gives the slot back: only when every ring has been applied to its end and nothing needs its entries any more. Doing
-    /// it again does nothing.
+    /// Gives the slot back: only when every ring has been applied to its end and nothing needs its
+    /// entries any more. Doing it again does nothing.
     pub async fn give_back(self, lane: &Lane) -> Result<(), MemoryError> {
         for node in self.rings.keys().rev().copied() {
             let mut round = lane.round();
@@ -237,9 +242,10 @@ pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, Me
     Ok(done.words(read).chunks_exact(SLOT_WORDS).map(|slot| slot[3]).collect())
 }
 
-/// The space that the slots of a node have for rings, whether clients have the slots or not: where each begins and ends. `None`
-/// if a client is connecting, which may have taken space that its slot does not name yet: it is seen at the leader, from before
-/// it takes any until all of its slots name theirs.
+/// The space that the slots of a node have for rings, whether clients have the slots or not: where
+/// each begins and ends. `None` if a client is connecting, which may have taken space that its slot
+/// does not name yet: it is seen at the leader, from before it takes any until all of its slots
+/// name theirs.
 pub(crate) async fn ring_space(
     lane: &Lane,
     leader: NodeId,
@@ -261,9 +267,9 @@ fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }
 
-/// While no client has access: has the slots of these nodes agree with those of the one of them that is to be the leader,
-/// and was not, perhaps, and it give incarnations above all that have been given. Somebody who died while it came or left had
-/// no transaction: its slot is given back.
+/// While no client has access: has the slots of these nodes agree with those of the one of them
+/// that is to be the leader, and was not, perhaps, and it give incarnations above all that have
+/// been given. Somebody who died while it came or left had no transaction: its slot is given back.
 pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnations: u32) -> Result<(), MemoryError> {
     let holders = async |node| {
         let mut round = lane.round();

@@ -157,7 +157,8 @@ pub enum MemoryError {
     /// Another client is changing the catalog, or died while it did.
     #[error("the catalog is locked by client {0}")]
     CatalogLocked(u64),
-    /// Some of the memory nodes that the cluster was founded with were not named, or others than its own were.
+    /// Some of the memory nodes that the cluster was founded with were not named, or others than
+    /// its own were.
     #[error(
         "{given} memory nodes were named, their cluster was founded with {nodes}: name all of these, and no others but those \
          that were added since"
@@ -200,10 +201,12 @@ pub enum MemoryError {
     /// Memory nodes could not be started in this process.
     #[error(transparent)]
     Loopback(#[from] LoopbackError),
-    /// The protocol WRITEs words that it also CASes, and the fabric does not promise that these are atomic to each other.
+    /// The protocol WRITEs words that it also CASes, and the fabric does not promise that these are
+    /// atomic to each other.
     #[error("protocol {0} needs a fabric whose WRITEs are atomic against CASes of the same word: use ford")]
     NeedsAtomicWrites(&'static str),
-    /// The protocol's clients share what only one process has, and nobody says whether there are others.
+    /// The protocol's clients share what only one process has, and nobody says whether there are
+    /// others.
     #[error("protocol {0} needs a configuration, which says whether clients of other processes write the same tables")]
     NeedsConfiguration(&'static str),
     /// A table that is validated locally has one version cache.

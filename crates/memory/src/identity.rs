@@ -1,15 +1,17 @@
 //! Which node of which cluster a memory node is.
 //!
-//! Replicas are placed by node number, so everybody must number the nodes alike, in whatever order they name them. The
-//! first client *founds* the cluster: it gives every node a word that says so, once and for all.
+//! Replicas are placed by node number, so everybody must number the nodes alike, in whatever order
+//! they name them. The first client *founds* the cluster: it gives every node a word that says so,
+//! once and for all.
 //!
 //! ```text
 //! superblock +64   identity  u64   | cluster : 40 | founders : 8 | number : 16 |    0 = not founded    CASed
 //! ```
 //!
-//! Founding begins at the first node named, whose CAS decides the cluster's id; the other nodes follow. A founder that
-//! dies in between leaves some nodes without, and the next client gives them the numbers that are missing. Nodes that are
-//! added later have the numbers behind those of the founders, and are given them when the cluster takes them in.
+//! Founding begins at the first node named, whose CAS decides the cluster's id; the other nodes
+//! follow. A founder that dies in between leaves some nodes without, and the next client gives them
+//! the numbers that are missing. Nodes that are added later have the numbers behind those of the
+//! founders, and are given them when the cluster takes them in.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,9 +79,9 @@ impl GivenUp {
         Some(GivenUp { cluster, since })
     }
 
-    /// Whether it is true of the node with this memory, by its own CPU: it has something, of this cluster, and of no later
-    /// epoch, as one has that was taken in again since. Of this epoch it was told if it was lost while that was about to
-    /// begin.
+    /// Whether it is true of the node with this memory, by its own CPU: it has something, of this
+    /// cluster, and of no later epoch, as one has that was taken in again since. Of this epoch it
+    /// was told if it was lost while that was about to begin.
     #[must_use]
     pub fn is_of(&self, region: &[AtomicU64]) -> bool {
         let Some(own) = local(region).filter(|own| own.cluster == self.cluster) else { return false };
@@ -95,7 +97,8 @@ pub async fn of(lane: &Lane, at: NodeId) -> Result<Option<Identity>, MemoryError
     Ok(Identity::from_bits(lane.execute(round).await?.words(read)[0]))
 }
 
-/// The identity of each of some nodes, asked at the same time: who does not answer does not keep the others waiting.
+/// The identity of each of some nodes, asked at the same time: who does not answer does not keep
+/// the others waiting.
 pub async fn of_each(lane: &Lane, nodes: NodeSet) -> Vec<(NodeId, Result<Option<Identity>, MemoryError>)> {
     let mut asked = Vec::with_capacity(nodes.count().into());
     for at in nodes.iter() {
@@ -111,8 +114,9 @@ pub async fn of_each(lane: &Lane, nodes: NodeSet) -> Vec<(NodeId, Result<Option<
     found
 }
 
-/// Fails if one of these nodes of a cluster has lost its memory since, and nobody has missed it yet: it would answer as if
-/// nothing had ever been there. Or if it has come back as another one, for whoever took it in knew it by another name.
+/// Fails if one of these nodes of a cluster has lost its memory since, and nobody has missed it
+/// yet: it would answer as if nothing had ever been there. Or if it has come back as another one,
+/// for whoever took it in knew it by another name.
 pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
     let known = read(lane, nodes.iter()).await?;
     for (node, identity) in nodes.iter().zip(known) {
@@ -125,8 +129,8 @@ pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> 
     Ok(())
 }
 
-/// The identity of each node, in the order in which this fabric names them; founds the cluster if nobody has. An error if
-/// they are not exactly the nodes that one cluster was founded with.
+/// The identity of each node, in the order in which this fabric names them; founds the cluster if
+/// nobody has. An error if they are not exactly the nodes that one cluster was founded with.
 pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError> {
     for node in (0..nodes).map(NodeId) {
         node::superblock(lane, node).await?;
@@ -149,7 +153,8 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
         if missing.is_empty() {
             return Ok(known.into_iter().flatten().collect());
         }
-        // Nodes are founded before there are tables: one without an identity beside one with tables has lost its memory.
+        // Nodes are founded before there are tables: one without an identity beside one with tables
+        // has lost its memory.
         let founded = (0..nodes).map(NodeId).find(|at| known[usize::from(at.0)].is_some()).unwrap_or_default();
         if !metadata::read(lane, founded).await?.tables.is_empty() {
             return Err(MemoryError::LostMemory(missing[0]));
@@ -161,9 +166,9 @@ pub async fn found(lane: &Lane, nodes: u16) -> Result<Vec<Identity>, MemoryError
     Err(MemoryError::Founding)
 }
 
-/// The identity of each node of a cluster that goes on without some, or has more than it was founded with, in the order in
-/// which this fabric names them. `None` of those who are `silent`, which are not asked, and of those who have none: they are
-/// new, or have lost their memory.
+/// The identity of each node of a cluster that goes on without some, or has more than it was
+/// founded with, in the order in which this fabric names them. `None` of those who are `silent`,
+/// which are not asked, and of those who have none: they are new, or have lost their memory.
 pub async fn known(lane: &Lane, nodes: u16, silent: NodeSet) -> Result<Vec<Option<Identity>>, MemoryError> {
     let mut known = Vec::with_capacity(nodes.into());
     for at in (0..nodes).map(NodeId) {
@@ -201,9 +206,9 @@ async fn read(lane: &Lane, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<Op
     Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
 }
 
-/// Takes a node that has nothing, in the place of one that was lost, into the cluster of another one, with an epoch that has
-/// not begun. False if it is not new: what somebody has published there who did not get as far as to begin that epoch is
-/// nothing.
+/// Takes a node that has nothing, in the place of one that was lost, into the cluster of another
+/// one, with an epoch that has not begun. False if it is not new: what somebody has published there
+/// who did not get as far as to begin that epoch is nothing.
 pub async fn rejoin(lane: &Lane, node: NodeId, cluster: NodeId, epoch: u64) -> Result<bool, MemoryError> {
     node::superblock(lane, node).await?;
     let Some(one) = of(lane, cluster).await? else { return Ok(false) };

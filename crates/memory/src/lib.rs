@@ -1,10 +1,12 @@
 //! What a memory node holds, and how it is found again.
 //!
-//! A memory node is passive: clients lay out its memory by verbs. This crate knows that layout: the [`node`] superblock
-//! with its allocation, the [`metadata`] (the catalog of tables and the configuration that says where each shard's
-//! replicas are), the slots of live clients, and the [`ring`]s into which clients write their redo logs.
+//! A memory node is passive: clients lay out its memory by verbs. This crate knows that layout: the
+//! [`node`] superblock with its allocation, the [`metadata`] (the catalog of tables and the
+//! configuration that says where each shard's replicas are), the slots of live clients, and the
+//! [`ring`]s into which clients write their redo logs.
 //!
-//! Every structure carries a magic number and a format version; a newer or foreign one is refused, untouched.
+//! Every structure carries a magic number and a format version; a newer or foreign one is refused,
+//! untouched.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,8 +1,9 @@
-//! The catalog and the configuration: what tables there are, and where the replicas of each shard lie.
+//! The catalog and the configuration: what tables there are, and where the replicas of each shard
+//! lie.
 //!
-//! Both are one value, replicated at every node in two copies, of which the newer whole one counts. It is changed only
-//! by who holds the catalog lock of the leader (the live node with the lowest number), or has taken everybody's access
-//! away, and read by everybody at connect.
+//! Both are one value, replicated at every node in two copies, of which the newer whole one counts.
+//! It is changed only by who holds the catalog lock of the leader (the live node with the lowest
+//! number), or has taken everybody's access away, and read by everybody at connect.
 //!
 //! ```text
 //! header, 64 bytes                                     table, 128 bytes
@@ -27,22 +28,25 @@
 //!
 //! # Tables that are not ready
 //!
-//! A table that is created in several steps must not be seen half-made, nor be in the way when its client dies. So a table may
-//! be *unfinished*: its entry names the client that creates it ([`begin_table`]), and no other client opens it.
+//! A table that is created in several steps must not be seen half-made, nor be in the way when its
+//! client dies. So a table may be *unfinished*: its entry names the client that creates it
+//! ([`begin_table`]), and no other client opens it.
 //!
-//! 1. The client takes the marks from all tables that it creates together in one change ([`finish_tables`]): other clients
-//!    see all of them or none.
-//! 2. If it fails, it discards them ([`discard_tables`]). If it dies, another client does, once no verb of the dead one can
-//!    take effect any more.
-//! 3. Ids are places in the lists. So the entry of a discarded table with others behind it stays, *vacant*: without a name,
-//!    and its shards without replicas. The next table of as many shards gets its ids.
+//! 1. The client takes the marks from all tables that it creates together in one change
+//!    ([`finish_tables`]): other clients see all of them or none.
+//! 2. If it fails, it discards them ([`discard_tables`]). If it dies, another client does, once no
+//!    verb of the dead one can take effect any more.
+//! 3. Ids are places in the lists. So the entry of a discarded table with others behind it stays,
+//!    *vacant*: without a name, and its shards without replicas. The next table of as many shards
+//!    gets its ids.
 //!
 //! # Space
 //!
-//! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once was. The holder of the catalog
-//! lock can tell what is free: only it changes the catalog, and a client that takes space for its rings shows that at the leader
-//! (`client`). It uses free space when the untouched space of a node does not suffice. So a client that dies between taking
-//! space and naming it in the catalog leaks nothing.
+//! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once
+//! was. The holder of the catalog lock can tell what is free: only it changes the catalog, and a
+//! client that takes space for its rings shows that at the leader (`client`). It uses free space
+//! when the untouched space of a node does not suffice. So a client that dies between taking space
+//! and naming it in the catalog leaks nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,8 +73,9 @@ pub struct TableId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ShardId(pub u16);
 
-/// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over; the configuration
-/// turns it into an address. The same pointer names a record on all of its replicas.
+/// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over;
+/// the configuration turns it into an address. The same pointer names a record on all of its
+/// replicas.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Pointer(u64);
@@ -115,7 +120,8 @@ impl Pointer {
     }
 }
 
-/// A hash of what a program believes about a table's rows. Programs whose beliefs differ must not share the table.
+/// A hash of what a program believes about a table's rows. Programs whose beliefs differ must not
+/// share the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint(pub u64);
 
@@ -137,8 +143,8 @@ impl Fingerprint {
 pub enum ReadScheme {
     /// The record is one line: fabrics with atomic lines read it whole.
     SingleLine = 1,
-    /// A checksum in the header covers version, key and value. Works on any fabric; the only scheme that also accepts a
-    /// record that is locked but not being written.
+    /// A checksum in the header covers version, key and value. Works on any fabric; the only scheme
+    /// that also accepts a record that is locked but not being written.
     Checksum = 2,
     /// Every line after the first begins with the record's version.
     LineVersions = 3,
@@ -150,30 +156,37 @@ impl ReadScheme {
     }
 }
 
-/// Who may change a table's lock words and how its replicas are kept: presets of one discipline may run together.
+/// Who may change a table's lock words and how its replicas are kept: presets of one discipline may
+/// run together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discipline {
     /// Format of the lock word: 1 = owner word, CASed from and to 0.
     pub lock: u8,
-    /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the request of clients.
+    /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the
+    /// request of clients.
     pub atomics: u8,
-    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every replica in place; 3 and 4 =
-    /// the same, and every writer publishes its versions in the one version cache that the table's readers validate by: of
-    /// one process, which alone has the table, or of the cluster.
+    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every
+    /// replica in place; 3 and 4 = the same, and every writer publishes its versions in the one
+    /// version cache that the table's readers validate by: of one process, which alone has the
+    /// table, or of the cluster.
     pub replication: u8,
-    /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole write set with old values.
+    /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole
+    /// write set with old values.
     pub log: u8,
 }
 
 impl Discipline {
-    /// Optimistic concurrency control with redo rings, locks taken by one-sided atomics: presets `drtm-r`, `drtm-h`.
+    /// Optimistic concurrency control with redo rings, locks taken by one-sided atomics: presets
+    /// `drtm-r`, `drtm-h`.
     pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
-    /// The same with locks taken by the CPU of the primary's node: presets `farm`, `fasst`, and `drtm-h` where it must.
+    /// The same with locks taken by the CPU of the primary's node: presets `farm`, `fasst`, and
+    /// `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
     /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
     pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
-    /// The same where what is only read is validated by a version cache, without a look at the record: who does not publish
-    /// there must not write. The cache of one process: preset `ford-local`.
+    /// The same where what is only read is validated by a version cache, without a look at the
+    /// record: who does not publish there must not write. The cache of one process: preset
+    /// `ford-local`.
     pub const IN_PLACE_LOCAL: Discipline = Discipline { replication: 3, ..Discipline::IN_PLACE };
     /// The cluster's cache: preset `ford-global`.
     pub const IN_PLACE_GLOBAL: Discipline = Discipline { replication: 4, ..Discipline::IN_PLACE };
@@ -300,7 +313,8 @@ pub struct Replica {
     pub region: RegionId,
     /// Where the shard begins.
     pub base: u64,
-    /// It gets every write, and has not got all of the rest yet: nobody reads it, and it does not count as a copy.
+    /// It gets every write, and has not got all of the rest yet: nobody reads it, and it does not
+    /// count as a copy.
     pub joining: bool,
 }
 
@@ -604,8 +618,8 @@ fn decode_shard(raw: &[u8], tables: u32) -> Option<ShardPlacement> {
 /// Reads the metadata that a node keeps. An empty node gives the default value.
 pub async fn read(lane: &Lane, node: NodeId) -> Result<Metadata, MemoryError> {
     node::superblock(lane, node).await?;
-    // A reader can meet a writer; the copy it writes is then no whole one, and the other one is. Twice in a row needs
-    // two changes of the catalog within one read.
+    // A reader can meet a writer; the copy it writes is then no whole one, and the other one is.
+    // Twice in a row needs two changes of the catalog within one read.
     for _ in 0..16 {
         let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
         let newest = copies.into_iter().flatten().max_by_key(|metadata| metadata.generation);
@@ -687,9 +701,10 @@ pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), M
     Ok(())
 }
 
-/// Creates a table: takes space for every replica of every shard and publishes it. The space is zero: an index crate
-/// gives it meaning. `client` is the incarnation that does it. Of the cluster's `nodes` it lies at the `places`: the primary
-/// of the first shard is at `first`, and those of the others at the places behind it. If it fails, nothing has been taken.
+/// Creates a table: takes space for every replica of every shard and publishes it. The space is
+/// zero: an index crate gives it meaning. `client` is the incarnation that does it. Of the
+/// cluster's `nodes` it lies at the `places`: the primary of the first shard is at `first`, and
+/// those of the others at the places behind it. If it fails, nothing has been taken.
 pub async fn create_table(
     lane: &Lane,
     nodes: NodeSet,
@@ -740,8 +755,8 @@ async fn create(
     with_catalog_locked(lane, nodes.leader(), client, create).await
 }
 
-/// Makes tables ready that `client` has begun: all of them at once. Fails, and changes nothing, if one of them has been
-/// discarded.
+/// Makes tables ready that `client` has begun: all of them at once. Fails, and changes nothing, if
+/// one of them has been discarded.
 pub async fn finish_tables(
     lane: &Lane,
     nodes: NodeSet,
@@ -762,11 +777,12 @@ pub async fn finish_tables(
     with_catalog_locked(lane, nodes.leader(), client, finish).await
 }
 
-/// Discards tables that a client, the `creator`, has begun and not finished: those that are `wanted`. No verb of the creator
-/// may take effect any more that writes to them. The names of those tables, which are free again, and the catalog.
+/// Discards tables that a client, the `creator`, has begun and not finished: those that are
+/// `wanted`. No verb of the creator may take effect any more that writes to them. The names of
+/// those tables, which are free again, and the catalog.
 ///
-/// What the tables had is free. With `give_back`, space at the end of a node's memory is zeroed and becomes untouched space,
-/// which takes as long as writing it does.
+/// What the tables had is free. With `give_back`, space at the end of a node's memory is zeroed and
+/// becomes untouched space, which takes as long as writing it does.
 pub async fn discard_tables(
     lane: &Lane,
     nodes: NodeSet,
@@ -839,7 +855,8 @@ fn enter_table(metadata: &mut Metadata, spec: TableSpec, creator: Option<u32>) -
     Ok(table)
 }
 
-/// Finds places for the shards of a table that has just been entered, and takes the space: at every node, or at none.
+/// Finds places for the shards of a table that has just been entered, and takes the space: at every
+/// node, or at none.
 async fn place_shards(
     lane: &Lane,
     leader: NodeId,
@@ -865,7 +882,8 @@ async fn place_shards(
             zero(lane, node::at(*node, *base), extent).await?;
         }
         if untouched > 0 {
-            // If a client took the space meanwhile for its rings, what has been taken at other nodes is free still.
+            // If a client took the space meanwhile for its rings, what has been taken at other
+            // nodes is free still.
             let first = node::allocate(lane, *node, untouched * extent).await?;
             reused.extend((0..untouched).map(|at| first + at * extent));
         }
@@ -891,11 +909,13 @@ struct Found {
     untouched: u64,
 }
 
-/// So often it is asked again whether clients that are coming have taken their rings, with so long a pause.
+/// So often it is asked again whether clients that are coming have taken their rings, with so long
+/// a pause.
 const RINGS_LOOKS: usize = 100;
 const RINGS_PAUSE_NS: u64 = 1_000_000;
 
-/// Looks for `extents` extents of a node, of `extent` bytes each. Only the holder of the catalog lock may.
+/// Looks for `extents` extents of a node, of `extent` bytes each. Only the holder of the catalog
+/// lock may.
 async fn find_space(
     lane: &Lane,
     leader: NodeId,
@@ -930,8 +950,9 @@ async fn find_space(
     }
 }
 
-/// The space of a node below `allocated` that nothing has, in ascending order; `None` if that cannot be told, because a client
-/// is about to take space for its rings. `allocated` must have been read before.
+/// The space of a node below `allocated` that nothing has, in ascending order; `None` if that
+/// cannot be told, because a client is about to take space for its rings. `allocated` must have
+/// been read before.
 async fn free_space(
     lane: &Lane,
     leader: NodeId,
@@ -955,8 +976,8 @@ async fn free_space(
     Ok(Some(free))
 }
 
-/// Zeroes what is free at the end of a node's memory, and makes it untouched space again. Only the holder of the catalog lock
-/// may.
+/// Zeroes what is free at the end of a node's memory, and makes it untouched space again. Only the
+/// holder of the catalog lock may.
 async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Metadata) -> Result<(), MemoryError> {
     let allocated = node::superblock(lane, node).await?.allocated;
     let free = free_space(lane, leader, node, metadata, allocated).await?.unwrap_or_default();
@@ -992,8 +1013,8 @@ async fn with_catalog_locked<T>(
     result
 }
 
-/// What is left of a configuration without some nodes, in this epoch: their backups are promoted. An error names a table
-/// of which some shard has no replica then.
+/// What is left of a configuration without some nodes, in this epoch: their backups are promoted.
+/// An error names a table of which some shard has no replica then.
 pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata, MemoryError> {
     let mut after = before.clone();
     for shard in after.shards.iter_mut().filter(|shard| !shard.replicas.is_empty()) {
@@ -1016,7 +1037,8 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
 pub struct Wanted<'w> {
     /// Nodes that are to have shards.
     pub nodes: NodeSet,
-    /// Nodes that are to have none, also where that leaves fewer copies than there should be. All others keep theirs so long.
+    /// Nodes that are to have none, also where that leaves fewer copies than there should be. All
+    /// others keep theirs so long.
     pub expendable: NodeSet,
     /// Those of the first that are to have as much as the others: so long, shards move there.
     pub filling: NodeSet,
@@ -1027,11 +1049,12 @@ pub struct Wanted<'w> {
 /// Of a replica that has no place yet.
 const UNPLACED: u64 = u64::MAX;
 
-/// Goes on from a configuration to what is wanted, as far as can be done at once: makes copies of what has been copied,
-/// leaves nodes that are to have nothing where the others have enough, and those that have most where a filling node has got
-/// a copy, and has replicas join where copies are missing, at the nodes with most `room`, in bytes, and where nodes are to
-/// be filled. Those have no place yet. When all have been copied that joined, and nothing else has changed, it comes to an
-/// end: replicas' bytes are spread more evenly then than they were.
+/// Goes on from a configuration to what is wanted, as far as can be done at once: makes copies of
+/// what has been copied, leaves nodes that are to have nothing where the others have enough, and
+/// those that have most where a filling node has got a copy, and has replicas join where copies are
+/// missing, at the nodes with most `room`, in bytes, and where nodes are to be filled. Those have
+/// no place yet. When all have been copied that joined, and nothing else has changed, it comes to
+/// an end: replicas' bytes are spread more evenly then than they were.
 #[must_use]
 pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeId, u64>) -> Metadata {
     let mut after = before.clone();
@@ -1045,7 +1068,8 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
         }
         let here = |replica: &Replica| wanted.nodes.has(replica.node);
         let kept = |replica: &Replica| !wanted.expendable.has(replica.node);
-        // The primary stays that until it leaves: nobody would free a lock that is held there, or take back an insert.
+        // The primary stays that until it leaves: nobody would free a lock that is held there, or
+        // take back an insert.
         shard.replicas.sort_by_key(|replica| replica.joining);
         let staying = shard.copies().filter(|replica| here(replica)).count();
         let keeping = shard.copies().filter(|replica| kept(replica)).count();
@@ -1107,8 +1131,9 @@ impl Load {
     }
 }
 
-/// Gives up the copies that shards have too many, because a filling node has got one, or one to which they go: those that are
-/// at none of the `nodes`, or at the nodes that have most. The copy that came last takes its place, as the primary too.
+/// Gives up the copies that shards have too many, because a filling node has got one, or one to
+/// which they go: those that are at none of the `nodes`, or at the nodes that have most. The copy
+/// that came last takes its place, as the primary too.
 fn leave_fullest(metadata: &mut Metadata, nodes: NodeSet) {
     let mut load = Load::of(metadata);
     for shard in &mut metadata.shards {
@@ -1152,7 +1177,8 @@ fn fill(after: &mut Metadata, wanted: &Wanted<'_>, room: &mut [(u64, NodeId)]) {
     }
 }
 
-/// A shard, by its place, that a filling node should have a replica of, rather than the one that has most of those that do.
+/// A shard, by its place, that a filling node should have a replica of, rather than the one that
+/// has most of those that do.
 fn next_to_move(
     metadata: &Metadata,
     wanted: &Wanted<'_>,
@@ -1179,8 +1205,8 @@ fn next_to_move(
     })
 }
 
-/// Bytes of these nodes that shards may take. The rest is for the redo rings of clients: as many as they have at any of the
-/// others, and [`RINGS_SPARE`].
+/// Bytes of these nodes that shards may take. The rest is for the redo rings of clients: as many as
+/// they have at any of the others, and [`RINGS_SPARE`].
 pub async fn room(lane: &Lane, nodes: NodeSet) -> Result<BTreeMap<NodeId, u64>, MemoryError> {
     let mut rings = BTreeMap::new();
     for node in nodes.iter() {
@@ -1213,8 +1239,8 @@ pub async fn arranged(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Re
     Ok(arrangement(before, wanted, &room(lane, wanted.nodes).await?))
 }
 
-/// The same, and gives new replicas their places, whose memory is zero. Whoever does this has the whole cluster standing
-/// still. If it is not published, the memory is lost.
+/// The same, and gives new replicas their places, whose memory is zero. Whoever does this has the
+/// whole cluster standing still. If it is not published, the memory is lost.
 pub async fn rearrange(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Result<Metadata, MemoryError> {
     let mut after = arranged(lane, before, wanted).await?;
     for shard in &mut after.shards {
@@ -1241,8 +1267,8 @@ pub async fn newest(lane: &Lane, nodes: NodeSet) -> Result<Metadata, MemoryError
     Ok(newest)
 }
 
-/// Writes metadata to nodes whose clients have no access, or under the catalog lock. Readers find the copy before it until
-/// it is whole.
+/// Writes metadata to nodes whose clients have no access, or under the catalog lock. Readers find
+/// the copy before it until it is whole.
 pub async fn publish(lane: &Lane, nodes: NodeSet, metadata: &Metadata) -> Result<(), MemoryError> {
     let bytes = metadata.encode();
     for node in nodes.iter() {
@@ -1260,7 +1286,8 @@ pub async fn publish(lane: &Lane, nodes: NodeSet, metadata: &Metadata) -> Result
     Ok(())
 }
 
-/// Frees the catalog lock of a leader that a client has, or had: its own, or of one whose access has been taken away.
+/// Frees the catalog lock of a leader that a client has, or had: its own, or of one whose access
+/// has been taken away.
 pub async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(), MemoryError> {
     let mut round = lane.round();
     round.compare_swap(node::at(leader, AT_LOCK), from.into(), 0);

@@ -35,14 +35,16 @@ use crate::limits::CLIENTS_MAX;
 /// The version of the memory format; its history:
 ///
 /// 1. The first.
-/// 2. Nodes have an identity; index buckets have seven pairs and a link; log entries have index patches.
+/// 2. Nodes have an identity; index buckets have seven pairs and a link; log entries have index
+///    patches.
 /// 3. 1024 client slots instead of 256.
 /// 4. FStore tables and undo entries.
 /// 5. Undo entries lie in a window, tell how they ended, and have checksums of what is installed.
 /// 6. The reserved space of FStore tables is in parts.
 /// 7. Replicas may be joining.
 /// 8. Rings say how far undo entries reach beyond their window.
-/// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded tables are vacant.
+/// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded
+///    tables are vacant.
 pub const FORMAT: u32 = 9;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
@@ -100,12 +102,14 @@ pub fn format(region: &Region, place: Place) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Lays a node out anew that gives up what it has. By the node's own CPU, while no client is connected.
+/// Lays a node out anew that gives up what it has. By the node's own CPU, while no client is
+/// connected.
 pub fn renew(region: &Region) -> Result<(), MemoryError> {
     let words = region.words();
     let place = Place::from_bits(words[AT_FORMAT as usize / WORD_BYTES].load(Ordering::Relaxed) >> 48);
     let changes = words[AT_CHANGES as usize / WORD_BYTES].load(Ordering::Relaxed);
-    // The magic number first: memory without it is nobody's. What is zero may never have been touched, and stays so.
+    // The magic number first: memory without it is nobody's. What is zero may never have been
+    // touched, and stays so.
     for word in words.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
         word.store(0, Ordering::Relaxed);
     }
@@ -197,7 +201,8 @@ pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, Memo
     }
 }
 
-/// Makes zeroed space untouched space again that lies directly before it. Does nothing if a client has taken space since.
+/// Makes zeroed space untouched space again that lies directly before it. Does nothing if a client
+/// has taken space since.
 pub(crate) async fn give_back(lane: &Lane, node: NodeId, start: u64, end: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     round.compare_swap(at(node, AT_ALLOCATED), end, start);

@@ -1,7 +1,8 @@
 //! Redo rings: where a client's log entries lie until they have been applied.
 //!
-//! Every lane of a client has one ring at every memory node, so that a ring has one writer, whose transactions follow
-//! one another. The client writes frames by one-sided WRITEs; the node's own CPU reads them and says how far it is.
+//! Every lane of a client has one ring at every memory node, so that a ring has one writer, whose
+//! transactions follow one another. The client writes frames by one-sided WRITEs; the node's own
+//! CPU reads them and says how far it is.
 //!
 //! ```text
 //! ring                                             frame, whole words
@@ -14,35 +15,39 @@
 //! +64  data      RING_BYTES                        end-4 words    u32   again
 //! ```
 //!
-//! A *position* counts bytes since the ring was made; it never wraps, its place in the data is the remainder. The node
-//! writes `applied` and `last`, the client everything else.
+//! A *position* counts bytes since the ring was made; it never wraps, its place in the data is the
+//! remainder. The node writes `applied` and `last`, the client everything else.
 //!
 //! # Undo entries
 //!
-//! Where clients install on every replica in place, a lane's transactions need no queue: the log of each is needed from
-//! its commit round until its release, which goes out before the next commit round on the same connections. So frames of
-//! kind 3, which no applier touches, lie one behind the other in a window at the start of the ring, and then again from its
-//! start. Each begins at a multiple of [`UNDO_STRIDE`], and is freed by a WRITE over its id, with the highest bit set: so
-//! the window says of the lane's last transactions that they have ended. Recovery, which frees what it has undone, makes
-//! the kind 4 before. Behind an entry that is still needed (its outcome is unknown, or its release has not gone out) the
-//! next ones go on beyond the window. A node has the entries of those transactions only that it took part in, and who
-//! looks for them after its death cannot tell a gap from the end: so ahead of an entry that ends beyond the window goes
-//! a WRITE of `reach`, which never shrinks.
+//! Where clients install on every replica in place, a lane's transactions need no queue: the log of
+//! each is needed from its commit round until its release, which goes out before the next commit
+//! round on the same connections. So frames of kind 3, which no applier touches, lie one behind the
+//! other in a window at the start of the ring, and then again from its start. Each begins at a
+//! multiple of [`UNDO_STRIDE`], and is freed by a WRITE over its id, with the highest bit set: so
+//! the window says of the lane's last transactions that they have ended. Recovery, which frees what
+//! it has undone, makes the kind 4 before. Behind an entry that is still needed (its outcome is
+//! unknown, or its release has not gone out) the next ones go on beyond the window. A node has the
+//! entries of those transactions only that it took part in, and who looks for them after its death
+//! cannot tell a gap from the end: so ahead of an entry that ends beyond the window goes a WRITE of
+//! `reach`, which never shrinks.
 //!
 //! # Why a frame checks itself
 //!
-//! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete, and the checksum says
-//! so for a WRITE that was cut short as well. Bytes of an earlier lap are no frame: their id is not above the last one,
-//! and their owner is another one where a new client has taken over the ring.
+//! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete, and
+//! the checksum says so for a WRITE that was cut short as well. Bytes of an earlier lap are no
+//! frame: their id is not above the last one, and their owner is another one where a new client has
+//! taken over the ring.
 //!
 //! # Why a ring never overwrites what is needed
 //!
-//! A frame is needed until the node has applied it *and* its transaction is installed at every primary: until then
-//! recovery may need it. [`RingWriter::reserve`] counts both, and is asked before any lock is taken, so that nobody waits
-//! for room while others wait for its locks.
+//! A frame is needed until the node has applied it *and* its transaction is installed at every
+//! primary: until then recovery may need it. [`RingWriter::reserve`] counts both, and is asked
+//! before any lock is taken, so that nobody waits for room while others wait for its locks.
 //!
-//! A client does not know that for a transaction whose log or install has failed: from then on it never says that its
-//! rings are settled ([`RingWriter::settle`]), uses up the room that is left, and keeps its slot when it leaves.
+//! A client does not know that for a transaction whose log or install has failed: from then on it
+//! never says that its rings are settled ([`RingWriter::settle`]), uses up the room that is left,
+//! and keeps its slot when it leaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,8 +109,8 @@ pub fn freed(id: u64) -> u64 {
     id | FREED
 }
 
-/// The kind of an undo entry of so many words, all included, whose transaction has been undone; written over the word
-/// behind its id before that is freed.
+/// The kind of an undo entry of so many words, all included, whose transaction has been undone;
+/// written over the word behind its id before that is freed.
 #[must_use]
 pub fn undone(words: usize) -> u64 {
     u64::from(KIND_UNDONE) | (words as u64) << 32
@@ -136,7 +141,8 @@ impl<E> UndoEntry<E> {
     }
 }
 
-/// The undo entries of a client in the data of one of its rings: those that are whole, and not overwritten.
+/// The undo entries of a client in the data of one of its rings: those that are whole, and not
+/// overwritten.
 fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<&[u64]>> {
     (0..data.len()).step_by(STRIDE_WORDS).filter_map(move |at| {
         let &[word, head, ..] = data.get(at..)? else { return None };
@@ -189,8 +195,8 @@ impl RingWriter {
         RingWriter { node, base, tail: 0, applied: 0, settled: 0 }
     }
 
-    /// A ring that another client has written up to `tail`, to be written on after its death: by recovery, which puts back
-    /// what that client had reserved the room for.
+    /// A ring that another client has written up to `tail`, to be written on after its death: by
+    /// recovery, which puts back what that client had reserved the room for.
     #[must_use]
     pub fn resume(node: NodeId, base: u64, tail: u64) -> RingWriter {
         RingWriter { node, base, tail, applied: tail, settled: tail }
@@ -218,8 +224,8 @@ impl RingWriter {
         (end - self.applied.min(self.settled) <= RING_BYTES).then_some(Reservation { skip, start, end })
     }
 
-    /// Takes the room reserved: where to write the frame, and what to write before it where the rest of the ring is to be
-    /// skipped.
+    /// Takes the room reserved: where to write the frame, and what to write before it where the
+    /// rest of the ring is to be skipped.
     #[inline]
     pub fn take(&mut self, reservation: Reservation, id: u64) -> Placement {
         self.tail = reservation.end;
@@ -276,8 +282,8 @@ impl RingWriter {
         self.data(from)
     }
 
-    /// Where the client says how far its undo entries reach: one word, in bytes. To be written ahead of an entry that ends
-    /// beyond [`UNDO_WINDOW`].
+    /// Where the client says how far its undo entries reach: one word, in bytes. To be written
+    /// ahead of an entry that ends beyond [`UNDO_WINDOW`].
     #[must_use]
     pub fn reach_at(&self) -> Address {
         reach_at(self.node, self.base)
@@ -293,7 +299,8 @@ impl RingWriter {
     /// The node has said how far it is.
     #[inline]
     pub fn learn(&mut self, applied: u64) {
-        // A node that claims more than was written is wrong; believing it would overwrite what it has not applied.
+        // A node that claims more than was written is wrong; believing it would overwrite what it
+        // has not applied.
         if applied <= self.tail {
             self.applied = self.applied.max(applied);
         }
@@ -329,7 +336,8 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Reads on where the ring's header says. `base` is the ring's offset, `owner` the incarnation it belongs to.
+    /// Reads on where the ring's header says. `base` is the ring's offset, `owner` the incarnation
+    /// it belongs to.
     #[must_use]
     pub fn resume(region: &[AtomicU64], base: u64, owner: u32) -> Option<RingReader> {
         let header = base as usize / WORD_BYTES;
@@ -352,8 +360,8 @@ impl RingReader {
             let mut position = self.position;
             let mut left = ((RING_BYTES - position % RING_BYTES) / WORD_BYTES as u64) as usize;
             if left < FRAME_OVERHEAD_WORDS {
-                // Only looked past until a frame has arrived there: the client must not hear of a position that it has
-                // not written up to.
+                // Only looked past until a frame has arrived there: the client must not hear of a
+                // position that it has not written up to.
                 position += (left * WORD_BYTES) as u64;
                 left = RING_BYTES as usize / WORD_BYTES;
             }
@@ -396,13 +404,14 @@ impl RingReader {
 
     /// Tells the client that everything returned so far has been applied.
     pub fn publish(&self, region: &[AtomicU64]) {
-        // `applied` first: after a crash between the two, the next frame's id is above the older `last` all the same.
+        // `applied` first: after a crash between the two, the next frame's id is above the older
+        // `last` all the same.
         region[self.header].store(self.position, Ordering::Release);
         region[self.header + 1].store(self.last, Ordering::Release);
     }
 
-    /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie: for checks and
-    /// recovery, which compare versions and need no order.
+    /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie:
+    /// for checks and recovery, which compare versions and need no order.
     pub fn scan(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
         self.scan_kind(region, KIND_ENTRY, visit);
     }
@@ -432,7 +441,8 @@ impl RingReader {
     }
 }
 
-/// A ring of a client that writes no more, as it was read from afar: for recovery. Only what is needed of it is read.
+/// A ring of a client that writes no more, as it was read from afar: for recovery. Only what is
+/// needed of it is read.
 #[derive(Debug)]
 pub struct RingCopy {
     node: NodeId,
@@ -453,7 +463,8 @@ pub struct RingCopy {
 const BLOCK_BYTES: u64 = RING_BYTES / u64::BITS as u64;
 
 impl RingCopy {
-    /// Reads the ring that begins at `base` of the node's region 0, of a client whose access has been revoked.
+    /// Reads the ring that begins at `base` of the node's region 0, of a client whose access has
+    /// been revoked.
     pub async fn read(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
         let mut copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
         // On its first lap, what lies behind is of nobody, or of an earlier client.
@@ -541,14 +552,16 @@ impl RingCopy {
         }
     }
 
-    /// Id of the newest entry that has arrived. Entries arrive in the order of their ids, so that one with a smaller id
-    /// that is not there has been overwritten, and one with a larger id never came.
+    /// Id of the newest entry that has arrived. Entries arrive in the order of their ids, so that
+    /// one with a smaller id that is not there has been overwritten, and one with a larger id never
+    /// came.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Whether nothing of it has ever been overwritten, not even by a frame that has not arrived whole.
+    /// Whether nothing of it has ever been overwritten, not even by a frame that has not arrived
+    /// whole.
     #[must_use]
     pub fn is_first_lap(&self) -> bool {
         self.tail + FRAME_BYTES_MAX as u64 <= RING_BYTES
@@ -571,7 +584,8 @@ impl RingCopy {
     }
 }
 
-/// A transaction id's owner: the upper 24 of its 63 bits. The lock word of `remora_sync` is packed the same way.
+/// A transaction id's owner: the upper 24 of its 63 bits. The lock word of `remora_sync` is packed
+/// the same way.
 pub const OWNER_SHIFT: u32 = 39;
 
 #[cfg(test)]
@@ -580,8 +594,8 @@ mod tests {
     use remora_fabric::shm::Shm;
     use remora_fabric::{ClientId, Fabric};
 
-    /// A frame that leaves less room than another one needs: the node looks for the next one at the start of the ring,
-    /// and must not say that it has applied what is in between.
+    /// A frame that leaves less room than another one needs: the node looks for the next one at the
+    /// start of the ring, and must not say that it has applied what is in between.
     #[test]
     fn a_ring_is_drained_also_when_its_end_is_skipped() {
         const OWNER: u32 = 7;

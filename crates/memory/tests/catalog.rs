@@ -121,7 +121,8 @@ fn golden_metadata() {
     let words = unfinished.encode();
     assert_eq!(words[64 + 120..][..8], (7u64 << 32 | 0x0201_0101).to_le_bytes(), "client 7 creates it");
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(unfinished.clone())));
-    // Of a table that was discarded: no name, and shards that are nowhere. One without the other is damage.
+    // Of a table that was discarded: no name, and shards that are nowhere. One without the other is
+    // damage.
     let mut vacant = unfinished;
     vacant.tables[0].spec.name.clear();
     assert_eq!(Metadata::decode(NODE, &vacant.encode()), Err(MemoryError::Damaged(NODE)));
@@ -503,7 +504,8 @@ fn a_node_gives_up_what_it_has_only_if_it_missed_an_epoch() {
     assert_eq!(block_on(&fabric, ClientId(0), taken_in).unwrap(), Ok(true));
 }
 
-/// A catalog of these tables (shards, replicas, bytes of a shard), all at the first `founders` nodes.
+/// A catalog of these tables (shards, replicas, bytes of a shard), all at the first `founders`
+/// nodes.
 fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
     let mut metadata = Metadata { generation: 1, ..Metadata::default() };
     for (id, (shards, replicas, bytes)) in (0..).map(TableId).zip(tables.iter().copied()) {
@@ -521,9 +523,10 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
 }
 
 proptest! {
-    /// Nodes are added, filled and drained one after the other; of what joins, some has been copied when the next epoch
-    /// begins. That comes to an end, there are never too few copies, and none can move any more to where there is less. Nor
-    /// does anybody leave as long as the others are too few.
+    /// Nodes are added, filled and drained one after the other; of what joins, some has been copied
+    /// when the next epoch begins. That comes to an end, there are never too few copies, and none
+    /// can move any more to where there is less. Nor does anybody leave as long as the others are
+    /// too few.
     #[test]
     fn nodes_that_are_filled_get_their_share(
         founders in 1u16..6,
@@ -587,7 +590,8 @@ proptest! {
     }
 }
 
-/// Two nodes have a table; one of them is to leave, the other dies, and nobody else is there but one that has nothing yet.
+/// Two nodes have a table; one of them is to leave, the other dies, and nobody else is there but
+/// one that has nothing yet.
 #[test]
 fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
     let [leaver, dead, other] = [0, 1, 2].map(|number| NodeSet::default().with(NodeId(number)));
@@ -616,8 +620,9 @@ fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
     }
 }
 
-/// A node that has room for every shard but not for clients as well gets as many as leave room for these: for those that are
-/// there, and for the same as many again, who come in the next epoch before the others are gone.
+/// A node that has room for every shard but not for clients as well gets as many as leave room for
+/// these: for those that are there, and for the same as many again, who come in the next epoch
+/// before the others are gone.
 #[test]
 fn clients_find_room_where_shards_go() {
     const SMALL: usize = 6 << 20;

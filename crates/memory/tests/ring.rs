@@ -1,4 +1,5 @@
-//! Redo rings over many laps: what is returned is what was written, once and in order, however far the reader lags.
+//! Redo rings over many laps: what is returned is what was written, once and in order, however far
+//! the reader lags.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -138,7 +139,8 @@ fn room_is_given_again_when_applied_and_settled() {
 }
 
 proptest! {
-    /// A frame that has not arrived whole is not returned, whatever an earlier lap or owner has left behind it.
+    /// A frame that has not arrived whole is not returned, whatever an earlier lap or owner has
+    /// left behind it.
     #[test]
     fn a_frame_is_returned_whole_or_not(
         words in FRAME_OVERHEAD_WORDS..60, old in FRAME_OVERHEAD_WORDS..60, old_owner in 6u32..8, flip in any::<(usize, u32)>(),
@@ -223,7 +225,8 @@ fn another_owner_starts_anew() {
     assert!(RingReader::resume(region.words(), region.bytes(), 1).is_none());
 }
 
-/// A node has the undo entries of those transactions only that it took part in. Also behind a gap they are found.
+/// A node has the undo entries of those transactions only that it took part in. Also behind a gap
+/// they are found.
 #[test]
 fn undo_entries_beyond_their_window_are_found() {
     const OWNER: u32 = 7;

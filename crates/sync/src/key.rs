@@ -13,7 +13,8 @@ pub struct Key {
     bytes: u16,
 }
 
-/// What an index knows of a key: the key itself if it has at most 8 bytes, else a hash of it, and where that scatters to.
+/// What an index knows of a key: the key itself if it has at most 8 bytes, else a hash of it, and
+/// where that scatters to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KeyHash {
     /// What a hash slot holds and is compared with. Two keys of more than 8 bytes can share it.

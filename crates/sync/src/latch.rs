@@ -4,15 +4,19 @@
 //! | readers : 63 | exclusive : 1 |      bit 63 .. bit 0
 //! ```
 //!
-//! A latch names no owner: unlike a [lock](crate::LockWord) nobody can tell whose it is, or release it for the dead.
+//! A latch names no owner: unlike a [lock](crate::LockWord) nobody can tell whose it is, or release
+//! it for the dead.
 //!
-//! 1. The writer enters by CAS(free -> exclusive), and leaves by FETCH_ADD([`LEAVE_EXCLUSIVE`]). It may not leave by CAS:
-//!    a reader that comes in vain adds itself for a moment, and the CAS would fail for it; nobody looks at the answer of
-//!    an unlatch that is not awaited, so the latch would be taken for ever.
-//! 2. A reader enters by FETCH_ADD([`ENTER_SHARED`]). If the word it found is exclusive it is not in, and must take itself
-//!    back by FETCH_ADD([`LEAVE_SHARED`]) before it comes again; else the count leaks, and no writer ever enters.
-//! 3. Nobody WRITEs the word: WRITE and FETCH_ADD are not atomic to each other. (A latch that only CAS enters may be
-//!    left by the WRITE of the data, which then has to end with it; the word here is not such a latch.)
+//! 1. The writer enters by CAS(free -> exclusive), and leaves by FETCH_ADD([`LEAVE_EXCLUSIVE`]). It
+//!    may not leave by CAS: a reader that comes in vain adds itself for a moment, and the CAS would
+//!    fail for it; nobody looks at the answer of an unlatch that is not awaited, so the latch would
+//!    be taken for ever.
+//! 2. A reader enters by FETCH_ADD([`ENTER_SHARED`]). If the word it found is exclusive it is not
+//!    in, and must take itself back by FETCH_ADD([`LEAVE_SHARED`]) before it comes again; else the
+//!    count leaks, and no writer ever enters.
+//! 3. Nobody WRITEs the word: WRITE and FETCH_ADD are not atomic to each other. (A latch that only
+//!    CAS enters may be left by the WRITE of the data, which then has to end with it; the word here
+//!    is not such a latch.)
 
 /// What a reader adds to enter.
 pub const ENTER_SHARED: u64 = 2;

@@ -1,6 +1,7 @@
 //! Words that coordinate, and records that one READ can check.
 //!
-//! Pure decisions on plain values: nothing here talks to a memory node, so everything is tested without one.
+//! Pure decisions on plain values: nothing here talks to a memory node, so everything is tested
+//! without one.
 #![forbid(unsafe_code)]
 
 mod key;

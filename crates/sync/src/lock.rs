@@ -4,9 +4,10 @@
 //! | kind : 1 | owner : 24 | sequence : 39 |      bit 63 .. bit 0
 //! ```
 //!
-//! Kind 0 is an owner: the record is locked by transaction (owner, sequence), or free if all bits are 0. Kind 1 is a
-//! lease, for later protocols. The owner is a client incarnation, never given again, so a lock word names one attempt of
-//! one transaction for ever, and CAS(me -> free) can never release somebody else's lock.
+//! Kind 0 is an owner: the record is locked by transaction (owner, sequence), or free if all bits
+//! are 0. Kind 1 is a lease, for later protocols. The owner is a client incarnation, never given
+//! again, so a lock word names one attempt of one transaction for ever, and CAS(me -> free) can
+//! never release somebody else's lock.
 //!
 //! The word is only ever CASed; the WRITE that installs a value does not cover it.
 
@@ -15,17 +16,19 @@ use std::fmt;
 use remora_memory::limits::INCARNATIONS_MAX;
 use remora_memory::ring::OWNER_SHIFT;
 
-/// The id of one attempt of a transaction: (owner, sequence), unique over all processes and threads of a cluster.
+/// The id of one attempt of a transaction: (owner, sequence), unique over all processes and threads
+/// of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct TransactionId(u64);
 
 impl TransactionId {
-    /// Sequence numbers of an incarnation: at ten million transactions per second, fifteen hours... so a worker that
-    /// reaches the end connects as a new incarnation.
+    /// Sequence numbers of an incarnation: at ten million transactions per second, fifteen hours...
+    /// so a worker that reaches the end connects as a new incarnation.
     pub const SEQUENCE_MAX: u64 = (1 << OWNER_SHIFT) - 1;
 
-    /// Packs an id. `None` if the owner is 0 or has more than 24 bits, or the sequence more than 39.
+    /// Packs an id. `None` if the owner is 0 or has more than 24 bits, or the sequence more
+    /// than 39.
     #[inline]
     #[must_use]
     pub fn new(owner: u32, sequence: u64) -> Option<TransactionId> {

@@ -9,9 +9,9 @@
 //!      version u64, 56 bytes of key and value
 //! ```
 //!
-//! `length` is the value's in bytes. `incarnation` is the lossy incarnation of the key's life in this slot: the index and
-//! its caches hold the same 14 bits, so a location that has gone stale is told by the record itself. It wraps, so the
-//! key in the record is always compared as well.
+//! `length` is the value's in bytes. `incarnation` is the lossy incarnation of the key's life in
+//! this slot: the index and its caches hold the same 14 bits, so a location that has gone stale is
+//! told by the record itself. It wraps, so the key in the record is always compared as well.
 //!
 //! ```text
 //! deleted present
@@ -21,21 +21,23 @@
 //!                  been inserted again elsewhere
 //! ```
 //!
-//! An *image* is what a WRITE installs: everything from the version on, always to the end of the largest value, so that
-//! replicas that skip a version are still byte-identical.
+//! An *image* is what a WRITE installs: everything from the version on, always to the end of the
+//! largest value, so that replicas that skip a version are still byte-identical.
 //!
 //! # Who may look at a value
 //!
-//! Bytes from another machine are a [`FetchedRecord`] until [`FetchedRecord::check`] has found that they are one state of
-//! the record; only the [`StableRecord`] that this gives has accessors. With single lines and line versions a record
-//! whose lock is held may be half written, so it is never stable (see `remora_fabric::copy` for the other half of the
-//! argument). A checksum also vouches for a record that is locked and not written yet.
+//! Bytes from another machine are a [`FetchedRecord`] until [`FetchedRecord::check`] has found that
+//! they are one state of the record; only the [`StableRecord`] that this gives has accessors. With
+//! single lines and line versions a record whose lock is held may be half written, so it is never
+//! stable (see `remora_fabric::copy` for the other half of the argument). A checksum also vouches
+//! for a record that is locked and not written yet.
 //!
-//! Where records are installed in place ([`FetchedRecord::check_in_place`]) a record is stable if it is visible and its
-//! lines belong together, locked or not.
+//! Where records are installed in place ([`FetchedRecord::check_in_place`]) a record is stable if
+//! it is visible and its lines belong together, locked or not.
 //!
-//! Stable does not mean current: a transaction can have committed while its write-back is still in flight, and then holds
-//! the lock. Whoever does not validate later must therefore also see the lock free.
+//! Stable does not mean current: a transaction can have committed while its write-back is still in
+//! flight, and then holds the lock. Whoever does not validate later must therefore also see the
+//! lock free.
 
 use remora_fabric::copy::{self, Word};
 use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
@@ -90,7 +92,8 @@ pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<
     })
 }
 
-/// The layout of a *structural record*: a word of an index that is changed like a record. It has no key and one line.
+/// The layout of a *structural record*: a word of an index that is changed like a record. It has no
+/// key and one line.
 #[must_use]
 pub fn structural(scheme: ReadScheme) -> RecordShape {
     let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
@@ -135,8 +138,8 @@ impl RecordShape {
         self.key_words
     }
 
-    /// Places in the slot of the key's words: for the node's own CPU, which may look at them in any record that is
-    /// linked, because they don't change as long as it is.
+    /// Places in the slot of the key's words: for the node's own CPU, which may look at them in any
+    /// record that is linked, because they don't change as long as it is.
     #[inline]
     pub fn key_places(&self) -> impl Iterator<Item = usize> {
         (0..self.key_words).map(|index| self.data_at(index))
@@ -165,11 +168,13 @@ impl RecordShape {
         (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
     }
 
-    /// Installs an image by the CPU of the record's node, which holds its lock. `slot` begins with the lock word.
+    /// Installs an image by the CPU of the record's node, which holds its lock. `slot` begins with
+    /// the lock word.
     ///
-    /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So a further line says that
-    /// it is being changed before its data is, and has its version when that is whole: as FaRM does it (Dragojević et al.,
-    /// NSDI 2014, section 4). The first line says so by its lock, and a checksum needs no order.
+    /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So a
+    /// further line says that it is being changed before its data is, and has its version when that
+    /// is whole: as FaRM does it (Dragojević et al., NSDI 2014, section 4). The first line says so
+    /// by its lock, and a checksum needs no order.
     pub fn install<W: Word>(&self, slot: &[W], image: &[u64]) {
         debug_assert_eq!(image.len(), self.image_words());
         if self.scheme != ReadScheme::LineVersions {
@@ -203,7 +208,8 @@ impl RecordShape {
         }
     }
 
-    /// Appends the image of a record to `out`. The value has been checked against the table's maximum.
+    /// Appends the image of a record to `out`. The value has been checked against the table's
+    /// maximum.
     #[inline]
     pub fn encode(&self, version: Version, life: Life, key: &[u64], value: &[u8], out: &mut Vec<u64>) {
         debug_assert!(key.len() == self.key_words && value.len() <= self.value_max);
@@ -348,8 +354,9 @@ impl<'b> FetchedRecord<'b> {
         record.whole()
     }
 
-    /// The same in tables whose records are installed in place: a writer marks a record as invisible in the very WRITE
-    /// that begins to change it, and makes it visible when it is whole on every replica, so that a lock alone says nothing.
+    /// The same in tables whose records are installed in place: a writer marks a record as
+    /// invisible in the very WRITE that begins to change it, and makes it visible when it is whole
+    /// on every replica, so that a lock alone says nothing.
     #[inline]
     pub fn check_in_place(self) -> Result<StableRecord<'b>, Unstable> {
         self.parse()?.whole()
@@ -368,8 +375,9 @@ impl<'b> FetchedRecord<'b> {
         if record.value_bytes() > self.shape.value_max { Err(Unstable::Torn) } else { Ok(record) }
     }
 
-    /// The record without any check: what a protocol without the read scheme would hand to the application. For mutants
-    /// and for runs that are labelled as unsynchronized; lengths are clamped, so a torn one is wrong but not unsound.
+    /// The record without any check: what a protocol without the read scheme would hand to the
+    /// application. For mutants and for runs that are labelled as unsynchronized; lengths are
+    /// clamped, so a torn one is wrong but not unsound.
     #[inline]
     #[must_use]
     pub fn unchecked(self) -> Option<StableRecord<'b>> {

@@ -4,9 +4,10 @@
 //! | invisible : 1 | version : 63 |      bit 63 .. bit 0
 //! ```
 //!
-//! A version grows with every change of its slot and with every life of a key in it, and is never reset. Even versions
-//! are commits, odd ones rollbacks, so every state of a record dates itself and a log entry can tell what became of it.
-//! An invisible record is being installed by a protocol that writes in place, and must not be read.
+//! A version grows with every change of its slot and with every life of a key in it, and is never
+//! reset. Even versions are commits, odd ones rollbacks, so every state of a record dates itself
+//! and a log entry can tell what became of it. An invisible record is being installed by a protocol
+//! that writes in place, and must not be read.
 
 use std::fmt;
 
@@ -56,7 +57,8 @@ impl Version {
         self.committed_over().rolled_back()
     }
 
-    /// Whether a rollback has installed it, or an insert is prepared there: no commit installs such a version.
+    /// Whether a rollback has installed it, or an insert is prepared there: no commit installs such
+    /// a version.
     #[inline]
     #[must_use]
     pub fn is_rolled_back(self) -> bool {

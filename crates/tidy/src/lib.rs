@@ -76,8 +76,8 @@ pub const UNSAFE_FILES: &[&str] = &[
     "crates/fabric/tests/counting_allocator/mod.rs",
 ];
 
-/// Sources of the simulators that have a hash map. They look it up by key, sort its keys, or drop entries:
-/// its order shows nowhere.
+/// Sources of the simulators that have a hash map. They look it up by key, sort its keys, or drop
+/// entries: its order shows nowhere.
 pub const HASH_FILES: &[&str] = &["crates/fabric/src/seeded/explore.rs", "crates/fabric/src/sim/faults.rs"];
 
 /// Checks the bytes of any text file: blanks, tabs, the last line, leftovers, conflict markers.
@@ -113,7 +113,9 @@ pub fn comments(text: &str) -> Vec<Violation> {
     for (index, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         let columns = line.chars().count();
-        if trimmed.starts_with("//") && columns > COMMENT_COLUMNS_MAX {
+        // A row of a table cannot be broken.
+        let is_row = trimmed.trim_start_matches(['/', '!']).trim_start().starts_with('|');
+        if trimmed.starts_with("//") && !is_row && columns > COMMENT_COLUMNS_MAX {
             let message = format!("a comment of {columns} columns: break it at {COMMENT_COLUMNS_MAX}");
             found.push(violation("comment-width", index, message));
         }
@@ -186,7 +188,8 @@ pub fn calls(path: &str, text: &str) -> Vec<Violation> {
     found
 }
 
-/// Is this a source of a library, without its tests? The two commands print, and `remora-command` prints for them.
+/// Is this a source of a library, without its tests? The two commands print, and `remora-command`
+/// prints for them.
 fn is_library(path: &str) -> bool {
     let commands = ["crates/cli/", "crates/command/", "crates/lab/src/bin/"];
     path.contains("/src/") && !path.ends_with("/tests.rs") && !commands.iter().any(|at| path.starts_with(at))
@@ -206,7 +209,8 @@ pub fn headings(text: &str) -> Vec<Violation> {
     }
 }
 
-/// Checks relative links. `anchors_of` returns the anchors of a file, or `None` if there is no such file.
+/// Checks relative links. `anchors_of` returns the anchors of a file, or `None` if there is no such
+/// file.
 pub fn links(text: &str, anchors_of: &dyn Fn(&str) -> Option<BTreeSet<String>>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (index, line) in outside_fences(text) {

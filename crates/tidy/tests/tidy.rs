@@ -127,6 +127,7 @@ fn comments() {
     let check = remora_tidy::comments;
     breaks(check(&format!("// {}\n", "a".repeat(97))), &[]);
     breaks(check(&format!("// {}\n", "a".repeat(98))), &["comment-width"]);
+    breaks(check(&format!("//! | {} |\n", "a".repeat(98))), &[]);
     breaks(check(&format!("{}\n", "a".repeat(110))), &[]);
     for opening in ["The same", "Of a lane", "Of the lane", "Its lane"] {
         breaks(check(&format!("/// {opening}.\n")), &["opening"]);

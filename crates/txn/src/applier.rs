@@ -1,9 +1,9 @@
 //! The memory node's side of the log: applies redo rings to the backups that the node has.
 //!
-//! Runs on the node's own CPU. It never touches a primary: those are installed by the clients that hold their locks.
-//! Only newer versions are applied, so it does not matter in which order the rings of different clients are read. An
-//! equal version is applied again, because an applier that was killed in the middle of a record has left the version
-//! ahead of the value.
+//! Runs on the node's own CPU. It never touches a primary: those are installed by the clients that
+//! hold their locks. Only newer versions are applied, so it does not matter in which order the
+//! rings of different clients are read. An equal version is applied again, because an applier that
+//! was killed in the middle of a record has left the version ahead of the value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::log::{LoggedRecord, PATCH_WORDS, patch, records};
 /// Entries of one ring in one step, so that no ring waits for another.
 const BATCH: usize = 64;
 
-/// Applies the redo rings of all clients to the backups of one memory node: a [`Service`] of its own CPU. Entries are
-/// applied in any order, newer versions only.
+/// Applies the redo rings of all clients to the backups of one memory node: a [`Service`] of its
+/// own CPU. Entries are applied in any order, newer versions only.
 pub struct Applier {
     region: Arc<Region>,
     rings: Vec<RingReader>,
@@ -66,8 +66,8 @@ struct Backup {
     geometry: Geometry,
 }
 
-/// What a node has backups of, by shard, and the generation of the catalog that says so: an older one than it claims if that
-/// is not whole yet. `None` if it cannot be read.
+/// What a node has backups of, by shard, and the generation of the catalog that says so: an older
+/// one than it claims if that is not whole yet. `None` if it cannot be read.
 fn backups(region: &Region) -> Option<(u64, Vec<Option<Backup>>)> {
     let node = identity::local(region.words())?.number;
     let metadata = metadata::read_local(node, region.words()).ok()?;
@@ -121,8 +121,8 @@ impl Service for Applier {
         let mut progress = Progress::Idle;
         let Applier { region, rings, backups: known, generation, scratch, .. } = self;
         let words = region.words();
-        // A backup that has become a primary is its clients' to install. The catalog says so before they come: looked at
-        // behind the list of clients.
+        // A backup that has become a primary is its clients' to install. The catalog says so before
+        // they come: looked at behind the list of clients.
         let now = metadata::generation_local(words);
         if *generation != now {
             (*generation, *known) = backups(region).unwrap_or_default();
@@ -134,7 +134,8 @@ impl Service for Applier {
                 let unknown =
                     |known: &[_]| records(entry).any(|record| usize::from(record.pointer.shard().0) >= known.len());
                 if unknown(known) {
-                    // A table made since we last looked: it was published here before anything was logged for it.
+                    // A table made since we last looked: it was published here before anything was
+                    // logged for it.
                     (*generation, *known) = backups(region).unwrap_or_default();
                     if unknown(known) {
                         tracing::error!(id, "a log entry names a shard that is not in the catalog");

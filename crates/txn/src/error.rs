@@ -1,4 +1,5 @@
-//! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not failures.
+//! Why a transaction did not commit, as small `Copy` values: aborts are expected and counted, not
+//! failures.
 
 use remora_fabric::{FabricError, Fault, NodeId};
 use remora_memory::MemoryError;
@@ -19,8 +20,9 @@ pub enum Abort {
     /// A record could not be read whole: it changed all the time.
     #[error("a record changed while it was read, again and again")]
     Torn,
-    /// What it read may have changed since without being seen: its client was kept from renewing its lease for too long, and
-    /// the cluster may have gone on without a memory node that still answers it.
+    /// What it read may have changed since without being seen: its client was kept from renewing
+    /// its lease for too long, and the cluster may have gone on without a memory node that still
+    /// answers it.
     #[error("the client's lease had run out when it had read: it was kept from running, or could not be renewed")]
     Late,
     /// The program gave the transaction up, or dropped it, before it was decided.
@@ -83,7 +85,8 @@ pub enum Limit {
     /// A table's shard has no room for another key.
     #[error("the table is full: delete records, or create it with more rows")]
     TableFull,
-    /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until recovery has seen it.
+    /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until
+    /// recovery has seen it.
     #[error("the log is full, and holds a transaction whose outcome is unknown: connect again as a new client")]
     LogInDoubt,
     /// A session that validates locally was made without a version cache.
@@ -120,7 +123,8 @@ pub enum Stop {
     /// A node it needs is down. It has not committed.
     #[error("unavailable: {0}")]
     Unavailable(FabricError),
-    /// It may or may not have committed: the answer to its log was lost. Trying again could apply it twice.
+    /// It may or may not have committed: the answer to its log was lost. Trying again could apply
+    /// it twice.
     #[error("the outcome of transaction {0} is unknown")]
     Unknown(TransactionId),
     /// This client was taken for dead, and has lost its access. It has not committed.

@@ -1,4 +1,5 @@
-//! What happened to each attempt of a transaction, emitted at one place and consumed by reports, histories and traces.
+//! What happened to each attempt of a transaction, emitted at one place and consumed by reports,
+//! histories and traces.
 
 use remora_fabric::{Cost, Nanos};
 use remora_index::Table;
@@ -12,7 +13,8 @@ use crate::sets::Sets;
 pub enum Outcome {
     /// It committed.
     Committed,
-    /// The closure returned an error of its own, and its reads were validated: it has written nothing.
+    /// The closure returned an error of its own, and its reads were validated: it has written
+    /// nothing.
     UserAbort,
     /// It aborted; it may be tried again.
     Aborted(Abort),
@@ -72,7 +74,8 @@ pub struct Access<'a> {
     pub written: Option<(WriteKind, Version)>,
 }
 
-/// A range of keys that a transaction has looked at: what it has read of the table within is all that was there.
+/// A range of keys that a transaction has looked at: what it has read of the table within is all
+/// that was there.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     /// The table.
@@ -113,7 +116,8 @@ pub struct Rollback<'a> {
     pub table: &'a str,
     /// The record's key.
     pub key: &'a [u8],
-    /// The version that is installed with the old value, one above what the transaction had installed.
+    /// The version that is installed with the old value, one above what the transaction had
+    /// installed.
     pub installed: Version,
     /// The version that had this value before.
     pub restored: Version,
@@ -134,8 +138,9 @@ pub trait Observer {
     /// when this has returned. For observers that must know of it also if the client dies before it
     /// has ended.
     ///
-    /// The event is what can be said by then: its outcome is [`Outcome::Unknown`], its accesses have the versions that will
-    /// be installed. How the attempt ends is told by [`Observer::transaction`], as of every attempt. This one is in the
-    /// critical path, and the locks are held.
+    /// The event is what can be said by then: its outcome is [`Outcome::Unknown`], its accesses
+    /// have the versions that will be installed. How the attempt ends is told by
+    /// [`Observer::transaction`], as of every attempt. This one is in the critical path, and the
+    /// locks are held.
     fn committing(&mut self, _event: &TransactionEvent<'_>) {}
 }

@@ -1,5 +1,5 @@
-//! Looks at a table from outside: when nothing runs, is it left as it should be ([`inspect`])? And while others run, what is
-//! in it ([`scan`])?
+//! Looks at a table from outside: when nothing runs, is it left as it should be ([`inspect`])? And
+//! while others run, what is in it ([`scan`])?
 
 use std::iter::successors;
 
@@ -28,15 +28,17 @@ pub struct Inspection {
     pub holder: Option<TransactionId>,
     /// Records that are not whole.
     pub torn: u64,
-    /// Lines in which a backup differs from its primary. The header of a shard, which is its primary's own to allocate by,
-    /// is not compared, nor a link to a bucket that nobody has inserted into (an insert that aborted leaves it).
+    /// Lines in which a backup differs from its primary. The header of a shard, which is its
+    /// primary's own to allocate by, is not compared, nor a link to a bucket that nobody has
+    /// inserted into (an insert that aborted leaves it).
     pub differing_lines: u64,
 }
 
 /// Bytes compared in one go, if a slot is not larger.
 const CHUNK_BYTES: u64 = 4096;
 
-/// Reads a whole table: every record of its primaries is given to `visit`, every line of its backups is compared.
+/// Reads a whole table: every record of its primaries is given to `visit`, every line of its
+/// backups is compared.
 pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
     let mut found = Inspection::default();
     let (index, shape) = (table.index(), table.shape());
@@ -101,9 +103,10 @@ pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
     Ok(found)
 }
 
-/// Reads the beginning of every slot of a table's primaries, so many bytes of each, in no order and at no one time. `visit`
-/// is given the words, and says why it cannot do with them: then the slot is read again, a little later. The last reason is
-/// returned if that happens too often: somebody who has died has it locked, say.
+/// Reads the beginning of every slot of a table's primaries, so many bytes of each, in no order and
+/// at no one time. `visit` is given the words, and says why it cannot do with them: then the slot
+/// is read again, a little later. The last reason is returned if that happens too often: somebody
+/// who has died has it locked, say.
 pub async fn scan(
     lane: &Lane,
     table: &Table,
@@ -163,7 +166,8 @@ impl Inspection {
     }
 }
 
-/// Whether a line of the index differs only in a link that the backup has not, to a bucket without entries.
+/// Whether a line of the index differs only in a link that the backup has not, to a bucket without
+/// entries.
 async fn only_an_unused_link(
     lane: &Lane,
     table: &Table,

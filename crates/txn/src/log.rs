@@ -23,15 +23,16 @@
 //! +24  image               what the slot held from its version on
 //! ```
 //!
-//! Every participant gets the same entry, with the whole write set and not only its own part: it is staged once, and any
-//! one copy is enough to finish the transaction.
+//! Every participant gets the same entry, with the whole write set and not only its own part: it is
+//! staged once, and any one copy is enough to finish the transaction.
 //!
 //! # What an entry means
 //!
-//! It is written after every lock has been taken and every read validated, and never withdrawn. So a transaction of
-//! which *any* entry is whole may be rolled forward, and one of which *no* live node has an entry was never reported as
-//! committed, because that needs the entry at every participant. Backups therefore apply an entry as soon as they see
-//! it. They compare versions, which also puts entries of different rings in order.
+//! It is written after every lock has been taken and every read validated, and never withdrawn. So
+//! a transaction of which *any* entry is whole may be rolled forward, and one of which *no* live
+//! node has an entry was never reported as committed, because that needs the entry at every
+//! participant. Backups therefore apply an entry as soon as they see it. They compare versions,
+//! which also puts entries of different rings in order.
 
 use remora_fabric::WORD_BYTES;
 use remora_index::Patch;
@@ -47,7 +48,8 @@ pub const RECORD_WORDS: usize = 3;
 /// Words of a patch of the index.
 pub const PATCH_WORDS: usize = 3;
 
-// The largest record has a log entry, alone in its transaction: its image is all of its slot but the lock.
+// The largest record has a log entry, alone in its transaction: its image is all of its slot but
+// the lock.
 const _: () = assert!(
     FRAME_OVERHEAD_WORDS + HEADER_WORDS + RECORD_WORDS + SLOT_BYTES_MAX / WORD_BYTES - 1
         <= FRAME_BYTES_MAX / WORD_BYTES
@@ -94,7 +96,8 @@ pub(crate) fn patch(words: &[u64]) -> Option<Patch> {
     Some(if linked_bucket(word).is_some() { Patch::Link { at, word } } else { Patch::Entry { at, entry: word, key } })
 }
 
-/// Fills an entry. `records` are pointer, old version and image of each; the entry has exactly the words they need.
+/// Fills an entry. `records` are pointer, old version and image of each; the entry has exactly the
+/// words they need.
 pub(crate) fn encode<'e>(
     entry: &mut [u64],
     epoch: u64,
@@ -133,7 +136,8 @@ pub(crate) fn encode_undo<'e>(
     fill(entry, head, kind.lap & !LEAN | if kind.lean { LEAN } else { 0 }, parts);
 }
 
-/// Fills an entry with records: two words, what stands beside the image's length, image and patches of each.
+/// Fills an entry with records: two words, what stands beside the image's length, image and patches
+/// of each.
 #[inline]
 fn fill<'e>(
     entry: &mut [u64],
@@ -180,8 +184,8 @@ pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     })
 }
 
-/// The records of an entry. Ends early where the entry does not hold what it says: its checksum was right, so a program
-/// of another version wrote it.
+/// The records of an entry. Ends early where the entry does not hold what it says: its checksum was
+/// right, so a program of another version wrote it.
 pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
     let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);

@@ -1,6 +1,8 @@
-//! Published errors, put back one at a time: each must be caught by a test, or the tests prove nothing.
+//! Published errors, put back one at a time: each must be caught by a test, or the tests prove
+//! nothing.
 //!
-//! For the calling thread only. Compiled with the feature `mutants`, which nothing but tests turns on.
+//! For the calling thread only. Compiled with the feature `mutants`, which nothing but tests turns
+//! on.
 
 use std::cell::Cell;
 
@@ -9,18 +11,21 @@ use crate::protocol::{Protocol, Validation};
 /// An error that a published system or text has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
-    /// Validation looks at versions only: two transactions that each lock what the other read both commit (write skew).
-    /// Litmus L3; FORD's and Motor's public code.
+    /// Validation looks at versions only: two transactions that each lock what the other read both
+    /// commit (write skew). Litmus L3; FORD's and Motor's public code.
     ValidateVersionOnly,
     /// Read-only records are validated in the same round as the locks are taken. Litmus L4.
     ValidateWithLocks,
-    /// An abort releases every lock of the write set by a WRITE of 0, taken or not. Litmus L1 ("complicit abort").
+    /// An abort releases every lock of the write set by a WRITE of 0, taken or not. Litmus L1
+    /// ("complicit abort").
     ReleaseAll,
     /// Records are handed to the application without a look at whether they are torn. Litmus L8.
     AcceptTorn,
-    /// A read that is not validated accepts a locked record: it misses a committed value whose write-back is in flight.
+    /// A read that is not validated accepts a locked record: it misses a committed value whose
+    /// write-back is in flight.
     AcceptLocked,
-    /// Transactions that only read ignore locks in validation: see `protocol/occ/validate.rs`, `validate`.
+    /// Transactions that only read ignore locks in validation: see `protocol/occ/validate.rs`,
+    /// `validate`.
     ValidateReadOnlyVersionOnly,
     /// The lock is freed before the data is written.
     UnlockFirst,
@@ -34,20 +39,23 @@ pub enum Mutant {
     ApplyOlderVersions,
     /// The write set is not validated against what was read: a lost update.
     LockWithoutValidation,
-    /// That a key was absent is not validated: its inserter and its reader both commit (a phantom of one key).
+    /// That a key was absent is not validated: its inserter and its reader both commit (a phantom
+    /// of one key).
     AbsentWithoutValidation,
-    /// Backups log and the primary does not, as in the texts: a client takes an answer with it that backups which die with it
-    /// had logged. With one copy, nothing is logged.
+    /// Backups log and the primary does not, as in the texts: a client takes an answer with it that
+    /// backups which die with it had logged. With one copy, nothing is logged.
     LogAtBackupsOnly,
-    /// A slot that an insert under way has locked is passed over, so that a second insert of the key takes the next one.
-    /// Litmus L10; in `remora_index::host`.
+    /// A slot that an insert under way has locked is passed over, so that a second insert of the
+    /// key takes the next one. Litmus L10; in `remora_index::host`.
     InsertBesideLocked,
     /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
     CpuLocksForNics,
-    /// Ordered tables: the leaf that is remembered, or that a memory node's CPU has named, is taken for the key's without a
-    /// look at its fences, so that a key which a split has moved seems not to be there. In `remora`'s `ordered.rs`.
+    /// Ordered tables: the leaf that is remembered, or that a memory node's CPU has named, is taken
+    /// for the key's without a look at its fences, so that a key which a split has moved seems not
+    /// to be there. In `remora`'s `ordered.rs`.
     LeafByHint,
-    /// FORD: a transaction that writes validates what it only read at a backup, where no lock is. Rule R3.
+    /// FORD: a transaction that writes validates what it only read at a backup, where no lock is.
+    /// Rule R3.
     ValidateAtBackup,
     /// FORD: what a transaction only reads is not validated if it writes nothing. Rule R4.
     ReadOnlyWithoutValidation,
@@ -55,21 +63,23 @@ pub enum Mutant {
     InsertLeavesHeader,
     /// FORD's lean release makes backups visible by WRITE. Rule R11b.
     ShowByWrite,
-    /// Localized validation: versions are published behind the validation of what was only read. Trap T2.
+    /// Localized validation: versions are published behind the validation of what was only read.
+    /// Trap T2.
     PublishBehindValidation,
     /// Localized validation: versions are published behind the commit round. Trap T2.
     PublishBehindCommit,
-    /// Localized validation: the version cache forgets what was published of a record that it drops. Trap T19.
+    /// Localized validation: the version cache forgets what was published of a record that it
+    /// drops. Trap T19.
     ForgetEvicted,
-    /// Localized validation: a record of which something else was published than was read is refused without a look at its
-    /// primary. Trap T6.
+    /// Localized validation: a record of which something else was published than was read is
+    /// refused without a look at its primary. Trap T6.
     RefuseOtherVersions,
-    /// FORD: a lock whose answer was never heard, because the future of its fetch was dropped, is taken for held by the
-    /// fetch that follows. (Not of a text: an error that this code once had.)
+    /// FORD: a lock whose answer was never heard, because the future of its fetch was dropped, is
+    /// taken for held by the fetch that follows. (Not of a text: an error that this code once had.)
     BelieveUnheard,
     // From here on: of recovery, or nothing without it, or too rare for a campaign.
-    /// A slot that has been prepared for an insert is taken back by who had it prepared, and by nobody who has it locked
-    /// at that time for the record that lay there before.
+    /// A slot that has been prepared for an insert is taken back by who had it prepared, and by
+    /// nobody who has it locked at that time for the record that lay there before.
     LeavePrepared,
     /// Whoever meets a lock frees it, also of a client that is only suspected, or not even that.
     FreeForeignLocks,
@@ -77,8 +87,8 @@ pub enum Mutant {
     VisibleAtOnce,
     /// FORD: the WRITE of a record covers its lock word, on every replica. Rule R10.
     WriteCoversLock,
-    /// FORD: undo entries stay when their transactions end, and recovery does not see that what they name has changed
-    /// since. Rule R12.
+    /// FORD: undo entries stay when their transactions end, and recovery does not see that what
+    /// they name has changed since. Rule R12.
     KeepEntries,
     /// FORD: a release frees a node's undo entry before it makes its records visible. Rule R13.
     FreeBeforeVisible,
@@ -92,11 +102,13 @@ pub enum Mutant {
     ValidateAfterCommit,
     /// FORD: the undo entry does not name the records that are inserted. Litmus L2.
     InsertsNotLogged,
-    /// FORD: undo entries are written before the locks are taken, and stay when they are not got. Litmus L5.
+    /// FORD: undo entries are written before the locks are taken, and stay when they are not got.
+    /// Litmus L5.
     LogWithoutLocks,
     /// Recovery revokes nobody. Rule R19.
     RevokeNobody,
-    /// Recovery revokes the client that had the transactions, and none of its former recoverers. Rule R20.
+    /// Recovery revokes the client that had the transactions, and none of its former recoverers.
+    /// Rule R20.
     SpareRecoverers,
     /// Recovery frees locks before it repairs the records. Rule R22.
     UnlockBeforeRepair,
@@ -128,15 +140,17 @@ pub enum Mutant {
     UndoLogged,
     /// Redo: recovery unlinks the record of a delete whatever its pair links by then.
     UnlinkTwice,
-    /// Redo: recovery installs transactions without completing their entries at the other participants.
+    /// Redo: recovery installs transactions without completing their entries at the other
+    /// participants.
     InstallIncomplete,
-    /// Fail-over: the configuration to come is published before the survivors have applied their rings. Rule 5 of
-    /// [`fail_over`](crate::recovery::fail_over).
+    /// Fail-over: the configuration to come is published before the survivors have applied their
+    /// rings. Rule 5 of [`fail_over`](crate::recovery::fail_over).
     PublishBeforeApply,
-    /// FORD: a lock that was taken over is freed while its former holder's release is on its way. (Not of a text.)
+    /// FORD: a lock that was taken over is freed while its former holder's release is on its way.
+    /// (Not of a text.)
     HeirFreesEarly,
-    /// FORD: a record is written under a lock that was taken over while its former holder's release is on its way. (Not of
-    /// a text.)
+    /// FORD: a record is written under a lock that was taken over while its former holder's release
+    /// is on its way. (Not of a text.)
     HeirWritesEarly,
 }
 
@@ -206,7 +220,8 @@ impl Mutant {
 }
 
 impl Mutant {
-    /// Whether a protocol has the place where the error would be, and shows it where nobody recovers.
+    /// Whether a protocol has the place where the error would be, and shows it where nobody
+    /// recovers.
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{

@@ -14,23 +14,26 @@
 //!
 //! # Why this never contradicts an answer
 //!
-//! 1. *Revoke before anything is read, at every node.* An entry that flies while the rings are read would be missed, and
-//!    land after its locks had been freed. Revoking returns when no verb of the client can take effect any more, so that
-//!    its rings stand still.
-//! 2. *Forward, if there is any entry.* A transaction was reported as committed only when every participant had
-//!    acknowledged its entry; whoever of them is alive has it. An entry is sent only under all locks of a write set that
-//!    has been validated, and never withdrawn, so that rolling it forward is always right, also where it was not reported.
-//! 3. *Log before data.* An entry that is at some participants only is put into the rings of the others before anything of
-//!    it is installed: its own client had reserved the room for it there, and would have written it at the same place.
-//!    Backups are left to their appliers, which are their only writers; so a repair never meets the application of an
-//!    older entry of somebody else half-way, and what is installed at a primary can be found at a node besides.
-//! 4. *A lock says that its transaction is not installed.* The lock of a logged transaction is freed only behind its
-//!    record, and ids are never given again. So a record whose lock is another's or free has been installed, perhaps long
-//!    ago, and may have changed since: it is left alone. This is also why a recovery that dies half-way is simply done
-//!    again: its successor finds the same rings, and the records that are still locked.
-//! 5. *Decide before freeing.* The dead client's locks without a log look like those with one. Until all of its
-//!    transactions are decided, others wait, and only on the records concerned; from then on whoever meets a lock of it
-//!    frees it ([`Departed`]).
+//! 1. *Revoke before anything is read, at every node.* An entry that flies while the rings are read
+//!    would be missed, and land after its locks had been freed. Revoking returns when no verb of
+//!    the client can take effect any more, so that its rings stand still.
+//! 2. *Forward, if there is any entry.* A transaction was reported as committed only when every
+//!    participant had acknowledged its entry; whoever of them is alive has it. An entry is sent
+//!    only under all locks of a write set that has been validated, and never withdrawn, so that
+//!    rolling it forward is always right, also where it was not reported.
+//! 3. *Log before data.* An entry that is at some participants only is put into the rings of the
+//!    others before anything of it is installed: its own client had reserved the room for it there,
+//!    and would have written it at the same place. Backups are left to their appliers, which are
+//!    their only writers; so a repair never meets the application of an older entry of somebody
+//!    else half-way, and what is installed at a primary can be found at a node besides.
+//! 4. *A lock says that its transaction is not installed.* The lock of a logged transaction is
+//!    freed only behind its record, and ids are never given again. So a record whose lock is
+//!    another's or free has been installed, perhaps long ago, and may have changed since: it is
+//!    left alone. This is also why a recovery that dies half-way is simply done again: its
+//!    successor finds the same rings, and the records that are still locked.
+//! 5. *Decide before freeing.* The dead client's locks without a log look like those with one.
+//!    Until all of its transactions are decided, others wait, and only on the records concerned;
+//!    from then on whoever meets a lock of it frees it ([`Departed`]).
 //! 6. *The rings stay until everything is done*, since they are what a successor goes by.
 
 mod copy;
@@ -59,8 +62,8 @@ use crate::rpc::Code;
 
 /// Says whose locks mean nothing any more.
 pub trait Departed {
-    /// Whether everything that this client had logged has been decided and repaired, so that whoever meets a lock of it
-    /// may free it. Never true of one that is only suspected.
+    /// Whether everything that this client had logged has been decided and repaired, so that
+    /// whoever meets a lock of it may free it. Never true of one that is only suspected.
     fn is_recovered(&self, client: u32) -> bool;
 }
 
@@ -133,9 +136,9 @@ impl Verdicts {
     }
 }
 
-/// Decides and repairs every transaction that the dead clients had logged: they are one, and the recoverers of it that have
-/// died since. Done again, by whomever, it does nothing more. What it came to, for each. `told` of each
-/// record that is put back, before it is.
+/// Decides and repairs every transaction that the dead clients had logged: they are one, and the
+/// recoverers of it that have died since. Done again, by whomever, it does nothing more. What it
+/// came to, for each. `told` of each record that is put back, before it is.
 pub async fn repair(
     fabric: &dyn Fabric,
     lane: &Lane,
@@ -201,8 +204,8 @@ async fn decide(
     Ok(verdicts)
 }
 
-/// How it is decided what becomes of a transaction that has a log entry: by the format of its log, which its tables'
-/// discipline names.
+/// How it is decided what becomes of a transaction that has a log entry: by the format of its log,
+/// which its tables' discipline names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
     /// New values, everywhere or on their way there, before anything was installed: forward.
@@ -241,8 +244,8 @@ impl Logged {
         (replication == Discipline::OCC_ONE_SIDED.replication).then_some(Rule::Redo)
     }
 
-    /// Puts the entry into the rings that it has not arrived at. A ring whose last id is larger had it, and has been
-    /// written on.
+    /// Puts the entry into the rings that it has not arrived at. A ring whose last id is larger had
+    /// it, and has been written on.
     async fn complete(&self, lane: &Lane, id: u64, rings: &mut [Ring]) -> Result<(), MemoryError> {
         let missing = self.participants() & !self.at;
         for ring in rings.iter_mut().filter(|ring| ring.lane == self.lane && missing >> ring.node.0 & 1 == 1) {
@@ -380,7 +383,8 @@ impl Catalog {
         fits.then_some(shard)
     }
 
-    /// Installs what is not, at the primaries: the records that are still locked by the transaction that logged them.
+    /// Installs what is not, at the primaries: the records that are still locked by the transaction
+    /// that logged them.
     async fn install(&self, lane: &Lane, logged: &BTreeMap<u64, Logged>) -> Result<(), MemoryError> {
         let records = logged.iter().flat_map(|(id, entry)| log::records(&entry.entry).map(move |record| (*id, record)));
         let mut records = records.filter_map(|(id, record)| Some((id, record, self.shard_of(&record)?))).peekable();
@@ -423,8 +427,9 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     round.write_words(at.plus(IMAGE_AT), record.image);
     let mut deleted = false;
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
-        // Of an insert, pair and links are there: its primary's CPU has made them. A delete may have unlinked its record
-        // before its client died, and another insert have taken the pair since: its lock is not over the pair then.
+        // Of an insert, pair and links are there: its primary's CPU has made them. A delete may
+        // have unlinked its record before its client died, and another insert have taken the pair
+        // since: its lock is not over the pair then.
         if let Patch::Entry { at, entry, .. } = patch
             && is_empty(entry)
             && shard.geometry.is_pair(at)
@@ -455,13 +460,14 @@ async fn links_still(lane: &Lane, pair: Address, unlinked: u64) -> Result<bool, 
 
 /// Records whose headers are looked at in one round.
 const SWEEP_BATCH: usize = 64;
-/// How long somebody may have a record prepared before it is taken back, at least: long enough that nearly all who are
-/// alive have locked it by then. One that has not tries again.
+/// How long somebody may have a record prepared before it is taken back, at least: long enough that
+/// nearly all who are alive have locked it by then. One that has not tries again.
 const PREPARED_NS: u64 = 2_000_000;
 
-/// Frees every lock of dead clients that nobody has met yet, and takes back the inserts that they had prepared. Only of
-/// clients that are recovered. Sleeps for `pause` after every few records, and calls `fragile` with true before, and with
-/// false after, a step that must not be given up half-way. `me` gives ids of the caller's own, for locks of its own.
+/// Frees every lock of dead clients that nobody has met yet, and takes back the inserts that they
+/// had prepared. Only of clients that are recovered. Sleeps for `pause` after every few records,
+/// and calls `fragile` with true before, and with false after, a step that must not be given up
+/// half-way. `me` gives ids of the caller's own, for locks of its own.
 pub async fn sweep(
     lane: &Lane,
     nodes: NodeSet,
@@ -527,7 +533,8 @@ pub async fn sweep(
 const HEADER_WORDS: usize = 3;
 const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 
-/// Frees a lock of a client that is recovered. It may have been freed, and taken by another, meanwhile.
+/// Frees a lock of a client that is recovered. It may have been freed, and taken by another,
+/// meanwhile.
 async fn free(lane: &Lane, at: Address, record: Pointer, by: Primitive, lock: LockWord) -> Result<(), MemoryError> {
     let mut round = lane.round();
     free_in(&mut round, at, record, by, lock);
@@ -552,7 +559,8 @@ pub(crate) fn free_in(
     }
 }
 
-/// Has a prepared insert taken back, under a lock of one's own: as who gives up an insert does (`Tx::undo_rounds`).
+/// Has a prepared insert taken back, under a lock of one's own: as who gives up an insert does
+/// (`Tx::undo_rounds`).
 async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: TransactionId) -> Result<(), MemoryError> {
     let mut round = lane.round();
     undo_in(&mut round, shard.at_primary(record.offset()), record, shard.locks(), me.lock());
@@ -574,8 +582,9 @@ pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record:
     }
 }
 
-/// Gives the slot and the rings of a dead client back, for the next one to come. False if some node has not applied its
-/// rings yet: then nothing is given back. Only when everything else has been done.
+/// Gives the slot and the rings of a dead client back, for the next one to come. False if some node
+/// has not applied its rings yet: then nothing is given back. Only when everything else has been
+/// done.
 pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool, MemoryError> {
     let Some(remains) = Remains::find(lane, nodes, client).await? else { return Ok(true) };
     for (node, _, base) in remains.rings() {
@@ -587,9 +596,9 @@ pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool,
     Ok(true)
 }
 
-/// What the rings say of a transaction whose client is alive, or has left: [`Verdict::Committed`] if its entry is at every
-/// participant, or, where it is freed by who commits, is free. Without an entry it is [`Verdict::Aborted`] only if it is
-/// known to have `ended`.
+/// What the rings say of a transaction whose client is alive, or has left: [`Verdict::Committed`]
+/// if its entry is at every participant, or, where it is freed by who commits, is free. Without an
+/// entry it is [`Verdict::Aborted`] only if it is known to have `ended`.
 pub async fn look_up(
     lane: &Lane,
     nodes: NodeSet,

@@ -17,12 +17,14 @@
 //! CONSULT  epoch, pairs (2 each) of record, version                    a bit for each: whether nobody has published more
 //! ```
 //!
-//! The first word of a request is its code, and in the upper half the number of patches, links, or pairs to be published.
-//! `place` is the offset of the key's pair in the index. A reply to something absurd is empty, which the client takes for "not there".
+//! The first word of a request is its code, and in the upper half the number of patches, links, or
+//! pairs to be published. `place` is the offset of the key's pair in the index. A reply to
+//! something absurd is empty, which the client takes for "not there".
 //!
-//! LOCK, RELEASE and COMMIT change lock words by the CPU, so they are for tables whose discipline gives lock words to the
-//! CPU ([`Discipline::OCC_CALLS`]); for others the handler refuses them. The rest never writes one. COMMIT and UNDO do
-//! nothing unless the caller has the lock, so that a late one does no harm.
+//! LOCK, RELEASE and COMMIT change lock words by the CPU, so they are for tables whose discipline
+//! gives lock words to the CPU ([`Discipline::OCC_CALLS`]); for others the handler refuses them.
+//! The rest never writes one. COMMIT and UNDO do nothing unless the caller has the lock, so that a
+//! late one does no harm.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -278,7 +280,8 @@ impl RpcHandler {
         let words = self.region.words();
         let start = usize::try_from(*offset).ok().filter(|offset| offset.is_multiple_of(WORD_BYTES))? / WORD_BYTES;
         let end = start.checked_add(frame.len())?;
-        // Rings lie in the space that is allocated; nothing before it is anybody's to write by a call.
+        // Rings lie in the space that is allocated; nothing before it is anybody's to write by a
+        // call.
         if end > words.len() || *offset < node::AT_SPACE {
             return None;
         }
@@ -348,8 +351,8 @@ impl Handler for RpcHandler {
         *self = RpcHandler::new(self.region.clone());
     }
 
-    /// Wei thesis, table 4-2, SmallBank: cycles of the execution, validation, logging and commit handlers, at 2.2 GHz; of
-    /// logging without its words, by the difference to TPC-C's.
+    /// Wei thesis, table 4-2, SmallBank: cycles of the execution, validation, logging and commit
+    /// handlers, at 2.2 GHz; of logging without its words, by the difference to TPC-C's.
     fn work(&self, request: &[u64]) -> Nanos {
         match request.first().and_then(|word| Code::parse(*word)) {
             Some((Code::Read | Code::Find | Code::Prepare, _)) => 308,
@@ -357,7 +360,8 @@ impl Handler for RpcHandler {
             Some((Code::Lock | Code::Validate, _)) => 84,
             Some((Code::Consult, _)) => 84 * (request.len() as u64 / 2),
             Some((Code::Log, _)) => 43,
-            // Three lines of each inner node, of memory that no cache has, at 43 million a second (thesis, section 3.2).
+            // Three lines of each inner node, of memory that no cache has, at 43 million a second
+            // (thesis, section 3.2).
             Some((Code::Descend, _)) => 308 + 70 * self.descent.levels,
             Some((Code::Commit | Code::Release | Code::Undo | Code::Free, _)) => 40,
             None => 0,

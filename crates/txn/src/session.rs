@@ -68,7 +68,8 @@ impl Lease {
         self.until.set(until);
     }
 
-    /// What has been read may be no longer so: a memory node that the cluster goes on without answers all the same.
+    /// What has been read may be no longer so: a memory node that the cluster goes on without
+    /// answers all the same.
     #[inline]
     fn has_run_out(&self, lane: &Lane) -> bool {
         self.until.get() != Nanos::MAX && (self.over.get() || lane.now() >= self.until.get())
@@ -120,11 +121,13 @@ pub(crate) struct State {
     pub(crate) reservations: Vec<(NodeId, Reservation)>,
     /// What the validation round under way looks at.
     pub(crate) checks: Vec<Check>,
-    /// What the cluster's version cache is told and asked: items, or none, with records and versions.
+    /// What the cluster's version cache is told and asked: items, or none, with records and
+    /// versions.
     pub(crate) asked: Vec<(Option<usize>, (Pointer, Version))>,
     /// Keys that a dropped transaction had a slot prepared for, without having heard which.
     pub(crate) loose: Vec<(TableId, Key)>,
-    /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of them is settled any more.
+    /// Whether the rings hold a transaction whose outcome or installation is unknown: nothing of
+    /// them is settled any more.
     in_doubt: bool,
     pub(crate) observer: Option<Box<dyn Observer>>,
     /// Whether the observer is also told of what is about to commit.
@@ -210,7 +213,8 @@ impl State {
         self.unsure.push(id);
     }
 
-    /// Whether the rings hold what must stay. Also a background round that failed may have been an install.
+    /// Whether the rings hold what must stay. Also a background round that failed may have been an
+    /// install.
     pub(crate) fn is_in_doubt(&self, lane: &Lane) -> bool {
         self.in_doubt || lane.background_failures() > 0
     }
@@ -243,7 +247,8 @@ impl State {
         }
     }
 
-    /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing in doubt.
+    /// Lets the rings overwrite what is installed: everything, if nothing is under way and nothing
+    /// in doubt.
     pub(crate) fn settle(&mut self, lane: &Lane) {
         if lane.background() == 0 && !self.is_in_doubt(lane) {
             self.rings.iter_mut().for_each(RingWriter::settle);
@@ -356,8 +361,8 @@ fn rings(client: &Registration, ring: usize) -> Vec<RingWriter> {
     (0..end).map(NodeId).map(at).collect()
 }
 
-/// One coroutine's place to run transactions, one at a time: a lane, a redo ring at every memory node, and sets that one
-/// transaction after the other reuses.
+/// One coroutine's place to run transactions, one at a time: a lane, a redo ring at every memory
+/// node, and sets that one transaction after the other reuses.
 #[derive(Debug)]
 pub struct Session {
     lane: Lane,
@@ -365,7 +370,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session on a lane of a registered client. `ring` numbers the lane among those that the client registered.
+    /// A session on a lane of a registered client. `ring` numbers the lane among those that the
+    /// client registered.
     #[must_use]
     pub fn new(lane: Lane, client: &Registration, ring: usize, config: SessionConfig) -> Session {
         let state = State {
@@ -398,9 +404,9 @@ impl Session {
         Session { lane, state }
     }
 
-    /// Goes on as another incarnation of its client, which the memory nodes have connected: on a lane of that one's
-    /// endpoint, and with its tables as they are placed now. Only between transactions; what the former one has left behind
-    /// is somebody else's to end.
+    /// Goes on as another incarnation of its client, which the memory nodes have connected: on a
+    /// lane of that one's endpoint, and with its tables as they are placed now. Only between
+    /// transactions; what the former one has left behind is somebody else's to end.
     pub fn reincarnate(&mut self, endpoint: &Rc<Endpoint>, client: &Registration, ring: usize, config: SessionConfig) {
         let lane = self.lane.on(endpoint);
         let mut session = Session::new(lane, client, ring, config);
@@ -422,13 +428,15 @@ impl Session {
         std::mem::replace(&mut self.state.observer, observer)
     }
 
-    /// Has it free the locks of the dead that it meets, and stop when its own client's lease is over.
+    /// Has it free the locks of the dead that it meets, and stop when its own client's lease is
+    /// over.
     pub fn watch_for(&mut self, departed: Rc<dyn Departed>, lease: Rc<Lease>) {
         self.state.departed = Some(departed);
         self.state.lease = lease;
     }
 
-    /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as long as they say nothing.
+    /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as
+    /// long as they say nothing.
     pub async fn look_up(&self, id: TransactionId) -> Result<Verdict, Stop> {
         let in_place = self.state.spec.discipline.is_in_place();
         // One of its own that was given up may still be on its way.
@@ -442,15 +450,16 @@ impl Session {
         &self.lane
     }
 
-    /// Begins a transaction to be ended by [`Tx::commit`] or [`Tx::abort`]; `label` is a number for its type, for reports.
+    /// Begins a transaction to be ended by [`Tx::commit`] or [`Tx::abort`]; `label` is a number for
+    /// its type, for reports.
     pub fn begin(&mut self, label: u16) -> Result<Tx<'_>, Stop> {
         Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, first_began: 0 })
     }
 
     /// Runs a closure as a transaction: see [`Session::decide`].
     ///
-    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of its own, and passes on every
-    /// [`Stop`] that the transaction gives it.
+    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of
+    /// its own, and passes on every [`Stop`] that the transaction gives it.
     pub async fn transact<R, E>(
         &mut self,
         options: TransactOptions,
@@ -469,11 +478,12 @@ impl Session {
         Ok(said.expect("a run of the closure has decided the transaction"))
     }
 
-    /// Runs a closure as a transaction, again and again while it aborts, with growing random pauses, until what the closure
-    /// wants has been done: it has committed, or the reads behind its decision to give up have been validated.
+    /// Runs a closure as a transaction, again and again while it aborts, with growing random
+    /// pauses, until what the closure wants has been done: it has committed, or the reads behind
+    /// its decision to give up have been validated.
     ///
-    /// The closure hands every [`Stop`] that the transaction gives it to [`Tx::stop`]. A panic in it aborts the transaction,
-    /// and resumes when its locks are gone.
+    /// The closure hands every [`Stop`] that the transaction gives it to [`Tx::stop`]. A panic in
+    /// it aborts the transaction, and resumes when its locks are gone.
     pub async fn decide(
         &mut self,
         options: TransactOptions,
@@ -498,20 +508,22 @@ impl Session {
         }
     }
 
-    /// How often and for how long the last transaction was tried that [`Session::transact`] has given up.
+    /// How often and for how long the last transaction was tried that [`Session::transact`] has
+    /// given up.
     #[must_use]
     pub fn tried(&self) -> Tried {
         self.state.tried
     }
 
-    /// The table and key of the record that was the reason of a stop of the last attempt, if there is one and it is known.
+    /// The table and key of the record that was the reason of a stop of the last attempt, if there
+    /// is one and it is known.
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
     }
 
-    /// Waits until every redo ring of this lane has been applied to its end. False if a node does not get there in time, or
-    /// if the rings hold a transaction in doubt, whose entry must stay.
+    /// Waits until every redo ring of this lane has been applied to its end. False if a node does
+    /// not get there in time, or if the rings hold a transaction in doubt, whose entry must stay.
     pub async fn drain(&mut self, patience: Nanos) -> Result<bool, Stop> {
         let deadline = self.lane.now().saturating_add(patience);
         if !self.state.loose.is_empty() {
@@ -557,11 +569,13 @@ enum Settled {
     Decided,
     /// It has aborted, and is to be tried again.
     Again,
-    /// It has stopped, for a reason that is kept in the session's state: it is many words, and needed rarely.
+    /// It has stopped, for a reason that is kept in the session's state: it is many words, and
+    /// needed rarely.
     Stopped,
 }
 
-/// The attempts at one transaction: everything but the closure, so that it is compiled once for all closures.
+/// The attempts at one transaction: everything but the closure, so that it is compiled once for all
+/// closures.
 struct Trial {
     options: TransactOptions,
     attempt: Attempt,
@@ -631,7 +645,8 @@ impl Trial {
     async fn pause(&self, lane: &Lane, state: &State) {
         let released = state.released.holder;
         if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
-            // This lane's own former transaction, whose unlocks are on their way: there is nobody to make way for.
+            // This lane's own former transaction, whose unlocks are on their way: there is nobody
+            // to make way for.
             while lane.background() > 0 {
                 lane.sleep(READ_PAUSE_NS).await;
             }
@@ -661,8 +676,9 @@ impl Persistence {
         now - *self.since.get_or_insert(now)
     }
 
-    /// The longest pause before the next attempt. A holder that stays the same for long has died, perhaps, and to ask for its
-    /// lock at the usual pace until it is recovered only costs others time.
+    /// The longest pause before the next attempt. A holder that stays the same for long has died,
+    /// perhaps, and to ask for its lock at the usual pace until it is recovered only costs others
+    /// time.
     fn pause(&self, attempts: u32) -> Nanos {
         let longer = (self.same_holder / SAME_HOLDER).min(HELD_DOUBLINGS);
         BACKOFF_NS << (attempts.min(BACKOFF_DOUBLINGS) + longer)
@@ -674,8 +690,8 @@ impl Persistence {
     }
 }
 
-/// Takes back what dropped transactions have had prepared: names the same keys again, to hear which slots they have, and
-/// gives them up.
+/// Takes back what dropped transactions have had prepared: names the same keys again, to hear which
+/// slots they have, and gives them up.
 #[cold]
 async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
     let mut tx = Tx::begin(lane, state, Attempt { label: 0, number: 1, first_began: 0 })?;

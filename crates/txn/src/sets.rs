@@ -16,16 +16,16 @@ use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
 
-/// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that made it; others refuse
-/// it ([`Misuse::OtherRun`]).
+/// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that
+/// made it; others refuse it ([`Misuse::OtherRun`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
     index: u32,
     run: Run,
 }
 
-/// Tells the attempts of transactions apart. Those of one client have different ones until 2^32 attempts later; two clients
-/// have the same one as rarely as chance has it.
+/// Tells the attempts of transactions apart. Those of one client have different ones until 2^32
+/// attempts later; two clients have the same one as rarely as chance has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run(NonZeroU32);
 
@@ -64,11 +64,13 @@ impl Span {
 pub(crate) enum Fetch {
     /// A bucket of the index is to be read, and searched from this slot on.
     Probe(BucketRef, usize),
-    /// The record is to be read. If it is another key's: from the cache, so look it up; or else search on in this bucket.
+    /// The record is to be read. If it is another key's: from the cache, so look it up; or else
+    /// search on in this bucket.
     Record(Found),
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
-    /// The same, and for the key's place in the index, because the key is to be deleted, or inserted.
+    /// The same, and for the key's place in the index, because the key is to be deleted, or
+    /// inserted.
     Place(Intent),
     /// It was read: version and value are there.
     Here,
@@ -83,7 +85,8 @@ pub(crate) enum Fetch {
 pub enum Intent {
     /// To be looked at, and changed if it is there.
     Read,
-    /// To be changed, if it is there: protocols that lock in execution lock it then. For others the same as `Read`.
+    /// To be changed, if it is there: protocols that lock in execution lock it then. For others the
+    /// same as `Read`.
     Update,
     /// To be inserted, if it is not there.
     Insert,
@@ -133,7 +136,8 @@ pub(crate) struct Place {
     pub(crate) links: Span,
 }
 
-/// A bucket in which a key was looked for in vain, in the arena: the one before it + 1, shard, bucket, then its words.
+/// A bucket in which a key was looked for in vain, in the arena: the one before it + 1, shard,
+/// bucket, then its words.
 pub(crate) const CHAIN_WORDS: usize = 3 + BUCKET_BYTES / 8;
 
 /// Where a location comes from.
@@ -147,8 +151,8 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lock {
     No,
-    /// The CAS was sent, its answer has not come; or it never will, because the future of its round was dropped or the
-    /// round has failed ([`Tx::forget_unheard`](crate::Tx)).
+    /// The CAS was sent, its answer has not come; or it never will, because the future of its round
+    /// was dropped or the round has failed ([`Tx::forget_unheard`](crate::Tx)).
     Maybe,
     /// It is, and of the record nothing has been seen since.
     Unseen,
@@ -188,17 +192,19 @@ pub(crate) struct Item {
     value_bytes: u32,
     pub(crate) change: Change,
     pub(crate) place: Option<Place>,
-    /// Whether the slot at the location may have been linked for a key without being its record yet: to be taken back if
-    /// the transaction does not insert it.
+    /// Whether the slot at the location may have been linked for a key without being its record
+    /// yet: to be taken back if the transaction does not insert it.
     pub(crate) prepared: bool,
     /// The last bucket in which the key was looked for in vain: its place in the arena + 1.
     pub(crate) chain: u32,
-    /// Whether the index has another key of the same hash: then its buckets can be the same again although they have changed
-    /// in between, and whether the key is absent is asked of the primary's CPU, which compares whole keys.
+    /// Whether the index has another key of the same hash: then its buckets can be the same again
+    /// although they have changed in between, and whether the key is absent is asked of the
+    /// primary's CPU, which compares whole keys.
     pub(crate) collided: bool,
     image: Span,
     patches: Span,
-    /// Where records are installed in place: what the slot held under the lock, from its version on.
+    /// Where records are installed in place: what the slot held under the lock, from its version
+    /// on.
     before: Span,
     pub(crate) lock: Lock,
     /// The verbs of the round that is under way.
@@ -209,7 +215,8 @@ pub(crate) struct Item {
     pub(crate) hops: u32,
     /// Whether the round that is under way reads it.
     pub(crate) asked: bool,
-    /// Whether a slot may have been linked for its key by a call whose answer this transaction has not heard.
+    /// Whether a slot may have been linked for its key by a call whose answer this transaction has
+    /// not heard.
     pub(crate) loose: bool,
 }
 
@@ -338,8 +345,8 @@ pub(crate) fn shape<'t>(tables: &'t [Option<Arc<Table>>], item: &Item) -> &'t Re
     if item.structural { table.structural() } else { table.shape() }
 }
 
-/// As long as there are at most so many items, a key's is found by looking at all of them: there is nothing to set up for a
-/// transaction that names few.
+/// As long as there are at most so many items, a key's is found by looking at all of them: there is
+/// nothing to set up for a transaction that names few.
 const LINEAR_MAX: usize = 16;
 
 /// The slots of an index in which a key's item is looked for, one after the other.
@@ -356,7 +363,8 @@ fn index_slots(index: &[u32], table: TableId, hash: KeyHash) -> impl Iterator<It
 pub(crate) struct Sets {
     pub(crate) tables: Vec<Option<Arc<Table>>>,
     pub(crate) items: Vec<Item>,
-    /// Beyond [`LINEAR_MAX`] items: hash table of them, open addressing with linear probing. An item's number + 1; 0 = free.
+    /// Beyond [`LINEAR_MAX`] items: hash table of them, open addressing with linear probing. An
+    /// item's number + 1; 0 = free.
     index: Vec<u32>,
     /// Keys and values.
     pub(crate) arena: Vec<u64>,
@@ -422,7 +430,8 @@ impl Sets {
         taken.map(|number| number as usize).find(|number| matches(&self.items[*number]))
     }
 
-    /// Adds the newest item to the index, which is made anew for the first of them, and when half of it is taken.
+    /// Adds the newest item to the index, which is made anew for the first of them, and when half
+    /// of it is taken.
     fn add_to_index(&mut self) {
         let count = self.items.len();
         let mut first = count - 1;
@@ -454,7 +463,8 @@ impl Sets {
         if let Some(index) = self.find(table, key, hash) {
             let item = &mut self.items[index];
             if in_place {
-                // Whatever is there is locked at the latest before the commit; a vacant slot has to be found before.
+                // Whatever is there is locked at the latest before the commit; a vacant slot has to
+                // be found before.
                 if intent == Intent::Insert && matches!(item.fetch, Fetch::Absent | Fetch::Record(_) | Fetch::Probe(..))
                 {
                     item.fetch = Fetch::Probe(item.home, 0);
@@ -535,8 +545,8 @@ impl Sets {
         Some((table, Key::new(item.key.of(&self.arena).as_bytes().get(..bytes)?)?))
     }
 
-    /// The item of a structural record of FStore, at this offset of a shard; made, to be locked and read, if there is none
-    /// yet. It is nobody's slot, and found by its place.
+    /// The item of a structural record of FStore, at this offset of a shard; made, to be locked and
+    /// read, if there is none yet. It is nobody's slot, and found by its place.
     pub(crate) fn structural(&mut self, table: TableId, shard: u16, offset: u64) -> usize {
         let opened = registered(&self.tables, table);
         let pointer = Pointer::new(opened.shard_id(shard), offset);
@@ -712,7 +722,8 @@ impl Sets {
                 item.patches = Span::default();
                 continue;
             };
-            // A link is set once and for all, so saying it again does no harm; who linked it first may have aborted.
+            // A link is set once and for all, so saying it again does no harm; who linked it first
+            // may have aborted.
             for link in place.links.of(arena).chunks_exact(2).filter(|_| item.change == Change::Insert) {
                 images.extend([link[0], link[1], 0]);
             }

@@ -1,4 +1,5 @@
-//! Finding leaves of ordered tables by the CPU of a memory node, where inner nodes lie at one node: both ends of that call.
+//! Finding leaves of ordered tables by the CPU of a memory node, where inner nodes lie at one node:
+//! both ends of that call.
 //!
 //! ```text
 //! DESCEND  inner shard, leaf shard or NONE, key        leaf id; its parent, if it is asked for; then as READ if the leaf lies
@@ -7,9 +8,9 @@
 //! The parent is asked for by the highest bit of the request's first word; it is a node (`btree::NODE_BYTES`).
 //! ```
 //!
-//! What comes of it is a hint, and the leaf a record of the read set like one that was READ: nodes prove themselves by their
-//! fences (`remora_index::btree`). So the CPU takes any whole version of an inner node, also one whose holder of a lock may
-//! have committed another.
+//! What comes of it is a hint, and the leaf a record of the read set like one that was READ: nodes
+//! prove themselves by their fences (`remora_index::btree`). So the CPU takes any whole version of
+//! an inner node, also one whose holder of a lock may have committed another.
 
 use std::sync::atomic::AtomicU64;
 
@@ -52,8 +53,9 @@ fn node_key(id: u64) -> Option<Key> {
 }
 
 impl Tx<'_> {
-    /// The leaf of a key, as far as the CPU of the memory node knows that has all inner nodes, if there is such a node: one
-    /// round trip. If the leaf lies there too, it has been fetched, unless somebody has it locked. With its parent or without.
+    /// The leaf of a key, as far as the CPU of the memory node knows that has all inner nodes, if
+    /// there is such a node: one round trip. If the leaf lies there too, it has been fetched,
+    /// unless somebody has it locked. With its parent or without.
     pub async fn locate_in_tree(
         &mut self,
         inner: TableId,
@@ -124,7 +126,8 @@ pub(crate) struct Descent {
 }
 
 impl Descent {
-    /// Goes down from the root: the leaf's id, and its parent if it is wanted, if every node on the way is here and whole.
+    /// Goes down from the root: the leaf's id, and its parent if it is wanted, if every node on the
+    /// way is here and whole.
     pub(crate) fn leaf(
         &mut self,
         region: &[AtomicU64],

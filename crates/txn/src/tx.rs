@@ -17,14 +17,15 @@ use crate::rpc::Code;
 use crate::session::{Decision, State};
 use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
 
-/// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also commits it, or by
-/// [`Session::begin`](crate::Session::begin).
+/// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also
+/// commits it, or by [`Session::begin`](crate::Session::begin).
 ///
-/// Name the records with [`Tx::want`], bring them with [`Tx::fetch`] (one round trip for all of them when their locations
-/// are cached), look at them with [`Tx::value`], change them with [`Tx::value_mut`] or [`Tx::write`].
+/// Name the records with [`Tx::want`], bring them with [`Tx::fetch`] (one round trip for all of
+/// them when their locations are cached), look at them with [`Tx::value`], change them with
+/// [`Tx::value_mut`] or [`Tx::write`].
 ///
-/// Dropping it aborts the transaction: before its log has been sent, by releasing every lock it may have; after that,
-/// by leaving the installation to be posted when the log has been acknowledged.
+/// Dropping it aborts the transaction: before its log has been sent, by releasing every lock it may
+/// have; after that, by leaving the installation to be posted when the log has been acknowledged.
 #[derive(Debug)]
 pub struct Tx<'s> {
     pub(crate) lane: &'s Lane,
@@ -45,10 +46,12 @@ pub struct Tx<'s> {
     pub(crate) locking: bool,
     /// Whether it may have had a slot linked that nobody else will take back.
     pub(crate) preparing: bool,
-    /// Whether it has taken a lock over from the lane's last transaction, whose release may be under way.
+    /// Whether it has taken a lock over from the lane's last transaction, whose release may be
+    /// under way.
     pub(crate) heir: bool,
-    /// Whether a round of a fetch was posted whose answer this transaction has not heard: it is under way, or its future was
-    /// dropped, or it has failed. What it did is unknown then, and its handles name nothing.
+    /// Whether a round of a fetch was posted whose answer this transaction has not heard: it is
+    /// under way, or its future was dropped, or it has failed. What it did is unknown then, and its
+    /// handles name nothing.
     pub(crate) unheard: bool,
     /// Whether its end is told to no observer: it is the session's own, and no program's.
     pub(crate) silent: bool,
@@ -133,7 +136,8 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Names a record, to be brought by the next [`Tx::fetch`]. Naming it again gives the same slot.
+    /// Names a record, to be brought by the next [`Tx::fetch`]. Naming it again gives the same
+    /// slot.
     #[inline]
     pub fn want(&mut self, table: TableId, key: &Key) -> Result<Slot, Stop> {
         self.want_for(table, key, Intent::Read)
@@ -150,8 +154,8 @@ impl<'s> Tx<'s> {
 
     /// Brings every record that was named and is not here yet.
     ///
-    /// The caller may drop the future at any time, and the transaction goes on: what has not been heard of is asked again by the
-    /// next fetch, or by the commit.
+    /// The caller may drop the future at any time, and the transaction goes on: what has not been
+    /// heard of is asked again by the next fetch, or by the commit.
     pub async fn fetch(&mut self) -> Result<(), Stop> {
         self.state.protocol.execute(self).await
     }
@@ -162,7 +166,8 @@ impl<'s> Tx<'s> {
         self.state.sets.name(self.state.sets.number(slot).ok()?)
     }
 
-    /// The table and key of the record that was the reason of a stop, if there is one and it is known.
+    /// The table and key of the record that was the reason of a stop, if there is one and it is
+    /// known.
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
@@ -174,7 +179,8 @@ impl<'s> Tx<'s> {
         self.state.sets.value(slot)
     }
 
-    /// The record's value to be changed in place, if its key is there; the record is then written by the commit.
+    /// The record's value to be changed in place, if its key is there; the record is then written
+    /// by the commit.
     #[inline]
     pub fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
         self.state.sets.value_mut(slot)
@@ -195,23 +201,25 @@ impl<'s> Tx<'s> {
         self.state.sets.write(slot, value)
     }
 
-    /// Notes for whoever observes that all keys of a table from one on and before another have been looked for, and those
-    /// fetched that were there.
+    /// Notes for whoever observes that all keys of a table from one on and before another have been
+    /// looked for, and those fetched that were there.
     pub fn note_scan(&mut self, table: TableId, from: &[u8], to: Vec<u8>) {
         if self.state.observer.is_some() {
             self.state.sets.scans.push((table, from.to_vec(), to));
         }
     }
 
-    /// Keeps why the transaction has stopped its closure, for [`Session::decide`](crate::Session::decide).
+    /// Keeps why the transaction has stopped its closure, for
+    /// [`Session::decide`](crate::Session::decide).
     #[cold]
     pub fn stop(&mut self, stop: Stop) -> Decision {
         self.state.stopped = stop;
         Decision::Stop
     }
 
-    /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no trace of it is left. Not
-    /// tried again; see [`Session::transact`](crate::Session::transact) for that.
+    /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no
+    /// trace of it is left. Not tried again; see [`Session::transact`](crate::Session::transact)
+    /// for that.
     pub async fn commit(mut self) -> Result<(), Stop> {
         let result = self.try_commit().await;
         self.end(result.map_or_else(Outcome::from, |()| Outcome::Committed));
@@ -252,7 +260,8 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Behind a round: waits a little if something that it brought cannot be used now, and gives up after a few times.
+    /// Behind a round: waits a little if something that it brought cannot be used now, and gives up
+    /// after a few times.
     pub(crate) async fn wait(&mut self, unstable: Option<Abort>, waiting: &mut Waiting) -> Result<(), Stop> {
         let Some(why) = unstable else {
             if let Some(since) = waiting.since.take() {
@@ -269,8 +278,9 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
-    /// The rounds that release every lock this transaction has or may have, and take back the slots that it has had linked
-    /// and does not use. By a CAS of its own id, so that a lock that was never taken, and is another's, stays.
+    /// The rounds that release every lock this transaction has or may have, and take back the slots
+    /// that it has had linked and does not use. By a CAS of its own id, so that a lock that was
+    /// never taken, and is another's, stays.
     fn release_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         if !self.locking && !self.preparing {
             return;
@@ -317,10 +327,11 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Takes back what was linked for inserts that will not be. Under the record's lock, because another transaction may
-    /// have found the slot and be inserting the same key: if that one has the lock, the slot is its own to fill or take
-    /// back, and nothing here does anything. That holds for whoever has the lock, also of one that took it for another
-    /// record, which lay there before.
+    /// Takes back what was linked for inserts that will not be. Under the record's lock, because
+    /// another transaction may have found the slot and be inserting the same key: if that one has
+    /// the lock, the slot is its own to fill or take back, and nothing here does anything. That
+    /// holds for whoever has the lock, also of one that took it for another record, which lay there
+    /// before.
     fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         let me = self.id.lock();
         let sets = &mut self.state.sets;
@@ -337,8 +348,9 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Posts a round that frees locks which this transaction has or may have, in the background. One that it has taken
-    /// over is not free before its former holder's release is done, whatever becomes of that.
+    /// Posts a round that frees locks which this transaction has or may have, in the background.
+    /// One that it has taken over is not free before its former holder's release is done, whatever
+    /// becomes of that.
     pub(crate) fn post_release(&self, round: Round<'s>) {
         if !self.heir || mutant!(HeirFreesEarly) {
             self.lane.post(round);
@@ -347,8 +359,8 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Waits until the release of the lane's last transaction is done as far as its unlocks, if this one has taken a lock
-    /// over.
+    /// Waits until the release of the lane's last transaction is done as far as its unlocks, if
+    /// this one has taken a lock over.
     pub(crate) async fn inherit(&mut self) -> Result<(), Stop> {
         if self.heir {
             self.state.released.until_freed(self.lane).await;
@@ -395,8 +407,8 @@ impl Tx<'_> {
         self.tell(outcome);
     }
 
-    /// Keeps the keys for which slots may have been linked without this transaction having heard which: the session has
-    /// them taken back before its next transaction.
+    /// Keeps the keys for which slots may have been linked without this transaction having heard
+    /// which: the session has them taken back before its next transaction.
     fn keep_loose(&mut self) {
         let State { sets, loose, .. } = &mut *self.state;
         let Sets { tables, items, arena, .. } = sets;
@@ -407,11 +419,13 @@ impl Tx<'_> {
         }
     }
 
-    /// Goes on after a fetch whose future was dropped, or whose round has failed: what that round asked for is asked again.
+    /// Goes on after a fetch whose future was dropped, or whose round has failed: what that round
+    /// asked for is asked again.
     ///
-    /// Locks are given back first, because the answers that say which of them were taken are lost. Atomics of one endpoint
-    /// at one node are ordered (contract of a round, rule 1): this CAS comes behind the one that may have locked, and ahead
-    /// of the one that will. A lock that another item of this transaction holds is none of those: the CAS has failed there.
+    /// Locks are given back first, because the answers that say which of them were taken are lost.
+    /// Atomics of one endpoint at one node are ordered (contract of a round, rule 1): this CAS
+    /// comes behind the one that may have locked, and ahead of the one that will. A lock that
+    /// another item of this transaction holds is none of those: the CAS has failed there.
     #[cold]
     pub(crate) async fn forget_unheard(&mut self) -> Result<(), Stop> {
         self.inherit().await?;
@@ -442,8 +456,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A record that it needs is locked by another. If that one is dead, and everything that it had logged is decided, its
-    /// lock means nothing: it is freed in the background, and the record can be had at the next try.
+    /// A record that it needs is locked by another. If that one is dead, and everything that it had
+    /// logged is decided, its lock means nothing: it is freed in the background, and the record can
+    /// be had at the next try.
     #[cold]
     pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
         self.state.sets.note(index, Abort::Locked(lock).into());

@@ -1,5 +1,5 @@
-//! The argument of `src/vcache/bounds.rs`, checked over all interleavings and all values that the memory model lets a load return.
-//! Buckets are cut to one or two entries.
+//! The argument of `src/vcache/bounds.rs`, checked over all interleavings and all values that the
+//! memory model lets a load return. Buckets are cut to one or two entries.
 
 /// No published error here.
 macro_rules! mutant {
@@ -49,7 +49,8 @@ const A: u64 = 64;
 const B: u64 = 320;
 const C: u64 = 128;
 
-/// Two transactions, each of which writes what the other only reads. Whether both find that current, in some order.
+/// Two transactions, each of which writes what the other only reads. Whether both find that
+/// current, in some order.
 fn both_pass<const N: usize>(count: usize, order: fn(&Bounds<ModelWord, N>, u64, u64) -> bool) -> bool {
     catch_unwind(|| {
         loom::model(move || {

@@ -1,8 +1,8 @@
 //! Runs a workload on threads and coroutines, and measures it.
 //!
-//! A thread has one worker; its coroutines share the thread's counters. Threads share two things only: a flag that is
-//! written once, and a counter for each thread on a cache line of its own, written now and then, so that somebody can
-//! look on.
+//! A thread has one worker; its coroutines share the thread's counters. Threads share two things
+//! only: a flag that is written once, and a counter for each thread on a cache line of its own,
+//! written now and then, so that somebody can look on.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -47,7 +47,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// See [`WorkerOptions::yield_after_rounds`].
     pub yield_after_rounds: bool,
-    /// At most so many transactions a second, of all threads: what was missed is not caught up with.
+    /// At most so many transactions a second, of all threads: what was missed is not caught up
+    /// with.
     pub rate: Option<f64>,
 }
 
@@ -84,7 +85,8 @@ pub struct Measured {
     pub table_full: bool,
     /// From the first transaction's begin to the last one's end.
     pub elapsed: Duration,
-    /// The longest time in between in which none ended, in this process; a millisecond or less is told as one.
+    /// The longest time in between in which none ended, in this process; a millisecond or less is
+    /// told as one.
     pub longest_gap: Duration,
     /// CPU time.
     pub cpu: CpuSeconds,
@@ -110,8 +112,8 @@ pub fn run<W: Workload>(
     run_then(cluster, workload, options, observers, look, |after| Ok(workload.invariants(cluster, after)?))
 }
 
-/// The same, but who looks on may end it early, and what must hold is the caller's to find out, when all threads have
-/// ended.
+/// The same, but who looks on may end it early, and what must hold is the caller's to find out,
+/// when all threads have ended.
 pub fn run_then<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -182,8 +184,8 @@ pub fn run_then<W: Workload>(
     })
 }
 
-/// Runs so many transactions on every coroutine of a worker of the calling thread, and looks at what must hold: for tests,
-/// also on a seeded cluster, whose clients all live on one thread.
+/// Runs so many transactions on every coroutine of a worker of the calling thread, and looks at
+/// what must hold: for tests, also on a seeded cluster, whose clients all live on one thread.
 pub fn run_here<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -212,7 +214,8 @@ pub fn run_here<W: Workload>(
 struct Shared {
     /// No more transactions are begun.
     stop: AtomicBool,
-    /// Also those under way are given up: a memory node is lost, and they may wait for what it held.
+    /// Also those under way are given up: a memory node is lost, and they may wait for what it
+    /// held.
     failed: AtomicBool,
     ready: Barrier,
     ended: Vec<Ended>,
@@ -330,7 +333,8 @@ fn client<W: Workload>(
     let watched = thread.watched(&mut worker, also);
     let ran = thread.run(&mut worker, &mut tasks, &watched).and_then(|mut ran| {
         while ran.fenced > 0 && !shared.stop.load(Ordering::Relaxed) {
-            // It was taken for dead, perhaps because it was kept from running. It goes on as a new client.
+            // It was taken for dead, perhaps because it was kept from running. It goes on as a new
+            // client.
             drop(worker);
             worker = prepare()?;
             let more = thread.run(&mut worker, &mut tasks, &watched)?;
@@ -417,7 +421,8 @@ impl<W: Workload> Thread<'_, W> {
                     break;
                 }
                 let ended_one = {
-                    // Pinned here: what is handed on is not the future, which is large, but where it is.
+                    // Pinned here: what is handed on is not the future, which is large, but where
+                    // it is.
                     let transact = pin!(self.transact(session, random, &mut ledger));
                     self.unless_failed(transact).await
                 };

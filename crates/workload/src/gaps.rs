@@ -1,13 +1,15 @@
-//! The longest time in which none of a process' transactions ended: whether it makes progress all the time.
+//! The longest time in which none of a process' transactions ended: whether it makes progress all
+//! the time.
 //!
-//! Every thread keeps its own longer pauses, and what all of them have in common is the process' pause: so threads need
-//! share nothing while they run.
+//! Every thread keeps its own longer pauses, and what all of them have in common is the process'
+//! pause: so threads need share nothing while they run.
 
 use remora::Nanos;
 
 /// Shorter pauses are not kept.
 const PAUSE_NS_MIN: Nanos = 1_000_000;
-/// Room that is there from the beginning: more pauses are so many milliseconds lost that making room costs nothing.
+/// Room that is there from the beginning: more pauses are so many milliseconds lost that making
+/// room costs nothing.
 const ROOM: usize = 1024;
 
 /// A thread's pauses: from when to when it ended no transaction, in order.

@@ -1,17 +1,22 @@
 //! Several client processes run one workload on one cluster; each comes and leaves when it likes.
 //!
-//! What they must know of each other is a page: one row of a table of its own, changed by transactions like any other.
+//! What they must know of each other is a page: one row of a table of its own, changed by
+//! transactions like any other.
 //!
 //! 1. The first client creates that table and the workload's tables together, and loads them
-//!    ([`Cluster::create_together`]). Other clients see none of them before all are loaded; until then they wait. If the
-//!    loading client fails or dies, nothing of it is left, and the next client loads.
-//! 2. Who comes is counted before its first transaction; who leaves is counted after its last one, in the transaction
-//!    that adds what it has done to the sums. So while as many have left as have come, nothing runs.
-//! 3. Who finds that looks at what must hold. It is believed if nobody has come meanwhile, which is read afterwards.
-//! 4. A client that was killed has come and never leaves. If the configuration knows all clients that have come, a client
-//!    that checks waits until nothing of the dead is left, and then looks at everything that needs no word of theirs.
-//!    Otherwise the invariants are reported as unknown, and not as broken. So the page says which configuration the clients
-//!    go by that have come and not left, and how many of them go by another one, or by none.
+//!    ([`Cluster::create_together`]). Other clients see none of them before all are loaded; until
+//!    then they wait. If the loading client fails or dies, nothing of it is left, and the next
+//!    client loads.
+//! 2. Who comes is counted before its first transaction; who leaves is counted after its last one,
+//!    in the transaction that adds what it has done to the sums. So while as many have left as have
+//!    come, nothing runs.
+//! 3. Who finds that looks at what must hold. It is believed if nobody has come meanwhile, which is
+//!    read afterwards.
+//! 4. A client that was killed has come and never leaves. If the configuration knows all clients
+//!    that have come, a client that checks waits until nothing of the dead is left, and then looks
+//!    at everything that needs no word of theirs. Otherwise the invariants are reported as unknown,
+//!    and not as broken. So the page says which configuration the clients go by that have come and
+//!    not left, and how many of them go by another one, or by none.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -37,8 +42,8 @@ pub type Parameters = [u64; PARAMETERS];
 /// Words of a ledger.
 pub const LEDGER_WORDS: usize = 4;
 
-/// What a client must remember of its own transactions for the invariants to be checked: sums, so that the words of
-/// several ledgers add up to the ledger of all.
+/// What a client must remember of its own transactions for the invariants to be checked: sums, so
+/// that the words of several ledgers add up to the ledger of all.
 pub trait Ledger: Default + Send {
     /// As words.
     fn to_words(&self) -> [i64; LEDGER_WORDS];
@@ -88,9 +93,11 @@ struct Page {
     unsettled: u64,
     /// Those that came to run no transactions, but bare rounds.
     bare: u64,
-    /// The configuration that the clients go by that have come and not left, by its identity; 0 if they have none.
+    /// The configuration that the clients go by that have come and not left, by its identity; 0 if
+    /// they have none.
     configuration: u64,
-    /// How many clients have come and not left that this configuration does not know: it cannot tell whether they are dead.
+    /// How many clients have come and not left that this configuration does not know: it cannot
+    /// tell whether they are dead.
     unwatched: u64,
 }
 
@@ -139,8 +146,8 @@ pub enum GuestError {
     Configuration(#[from] ConfigurationError),
 }
 
-/// The page of a cluster's workload. Its own cluster may be another connection than the workload's, because the page is
-/// changed by transactions also where the workload runs none.
+/// The page of a cluster's workload. Its own cluster may be another connection than the workload's,
+/// because the page is changed by transactions also where the workload runs none.
 #[derive(Clone, Debug)]
 pub struct GuestBook {
     cluster: Cluster,
@@ -173,8 +180,9 @@ fn add(sums: &mut [i64; LEDGER_WORDS], more: &[i64; LEDGER_WORDS]) {
 }
 
 impl GuestBook {
-    /// The book of a cluster whose workload is loaded; `None` if no client has loaded one. While a client loads it, this waits,
-    /// and asks `waiting` now and then, with the number of that client, whether to go on.
+    /// The book of a cluster whose workload is loaded; `None` if no client has loaded one. While a
+    /// client loads it, this waits, and asks `waiting` now and then, with the number of that
+    /// client, whether to go on.
     pub fn find(
         cluster: Cluster,
         mut waiting: impl FnMut(u32) -> ControlFlow<()>,
@@ -197,8 +205,9 @@ impl GuestBook {
         }
     }
 
-    /// The book of a cluster and the workload that is there; loads it if no client has, through the cluster that `load` gets.
-    /// While another client does, `waiting` is asked as by [`find`](GuestBook::find).
+    /// The book of a cluster and the workload that is there; loads it if no client has, through the
+    /// cluster that `load` gets. While another client does, `waiting` is asked as by
+    /// [`find`](GuestBook::find).
     pub fn open<W: Workload>(
         cluster: Cluster,
         workload: &Cluster,
@@ -242,8 +251,8 @@ impl GuestBook {
         Ok(W::open(workload, &page.parameters)?)
     }
 
-    /// Counts a client in, before its first transaction. Returns whether it goes by the same configuration as the clients
-    /// that are there: if not, they do not recover each other.
+    /// Counts a client in, before its first transaction. Returns whether it goes by the same
+    /// configuration as the clients that are there: if not, they do not recover each other.
     pub fn arrive(&self, workload: &Cluster) -> Result<bool, GuestError> {
         let (bare, own) = (u64::from(!workload.protocol().is_serializable()), self.configuration()?);
         self.turn(|page| {
@@ -274,12 +283,13 @@ impl GuestBook {
         Ok(self.cluster.configuration().map_or(Ok(0), |configuration| configuration.identity())?)
     }
 
-    /// Waits until nothing of dead clients is left; whether nobody of another process is alive then, as far as the
-    /// configuration says.
+    /// Waits until nothing of dead clients is left; whether nobody of another process is alive
+    /// then, as far as the configuration says.
     fn is_quiet(&self, worker: &mut Worker) -> Result<bool, GuestError> {
         let Some(configuration) = self.cluster.configuration().cloned() else { return Ok(false) };
         let began = Instant::now();
-        // Beside it, for as long as it takes, the worker's own client finds out who is dead, and recovers them.
+        // Beside it, for as long as it takes, the worker's own client finds out who is dead, and
+        // recovers them.
         Ok(worker.block_on(async |session: &mut Session| {
             loop {
                 let (others, remains) = remains(&configuration)?;
@@ -368,7 +378,8 @@ impl GuestBook {
     }
 }
 
-/// Whether clients of other processes are alive, as far as is known, and whether something is left of dead ones.
+/// Whether clients of other processes are alive, as far as is known, and whether something is left
+/// of dead ones.
 fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, bool), ConfigurationError> {
     let own = configuration.process();
     configuration.refresh()?;

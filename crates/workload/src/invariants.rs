@@ -8,7 +8,8 @@ pub(crate) const REPLICAS: &str = "replicas are identical";
 pub(crate) const LOCKS: &str = "no lock is held";
 pub(crate) const LOG: &str = "every log entry is settled";
 
-/// What tables look like from outside, and whether their logs have been applied: what every workload leaves behind.
+/// What tables look like from outside, and whether their logs have been applied: what every
+/// workload leaves behind.
 pub(crate) fn of_tables(tables: &[Inspection], settled: bool) -> [Invariant; 3] {
     [replicas(tables), locks(tables), log(settled)]
 }

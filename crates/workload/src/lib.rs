@@ -1,9 +1,10 @@
 //! Workloads, and what drives and measures them.
 //!
-//! A [`Workload`] is what transactions to run and what must hold after them; the [`driver`] runs one on threads and
-//! coroutines and measures; a [`Report`] says what came out. [`smallbank`], [`tatp`], [`tpcc`] and [`ycsb`] are
-//! workloads; [`micro`] runs bare rounds, to tell what the fabric itself costs. Where several processes run one workload, a
-//! [`guestbook::GuestBook`] is what they know of each other.
+//! A [`Workload`] is what transactions to run and what must hold after them; the [`driver`] runs
+//! one on threads and coroutines and measures; a [`Report`] says what came out. [`smallbank`],
+//! [`tatp`], [`tpcc`] and [`ycsb`] are workloads; [`micro`] runs bare rounds, to tell what the
+//! fabric itself costs. Where several processes run one workload, a [`guestbook::GuestBook`] is
+//! what they know of each other.
 //!
 //! Nothing here prints, and nothing knows the command line: that is the `remora` binary's.
 #![forbid(unsafe_code)]
@@ -44,7 +45,8 @@ pub trait Workload: Sync + Sized {
     /// Its name in reports.
     const NAME: &'static str;
 
-    /// The names of its types of transactions; the type's place here is the label of its transactions.
+    /// The names of its types of transactions; the type's place here is the label of its
+    /// transactions.
     const TYPES: &'static [&'static str];
 
     /// The names of its invariants, in the order of [`Workload::invariants`].
@@ -56,10 +58,12 @@ pub trait Workload: Sync + Sized {
     /// What other clients need to open the tables.
     fn parameters(&self) -> Parameters;
 
-    /// Reads one of so many parts of the tables once, so that the locations of its records are cached.
+    /// Reads one of so many parts of the tables once, so that the locations of its records are
+    /// cached.
     fn warm(&self, session: &mut Session, part: u64, parts: u64) -> impl Future<Output = Result<(), Error>>;
 
-    /// Runs one transaction of the mix until it has committed or been given up, and keeps the ledger.
+    /// Runs one transaction of the mix until it has committed or been given up, and keeps the
+    /// ledger.
     fn transact(
         &self,
         session: &mut Session,
@@ -67,7 +71,8 @@ pub trait Workload: Sync + Sized {
         ledger: &mut Self::Ledger,
     ) -> impl Future<Output = Result<(), Error>>;
 
-    /// Checks what must hold when all clients have ended; `settled` says whether all that they logged has been applied.
+    /// Checks what must hold when all clients have ended; `settled` says whether all that they
+    /// logged has been applied.
     fn invariants(&self, cluster: &Cluster, after: After<'_, Self::Ledger>) -> Result<Vec<Invariant>, Error>;
 }
 
@@ -99,7 +104,8 @@ pub enum RunError {
     Thread(std::io::Error),
 }
 
-/// Reads records for their locations' sake: it does not matter whether they are locked, by a client that is gone perhaps.
+/// Reads records for their locations' sake: it does not matter whether they are locked, by a client
+/// that is gone perhaps.
 pub(crate) async fn glance(
     session: &mut Session,
     body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<(), Error>,
@@ -111,7 +117,8 @@ pub(crate) async fn glance(
     }
 }
 
-/// The same of a range of an ordered table, also for where its leaves are: so many keys at a time, since there may be many.
+/// The same of a range of an ordered table, also for where its leaves are: so many keys at a time,
+/// since there may be many.
 pub(crate) async fn glance_range<K: OrderedKey, V: Record>(
     session: &mut Session,
     table: &Ordered<K, V>,

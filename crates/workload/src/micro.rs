@@ -1,12 +1,14 @@
 //! Bare rounds, one coroutine, over memory of this process: what the fabric itself costs.
 //!
-//! Every kind of round is measured next to the same work done plainly, in blocks that take turns, so that whatever
-//! disturbs the machine disturbs both; medians over many blocks are reported. Two kinds of memory: *cached*, a few lines
-//! that stay in the nearest cache, and *missing*, random lines of a region several times larger than the last cache. The
-//! address of a READ depends on what the one before it has brought, in both, so that misses do not overlap.
+//! Every kind of round is measured next to the same work done plainly, in blocks that take turns,
+//! so that whatever disturbs the machine disturbs both; medians over many blocks are reported. Two
+//! kinds of memory: *cached*, a few lines that stay in the nearest cache, and *missing*, random
+//! lines of a region several times larger than the last cache. The address of a READ depends on
+//! what the one before it has brought, in both, so that misses do not overlap.
 //!
-//! The plain work on cached memory is a memcpy (of ordinary memory) or the processor's instruction. On missing memory it
-//! reads and writes word by word the very region that the rounds use: ordinary memory would have other pages.
+//! The plain work on cached memory is a memcpy (of ordinary memory) or the processor's instruction.
+//! On missing memory it reads and writes word by word the very region that the rounds use: ordinary
+//! memory would have other pages.
 //!
 //! [`verbs`] measures single verbs and their rates, as perftest does.
 
@@ -260,7 +262,8 @@ pub struct VerbsReport {
     pub verbs: Vec<VerbFigures>,
 }
 
-/// A block lasts about this long: long against the clock's own cost, short against whatever disturbs the machine.
+/// A block lasts about this long: long against the clock's own cost, short against whatever
+/// disturbs the machine.
 const BLOCK: Duration = Duration::from_micros(20);
 /// Cached records lie within this, the smaller half of a small first-level cache.
 const CACHED_BYTES: usize = 16 << 10;

@@ -1,4 +1,5 @@
-//! The report of a run: what `--report` writes as JSON. Names and meanings are relied on by scripts: extend, don't rename.
+//! The report of a run: what `--report` writes as JSON. Names and meanings are relied on by
+//! scripts: extend, don't rename.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,8 +44,8 @@ pub struct Report {
     /// Why the history of the run is cut, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_failure: Option<String>,
-    /// The longest time in which no transaction of this process ended, committed or aborted by the workload; a
-    /// millisecond or less is told as one.
+    /// The longest time in which no transaction of this process ended, committed or aborted by the
+    /// workload; a millisecond or less is told as one.
     pub max_gap_ms: f64,
     /// From the first attempt's begin to the commit, retries included; committed transactions only.
     pub latency_us: LatencyUs,
@@ -54,7 +55,8 @@ pub struct Report {
     pub by_type: BTreeMap<&'static str, TypeReport>,
     /// How long the phases of committed attempts took; of those that had them, and of a sample.
     pub phases_us: PhasesUs,
-    /// Share of the time of these attempts that they waited for records which others had locked, or were installing.
+    /// Share of the time of these attempts that they waited for records which others had locked, or
+    /// were installing.
     pub waiting_share: f64,
     /// CPU time.
     pub cpu_seconds: CpuSeconds,
@@ -64,7 +66,8 @@ pub struct Report {
     pub invariants: Vec<Invariant>,
     /// What it ran on.
     pub machine: Machine,
-    /// If the cluster is a simulated one: what that took. The rest of the report is in virtual time.
+    /// If the cluster is a simulated one: what that took. The rest of the report is in virtual
+    /// time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<SimulatedIn>,
 }
@@ -223,7 +226,8 @@ pub struct PhasesUs {
 pub struct CpuSeconds {
     /// By the threads that run transactions.
     pub workers: f64,
-    /// By the memory nodes: of those in this process to apply logs, of those that are processes of their own all.
+    /// By the memory nodes: of those in this process to apply logs, of those that are processes of
+    /// their own all.
     pub appliers: f64,
 }
 

@@ -1,4 +1,5 @@
-//! Runs a workload on a simulated cluster: many machines and workers on one thread, in virtual time.
+//! Runs a workload on a simulated cluster: many machines and workers on one thread, in virtual
+//! time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -86,7 +87,8 @@ impl Observer for Watch {
     }
 }
 
-/// Runs a workload on a cluster that lives in `sim`; tables are loaded. Looks at what must hold when all is still.
+/// Runs a workload on a cluster that lives in `sim`; tables are loaded. Looks at what must hold
+/// when all is still.
 pub fn simulate<W: Workload>(
     cluster: &Cluster,
     sim: &Sim,
@@ -98,7 +100,8 @@ pub fn simulate<W: Workload>(
     sim.instant(true);
     let mut workers = connect(cluster, sim, options)?;
     if let Some(worker) = workers.first_mut() {
-        // Machines of one process share a location cache: it is as if each had found all records before.
+        // Machines of one process share a location cache: it is as if each had found all records
+        // before.
         worker.block_on(async |session| workload.warm(session, 0, 1).await)?;
     }
     sim.instant(false);

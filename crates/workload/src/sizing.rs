@@ -57,7 +57,8 @@ pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[In
     let shards = tables.iter().map(|table| {
         // Keys scatter: a shard can get more than its share.
         let share = table.rows.div_ceil(setting.memory_nodes.max(1).into());
-        // More records than there are addresses in a shard need more than any machine has, and must not overflow.
+        // More records than there are addresses in a shard need more than any machine has, and must
+        // not overflow.
         let rows = share.saturating_add(6 * share.isqrt()).saturating_add(64).min(1 << 48);
         kinds.iter().map(|kind| Sizes::for_rows(*kind, rows, table.slot_bytes).shard_bytes).max().unwrap_or(0)
     });

@@ -1,5 +1,6 @@
-//! SmallBank: six short transactions over the savings and checking accounts of customers (Alomari et al., ICDE 2008), with
-//! the mix of the FORD text, table 2, and the hot set of Wei's thesis, section 4.4.
+//! SmallBank: six short transactions over the savings and checking accounts of customers (Alomari
+//! et al., ICDE 2008), with the mix of the FORD text, table 2, and the hot set of Wei's thesis,
+//! section 4.4.
 //!
 //! | transaction      | share | savings | checking | round trips (`drtm-r`) |
 //! | ---------------- | ----: | ------- | -------- | ---------------------: |
@@ -10,9 +11,9 @@
 //! | transact_savings |  15 % | 1 U     |          | 3                      |
 //! | write_check      |  15 % | 1 R     | 1 U      | 4                      |
 //!
-//! U updates, R only reads. 4 % of the customers, the first ones, are in 90 % of the transactions. Amounts are fixed, and
-//! in cents, so that money is conserved to the cent. Only a payment can fail for want of funds; it often does, because
-//! amalgamating leaves empty accounts behind.
+//! U updates, R only reads. 4 % of the customers, the first ones, are in 90 % of the transactions.
+//! Amounts are fixed, and in cents, so that money is conserved to the cent. Only a payment can fail
+//! for want of funds; it often does, because amalgamating leaves empty accounts behind.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -64,8 +65,8 @@ impl fmt::Display for InsufficientFunds {
 
 impl StdError for InsufficientFunds {}
 
-/// What a coroutine of some clients has paid in less what it has paid out: kept by its transactions themselves, so that it is
-/// known also when the client is dead.
+/// What a coroutine of some clients has paid in less what it has paid out: kept by its transactions
+/// themselves, so that it is known also when the client is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LedgerEntry {
@@ -134,13 +135,14 @@ pub struct Customers {
 impl Customers {
     /// Accounts for each thread, unless somebody says otherwise.
     pub const ACCOUNTS_PER_THREAD: u64 = 100_000;
-    /// The standard hot set: which share of the customers it is, and how probable that a transaction is about it.
+    /// The standard hot set: which share of the customers it is, and how probable that a
+    /// transaction is about it.
     pub const HOT: (f64, f64) = (0.04, 0.9);
     /// A payment needs two, also among the hot ones.
     pub const ACCOUNTS_MIN: u64 = 2;
 
-    /// So many customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot: a transaction is about one of
-    /// these with the given probability.
+    /// So many customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot: a
+    /// transaction is about one of these with the given probability.
     #[must_use]
     pub fn new(accounts: u64, hot_fraction: f64, hot_probability: f64) -> Customers {
         assert!(accounts >= Customers::ACCOUNTS_MIN, "a payment needs two customers");
@@ -215,7 +217,8 @@ impl SmallBank {
         Ok(SmallBank { savings, checking, ledger: None, customers, attempts: TransactionOptions::default().attempts })
     }
 
-    /// The same with a table in which every transaction that changes the sum of all balances says so.
+    /// The same with a table in which every transaction that changes the sum of all balances says
+    /// so.
     pub fn with_ledger(self, cluster: &Cluster) -> Result<SmallBank, OpenError> {
         let ledger = cluster.create_table(LEDGER, TableOptions::for_rows(LEDGER_ENTRIES))?;
         cluster.load(&ledger, (0..LEDGER_ENTRIES).map(|entry| (entry, LedgerEntry { delta: 0 })))?;

@@ -153,8 +153,8 @@ impl Observer for Statistics {
 }
 
 impl PhaseTimes {
-    /// The session notes the ends of phases for a sample of the attempts: zeros for the others, and for phases that a
-    /// transaction did not have.
+    /// The session notes the ends of phases for a sample of the attempts: zeros for the others, and
+    /// for phases that a transaction did not have.
     fn record(&mut self, event: &TransactionEvent<'_>) {
         let phases = event.phases;
         if phases.executed == 0 {

@@ -1,5 +1,6 @@
-//! TATP, the Telecom Application Transaction Processing benchmark: seven short transactions over the subscribers of a
-//! telephone network, 80 % of them only read (Neuvonen et al., TATP benchmark description 1.0, IBM 2009).
+//! TATP, the Telecom Application Transaction Processing benchmark: seven short transactions over
+//! the subscribers of a telephone network, 80 % of them only read (Neuvonen et al., TATP benchmark
+//! description 1.0, IBM 2009).
 //!
 //! | transaction            | share | reads and writes                              | round trips (`drtm-r`) | succeeds |
 //! | ---------------------- | ----: | --------------------------------------------- | ---------------------: | -------: |
@@ -11,13 +12,15 @@
 //! | insert_call_forwarding |   2 % | sub_nbr R; special_facility 4 R, 1 I          | 5                      | 31.25 %  |
 //! | delete_call_forwarding |   2 % | sub_nbr R; 1 D                                | 5                      | 31.25 %  |
 //!
-//! R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs what is before it, and everything else
-//! of a transaction is fetched in one round. What does not succeed has found no row, or one where it inserts: it gives up,
-//! which is an outcome like any other, counted as the workload's own abort. The shares follow from the population;
-//! get_new_destination comes to 20 % in the long run, because forwarding that is inserted ends later than what is loaded.
+//! R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs what is before
+//! it, and everything else of a transaction is fetched in one round. What does not succeed has
+//! found no row, or one where it inserts: it gives up, which is an outcome like any other, counted
+//! as the workload's own abort. The shares follow from the population; get_new_destination comes to
+//! 20 % in the long run, because forwarding that is inserted ends later than what is loaded.
 //!
-//! Where TATP selects a range (all special facilities of a subscriber, all call forwarding that has begun) there are so
-//! few keys that each is asked for by name; those that are not there are validated like the others.
+//! Where TATP selects a range (all special facilities of a subscriber, all call forwarding that has
+//! begun) there are so few keys that each is asked for by name; those that are not there are
+//! validated like the others.
 
 mod audit;
 pub mod population;
@@ -38,7 +41,8 @@ use population::{
     Subscriber, TYPES, any_digits, digits, location,
 };
 
-/// The workload's own abort: a row is not there, or is there already. Of no size, so that giving up allocates nothing.
+/// The workload's own abort: a row is not there, or is there already. Of no size, so that giving up
+/// allocates nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoSuccess;
 
@@ -50,8 +54,8 @@ impl fmt::Display for NoSuccess {
 
 impl StdError for NoSuccess {}
 
-/// Turns the absence, or presence, of a row that TATP expects now and then into the workload's own abort. Of all other
-/// rows it is an error that ends the run.
+/// Turns the absence, or presence, of a row that TATP expects now and then into the workload's own
+/// abort. Of all other rows it is an error that ends the run.
 fn expected(error: Error) -> Error {
     match error {
         Error::NotFound(_) | Error::Exists(_) => Error::user(NoSuccess),
@@ -97,7 +101,8 @@ impl Kind {
     }
 }
 
-/// Who the subscribers are: 1 to their number, some drawn more often than others, as the specification has it.
+/// Who the subscribers are: 1 to their number, some drawn more often than others, as the
+/// specification has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subscribers {
     count: u32,
@@ -127,7 +132,8 @@ impl Subscribers {
         self.count
     }
 
-    /// A transaction's subscriber: TATP's non-uniform distribution. The OR of two numbers sets more bits than either has.
+    /// A transaction's subscriber: TATP's non-uniform distribution. The OR of two numbers sets more
+    /// bits than either has.
     #[must_use]
     pub fn draw(&self, random: &mut Prng) -> u32 {
         let (count, uneven) = (u64::from(self.count), random.below(self.spread + 1));
@@ -135,7 +141,8 @@ impl Subscribers {
     }
 }
 
-/// What a transaction is about; each kind uses its part. Drawn before the first attempt, and kept by all others.
+/// What a transaction is about; each kind uses its part. Drawn before the first attempt, and kept
+/// by all others.
 #[derive(Clone, Copy, Debug)]
 struct Parameters {
     s_id: u32,
@@ -269,7 +276,8 @@ impl Tatp {
         Ok(())
     }
 
-    /// The number that calls are forwarded to at a time, the latest if there are several, by an active special facility.
+    /// The number that calls are forwarded to at a time, the latest if there are several, by an
+    /// active special facility.
     async fn get_new_destination(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let facility = tx.want(&self.special_facility, (about.s_id, about.kind));
         let begun = START_TIMES.map(|time| {
@@ -319,7 +327,8 @@ impl Tatp {
         Ok(())
     }
 
-    /// Has calls forwarded by one of the subscriber's special facilities, of which all are selected.
+    /// Has calls forwarded by one of the subscriber's special facilities, of which all are
+    /// selected.
     async fn insert_call_forwarding(&self, tx: &mut Transaction<'_, '_>, about: &Parameters) -> Result<(), Error> {
         let s_id = self.subscriber_of(tx, about.s_id).await?;
         let facilities: [_; TYPES as usize] =

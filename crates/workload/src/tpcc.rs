@@ -1,5 +1,6 @@
-//! TPC-C: the five transactions of a wholesale supplier with warehouses, districts and customers, in the standard mix (TPC
-//! Benchmark C, revision 5.11), without keying and think times. Not an audited result, nor anything to compare with one.
+//! TPC-C: the five transactions of a wholesale supplier with warehouses, districts and customers,
+//! in the standard mix (TPC Benchmark C, revision 5.11), without keying and think times. Not an
+//! audited result, nor anything to compare with one.
 //!
 //! | transaction  | share | reads and writes                                                  | round trips (`drtm-r`) |
 //! | ------------ | ----: | ----------------------------------------------------------------- | ---------------------: |
@@ -9,24 +10,27 @@
 //! | delivery     |   4 % | new_order D; order, n order_line U; customer U; ten times         | 5 each                 |
 //! | stock_level  |   4 % | district R; 20 n order_line R; as many stock R                    | 5                      |
 //!
-//! n is 5 to 15. R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs what is before it, and
-//! everything else of a transaction is fetched in one round, or in as many as its size needs. 60 % of the customers are asked
-//! for by name. Three of four New-Orders split a leaf.
+//! n is 5 to 15. R only reads, U updates, I inserts, D deletes; what is behind a semicolon needs
+//! what is before it, and everything else of a transaction is fetched in one round, or in as many
+//! as its size needs. 60 % of the customers are asked for by name. Three of four New-Orders split a
+//! leaf.
 //!
-//! ORDER, ORDER-LINE and NEW-ORDER are ordered tables by warehouse, district and order, as are two indexes: orders by
-//! customer, and customers by last and first name. A leaf has up to 17 order lines, so an order's are in one or two, which are
-//! read, locked and logged instead of them. New orders come at the end of their district, whose leaf is known beforehand, so
-//! they are named before their number is known. Districts share no leaf when they are loaded, and are full up to that end.
-//! All other tables are hash tables.
+//! ORDER, ORDER-LINE and NEW-ORDER are ordered tables by warehouse, district and order, as are two
+//! indexes: orders by customer, and customers by last and first name. A leaf has up to 17 order
+//! lines, so an order's are in one or two, which are read, locked and logged instead of them. New
+//! orders come at the end of their district, whose leaf is known beforehand, so they are named
+//! before their number is known. Districts share no leaf when they are loaded, and are full up to
+//! that end. All other tables are hash tables.
 //!
 //! # Where this is not the specification's
 //!
 //! - Terminals are not bound to a warehouse: each transaction draws its own.
-//! - A Delivery is ten transactions, one for each district, as clause 2.7.2 allows, and each is counted; a log entry has no room
-//!   for the leaves of all of them. It is not queued. A client looks for a district's oldest order from the last one on that
-//!   it has delivered itself.
+//! - A Delivery is ten transactions, one for each district, as clause 2.7.2 allows, and each is
+//!   counted; a log entry has no room for the leaves of all of them. It is not queued. A client
+//!   looks for a district's oldest order from the last one on that it has delivered itself.
 //! - Everything is strictly serializable, also the Stock-Level, of which clause 3.4 asks less.
-//! - Orders are never taken away, so a run needs room for those that it makes ([`Room`]); it ends when there is none.
+//! - Orders are never taken away, so a run needs room for those that it makes ([`Room`]); it ends
+//!   when there is none.
 
 mod audit;
 mod draw;
@@ -51,7 +55,8 @@ use crate::{After, Prng, Workload, draw_from, glance, glance_range};
 use population::Population;
 use schema::{Capacity, Tables};
 
-/// The workload's own abort: nobody has an item of this number. Of no size, so that giving up allocates nothing.
+/// The workload's own abort: nobody has an item of this number. Of no size, so that giving up
+/// allocates nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnusedItem;
 
@@ -63,8 +68,8 @@ impl fmt::Display for UnusedItem {
 
 impl StdError for UnusedItem {}
 
-/// The workload's own abort where there are no transactions: two orders have been given the same number, and such things.
-/// Of a serializable protocol it is an error that ends the run.
+/// The workload's own abort where there are no transactions: two orders have been given the same
+/// number, and such things. Of a serializable protocol it is an error that ends the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inconsistent;
 
@@ -222,13 +227,15 @@ pub struct Tpcc {
     always_distributed: bool,
     only: Option<Kind>,
     serializable: bool,
-    /// Of each district, which order is the oldest that may not be delivered: as far as is known, and from where on to look.
-    /// Orders come in the order of their numbers, and are delivered so: no older one comes back.
+    /// Of each district, which order is the oldest that may not be delivered: as far as is known,
+    /// and from where on to look. Orders come in the order of their numbers, and are delivered so:
+    /// no older one comes back.
     oldest: Arc<[AtomicU32]>,
 }
 
 impl Tpcc {
-    /// Creates the tables and loads the population of a seed; `loaded` is told now and then of so many rows more.
+    /// Creates the tables and loads the population of a seed; `loaded` is told now and then of so
+    /// many rows more.
     pub fn load(
         cluster: &Cluster,
         scale: Scale,
@@ -414,7 +421,8 @@ impl Workload for Tpcc {
         parameters
     }
 
-    /// Everything but payments, which nobody reads, and the lines of orders that have been delivered.
+    /// Everything but payments, which nobody reads, and the lines of orders that have been
+    /// delivered.
     async fn warm(&self, session: &mut Session, part: u64, parts: u64) -> Result<(), Error> {
         let bound = |all: u32, part: u64| (u128::from(all) * u128::from(part) / u128::from(parts)) as u32;
         let share = |all| bound(all, part)..bound(all, part + 1);
@@ -441,7 +449,8 @@ impl Workload for Tpcc {
     }
 }
 
-/// TPC-C/no: New-Orders only, each with lines that another warehouse supplies, as several papers have it.
+/// TPC-C/no: New-Orders only, each with lines that another warehouse supplies, as several papers
+/// have it.
 #[derive(Clone, Debug)]
 pub struct NewOrders(Tpcc);
 

@@ -1,5 +1,6 @@
-//! YCSB, the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010): reads, updates, inserts and read-modify-writes of
-//! single records, most of them of a few hot ones, and scans. In a hash table or in an ordered one.
+//! YCSB, the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010): reads, updates, inserts and
+//! read-modify-writes of single records, most of them of a few hot ones, and scans. In a hash table
+//! or in an ordered one.
 //!
 //! | workload | operations                         | records                |
 //! | -------- | ---------------------------------- | ---------------------- |
@@ -18,14 +19,16 @@
 //! | insert            | 3, 3 or 4                      |
 //! | scan              | 2 or 3                         |
 //!
-//! In an ordered table, values of 1000 bytes are out of line: an insert is one of two records then, the value and the leaf of
-//! its key, and a scan of 1 to 100 keys takes a round trip for their values. The other operations are as in a hash table, but
-//! for splits, and keys whose leaf the client does not remember. Records are there by their keys or by a hash of them
+//! In an ordered table, values of 1000 bytes are out of line: an insert is one of two records then,
+//! the value and the leaf of its key, and a scan of 1 to 100 keys takes a round trip for their
+//! values. The other operations are as in a hash table, but for splits, and keys whose leaf the
+//! client does not remember. Records are there by their keys or by a hash of them
 //! ([`InsertOrder`]), and a scan takes those that come next.
 //!
-//! A transaction has one operation, or several, of different records: then it is of the type of its operations, or *mixed*.
-//! YCSB updates one of ten fields of 100 bytes; here an update replaces the value as a whole. It fetches the record all the
-//! same, whose lock and version it needs, and so costs what a read-modify-write does, and can count itself in the value.
+//! A transaction has one operation, or several, of different records: then it is of the type of its
+//! operations, or *mixed*. YCSB updates one of ten fields of 100 bytes; here an update replaces the
+//! value as a whole. It fetches the record all the same, whose lock and version it needs, and so
+//! costs what a read-modify-write does, and can count itself in the value.
 
 mod audit;
 mod draw;
@@ -101,7 +104,8 @@ pub struct Size {
     pub ordered: Option<(Design, InsertOrder)>,
 }
 
-/// What values there are: of one line with its header, of a few, and YCSB's ten fields of 100 bytes.
+/// What values there are: of one line with its header, of a few, and YCSB's ten fields of 100
+/// bytes.
 pub const VALUE_BYTES: [usize; 3] = [32, 128, 1000];
 
 /// A table of each of these.
@@ -183,7 +187,8 @@ impl Opening for &Size {
 }
 
 impl<const WORDS: usize> Rows<WORDS> {
-    /// What the whole table looks like from outside, and what is wrong with it if it should be a tree.
+    /// What the whole table looks like from outside, and what is wrong with it if it should be a
+    /// tree.
     fn inspect(
         &self,
         cluster: &Cluster,
@@ -211,7 +216,8 @@ const HASHED: u64 = 1 << 24;
 
 /// Most records that a scan asks for; their number is drawn evenly from 1 on.
 pub const SCAN_MAX: u64 = 100;
-/// Most operations of a transaction: the log entry of so many of the largest values is one that there is room for.
+/// Most operations of a transaction: the log entry of so many of the largest values is one that
+/// there is room for.
 pub const OPERATIONS_MAX: usize = 16;
 
 /// An operation that has been drawn.
@@ -309,7 +315,8 @@ impl Ycsb {
         self
     }
 
-    /// Creates the table and loads it. Only reads, of all records alike, until it is told [what to do](Ycsb::with_mix).
+    /// Creates the table and loads it. Only reads, of all records alike, until it is told [what to
+    /// do](Ycsb::with_mix).
     pub fn load(cluster: &Cluster, size: Size) -> Result<Ycsb, OpenError> {
         assert!(size.records > 0 && VALUE_BYTES.contains(&size.value_bytes), "{size:?}");
         Ok(Ycsb::of(cluster, Sized::of(size.value_bytes, cluster, &size)?, size))
@@ -487,7 +494,8 @@ impl Ycsb {
                     let length = 1 + stamp % SCAN_MAX;
                     let found = table.scan(tx, place.., length as usize).await.map_err(expected)?;
                     found.iter().for_each(|(place, row)| seen.look(row, order.place(row.key()) == *place));
-                    // Loaded records are never deleted. Which of them are next is known where they are not hashed.
+                    // Loaded records are never deleted. Which of them are next is known where they
+                    // are not hashed.
                     let known = if *order == InsertOrder::Hashed { 1 } else { length };
                     let loaded = key..self.records().min(key.saturating_add(known)).max(key);
                     let is_there = |((place, _), key): &(&(u64, _), u64)| *place == order.place(*key);

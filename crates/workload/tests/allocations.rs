@@ -34,7 +34,8 @@ fn no_transaction_allocates_on_a_warm_worker() {
             });
             counts.iter().sum::<u64>()
         };
-        // The first ones find out how much room the sets need: one that looks a key up for the first time, the most.
+        // The first ones find out how much room the sets need: one that looks a key up for the
+        // first time, the most.
         allocations(10_000);
         assert_eq!(allocations(5_000), 0, "in 20,000 transactions, yields {yield_after_rounds}");
     }

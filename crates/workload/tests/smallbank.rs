@@ -1,4 +1,5 @@
-//! SmallBank on real and on seeded clusters: what must hold does, and every type costs its round trips.
+//! SmallBank on real and on seeded clusters: what must hold does, and every type costs its round
+//! trips.
 
 mod support;
 
@@ -83,8 +84,8 @@ fn every_type_costs_its_round_trips() {
         worker.block_on(async |session| bank.warm(session, 0, 1).await).unwrap();
         let mut statistics = Statistics::new(SmallBank::TYPES.len());
         for chunk in 0..80 {
-            // Each ends with drained rings: a transaction that finds its ring full asks how far it has been applied, and
-            // that is a round trip more.
+            // Each ends with drained rings: a transaction that finds its ring full asks how far it
+            // has been applied, and that is a round trip more.
             let (these, _) = driver::run_here(&cluster, &bank, &mut worker, 100, seed + chunk).unwrap();
             statistics.add(&these);
         }
@@ -112,7 +113,8 @@ fn without_transactions_nothing_is_claimed() {
     assert!(invariants.iter().all(unclaimed), "{invariants:?}");
 }
 
-/// A ledger that is wrong, or a lock that stays, must be found: otherwise the checks above say nothing.
+/// A ledger that is wrong, or a lock that stays, must be found: otherwise the checks above say
+/// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     let cluster = Cluster::embedded(options(3)).unwrap();
@@ -139,7 +141,8 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(holds(bank.invariants(&cluster, after(&[], true, 0)).unwrap())[2], no);
 }
 
-/// Transactions of clients that were killed, whose outcome nobody was told, are in the ledger if they have committed.
+/// Transactions of clients that were killed, whose outcome nobody was told, are in the ledger if
+/// they have committed.
 #[test]
 fn a_ledger_knows_what_nobody_was_told() {
     for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD] {

@@ -1,4 +1,5 @@
-//! TATP on real and on seeded clusters, by every protocol: what must hold does, and what does not is found.
+//! TATP on real and on seeded clusters, by every protocol: what must hold does, and what does not
+//! is found.
 
 mod support;
 
@@ -69,7 +70,8 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
     }
 }
 
-/// Inserts and deletes only, of a handful of keys: every slot and every pair of the index is used again and again.
+/// Inserts and deletes only, of a handful of keys: every slot and every pair of the index is used
+/// again and again.
 #[test]
 fn rows_come_and_go_for_long() {
     for protocol in serializable() {
@@ -104,8 +106,8 @@ fn every_type_costs_its_round_trips_and_has_its_success() {
     worker.block_on(async |session| tatp.warm(session, 0, 1).await).unwrap();
     let mut statistics = Statistics::new(Tatp::TYPES.len());
     for chunk in 0..75 {
-        // Each ends with drained rings: a transaction that finds its ring full needs a round trip more. Invariants are of
-        // a whole run, which no chunk is.
+        // Each ends with drained rings: a transaction that finds its ring full needs a round trip
+        // more. Invariants are of a whole run, which no chunk is.
         statistics.add(&driver::run_here(&cluster, &tatp, &mut worker, 400, chunk).unwrap().0);
     }
     for (kind, _) in Kind::MIX {
@@ -122,8 +124,8 @@ fn every_type_costs_its_round_trips_and_has_its_success() {
         assert!((share - success).abs() < 0.06, "{kind:?}: {share:.3} succeed");
         assert_eq!(one.aborted, one.by_user, "{kind:?}: there is nobody to meet");
         let mean = one.cost.round_trips as f64 / one.committed as f64;
-        // A key that is not there is looked for to the end of its chain, and a row that went and came back is elsewhere:
-        // now and then, a lookup more.
+        // A key that is not there is looked for to the end of its chain, and a row that went and
+        // came back is elsewhere: now and then, a lookup more.
         let looks_for_absent = matches!(kind, Kind::GetNewDestination | Kind::InsertCallForwarding);
         let more = mean - f64::from(round_trips);
         assert!((0.0..=if looks_for_absent { 0.2 } else { 0.0 }).contains(&more), "{kind:?}: {mean} round trips");
@@ -156,7 +158,8 @@ fn nodes_are_sized_for_the_population() {
     }
 }
 
-/// What is broken behind everyone's back must be found, and named: otherwise the checks above say nothing.
+/// What is broken behind everyone's back must be found, and named: otherwise the checks above say
+/// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     const NOTHING: Changes = Changes { inserted: 0, deleted: 0 };
@@ -205,7 +208,8 @@ fn invariants_that_do_not_hold_are_found() {
     change(worker, async |tx| tx.insert(&subscriber, 7, row).await);
     assert!(broken.found(&[NOTHING], true).is_empty());
 
-    // A row of call forwarding of a facility that is not there, and then one of a time that is none.
+    // A row of call forwarding of a facility that is not there, and then one of a time that is
+    // none.
     let types = change(worker, async |tx| {
         let types = [1, 2, 3, 4].map(|sf_type| (sf_type, tx.want(&facility, (7, sf_type))));
         tx.fetch().await?;

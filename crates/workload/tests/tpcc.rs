@@ -1,5 +1,5 @@
-//! TPC-C on real and on seeded clusters, by every protocol: each transaction does what the specification says, what must
-//! hold does, and what does not is found.
+//! TPC-C on real and on seeded clusters, by every protocol: each transaction does what the
+//! specification says, what must hold does, and what does not is found.
 
 mod support;
 
@@ -163,7 +163,8 @@ fn every_type_costs_its_round_trips() {
         worker.block_on(async |session| tpcc.warm(session, 0, 1).await).unwrap();
         let mut costs = [(u64::MAX, 0, 0, 0); 5];
         for number in 0..400 {
-            // Each ends with drained rings: a transaction that finds its ring full needs a round trip more.
+            // Each ends with drained rings: a transaction that finds its ring full needs a round
+            // trip more.
             let (statistics, _) = driver::run_here(&cluster, &tpcc, &mut worker, 1, number).unwrap();
             for ((least, most, all, count), one) in costs.iter_mut().zip(&statistics.types) {
                 assert_eq!(one.aborted, one.by_user, "there is nobody to meet");
@@ -177,12 +178,13 @@ fn every_type_costs_its_round_trips() {
     };
     for (protocol, least) in [(Protocol::DRTM_R, [4, 3, 3, 3 * 5, 5]), (Protocol::FORD, [3, 3, 3, 3 * 4, 5])] {
         let found = costs(protocol);
-        // All take so many, but for splits and merges of leaves, and if all locations are known. A Delivery is three
-        // transactions.
+        // All take so many, but for splits and merges of leaves, and if all locations are known. A
+        // Delivery is three transactions.
         assert_eq!(found.map(|(least, ..)| least), least, "{protocol:?}: {found:?}");
         // Who pays by name is read, and validated: two round trips more.
         assert_eq!(found[1].1, 5, "{protocol:?}");
-        // Most New-Orders split a leaf, whose parent is known: a round trip more. Few parents are full.
+        // Most New-Orders split a leaf, whose parent is known: a round trip more. Few parents are
+        // full.
         let (.., all, count) = found[0];
         assert!(2 * all < (2 * least[0] + 3) * count, "{protocol:?}: {found:?}");
     }
@@ -539,7 +541,8 @@ fn a_stock_level_counts_different_items_of_twenty_orders() {
     }
 }
 
-/// What is broken behind everyone's back must be found, and named: otherwise the checks above say nothing.
+/// What is broken behind everyone's back must be found, and named: otherwise the checks above say
+/// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     const NOTHING: Done = Done { orders: 0, payments: 0, paid: 0, delivered: 0 };

@@ -1,4 +1,5 @@
-//! YCSB on real and on seeded clusters, by every protocol: what must hold does, and what does not is found.
+//! YCSB on real and on seeded clusters, by every protocol: what must hold does, and what does not
+//! is found.
 
 mod support;
 
@@ -154,7 +155,8 @@ fn every_type_costs_its_round_trips() {
     }
 }
 
-/// Operations of a transaction are of different records, however hot one is: as many as there are, or may be.
+/// Operations of a transaction are of different records, however hot one is: as many as there are,
+/// or may be.
 #[test]
 fn records_of_a_transaction_are_different_ones() {
     for value_bytes in VALUE_BYTES {
@@ -185,7 +187,8 @@ fn counts<const WORDS: usize>(cluster: &Cluster) -> Vec<u64> {
     counts
 }
 
-/// Also for clients that have not loaded the table. They have warmed up, and so read in one round trip.
+/// Also for clients that have not loaded the table. They have warmed up, and so read in one round
+/// trip.
 #[test]
 fn records_are_where_their_order_says() {
     const RECORDS: u64 = 200;
@@ -257,7 +260,8 @@ fn scans_find_what_is_broken() {
     }
 }
 
-/// Those who insert at the same time, also from different processes, insert different keys, and ask for the latest.
+/// Those who insert at the same time, also from different processes, insert different keys, and ask
+/// for the latest.
 #[test]
 fn clients_that_do_not_know_each_other_insert_their_own() {
     let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();
@@ -336,7 +340,8 @@ fn nodes_are_sized_for_the_records() {
     }
 }
 
-/// What is broken behind everyone's back must be found, and named: otherwise the checks above say nothing.
+/// What is broken behind everyone's back must be found, and named: otherwise the checks above say
+/// nothing.
 #[test]
 fn invariants_that_do_not_hold_are_found() {
     const NOTHING: Done = Done { changed: 0, inserted: 0, mixed: 0, missed: 0 };
@@ -422,7 +427,8 @@ fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>
     result
 }
 
-/// A read-modify-write that forgets what it has read loses changes: the check must see it, whatever the values look like.
+/// A read-modify-write that forgets what it has read loses changes: the check must see it, whatever
+/// the values look like.
 #[test]
 fn changes_that_overwrite_each_other_are_found() {
     let cluster = Cluster::embedded(options(Protocol::UNSYNCHRONIZED, 1)).unwrap();

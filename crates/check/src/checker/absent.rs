@@ -1,14 +1,14 @@
 //! Absent reads without a version, and the keys that scans did not return.
 //!
-//! Such a read fits wherever the key may have been absent. The *positions* of a key are the states between its
-//! versions: position 0 is what the loader left, position p what the p-th version left. Real time and the reader's own
-//! writes leave a window of positions; the first and the last position in it at which the key may be absent give two
-//! edges that every choice implies. Prefix and suffix extremes over a key's versions make each window two binary
-//! searches.
+//! Such a read fits wherever the key may have been absent. The *positions* of a key are the states
+//! between its versions: position 0 is what the loader left, position p what the p-th version left.
+//! Real time and the reader's own writes leave a window of positions; the first and the last
+//! position in it at which the key may be absent give two edges that every choice implies. Prefix
+//! and suffix extremes over a key's versions make each window two binary searches.
 //!
-//! A scan would have to look at every key of its range, and most of them may have been deleted long ago or be inserted
-//! long after. For those, real time alone says that they were absent, so a sweep over time keeps only the keys that may
-//! have been present at about the time of a scan.
+//! A scan would have to look at every key of its range, and most of them may have been deleted long
+//! ago or be inserted long after. For those, real time alone says that they were absent, so a sweep
+//! over time keeps only the keys that may have been present at about the time of a scan.
 
 use super::graph::{Edge, EdgeKind};
 use super::versions::{Chains, Inclusion, Version};
@@ -23,7 +23,8 @@ pub(super) struct Misfit {
     pub(super) reader: u32,
     pub(super) key: u32,
     pub(super) by_scan: bool,
-    /// The reader itself read the key as present, at this version. Otherwise no absent interval of the key fits.
+    /// The reader itself read the key as present, at this version. Otherwise no absent interval of
+    /// the key fits.
     pub(super) read_present: Option<u64>,
 }
 
@@ -87,7 +88,8 @@ impl Absences {
         } else {
             (EdgeKind::WriteAbsent, EdgeKind::AbsentWrite)
         };
-        // If the first position is an unobserved delete's, the reader comes at least after what that would delete.
+        // If the first position is an unobserved delete's, the reader comes at least after what
+        // that would delete.
         let settled = |version: &&Version| !version.maybe;
         if let Some(version) = positions.versions[..first].iter().rev().find(settled)
             && version.writer != read.reader
@@ -128,10 +130,12 @@ struct Positions<'c> {
     versions: &'c [Version],
     /// Whether the key may be absent before its first version.
     absent_at_first: bool,
-    /// Per version: the earliest end of its writer or a later one's, and the latest start of its or an earlier one's.
+    /// Per version: the earliest end of its writer or a later one's, and the latest start of its or
+    /// an earlier one's.
     earliest_end: Vec<u64>,
     latest_start: Vec<u64>,
-    /// Per position: the next and the previous one, itself included, at which the key may be absent; or [`NONE`].
+    /// Per position: the next and the previous one, itself included, at which the key may be
+    /// absent; or [`NONE`].
     next_absent: Vec<u32>,
     previous_absent: Vec<u32>,
 }
@@ -193,7 +197,8 @@ impl<'c> Positions<'c> {
 
     /// The first and the last position at which the reader may have found the key absent.
     fn window(&self, reader: u32, row: &TransactionRow) -> Option<(usize, usize)> {
-        // After every version whose writer ended before the reader started, before every one that started after it.
+        // After every version whose writer ended before the reader started, before every one that
+        // started after it.
         let mut low = self.earliest_end.partition_point(|end_ns| *end_ns < row.start_ns);
         let mut high = self.latest_start.partition_point(|start_ns| *start_ns <= row.end_ns);
         if !row.writes.of(&self.history.writes).is_empty()
@@ -249,7 +254,8 @@ struct Query<'h> {
     end: u32,
 }
 
-/// A time in which a key may have been present; outside of it real time alone says that it was absent.
+/// A time in which a key may have been present; outside of it real time alone says that it was
+/// absent.
 #[derive(Clone, Copy, Debug)]
 struct Presence {
     first_ns: u64,
@@ -328,7 +334,8 @@ impl<'h> Sweep<'h> {
         queries.sort_unstable_by_key(|query| query.row.start_ns);
         // Per key, the number of the scan that returned it last, from 1.
         let mut returned = vec![0_u32; self.history.key_count()];
-        // Keys that may be present now, by rank, with the time in which they may; and when they cease to.
+        // Keys that may be present now, by rank, with the time in which they may; and when they
+        // cease to.
         let mut present: BTreeMap<u32, Presence> = BTreeMap::new();
         let mut ceasing: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
         let mut coming = self.presences.iter().peekable();
@@ -345,7 +352,8 @@ impl<'h> Sweep<'h> {
                 }
             };
             if end_ns == NO_END {
-                // An unknown transaction's scan may have been at any time after its start; there are few of them.
+                // An unknown transaction's scan may have been at any time after its start; there
+                // are few of them.
                 (query.first..query.end).for_each(&mut look);
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Names anomalies and tells them: who read and wrote what, in which version, and why that cannot be.
+//! Names anomalies and tells them: who read and wrote what, in which version, and why that cannot
+//! be.
 
 use super::absent::Misfit;
 use super::graph::{Edge, EdgeKind};
@@ -352,7 +353,8 @@ fn classify(cycle: &[Edge]) -> AnomalyClass {
         1 if one_key => AnomalyClass::IntermediateRead,
         1 => AnomalyClass::ReadSkew,
         _ => {
-            // Snapshot isolation's anomaly has two anti-dependencies in a row; a fork has them apart.
+            // Snapshot isolation's anomaly has two anti-dependencies in a row; a fork has them
+            // apart.
             let in_a_row = (0..kinds.len()).any(|at| is_anti(kinds[at]) && is_anti(kinds[(at + 1) % kinds.len()]));
             if in_a_row { AnomalyClass::WriteSkew } else { AnomalyClass::LongFork }
         }

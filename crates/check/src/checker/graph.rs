@@ -1,8 +1,9 @@
-//! The graph of "must come before": transactions, the edges between them, and real time without an edge per pair.
+//! The graph of "must come before": transactions, the edges between them, and real time without an
+//! edge per pair.
 //!
-//! Real time is a chain of auxiliary nodes, one per run of ends that no start interrupts. A transaction that ended
-//! points to its run's node, a run to the next one, and a run to the transactions that started before the next. These
-//! edges are computed, not stored.
+//! Real time is a chain of auxiliary nodes, one per run of ends that no start interrupts. A
+//! transaction that ended points to its run's node, a run to the next one, and a run to the
+//! transactions that started before the next. These edges are computed, not stored.
 
 use super::NONE;
 use crate::history::NO_END;
@@ -113,7 +114,8 @@ pub(super) struct Graph {
     labels: Vec<Label>,
     /// Per node, the auxiliary node that it points to, or [`NONE`].
     run_of: Vec<u32>,
-    /// Nodes in the order in which they started, and per run where those begin that started after it.
+    /// Nodes in the order in which they started, and per run where those begin that started after
+    /// it.
     by_start: Vec<u32>,
     run_offsets: Vec<usize>,
 }
@@ -155,7 +157,8 @@ impl Graph {
         let nodes = 0..timings.len() as u32;
         let mut by_end: Vec<u32> = nodes.clone().filter(|node| timings[*node as usize].end_ns != NO_END).collect();
         by_end.sort_unstable_by_key(|node| timings[*node as usize].end_ns);
-        // A node that starts at 0 cannot have anything before it; so stand-ins, whose start is not known, stay out.
+        // A node that starts at 0 cannot have anything before it; so stand-ins, whose start is not
+        // known, stay out.
         let mut by_start: Vec<u32> = nodes.filter(|node| timings[*node as usize].start_ns != 0).collect();
         by_start.sort_unstable_by_key(|node| timings[*node as usize].start_ns);
         let mut ended = by_end.into_iter().peekable();

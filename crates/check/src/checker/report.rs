@@ -10,8 +10,8 @@ const ANOMALIES_MAX: usize = 100;
 pub struct Report {
     /// What was checked.
     pub counts: Counts,
-    /// What was found: nothing, if the history is strictly serializable. At most a hundred, and of cycles one per knot
-    /// of transactions.
+    /// What was found: nothing, if the history is strictly serializable. At most a hundred, and of
+    /// cycles one per knot of transactions.
     pub anomalies: Vec<Anomaly>,
     /// How many more anomalies were found than are explained in [`anomalies`](Self::anomalies).
     pub anomalies_omitted: u64,

@@ -1,8 +1,9 @@
 //! Finds cycles: strongly connected components without recursion, then a short cycle inside each.
 //!
-//! A component may be large, since one backward edge ties everything that real time puts between its ends into one
-//! knot; but what a person needs is the two or three transactions that cannot be put in order. So the search looks for
-//! the shortest cycle within a bounded effort, and looks first for cycles that need no real time.
+//! A component may be large, since one backward edge ties everything that real time puts between
+//! its ends into one knot; but what a person needs is the two or three transactions that cannot be
+//! put in order. So the search looks for the shortest cycle within a bounded effort, and looks
+//! first for cycles that need no real time.
 
 use super::NONE;
 use super::graph::{Edge, EdgeKind, Follow, Graph, Label};
@@ -36,8 +37,9 @@ pub(super) fn knots(graph: &Graph) -> (Vec<Knot>, usize) {
     }
     data.sort_by_key(Vec::len);
     all.sort_by_key(Vec::len);
-    // A knot that holds together without real time needs no second explanation with it; but a stale read over a long
-    // time ties everything that happened meanwhile into its knot, and must not hide behind what it contains.
+    // A knot that holds together without real time needs no second explanation with it; but a stale
+    // read over a long time ties everything that happened meanwhile into its knot, and must not
+    // hide behind what it contains.
     let mut search = Search::new(graph);
     let mut found: Vec<Knot> = Vec::new();
     let mut omitted = data.len().saturating_sub(KNOTS_MAX);
@@ -171,9 +173,9 @@ impl<'g> Search<'g> {
         sources.first().and_then(|source| self.cycle_through(*source, follow, u32::MAX)).unwrap_or_default()
     }
 
-    /// A cycle of two: an edge to a transaction that ended before the edge's own started. In a large knot this finds
-    /// at once what a search would have to wade through all of real time for. Edges between two nodes that are
-    /// explained already do not count.
+    /// A cycle of two: an edge to a transaction that ended before the edge's own started. In a
+    /// large knot this finds at once what a search would have to wade through all of real time for.
+    /// Edges between two nodes that are explained already do not count.
     fn backward_edge(&self, knot: &[u32], explained: &[bool]) -> Option<Vec<Edge>> {
         let timings = &self.graph.timings;
         let members = knot.iter().filter(|node| self.graph.is_transaction(**node));
@@ -208,7 +210,8 @@ impl<'g> Search<'g> {
             if distance >= limit && self.graph.is_transaction(node) {
                 continue;
             }
-            // Out of a transaction an edge costs one, whether straight to another or into real time.
+            // Out of a transaction an edge costs one, whether straight to another or into real
+            // time.
             let cost = u32::from(self.graph.is_transaction(node));
             let mut number = 0;
             while let Some((next, label)) = self.graph.successor(node, number, follow) {
@@ -242,7 +245,8 @@ impl<'g> Search<'g> {
         self.parent[node as usize] = parent;
     }
 
-    /// The edges from `source` over `last` back to `source`, auxiliary nodes collapsed into real-time edges.
+    /// The edges from `source` over `last` back to `source`, auxiliary nodes collapsed into
+    /// real-time edges.
     fn path_back(&self, source: u32, last: u32, label: Label) -> Vec<Edge> {
         let mut edges = Vec::new();
         let (mut to, mut from, mut label) = (source, last, label);

@@ -1,7 +1,7 @@
 //! Each key's write order, and which unknown transactions it shows to have committed.
 //!
-//! [`Evidence`] is what the history says and never changes; [`Inclusion`] is the belief about unknown transactions,
-//! which only grows; [`Chains`] are the write orders that follow from both.
+//! [`Evidence`] is what the history says and never changes; [`Inclusion`] is the belief about
+//! unknown transactions, which only grows; [`Chains`] are the write orders that follow from both.
 
 use super::NONE;
 use crate::history::{History, ReadState, Status, TransactionRow, WriteKind};
@@ -16,8 +16,8 @@ pub(super) struct Version {
     pub(super) writer: u32,
     pub(super) may_be_present: bool,
     pub(super) may_be_absent: bool,
-    /// A delete by an unknown transaction that nothing shows to have committed. No edges; but an absent read may be
-    /// what shows it.
+    /// A delete by an unknown transaction that nothing shows to have committed. No edges; but an
+    /// absent read may be what shows it.
     pub(super) maybe: bool,
 }
 
@@ -104,7 +104,8 @@ impl Evidence {
 
     /// The version whose content a version has: itself, unless a rollback installed it.
     pub(super) fn resolve(&self, key: u32, mut version: u64) -> u64 {
-        // Ends because a rollback always restores a lower version than it installs; the reader refuses others.
+        // Ends because a rollback always restores a lower version than it installs; the reader
+        // refuses others.
         while let Some(restored) = self.restored(key, version) {
             version = restored;
         }
@@ -189,7 +190,8 @@ impl Evidence {
     }
 }
 
-/// The transactions taken to have committed: those that say so, and unknown ones that were observed.
+/// The transactions taken to have committed: those that say so, and unknown ones that were
+/// observed.
 #[derive(Debug)]
 pub(super) struct Inclusion {
     included: Vec<bool>,
@@ -241,7 +243,8 @@ impl Inclusion {
             }
             let version = evidence.resolve(read.key, read.version);
             let Some((first, others)) = evidence.writes_of(read.key, version).split_first() else { continue };
-            // Committed writers are sorted first: with one of them, nothing is learned about unknown ones.
+            // Committed writers are sorted first: with one of them, nothing is learned about
+            // unknown ones.
             if !first.maybe {
                 continue;
             }
@@ -280,7 +283,8 @@ impl Chains {
         let range = self.range(key);
         let of_key = &self.entries[range.clone()];
         let at = of_key.partition_point(|entry| entry.version < version);
-        // Beside a `maybe` of the same version there is nothing else: an observed version is settled.
+        // Beside a `maybe` of the same version there is nothing else: an observed version is
+        // settled.
         match of_key.get(at) {
             Some(entry) if entry.version == version && !entry.maybe => Seen::Entry(range.start + at),
             _ if of_key[..at].iter().all(|entry| entry.maybe) => Seen::BeforeAll,

@@ -1,7 +1,8 @@
-//! Table names and keys as small numbers: a history names the same few keys over and over, and everything the checker
-//! does per key should index a vector rather than hash bytes.
+//! Table names and keys as small numbers: a history names the same few keys over and over, and
+//! everything the checker does per key should index a vector rather than hash bytes.
 //!
-//! Key bytes lie in one arena; the hash table holds only a hash and an id per slot, so growing it moves nothing else.
+//! Key bytes lie in one arena; the hash table holds only a hash and an id per slot, so growing it
+//! moves nothing else.
 
 /// Marks a free slot of the hash table, and is therefore no key's id.
 const FREE: u32 = u32::MAX;

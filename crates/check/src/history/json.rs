@@ -1,12 +1,14 @@
 //! A pull scanner over the bytes of one JSON line.
 //!
-//! Lines are parsed straight into arenas, without a tree or an allocation per line, and a line that ends too early must
-//! be told apart from one that is wrong, because a crashed client may leave the former. Hence a scanner of our own
-//! rather than a general parser: every error is either [`LineError::Truncated`] or names a column.
+//! Lines are parsed straight into arenas, without a tree or an allocation per line, and a line that
+//! ends too early must be told apart from one that is wrong, because a crashed client may leave the
+//! former. Hence a scanner of our own rather than a general parser: every error is either
+//! [`LineError::Truncated`] or names a column.
 
 use super::reader::LineError;
 
-/// Deeper nesting is refused in values that are skipped: nothing in a history is nested deeper than four.
+/// Deeper nesting is refused in values that are skipped: nothing in a history is nested deeper than
+/// four.
 const DEPTH_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -98,7 +100,8 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// The name of the next member of an object, consumed with its colon; none at (and over) the object's end.
+    /// The name of the next member of an object, consumed with its colon; none at (and over) the
+    /// object's end.
     pub(crate) fn next_member(&mut self, first: &mut bool) -> Result<Option<&str>, LineError> {
         if !self.next_item(first, b'}', "',' or '}'")? {
             return Ok(None);
@@ -163,7 +166,8 @@ impl<'a> Scanner<'a> {
             Text::Plain { first, end } => &self.bytes[first..end],
             Text::Unescaped => self.scratch,
         };
-        // Checked when it was scanned; a second failure cannot happen, and an empty name would be found out anyway.
+        // Checked when it was scanned; a second failure cannot happen, and an empty name would be
+        // found out anyway.
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 

@@ -10,8 +10,8 @@
 //!
 //! - A file without any line was emptied, or its client ended before it began.
 //! - A history without an end is of a client that was killed, or that runs still.
-//! - The first line of a history that could not be written on, as on a full disk, is changed to `"cut"`. Versions would be
-//!   missing in it, and a check would accuse the innocent.
+//! - The first line of a history that could not be written on, as on a full disk, is changed to
+//!   `"cut"`. Versions would be missing in it, and a check would accuse the innocent.
 //!
 //! A history without marks is read as well: older programs wrote none.
 
@@ -45,7 +45,8 @@ impl Mark {
         found.ok_or_else(|| LineError::UnknownMark(word.to_owned()))
     }
 
-    /// The line, with its newline. Both first lines of a history can take each other's place: they have the same length.
+    /// The line, with its newline. Both first lines of a history can take each other's place: they
+    /// have the same length.
     pub(crate) fn line(self) -> String {
         const WIDTH: usize = "durable".len();
         let word = self.word();

@@ -1,8 +1,9 @@
-//! Reads history files into a [`History`], or says in one line which line of which file is wrong and how.
+//! Reads history files into a [`History`], or says in one line which line of which file is wrong
+//! and how.
 //!
-//! Whoever reads such an error has a crashed or half-written recording in front of them, so every message names file,
-//! line and column, and a truncated last line, which a killed client leaves behind legitimately, is told apart from
-//! damage.
+//! Whoever reads such an error has a crashed or half-written recording in front of them, so every
+//! message names file, line and column, and a truncated last line, which a killed client leaves
+//! behind legitimately, is told apart from damage.
 
 use super::json::Scanner;
 use super::marks::{Mark, Unended};
@@ -172,7 +173,8 @@ pub enum LineError {
 /// How to read history files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Accept that the last line of each file is truncated, as a killed client leaves it, and drop it.
+    /// Accept that the last line of each file is truncated, as a killed client leaves it, and drop
+    /// it.
     pub crashed: bool,
 }
 
@@ -181,9 +183,11 @@ pub struct ReadOptions {
 pub struct LoadedHistory {
     /// The transactions of all files.
     pub history: History,
-    /// The files whose truncated last line was dropped; the person who asked for a verdict should be told.
+    /// The files whose truncated last line was dropped; the person who asked for a verdict should
+    /// be told.
     pub truncated_files: Vec<String>,
-    /// The files that hold nothing at all, which only a crash may leave; the person who asked should be told.
+    /// The files that hold nothing at all, which only a crash may leave; the person who asked
+    /// should be told.
     pub empty_files: Vec<String>,
 }
 
@@ -209,7 +213,8 @@ impl HistoryReader {
         Self { options, ..Self::default() }
     }
 
-    /// Reads one file to its end. After an error the reader is of no more use than what was read before the bad line.
+    /// Reads one file to its end. After an error the reader is of no more use than what was read
+    /// before the bad line.
     pub fn read<R: BufRead>(&mut self, file: &str, mut source: R) -> Result<(), HistoryError> {
         let file_number = self.history.files.len() as u32;
         self.history.files.push(file.to_owned());
@@ -253,7 +258,8 @@ impl HistoryReader {
         LoadedHistory { history, truncated_files, empty_files }
     }
 
-    /// No more lines come of what was begun, if anything was: an error unless a crash may have left it so.
+    /// No more lines come of what was begun, if anything was: an error unless a crash may have left
+    /// it so.
     fn end_part(&mut self) -> Result<(), Unended> {
         match (self.begun.take(), self.options.crashed) {
             (None, _) | (Some(true), true) => Ok(()),
@@ -293,7 +299,8 @@ impl HistoryReader {
         let outcome = self.parse(Scanner::new(line, &mut scratch), place);
         self.scratch = scratch;
         if outcome.is_err() {
-            // A dropped line must not leave half a transaction. (Keys it named may stay: nothing refers to them.)
+            // A dropped line must not leave half a transaction. (Keys it named may stay: nothing
+            // refers to them.)
             let history = &mut self.history;
             history.reads.truncate(lengths[0]);
             history.writes.truncate(lengths[1]);
@@ -592,7 +599,8 @@ impl Fields {
         self.set & 1 << field as u32 != 0
     }
 
-    /// The first field that only a transaction's line may have. (An id or a worker would do no harm to a rollback.)
+    /// The first field that only a transaction's line may have. (An id or a worker would do no harm
+    /// to a rollback.)
     fn first_of_transaction(&self) -> Option<Field> {
         let fields = [Field::Status, Field::Reads, Field::Writes, Field::Scans, Field::StartNs, Field::EndNs];
         fields.into_iter().find(|field| self.is_set(*field))

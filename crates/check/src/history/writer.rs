@@ -1,7 +1,8 @@
 //! Writes history lines on the recording side, where a worker spends time that it measures.
 //!
-//! Lines are formatted by hand into a buffer that is reused, so that recording allocates nothing in steady state. A
-//! line is either whole in the buffer or not there at all: [`Line`] takes back what it wrote unless it is ended.
+//! Lines are formatted by hand into a buffer that is reused, so that recording allocates nothing in
+//! steady state. A line is either whole in the buffer or not there at all: [`Line`] takes back what
+//! it wrote unless it is ended.
 
 use super::WriteKind;
 
@@ -39,7 +40,8 @@ pub struct LineHeader {
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     lines: Text,
-    /// The line's writes and scans, while its reads go to `lines`: they may be recorded in any order.
+    /// The line's writes and scans, while its reads go to `lines`: they may be recorded in any
+    /// order.
     writes: Text,
     scans: Text,
 }
@@ -108,7 +110,8 @@ impl LineBuffer {
     }
 }
 
-/// A transaction's line that is being recorded. Dropping it without [`end`](Self::end) takes it back.
+/// A transaction's line that is being recorded. Dropping it without [`end`](Self::end) takes it
+/// back.
 #[must_use = "a line that is not ended is taken back"]
 #[derive(Debug)]
 pub struct Line<'b> {
@@ -135,7 +138,8 @@ impl Line<'_> {
         room.close();
     }
 
-    /// The transaction wrote the key. Only an aborted one may not have got as far as knowing a version.
+    /// The transaction wrote the key. Only an aborted one may not have got as far as knowing a
+    /// version.
     pub fn write(&mut self, table: &str, key: &[u8], version: impl Into<Option<u64>>, kind: WriteKind) {
         let mut room = self.buffer.writes.room_for_item(0, table, key);
         room.put_version(version.into());
@@ -147,7 +151,8 @@ impl Line<'_> {
         room.close();
     }
 
-    /// The transaction scanned from `from` (inclusive) to `to` (exclusive) and got these keys and versions.
+    /// The transaction scanned from `from` (inclusive) to `to` (exclusive) and got these keys and
+    /// versions.
     pub fn scan<'a>(
         &mut self,
         table: &str,
@@ -202,8 +207,8 @@ impl Drop for Line<'_> {
 
 const DIGITS_MAX: usize = 20;
 
-/// Bytes of which the first `used` are text. The others are there already, so that a piece of text needs one check for
-/// room and not one per comma.
+/// Bytes of which the first `used` are text. The others are there already, so that a piece of text
+/// needs one check for room and not one per comma.
 #[derive(Debug, Default)]
 struct Text {
     bytes: Vec<u8>,
@@ -231,7 +236,8 @@ impl Text {
         self.bytes.resize((self.used + needed).next_power_of_two().max(1 << 10), 0);
     }
 
-    /// `["table", "hex", ` with a comma before it unless it is the list's first, and room for what may follow.
+    /// `["table", "hex", ` with a comma before it unless it is the list's first, and room for what
+    /// may follow.
     fn room_for_item(&mut self, list_start: usize, table: &str, key: &[u8]) -> Room<'_> {
         const ESCAPE_BYTES_MAX: usize = 6;
         let separate = self.used > list_start;
@@ -268,7 +274,8 @@ impl Room<'_> {
     #[inline]
     fn put_escaped(&mut self, text: &str) {
         let needs_escape = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
-        // Without an early end there is nothing to mispredict: table names are short and almost never need an escape.
+        // Without an early end there is nothing to mispredict: table names are short and almost
+        // never need an escape.
         if !text.bytes().fold(false, |found, byte| found | needs_escape(byte)) {
             self.put(text.as_bytes());
             return;
@@ -328,7 +335,8 @@ impl Room<'_> {
         }
     }
 
-    /// An integer of at most eight digits: all eight are computed, and the leading zeros shifted out.
+    /// An integer of at most eight digits: all eight are computed, and the leading zeros shifted
+    /// out.
     fn put_short_integer(&mut self, value: u32) {
         let digits = value.checked_ilog10().map_or(1, |power| power + 1);
         let text = u64::from_be_bytes(eight_digits(value)) << (8 * (8 - digits));

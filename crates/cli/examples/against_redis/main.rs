@@ -1,12 +1,14 @@
-//! Remora over TCP and Redis, side by side on one machine: gets by key, and small transactions. The same keys, values,
-//! connections and requests in flight, interleaved in one run, as medians and ratios: machines drift.
+//! Remora over TCP and Redis, side by side on one machine: gets by key, and small transactions. The
+//! same keys, values, connections and requests in flight, interleaved in one run, as medians and
+//! ratios: machines drift.
 //!
 //! ```sh
 //! apt-get install redis-server redis-tools
 //! cargo run --release -p remora-cli --example against_redis -- [repetitions] [seconds] [rows]
 //! ```
 //!
-//! `rows` is a part of the names of the rows to measure, for profiles. Memory nodes are processes of their own (this program again), and so are `redis-server` and `redis-benchmark`.
+//! `rows` is a part of the names of the rows to measure, for profiles. Memory nodes are processes
+//! of their own (this program again), and so are `redis-server` and `redis-benchmark`.
 #![forbid(unsafe_code)]
 
 mod processes;

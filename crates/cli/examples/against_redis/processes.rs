@@ -12,7 +12,8 @@ pub(crate) const AS_MEMORY_NODE: &str = "--memory-node";
 /// Room for the table, and for a redo ring of every coroutine.
 const NODE_BYTES: u64 = 256 << 20;
 
-/// Serves memory until standard input ends: a memory node ends with whoever started it, however that ends.
+/// Serves memory until standard input ends: a memory node ends with whoever started it, however
+/// that ends.
 pub(crate) fn be_memory_node() {
     let node = MemoryNode::listen("127.0.0.1:0", NODE_BYTES, ServerOptions::default()).expect("a memory node");
     println!("{}", node.address().expect("a node over TCP has an address"));
@@ -72,7 +73,8 @@ pub(crate) fn ended_cpu_seconds() -> f64 {
     user + system
 }
 
-/// CPU seconds of a process and of the children it has waited for: user, system, user, system. In steps of 10 ms.
+/// CPU seconds of a process and of the children it has waited for: user, system, user, system. In
+/// steps of 10 ms.
 fn cpu_times(process: &str) -> [f64; 4] {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("a process that runs");
     // The name in front may have blanks and brackets; behind it, these are fields 12 to 15.

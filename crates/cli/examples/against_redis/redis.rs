@@ -1,4 +1,5 @@
-//! A Redis server, and two clients of it: `redis-benchmark`, and one for transactions, which that cannot measure.
+//! A Redis server, and two clients of it: `redis-benchmark`, and one for transactions, which that
+//! cannot measure.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -91,8 +92,9 @@ impl Redis {
         }
     }
 
-    /// Transactions on one connection, sent and answered so many at a time, as by `redis-benchmark`. What they write does
-    /// not depend on what they read: Redis would need a script for that, or a round trip more and WATCH.
+    /// Transactions on one connection, sent and answered so many at a time, as by
+    /// `redis-benchmark`. What they write does not depend on what they read: Redis would need a
+    /// script for that, or a round trip more and WATCH.
     pub(crate) fn transactions(&self, time: Duration) -> Sample {
         let mut connection = self.connect();
         let mut random = Prng::new(1);

@@ -1,4 +1,5 @@
-//! The processes of a drill: memory nodes, and clients that are killed or stopped. All of them end with it.
+//! The processes of a drill: memory nodes, and clients that are killed or stopped. All of them end
+//! with it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

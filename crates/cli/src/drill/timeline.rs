@@ -91,8 +91,9 @@ impl Timeline {
         self.clients.iter().flat_map(|client| &client.committed).map(|count| u64::from(*count)).sum()
     }
 
-    /// A row for each client and bin in which it lived, and three for each memory node that was killed: for that, for when it
-    /// was started again, and for when there were as many copies of everything again, which may be after the last bin.
+    /// A row for each client and bin in which it lived, and three for each memory node that was
+    /// killed: for that, for when it was started again, and for when there were as many copies of
+    /// everything again, which may be after the last bin.
     pub(super) fn csv(&self) -> String {
         let mut text = "bin_ms,client,committed,killed\n".to_owned();
         for bin in 0..self.bins {
@@ -148,7 +149,8 @@ impl Timeline {
         RecoveryMs { median, max: times.last().copied(), not_before_the_next }
     }
 
-    /// Bins from a kill to the end of the first one from which on those who survived it commit as much as before.
+    /// Bins from a kill to the end of the first one from which on those who survived it commit as
+    /// much as before.
     fn back_after(&self, at: Nanos, victim: Option<&Line>) -> Option<usize> {
         let kill = (at / BIN) as usize;
         // What they did just after the kill before this one is no measure.

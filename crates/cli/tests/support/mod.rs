@@ -1,5 +1,5 @@
-//! Processes of the command for tests: started, waited for until a deadline, and killed when their test ends, however it
-//! does.
+//! Processes of the command for tests: started, waited for until a deadline, and killed when their
+//! test ends, however it does.
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
 use std::fs::{self, File};

@@ -37,7 +37,8 @@ fn a_check_does_not_believe_a_configuration_that_does_not_know_all_clients() {
     assert!(last.output.contains("✓ money is conserved"), "the last one to leave checks: {last:?}");
 }
 
-/// Two processes that validate by version caches of their own would each miss what the other one writes.
+/// Two processes that validate by version caches of their own would each miss what the other one
+/// writes.
 #[test]
 fn two_configurations_do_not_let_one_table_have_two_version_caches() {
     let (_nodes, connect) = listen("checks-caches", 1);

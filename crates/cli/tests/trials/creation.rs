@@ -1,4 +1,5 @@
-//! What a client leaves that fails, is interrupted or is killed while it creates and loads: the next client begins anew.
+//! What a client leaves that fails, is interrupted or is killed while it creates and loads: the
+//! next client begins anew.
 
 use std::thread;
 use std::time::Duration;
@@ -70,7 +71,8 @@ fn who_waits_for_a_killed_loader_says_so_and_takes_its_place() {
     assert!(ran.output.contains("throughput"), "{ran:?}");
 }
 
-/// Memory nodes in files know nothing of connections: that a process has ended is seen by the configuration.
+/// Memory nodes in files know nothing of connections: that a process has ended is seen by the
+/// configuration.
 #[test]
 fn what_a_killed_loader_leaves_in_a_file_makes_way() {
     let file = new_file("creation-file-node");

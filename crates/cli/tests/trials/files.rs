@@ -77,7 +77,8 @@ fn two_processes_do_not_record_to_one_file() {
     assert_eq!(remora("two-processes-check", &["check", text(&history)]).code, Some(0));
 }
 
-/// The run would go on for ten minutes; it ends when its history cannot be written on, and shows what it has measured.
+/// The run would go on for ten minutes; it ends when its history cannot be written on, and shows
+/// what it has measured.
 #[test]
 fn a_history_that_cannot_be_written_on_ends_the_run_and_says_that_it_is_cut() {
     let folder = folder("cut");

@@ -37,7 +37,8 @@ fn rows_are_shown_whatever_is_wrong_with_the_configuration() {
     assert!(shown.output.contains("epoch 1"), "{}", shown.output);
 }
 
-/// All memory nodes were started anew: they are another cluster now, and the configuration of the former one is left.
+/// All memory nodes were started anew: they are another cluster now, and the configuration of the
+/// former one is left.
 #[test]
 fn the_configuration_of_a_cluster_that_is_gone_can_be_removed() {
     let place = scratch("status-gone");

@@ -1,7 +1,7 @@
 //! The configuration in etcd: see the [module above](super).
 //!
-//! Callers are threads that wait; everything that talks to etcd is async, and runs on one thread with one tokio runtime for
-//! each [`Etcd`].
+//! Callers are threads that wait; everything that talks to etcd is async, and runs on one thread
+//! with one tokio runtime for each [`Etcd`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
@@ -31,8 +31,8 @@ use crate::stored;
 
 pub(crate) const BUILT: bool = true;
 
-/// One server may be silent, and another one not: the first time, an answer is awaited for this part of all patience, then
-/// for twice as long each time, since all of them may be slow.
+/// One server may be silent, and another one not: the first time, an answer is awaited for this
+/// part of all patience, then for twice as long each time, since all of them may be slow.
 const FIRST_SHARE: u32 = 8;
 /// Who has been given no answer asks again after this time: perhaps another server, ...
 const ASK_AGAIN: Duration = Duration::from_millis(10);
@@ -40,12 +40,14 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(50);
 /// A caller waits so much longer than its patience for the thread that knows when that is over.
 const GRACE: Duration = Duration::from_secs(1);
-/// A connection that says nothing is asked whether it lives. etcd takes who asks more often than every 5 s for an attacker.
+/// A connection that says nothing is asked whether it lives. etcd takes who asks more often than
+/// every 5 s for an attacker.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// A process whose key is gone may only have been kept from etcd, or etcd from everybody: it has so long to put it again. No
-/// longer than half of [`EtcdOptions::ttl`].
+/// A process whose key is gone may only have been kept from etcd, or etcd from everybody: it has so
+/// long to put it again. No longer than half of [`EtcdOptions::ttl`].
 const SIGN_AGAIN: Duration = Duration::from_secs(1);
-/// Orphans are named to one of the threads that ask, at most so often: each of them suspects all of them.
+/// Orphans are named to one of the threads that ask, at most so often: each of them suspects all of
+/// them.
 const ORPHANS_EVERY: Duration = Duration::from_millis(20);
 
 /// A configuration in etcd, which client processes on any number of hosts share.
@@ -211,7 +213,8 @@ impl Configuration for Store {
         let deadline = began + patience;
         let _turn = lock(&self.turn);
         let mut seen = self.core.seen();
-        // What is begun later would have too little time for an answer, and etcd would seem to be away.
+        // What is begun later would have too little time for an answer, and etcd would seem to be
+        // away.
         while began.elapsed() < patience / 2 {
             let mut membership = (*seen.membership).clone();
             change(&mut membership);
@@ -248,7 +251,8 @@ impl Configuration for Store {
     }
 
     fn has_ended(&self, process: u64) -> bool {
-        // Who has just begun to look has not seen since when, and need not know: it is for orphans to be sure.
+        // Who has just begun to look has not seen since when, and need not know: it is for orphans
+        // to be sure.
         lock(&self.core.view).missing.contains_key(&process)
     }
 
@@ -338,7 +342,8 @@ impl Core {
         }))
     }
 
-    /// Fails for ever once etcd has lost changes: it may well be ahead again later, but on another way.
+    /// Fails for ever once etcd has lost changes: it may well be ahead again later, but on another
+    /// way.
     fn check(&self) -> Result<(), ConfigurationError> {
         match *lock(&self.lost) {
             None => Ok(()),
@@ -426,7 +431,8 @@ impl Core {
         });
         let got = got.await?;
         let found = revision(got.header());
-        // Its servers agree on every answer, so that none is older than what was known when it was asked for.
+        // Its servers agree on every answer, so that none is older than what was known when it was
+        // asked for.
         if found < known { Err(self.lose(Lost::Revisions(found, known))) } else { Ok((got, found)) }
     }
 
@@ -442,7 +448,8 @@ impl Core {
         Ok(new)
     }
 
-    /// Puts a membership in the place of the one that was seen, unless there is another one by now: that one.
+    /// Puts a membership in the place of the one that was seen, unless there is another one by now:
+    /// that one.
     async fn replace(
         &self,
         was: &Seen,
@@ -488,7 +495,8 @@ impl Core {
         Ok(Some(by))
     }
 
-    /// At which revision this change was made, if it was: then it followed the value that it was to replace.
+    /// At which revision this change was made, if it was: then it followed the value that it was to
+    /// replace.
     async fn made(
         &self,
         change: u64,
@@ -651,7 +659,8 @@ impl Core {
     }
 }
 
-/// Asks until there is an answer, or until the deadline. What is asked may be carried out more than once.
+/// Asks until there is an answer, or until the deadline. What is asked may be carried out more than
+/// once.
 async fn ask<T, F: Future<Output = Result<T, Error>>>(
     patience: Duration,
     deadline: Instant,

@@ -13,7 +13,8 @@ pub fn write(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Certificates by an authority of their own: `ca.pem`, `server.pem`, `server.key`, `client.pem`, `client.key`.
+/// Certificates by an authority of their own: `ca.pem`, `server.pem`, `server.key`, `client.pem`,
+/// `client.key`.
 pub struct Issued(PathBuf);
 
 impl Issued {

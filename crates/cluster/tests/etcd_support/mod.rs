@@ -13,7 +13,8 @@ use remora_cluster::etcd::EtcdOptions;
 pub use server::Server;
 pub use wire::Wire;
 
-/// How to reach a server, with a short life for who is not heard of, and much patience: the machine may be busy.
+/// How to reach a server, with a short life for who is not heard of, and much patience: the machine
+/// may be busy.
 pub fn options(server: &Server) -> EtcdOptions {
     let (patience, ttl) = (Duration::from_secs(20), Duration::from_secs(2));
     EtcdOptions { patience, ttl, ..EtcdOptions::of(vec![server.address()]) }

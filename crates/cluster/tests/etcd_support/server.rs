@@ -80,7 +80,8 @@ impl Server {
         assert!(self.is_ready(), "etcd does not start again");
     }
 
-    /// As when a backup was put back: it will start with the data of another one, in place of its own.
+    /// As when a backup was put back: it will start with the data of another one, in place of its
+    /// own.
     pub fn take_the_data_of(&mut self, mut other: Server) {
         other.kill();
         fs::remove_dir_all(self.folder.join("data")).unwrap();
@@ -118,8 +119,8 @@ impl Drop for Server {
     }
 }
 
-/// One that no other server of these tests has had, and below those that kernels choose: nobody answers in place of a server
-/// that has been killed.
+/// One that no other server of these tests has had, and below those that kernels choose: nobody
+/// answers in place of a server that has been killed.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes that run at the same time begin apart.

@@ -50,7 +50,8 @@ impl Wire {
     }
 }
 
-/// Hands on what comes. What comes while the wire is cut is lost, and the connection ends when it is whole again.
+/// Hands on what comes. What comes while the wire is cut is lost, and the connection ends when it
+/// is whole again.
 fn copy(mut from: TcpStream, mut to: TcpStream, is_cut: impl Fn() -> bool) {
     const LOOK_EVERY: Duration = Duration::from_millis(10);
     from.set_read_timeout(Some(LOOK_EVERY)).unwrap();

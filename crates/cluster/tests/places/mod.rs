@@ -1,4 +1,5 @@
-//! What every configuration keeps to, wherever it is: one function for each rule, and [`conformance!`] makes a test of each.
+//! What every configuration keeps to, wherever it is: one function for each rule, and
+//! [`conformance!`] makes a test of each.
 #![allow(dead_code, unreachable_pub, unused_macros, reason = "each test file uses what it needs of it")]
 
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub trait Place: Sync {
     /// A new one.
     fn new() -> Self;
 
-    /// Another opening of the configuration, as another process has it, where there can be another process.
+    /// Another opening of the configuration, as another process has it, where there can be another
+    /// process.
     fn open(&self) -> Arc<dyn Configuration>;
 }
 
@@ -49,7 +51,8 @@ pub fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Each comes and leaves again and again: a change that was lost leaves somebody there, or a smaller generation.
+/// Each comes and leaves again and again: a change that was lost leaves somebody there, or a
+/// smaller generation.
 pub fn changes_of_several_openings_are_in_one_order<P: Place>() {
     const OPENINGS: u32 = 4;
     const TIMES: u32 = 50;

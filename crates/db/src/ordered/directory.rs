@@ -1,5 +1,5 @@
-//! What a client remembers of where the leaves of an ordered table are. It may be wrong at any time, because a leaf itself
-//! says which keys it has.
+//! What a client remembers of where the leaves of an ordered table are. It may be wrong at any
+//! time, because a leaf itself says which keys it has.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,14 +13,16 @@ use crate::table::OrderedKey;
 
 /// Where nodes are, by their low fences. Where it knows none, there are gaps.
 ///
-/// A lookup is a search in memory under a lock that readers share; only what has turned out to be wrong or missing is written.
+/// A lookup is a search in memory under a lock that readers share; only what has turned out to be
+/// wrong or missing is written.
 pub(super) struct Directory<K> {
     leaves: RwLock<Nodes<K>>,
     /// The nodes above leaves, as far as they have been met: for whoever splits a leaf.
     parents: RwLock<Nodes<K>>,
     /// Learns nothing.
     forgetful: bool,
-    /// Entries of a leaf, in sixteenths, as scans have found them: a running average. 0: nobody has looked.
+    /// Entries of a leaf, in sixteenths, as scans have found them: a running average. 0: nobody has
+    /// looked.
     entries: AtomicUsize,
 }
 
@@ -189,12 +191,14 @@ impl<K: OrderedKey> Directory<K> {
         read(&self.parents).find(key)
     }
 
-    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at most so many.
+    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at
+    /// most so many.
     pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
         read(&self.leaves).chain(from, to, max)
     }
 
-    /// The leaf of a key is not there. What it had, the one to its left has: it was merged, or a split has not committed.
+    /// The leaf of a key is not there. What it had, the one to its left has: it was merged, or a
+    /// split has not committed.
     pub(super) fn forget(&self, key: &K, id: u64) {
         write(&self.leaves).forget(key, id);
     }

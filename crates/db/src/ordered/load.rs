@@ -5,7 +5,8 @@ use std::ops::Deref;
 
 use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 
-/// A tree that is built from the bottom: an iterator of its leaves, each with its id, and then [`Builder::inner`].
+/// A tree that is built from the bottom: an iterator of its leaves, each with its id, and then
+/// [`Builder::inner`].
 pub(super) struct Builder<I> {
     shape: Shape,
     /// Keys that differ in their first so many bytes share no leaf.
@@ -116,8 +117,9 @@ pub struct TreeInspection {
     pub fault: Option<String>,
 }
 
-/// Looks at all nodes of a tree: whether they are reached from the root, each once; whether the fences of each level follow
-/// one upon the other from the least key on, without end, and links lead along them; and what [`Node::check`] says of each.
+/// Looks at all nodes of a tree: whether they are reached from the root, each once; whether the
+/// fences of each level follow one upon the other from the least key on, without end, and links
+/// lead along them; and what [`Node::check`] says of each.
 pub(super) fn inspect(shape: Shape, mut nodes: Nodes) -> TreeInspection {
     let mut found = TreeInspection::default();
     let unreached = |nodes: Nodes| nodes.leaves.into_keys().chain(nodes.inner.into_keys()).collect::<Vec<_>>();

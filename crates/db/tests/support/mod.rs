@@ -1,4 +1,5 @@
-//! What the tests of this crate share: records, seeded clusters, futures that are cut off, looks into raw memory.
+//! What the tests of this crate share: records, seeded clusters, futures that are cut off, looks
+//! into raw memory.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "every test target uses a part of it")]
 
 pub mod rig;
@@ -22,7 +23,8 @@ use remora::{
 use remora::{Worker, WorkerOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Runs each of these functions as a test of every protocol that promises serializable transactions.
+/// Runs each of these functions as a test of every protocol that promises serializable
+/// transactions.
 #[allow(unused_macros, reason = "every test target uses a part of it")]
 macro_rules! every_protocol {
     ($($test:ident),* $(,)?) => { $(
@@ -94,8 +96,8 @@ pub fn embedded(protocol: Protocol, replicas: u8) -> Cluster {
     }
 }
 
-/// The RDMA device that tests are to use instead of everything else, if the environment variable `REMORA_FABRIC` says
-/// `verbs`.
+/// The RDMA device that tests are to use instead of everything else, if the environment variable
+/// `REMORA_FABRIC` says `verbs`.
 fn device() -> Option<Device> {
     static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
     let wanted = || std::env::var("REMORA_FABRIC").is_ok_and(|fabric| fabric == "verbs");
@@ -116,8 +118,8 @@ fn over_servers(rdma: Option<Device>, options: ClusterOptions) -> Cluster {
     Cluster::on(Arc::new(Loopback::new(&regions, patient).unwrap()), options).unwrap()
 }
 
-/// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared between processes. Or on
-/// RDMA alone.
+/// Clusters of three nodes on every backend: shared memory, the seeded scheduler, TCP, files shared
+/// between processes. Or on RDMA alone.
 pub fn on_every_fabric(protocol: Protocol, replicas: u8) -> Vec<Cluster> {
     if device().is_some() {
         return vec![embedded(protocol, replicas)];
@@ -193,14 +195,16 @@ pub fn crash(worker: Worker, fabric: &dyn Fabric) {
     drop(worker);
 }
 
-/// The table's rows by key order of the loader, after everything has come to rest; and whether all is as it should be.
+/// The table's rows by key order of the loader, after everything has come to rest; and whether all
+/// is as it should be.
 pub fn look<K: Key, V: Record>(cluster: &Cluster, table: &Table<K, V>) -> (Vec<V>, Inspection) {
     let mut rows = Vec::new();
     let found = cluster.inspect(table, |row| rows.push(*row)).unwrap();
     (rows, found)
 }
 
-/// Polls a future at every turn of its worker, `polls` times, and drops it then: `None` if it was not ready by then.
+/// Polls a future at every turn of its worker, `polls` times, and drops it then: `None` if it was
+/// not ready by then.
 pub async fn cut_off<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut left = polls;
@@ -262,7 +266,8 @@ pub fn pointer_of<V: Record>(table: &Table<u64, V>, key: u64) -> Pointer {
     table.cached(table.home(hash), hash).expect("a transaction has looked it up").pointer
 }
 
-/// The words of a record at every replica, the primary first, from lock and version on. The location must be cached.
+/// The words of a record at every replica, the primary first, from lock and version on. The
+/// location must be cached.
 pub fn replicas_of<V: Record>(fabric: &dyn Fabric, table: &Table<u64, V>, key: u64) -> Vec<(NodeId, Vec<u64>)> {
     let (pointer, table) = (pointer_of(table, key), table.untyped());
     let words = table.shape().record_bytes() / 8;

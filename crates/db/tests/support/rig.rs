@@ -1,5 +1,5 @@
-//! A cluster put together by hand from the floors below, for what `Cluster` does not let happen: appliers that stand
-//! still until the test steps them.
+//! A cluster put together by hand from the floors below, for what `Cluster` does not let happen:
+//! appliers that stand still until the test steps them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

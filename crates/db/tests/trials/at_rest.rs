@@ -23,8 +23,8 @@ fn alone(test: &str, body: impl FnOnce()) {
     assert!(ran.status.success() && said.contains("1 passed"), "{said} {}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// How often each thread of a pool has woken up so far, by the system's count. The names are those of the threads of a
-/// [`Db`](remora::Db).
+/// How often each thread of a pool has woken up so far, by the system's count. The names are those
+/// of the threads of a [`Db`](remora::Db).
 fn wake_ups() -> BTreeMap<PathBuf, u64> {
     let of_task = |task: fs::DirEntry| {
         let status = fs::read_to_string(task.path().join("status")).ok()?;

@@ -176,7 +176,8 @@ fn a_program_can_interrupt_a_load() {
     }
 }
 
-/// Two memory nodes over TCP, without a configuration, and two clients, as if each were a process of its own.
+/// Two memory nodes over TCP, without a configuration, and two clients, as if each were a process
+/// of its own.
 fn two_clients() -> (Vec<MemoryNode>, [Cluster; 2]) {
     let listen = || MemoryNode::listen("127.0.0.1:0", 8 << 20, ServerOptions::default()).unwrap();
     let nodes = vec![listen(), listen()];
@@ -216,7 +217,8 @@ fn what_a_dead_client_was_creating_makes_way() {
     assert_whole(&other, &other.open_table("two").unwrap(), 100);
 }
 
-/// A client that dies, or is revoked, while it writes what it loads into a table that was there before.
+/// A client that dies, or is revoked, while it writes what it loads into a table that was there
+/// before.
 #[test]
 fn a_load_that_was_cut_short_is_begun_anew() {
     for protocol in [Protocol::default(), Protocol::FORD] {
@@ -228,7 +230,8 @@ fn a_load_that_was_cut_short_is_begun_anew() {
         let until = rows(1_000).inspect(|(key, _)| _ = interrupt.fetch_or(*key == 500, Ordering::Relaxed));
         assert_eq!(memory_error(interruptible.load(&table, until)), MemoryError::Interrupted);
         assert_eq!(look(&cluster, &table).0, []);
-        // As if it had died between two shards: the last row is another one's, and the header names it.
+        // As if it had died between two shards: the last row is another one's, and the header names
+        // it.
         cluster.load(&table, rows(900)).unwrap();
         assert_eq!(cluster.load(&table, rows(1)), Err(IndexError::NotEmpty("rows".to_owned())));
         let loader = 15 * 8;

@@ -1,8 +1,9 @@
 //! Futures that are dropped inside a transaction, which then goes on.
 //!
-//! A program may drop any future that it awaits: it takes the first of two that is ready, or sets a time limit. What the
-//! dropped round did is unknown then. The transaction goes on, commits, aborts or is dropped itself, and each of these must
-//! leave what it leaves without any drop: no lost update, no lock, no prepared slot, equal replicas.
+//! A program may drop any future that it awaits: it takes the first of two that is ready, or sets a
+//! time limit. What the dropped round did is unknown then. The transaction goes on, commits, aborts
+//! or is dropped itself, and each of these must leave what it leaves without any drop: no lost
+//! update, no lock, no prepared slot, equal replicas.
 
 use std::cell::{Cell, RefCell};
 
@@ -27,7 +28,8 @@ fn assert_clean(what: &str, found: &Inspection) {
     assert_eq!(wrong, (0, 0, 0, 0), "{what}: locked, torn, differing, prepared");
 }
 
-/// Coroutines that meet at few records, and give up each fetch after some polls; then they fetch again.
+/// Coroutines that meet at few records, and give up each fetch after some polls; then they fetch
+/// again.
 fn lost_updates(cluster: &Cluster) -> (u64, u64, Inspection) {
     const KEYS: u64 = 3;
     let rows = table(cluster, "rows", TableOptions::for_rows(KEYS), Words([0u64]));
@@ -76,8 +78,8 @@ fn updates_are_lost_if_a_lock_that_was_not_heard_of_is_believed() {
     assert!(committed != sum || found.locked > 0, "{committed} committed, {sum} are there, {found:?}");
 }
 
-/// A client is told that a record is locked, by an answer that it does not wait for. The holder commits meanwhile; then the
-/// client fetches again.
+/// A client is told that a record is locked, by an answer that it does not wait for. The holder
+/// commits meanwhile; then the client fetches again.
 fn an_answer_that_comes_late_is_no_lock(protocol: Protocol) {
     const MS: u64 = 1_000_000;
     for cluster in on_every_fabric(protocol, 3) {
@@ -353,8 +355,8 @@ impl World {
     }
 }
 
-/// After how many polls an operation is dropped next. A poll is a step on the seeded fabric; on the others there are
-/// thousands while a call is served.
+/// After how many polls an operation is dropped next. A poll is a step on the seeded fabric; on the
+/// others there are thousands while a call is served.
 fn next(fabric: usize, polls: usize) -> usize {
     const SEEDED: usize = 1;
     polls + 1 + polls / if fabric == SEEDED { 32 } else { 4 }
@@ -465,7 +467,8 @@ async fn drop_at(
     done.is_some()
 }
 
-/// A transaction is dropped while slots are being prepared for it, and then what takes them back is dropped, too.
+/// A transaction is dropped while slots are being prepared for it, and then what takes them back is
+/// dropped, too.
 fn a_session_whose_cleaning_was_dropped(protocol: Protocol) {
     for cluster in on_every_fabric(protocol, 2) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(200), Words([0u64]));

@@ -14,13 +14,15 @@ use super::support::{self, Words, look, on_every_fabric, table};
 
 every_protocol!(a_thread_that_is_kept_busy_holds_up_nobody, a_lone_client_is_never_in_its_own_way);
 
-/// Memory nodes over TCP, and leases so long that a client whose thread is busy is not taken for dead.
+/// Memory nodes over TCP, and leases so long that a client whose thread is busy is not taken for
+/// dead.
 fn over_tcp(protocol: Protocol) -> Cluster {
     let options = ClusterOptions { node_bytes: 32 << 20, ..support::options(protocol, 3) };
     Cluster::embedded_servers(None, options).unwrap().with_lease(Some(Duration::from_secs(100)))
 }
 
-/// A client commits, and then its thread does something else for as long as another client has not committed, too.
+/// A client commits, and then its thread does something else for as long as another client has not
+/// committed, too.
 fn a_thread_that_is_kept_busy_holds_up_nobody(protocol: Protocol) {
     let cluster = over_tcp(protocol);
     let rows = table(&cluster, "rows", TableOptions::for_rows(3), Words([0u64]));
@@ -82,7 +84,8 @@ impl Observer for Counter {
 async fn again(session: &mut remora::Session, rows: &Table<u64, Words<1>>, turn: u64) -> Result<(), Error> {
     session
         .transact(async |tx| match turn % 4 {
-            // Locked when it is fetched, where the protocol does that; or only when it is committed.
+            // Locked when it is fetched, where the protocol does that; or only when it is
+            // committed.
             0 | 1 => support::add(tx, rows, 1..2, 1).await,
             2 => {
                 let row = tx.read(rows, 1).await?.map_or(0, |row| row.0[0]);
@@ -93,7 +96,8 @@ async fn again(session: &mut remora::Session, rows: &Table<u64, Words<1>>, turn:
         .await
 }
 
-/// A client's transaction never conflicts with the locks of its last one, wherever their release is.
+/// A client's transaction never conflicts with the locks of its last one, wherever their release
+/// is.
 fn a_lone_client_is_never_in_its_own_way(protocol: Protocol) {
     const TURNS: u64 = 80;
     for cluster in on_every_fabric(protocol, 3) {
@@ -118,7 +122,8 @@ fn a_lone_client_is_never_in_its_own_way(protocol: Protocol) {
     }
 }
 
-/// An update of the record that the last transaction has updated takes no round trip more than one of another record.
+/// An update of the record that the last transaction has updated takes no round trip more than one
+/// of another record.
 #[test]
 fn a_lock_is_taken_over_without_a_round_trip() {
     for cluster in on_every_fabric(Protocol::FORD, 3) {

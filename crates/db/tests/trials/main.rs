@@ -1,4 +1,5 @@
-//! What hostile but fair programs do with the library, one file a kind of use: each test failed once.
+//! What hostile but fair programs do with the library, one file a kind of use: each test failed
+//! once.
 
 #[macro_use]
 #[path = "../support/mod.rs"]

@@ -1,4 +1,5 @@
-//! Limits are checked before anything is computed from them, and errors say which table, key, limit and number.
+//! Limits are checked before anything is computed from them, and errors say which table, key, limit
+//! and number.
 
 use std::time::Duration;
 

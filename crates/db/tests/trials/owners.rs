@@ -15,7 +15,8 @@ use super::support::{Words, embedded, look, table, worker};
 
 type Rows = Table<u64, Words<1>>;
 
-/// One handle of each kind, all of one cluster, with a row of key 1 in the table and in the ordered tables.
+/// One handle of each kind, all of one cluster, with a row of key 1 in the table and in the ordered
+/// tables.
 struct Handles {
     rows: Rows,
     inline: Ordered<u64, Words<1>>,
@@ -114,7 +115,8 @@ fn is_untouched(cluster: &Cluster, of: &Handles) {
     }
 }
 
-/// Two clusters in one process, whose tables have the same numbers: nothing of one reaches the other.
+/// Two clusters in one process, whose tables have the same numbers: nothing of one reaches the
+/// other.
 fn of_one_cluster_with_another(protocol: Protocol) {
     let (old, new) = (embedded(protocol, 3), embedded(protocol, 3));
     let (strangers, own) = (Handles::of(&old, "old"), Handles::of(&new, "new"));
@@ -168,7 +170,8 @@ fn of_one_cluster_with_another_ford() {
     of_one_cluster_with_another(Protocol::FORD);
 }
 
-/// Protocols that change lock words by other means cannot run together; those of one discipline can.
+/// Protocols that change lock words by other means cannot run together; those of one discipline
+/// can.
 #[test]
 fn of_another_protocol() {
     for (one, other) in
@@ -194,7 +197,8 @@ fn of_another_protocol() {
     });
 }
 
-/// Slots that are kept from another run of a closure, another transaction, another session or another client.
+/// Slots that are kept from another run of a closure, another transaction, another session or
+/// another client.
 fn slots_of_other_runs(protocol: Protocol) {
     let cluster = embedded(protocol, 3);
     let rows = table(&cluster, "rows", TableOptions::for_rows(20), Words([5]));
@@ -268,7 +272,8 @@ fn slots_of_other_runs(protocol: Protocol) {
     assert!(values.iter().all(|row| *row == Words([5])) && found.locked == 0, "{values:?} {found:?}");
 }
 
-/// What has not been fetched is neither there nor not there, and what was not named for it is neither inserted nor deleted.
+/// What has not been fetched is neither there nor not there, and what was not named for it is
+/// neither inserted nor deleted.
 fn slots_before_a_fetch(protocol: Protocol) {
     let cluster = embedded(protocol, 3);
     let rows = table(&cluster, "rows", TableOptions::for_rows(20), Words([5]));
@@ -366,8 +371,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Two handles of one cluster, whose tables were opened by either: each works with the other, and goes on doing so when a
-/// memory node is lost.
+/// Two handles of one cluster, whose tables were opened by either: each works with the other, and
+/// goes on doing so when a memory node is lost.
 #[test]
 fn two_handles_of_one_cluster() {
     let folder = std::env::temp_dir().join(format!("remora-owners-{}", std::process::id()));
@@ -427,7 +432,8 @@ fn two_handles_of_one_cluster() {
         while !configuration.change(|now| now.epoch() > 1 && !now.is_changing()).unwrap() {
             thread::sleep(Duration::from_millis(5));
         }
-        // Every primary of a third of the tables has gone: only a handle that follows the epoch finds them.
+        // Every primary of a third of the tables has gone: only a handle that follows the epoch
+        // finds them.
         assert_eq!((add(&mut early), add(&mut late)), (8, 9));
         late.block_on(async |session| of.large.collect(session).await).unwrap();
         let rows = other.in_one_epoch(|| other.inspect(&of.rows, |_| ())).unwrap();

@@ -23,7 +23,8 @@ async fn add(session: &mut Session, rows: &Rows, key: u64, options: TransactionO
     change.await
 }
 
-/// A closure that holds a lock for longer than a thousand attempts took: the other one is served all the same.
+/// A closure that holds a lock for longer than a thousand attempts took: the other one is served
+/// all the same.
 #[test]
 fn a_holder_that_blocks_is_waited_for() {
     let cluster = embedded(Protocol::FORD, 3);
@@ -48,8 +49,8 @@ fn a_holder_that_blocks_is_waited_for() {
     assert_eq!(look(&cluster, &rows).0.iter().map(|row| row.0[0]).max(), Some(2));
 }
 
-/// A lock that is never freed: the transaction is tried for its patience, which is no number of attempts, and says how often
-/// and how long that was, at which record, and whose lock it was.
+/// A lock that is never freed: the transaction is tried for its patience, which is no number of
+/// attempts, and says how often and how long that was, at which record, and whose lock it was.
 fn a_lock_that_stays(protocol: Protocol) {
     let (cluster, fabric) = seeded(protocol, 3, 5);
     let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
@@ -206,8 +207,8 @@ fn a_thread_of_a_pool_is_not_blocked_by_its_own_calls() {
     assert!(matches!(blocked, Err(Error::Misuse(Misuse::PoolThreadBlocked))), "{blocked:?}");
 }
 
-/// The inner transaction wants what the outer one has locked: it is given up after its patience, and the outer one with it,
-/// instead of once for each attempt of the other.
+/// The inner transaction wants what the outer one has locked: it is given up after its patience,
+/// and the outer one with it, instead of once for each attempt of the other.
 #[test]
 fn nested_aborts_do_not_multiply() {
     let (cluster, rows, db) = pool(1, 4);
@@ -278,7 +279,8 @@ fn a_deadline_bounds_the_whole_wait() {
     let endless = db.with_deadline(Duration::MAX);
     let table = rows.clone();
     assert_eq!(endless.transact_blocking(async move |tx| tx.read(&table, 1).await).unwrap(), Some(Words([0])));
-    // A closure that blocks its thread beyond the deadline: its caller is told in time, and its changes are not there.
+    // A closure that blocks its thread beyond the deadline: its caller is told in time, and its
+    // changes are not there.
     let table = rows.clone();
     let (go, gone) = mpsc::channel::<()>();
     let slow = hurried.transact_blocking(async move |tx| {

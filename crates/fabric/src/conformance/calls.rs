@@ -8,7 +8,8 @@ use crate::transport::{ClientId, Handler, Host};
 
 const REGION: usize = 4096;
 
-/// Answers with the caller, the number of calls so far, and the request; `[u64::MAX, n]` is answered with n words.
+/// Answers with the caller, the number of calls so far, and the request; `[u64::MAX, n]` is
+/// answered with n words.
 struct Echo {
     served: u64,
 }
@@ -25,7 +26,8 @@ impl Handler for Echo {
     }
 }
 
-/// A call is answered once, by the node it was made to, with what was sent; head and body are one request.
+/// A call is answered once, by the node it was made to, with what was sent; head and body are one
+/// request.
 pub fn a_call_is_answered_once<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
@@ -50,7 +52,8 @@ pub fn a_call_is_answered_once<B: Bed>(bed: &B) {
     }
 }
 
-/// One endpoint's calls to one node are served in the order posted, awaited or not, whichever lane makes them.
+/// One endpoint's calls to one node are served in the order posted, awaited or not, whichever lane
+/// makes them.
 pub fn calls_are_served_in_order<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION]], seed);
@@ -105,8 +108,8 @@ pub fn calls_of_several_clients_are_served<B: Bed>(bed: &B) {
     }
 }
 
-/// A node that finds nothing to do may sleep: a call that comes while it falls asleep wakes it, as one that comes later. So does
-/// its answer wake the client.
+/// A node that finds nothing to do may sleep: a call that comes while it falls asleep wakes it, as
+/// one that comes later. So does its answer wake the client.
 pub fn a_call_wakes_a_node_that_has_gone_to_sleep<B: Bed>(bed: &B) {
     const CALLS: u64 = 1000;
     const LONGEST_NS: u64 = 400_000;
@@ -127,8 +130,8 @@ pub fn a_call_wakes_a_node_that_has_gone_to_sleep<B: Bed>(bed: &B) {
     });
 }
 
-/// A node that serves no calls, or answers with more than there is room for, fails the round and names itself; the round
-/// after it works.
+/// A node that serves no calls, or answers with more than there is room for, fails the round and
+/// names itself; the round after it works.
 pub fn a_call_that_cannot_be_answered_fails<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));

@@ -183,7 +183,8 @@ pub fn a_full_round_is_refused_and_nothing_is_sent<B: Bed>(bed: &B) {
     });
 }
 
-/// A revoked client is told so, by every node, for good, on every endpoint; others are not disturbed.
+/// A revoked client is told so, by every node, for good, on every endpoint; others are not
+/// disturbed.
 pub fn a_revoked_client_is_refused<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     if !fabric.capabilities().revoke {
@@ -214,7 +215,8 @@ pub fn a_revoked_client_is_refused<B: Bed>(bed: &B) {
     });
 }
 
-/// When `revoke` has returned, memory no longer changes, also if it came in the middle of a long WRITE.
+/// When `revoke` has returned, memory no longer changes, also if it came in the middle of a long
+/// WRITE.
 pub fn nothing_lands_after_a_revocation<B: Bed>(bed: &B) {
     if !bed.fabric(&[vec![REGION]], 0).capabilities().revoke {
         eprintln!("skipped: this backend cannot revoke (Capabilities::revoke)");
@@ -308,7 +310,8 @@ pub fn a_round_cut_by_a_revocation_fails_and_may_have_run<B: Bed>(bed: &B) {
     }
 }
 
-/// A round to a node that is down fails and names it; other nodes work, also for connections made later.
+/// A round to a node that is down fails and names it; other nodes work, also for connections made
+/// later.
 pub fn a_node_that_is_down_is_named_and_others_work<B: Bed>(bed: &B) {
     for seed in 0..bed.runs().min(50) {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION], vec![REGION]], seed);
@@ -355,8 +358,9 @@ impl Handler for Forgetful {
     }
 }
 
-/// A node that forgets everything ends all connections of before, to itself, and serves who comes anew. It does so by the
-/// right order only; and not where a node that lives can be reached by everybody.
+/// A node that forgets everything ends all connections of before, to itself, and serves who comes
+/// anew. It does so by the right order only; and not where a node that lives can be reached by
+/// everybody.
 pub fn a_node_that_forgets_begins_anew<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let region = fabric.region(NodeId(0), RegionId(0)).expect("a region of this process");
@@ -390,7 +394,8 @@ pub fn a_node_that_forgets_begins_anew<B: Bed>(bed: &B) {
     assert_eq!((held(&later, 0), held(&later, 1)), (0, 7));
 }
 
-/// What stands behind a fence does not start if something in front of it has failed, as if it had been awaited.
+/// What stands behind a fence does not start if something in front of it has failed, as if it had
+/// been awaited.
 pub fn nothing_behind_a_fence_runs_after_a_failure<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);

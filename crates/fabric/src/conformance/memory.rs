@@ -12,7 +12,8 @@ fn stamp(client: u64, turn: u64) -> u64 {
     half << 32 | half
 }
 
-/// Two clients write the same words at the same time, a third reads them: no word is ever a mixture.
+/// Two clients write the same words at the same time, a third reads them: no word is ever a
+/// mixture.
 pub fn words_are_atomic<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -78,8 +79,9 @@ fn content(version: u64, index: usize) -> u64 {
     version.wrapping_mul(0x1_0001).wrapping_mul(index as u64 + 1)
 }
 
-/// Changes a record of so many lines under its lock, as the discipline says: the lock is CASed and awaited, the WRITE goes
-/// from the version on, every further line begins with the version, and the lock is CASed free behind it.
+/// Changes a record of so many lines under its lock, as the discipline says: the lock is CASed and
+/// awaited, the WRITE goes from the version on, every further line begins with the version, and the
+/// lock is CASed free behind it.
 async fn change_record(lane: &Lane, lines: usize, owner: u64) {
     let mut round = lane.round();
     let lock = round.compare_swap(word(0, 0), 0, owner);
@@ -137,7 +139,8 @@ fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
             return;
         }
         crate::Fabric::lines_of_records(&fabric, word(0, 0), (lines * LINE_BYTES) as u64);
-        // Some of what can go wrong takes a writer from lock to unlock within one READ: rare where steps are drawn.
+        // Some of what can go wrong takes a writer from lock to unlock within one READ: rare where
+        // steps are drawn.
         let turns = bed.turns() * if bed.clients() == Clients::Interleaved { 5 } else { 1 };
         let writing = |number: u64| {
             client(async move |lane: Lane| {
@@ -153,7 +156,8 @@ fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
                 for _ in 0..turns {
                     shown[judge(&peek(&lane, word(0, 0), words).await) as usize] += 1;
                 }
-                // Where few cores are shared with others, it may have been locked at every look; the writers come to an end.
+                // Where few cores are shared with others, it may have been locked at every look;
+                // the writers come to an end.
                 while shown[Shown::Whole as usize] == 0 {
                     shown[judge(&peek(&lane, word(0, 0), words).await) as usize] += 1;
                 }
@@ -179,7 +183,8 @@ pub fn a_record_of_one_line_is_read_whole<B: Bed>(bed: &B) {
     records(bed, 1, 8);
 }
 
-/// A record of several lines, each beginning with a line version, is whole, or shows a lock or another line version.
+/// A record of several lines, each beginning with a line version, is whole, or shows a lock or
+/// another line version.
 pub fn a_record_of_several_lines_is_read_whole<B: Bed>(bed: &B) {
     records(bed, 3, 24);
 }

@@ -1,8 +1,9 @@
 //! Rule 1: which verbs of an endpoint to a node are ordered, and which are not.
 //!
-//! A pair of verbs is tried on a piece of memory that starts as `base` everywhere: the first turns `base` into `base + 1`,
-//! the second `base + 1` into `base + 2`, so what they find and leave tells in which order they took effect. WRITEs and
-//! READs cover a piece that begins and ends in the middle of lines; atomics act on its last word, the last to be written.
+//! A pair of verbs is tried on a piece of memory that starts as `base` everywhere: the first turns
+//! `base` into `base + 1`, the second `base + 1` into `base + 2`, so what they find and leave tells
+//! in which order they took effect. WRITEs and READs cover a piece that begins and ends in the
+//! middle of lines; atomics act on its last word, the last to be written.
 
 use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, word};
 use crate::executor::Worker;
@@ -169,8 +170,8 @@ pub fn fetch_add_precedes_fetch_add<B: Bed>(bed: &B) {
     ordered(bed, Kind::FetchAdd, Kind::FetchAdd);
 }
 
-/// What nobody awaits is ordered like everything else: a lock that was released in the background can be taken at once,
-/// and what was written under it is there.
+/// What nobody awaits is ordered like everything else: a lock that was released in the background
+/// can be taken at once, and what was written under it is there.
 pub fn a_background_release_precedes_the_next_lock<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -347,7 +348,8 @@ pub fn nodes_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
             let watching = client(async move |lane: Lane| {
                 let (mut second_first, mut first_first) = (0, 0);
                 for turn in 0..turns {
-                    // The one that is read first can only be older than the other if it was written later.
+                    // The one that is read first can only be older than the other if it was written
+                    // later.
                     let order = if turn % 2 == 0 { [1, 0] } else { [0, 1] };
                     let early = peek(&lane, word(order[0], 0), 1).await[0];
                     let late = peek(&lane, word(order[1], 0), 1).await[0];
@@ -379,11 +381,13 @@ enum Store {
     FetchAddThenRead,
 }
 
-/// Dekker's question, over and over: each of two clients stores its own word and then loads the other's. Whoever loads
-/// something older than a store of the other must be seen by the load that follows that store.
+/// Dekker's question, over and over: each of two clients stores its own word and then loads the
+/// other's. Whoever loads something older than a store of the other must be seen by the load that
+/// follows that store.
 fn store_then_load<B: Bed>(bed: &B, store: Store) {
     let nodes = if let Store::WriteAwaited = store { [0, 1] } else { [0, 0] };
-    // Threads that happen to run one after the other prove nothing: they try again until they have met often enough.
+    // Threads that happen to run one after the other prove nothing: they try again until they have
+    // met often enough.
     let (mut met, enough) = (0, if bed.clients() == Clients::Threads { 100_000 } else { 0 });
     for seed in 0..bed.runs() + 20 {
         if seed >= bed.runs() && met >= enough {
@@ -445,8 +449,8 @@ pub fn atomics_precede_loads_in_one_round<B: Bed>(bed: &B) {
     store_then_load(bed, Store::FetchAddThenRead);
 }
 
-/// What stands behind a fence comes before what is posted later: a WRITE of a background round precedes the READ and the
-/// CAS of the next ones, although it waits for an answer first.
+/// What stands behind a fence comes before what is posted later: a WRITE of a background round
+/// precedes the READ and the CAS of the next ones, although it waits for an answer first.
 pub fn what_is_fenced_precedes_later_rounds<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![4096], vec![4096]], seed);

@@ -26,8 +26,8 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
 }
 
-/// Futures of rounds are dropped at every stage; what the same and other clients read afterwards is theirs alone, the
-/// dropped rounds have run in their order, and nothing stays in flight.
+/// Futures of rounds are dropped at every stage; what the same and other clients read afterwards is
+/// theirs alone, the dropped rounds have run in their order, and nothing stays in flight.
 pub fn a_dropped_round_leaves_no_trace_in_others<B: Bed>(bed: &B) {
     const WORDS: usize = 12;
     for seed in 0..bed.runs() {
@@ -72,7 +72,8 @@ pub fn a_dropped_round_leaves_no_trace_in_others<B: Bed>(bed: &B) {
     }
 }
 
-/// A continuation is posted when its round has completed, not before, though they go to different nodes.
+/// A continuation is posted when its round has completed, not before, though they go to different
+/// nodes.
 pub fn a_continuation_follows_its_round<B: Bed>(bed: &B) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
@@ -399,7 +400,8 @@ pub fn wakers_of_other_threads_wake_a_lane<B: Bed>(bed: &B) {
             if bed.clients() == Clients::Interleaved {
                 return; // its clock does not wait for other threads
             }
-            // From now on no timer wakes the worker but this one, which fails the test instead of letting it hang.
+            // From now on no timer wakes the worker but this one, which fails the test instead of
+            // letting it hang.
             let mut limit = pin!(lane.sleep(15_000_000_000));
             std::future::poll_fn(|context| {
                 watching.replace(Some(context.waker().clone()));
@@ -412,7 +414,8 @@ pub fn wakers_of_other_threads_wake_a_lane<B: Bed>(bed: &B) {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// With `yield_after_rounds`, the coroutines of a worker take turns also where rounds complete at once.
+/// With `yield_after_rounds`, the coroutines of a worker take turns also where rounds complete at
+/// once.
 pub fn a_yielding_endpoint_lets_others_run<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let log = RefCell::new(Vec::new());
@@ -496,7 +499,8 @@ impl Service for Counting {
     }
 }
 
-/// A node's service sees what clients write and they see what it answers, until its handle is dropped.
+/// A node's service sees what clients write and they see what it answers, until its handle is
+/// dropped.
 pub fn a_service_runs_until_its_handle_is_dropped<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let Some(region) = fabric.region(NodeId(0), crate::address::RegionId(0)) else {

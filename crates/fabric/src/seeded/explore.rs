@@ -1,50 +1,58 @@
 //! Every order of the steps of a small program, up to steps that commute.
 //!
-//! A program is a closure that sets up its clients and hands their coroutines to [`Play::run`]; [`explore`] runs it again
-//! and again, each time in another order, until there is none left or a bound is hit. Futures cannot be cloned, so every
-//! run starts from the beginning: memory is put back to what it was when the exploration began, and the run repeats the
-//! steps that lead to the place where it takes another turn. What a program does outside of [`Play::run`] happens at once.
+//! A program is a closure that sets up its clients and hands their coroutines to [`Play::run`];
+//! [`explore`] runs it again and again, each time in another order, until there is none left or a
+//! bound is hit. Futures cannot be cloned, so every run starts from the beginning: memory is put
+//! back to what it was when the exploration began, and the run repeats the steps that lead to the
+//! place where it takes another turn. What a program does outside of [`Play::run`] happens at once.
 //!
 //! # Steps
 //!
 //! A line of a READ, a line of a WRITE, a CAS or FETCH_ADD (or its load and its store, with
-//! [`Seeded::with_split_atomics`]), a call, and a step of a memory node's service. READs take their lines in any order,
-//! WRITEs in ascending order, and verbs wait for each other as the contract of a round says and no more. Where
-//! [`ExploreOptions`] ask for it: the crash of a client, after which nothing of it happens any more, and the drop of a
-//! client's future, whose verbs are sent. A verb in flight at a crash may land or not, also half of it: that it lands after
-//! the crash is the same as before it, since nobody else can see the crash. And that a client is taken for dead
-//! ([`Suspicion`]), dead or not: another one begins then, and may revoke it ([`Fabric::revoke`](crate::Fabric::revoke)),
-//! which ends all its verbs at that instant, whichever have landed, also half of one; it goes on, and is told errors.
+//! [`Seeded::with_split_atomics`]), a call, and a step of a memory node's service. READs take their
+//! lines in any order, WRITEs in ascending order, and verbs wait for each other as the contract of
+//! a round says and no more. Where [`ExploreOptions`] ask for it: the crash of a client, after
+//! which nothing of it happens any more, and the drop of a client's future, whose verbs are sent. A
+//! verb in flight at a crash may land or not, also half of it: that it lands after the crash is the
+//! same as before it, since nobody else can see the crash. And that a client is taken for dead
+//! ([`Suspicion`]), dead or not: another one begins then, and may revoke it
+//! ([`Fabric::revoke`](crate::Fabric::revoke)), which ends all its verbs at that instant, whichever
+//! have landed, also half of one; it goes on, and is told errors.
 //!
 //! # Reduction, and why nothing is lost
 //!
-//! *Steps that are no choice.* A coroutine runs as soon as its round has completed: what it does until it posts again
-//! concerns nobody else, and what it posts can be held back for as long as anybody likes. The completion of a round is a
-//! step only where its client has other rounds in flight, which it might ask about, or sleeps, or may crash. A step in
-//! memory that is declared to be its client's own ([`Private`], and checked: another's access panics) commutes with
-//! everything that others can ever do, so it is taken at once, with the same exceptions; and all lines of a READ that are
-//! such memory are one step.
+//! *Steps that are no choice.* A coroutine runs as soon as its round has completed: what it does
+//! until it posts again concerns nobody else, and what it posts can be held back for as long as
+//! anybody likes. The completion of a round is a step only where its client has other rounds in
+//! flight, which it might ask about, or sleeps, or may crash. A step in memory that is declared to
+//! be its client's own ([`Private`], and checked: another's access panics) commutes with everything
+//! that others can ever do, so it is taken at once, with the same exceptions; and all lines of a
+//! READ that are such memory are one step.
 //!
-//! *Sleep sets* (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996): of two steps that
-//! commute, in a state where both can be taken, only one order is followed. Steps of different clients commute if they
-//! touch different words, or only read them; a call and a service's step touch every word of their node. Steps of one
-//! client commute if they are of one round and touch different words, or only read them. Crashes and drops commute with
+//! *Sleep sets* (Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems",
+//! 1996): of two steps that commute, in a state where both can be taken, only one order is
+//! followed. Steps of different clients commute if they touch different words, or only read them; a
+//! call and a service's step touch every word of their node. Steps of one client commute if they
+//! are of one round and touch different words, or only read them. Crashes and drops commute with
 //! the steps of other clients.
 //!
-//! *States.* What can still happen depends only on: the words of memory; for each client the rounds it has posted and
-//! what came back, in this order, since coroutines are deterministic; what its verbs in flight have done and brought; for
-//! each handler and service the memory and the requests it has seen, save that a service which has found nothing to do is
-//! the same as before. A state met again is left, except for the steps that
-//! slept when it was left before (the algorithm of the same book, with state matching). States are known by 64 bits: that
-//! two of a million share them has a chance of one in thirty million.
+//! *States.* What can still happen depends only on: the words of memory; for each client the rounds
+//! it has posted and what came back, in this order, since coroutines are deterministic; what its
+//! verbs in flight have done and brought; for each handler and service the memory and the requests
+//! it has seen, save that a service which has found nothing to do is the same as before. A state
+//! met again is left, except for the steps that slept when it was left before (the algorithm of the
+//! same book, with state matching). States are known by 64 bits: that two of a million share them
+//! has a chance of one in thirty million.
 //!
-//! *Sleep.* A coroutine that sleeps wakes when a word that its last round looked at has changed, or when nothing else can
-//! happen. To look again before would bring the same; to look again after it can wait as long as it likes. What is not
-//! explored is therefore how often a client looks before its patience ends while others are in the middle of something.
+//! *Sleep.* A coroutine that sleeps wakes when a word that its last round looked at has changed, or
+//! when nothing else can happen. To look again before would bring the same; to look again after it
+//! can wait as long as it likes. What is not explored is therefore how often a client looks before
+//! its patience ends while others are in the middle of something.
 //!
-//! A program keeps to this: coroutines share nothing but memory, or say so ([`ExploreOptions::shared`]: then every completion
-//! is a step, and those of different clients do not commute); one may wait for another before its first round, but not
-//! ask how far it has come; results are judged at the end.
+//! A program keeps to this: coroutines share nothing but memory, or say so
+//! ([`ExploreOptions::shared`]: then every completion is a step, and those of different clients do
+//! not commute); one may wait for another before its first round, but not ask how far it has come;
+//! results are judged at the end.
 
 mod steps;
 
@@ -86,8 +94,8 @@ pub enum Reduction {
 /// Memory that others leave alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Private {
-    /// Who accesses it, in verbs: one client; or several, one after the other, each once it has revoked those before it.
-    /// If nobody, all may read it, and none writes.
+    /// Who accesses it, in verbs: one client; or several, one after the other, each once it has
+    /// revoked those before it. If nobody, all may read it, and none writes.
     pub clients: Vec<ClientId>,
     /// Where it begins.
     pub at: Address,
@@ -107,12 +115,12 @@ impl Private {
     }
 }
 
-/// A client that is taken for dead at any time, whether it is or not. What its recoverer does concerns others by what is in
-/// memory, and by what it says with [`Seeded::tells`].
+/// A client that is taken for dead at any time, whether it is or not. What its recoverer does
+/// concerns others by what is in memory, and by what it says with [`Seeded::tells`].
 ///
-/// That a recoverer that is revoked goes on is not explored: nothing of it lands. Nor is that a client is taken for dead
-/// before a round completes rather than behind: what is posted before the revocation and what is posted after it fail
-/// alike.
+/// That a recoverer that is revoked goes on is not explored: nothing of it lands. Nor is that a
+/// client is taken for dead before a round completes rather than behind: what is posted before the
+/// revocation and what is posted after it fail alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspicion {
     /// Who is taken for dead; if it is somebody's recoverer, only once it has begun.
@@ -136,9 +144,9 @@ pub struct ExploreOptions {
     pub words: bool,
     /// Who is taken for dead, and by whom.
     pub suspicions: Vec<Suspicion>,
-    /// Coroutines share more than memory, which they look at and change when a round of theirs has completed, and at no
-    /// other time: so the order of completions matters. Recoverers do not. With [`Reduction::States`] they say what it is:
-    /// [`Play::share`].
+    /// Coroutines share more than memory, which they look at and change when a round of theirs has
+    /// completed, and at no other time: so the order of completions matters. Recoverers do not.
+    /// With [`Reduction::States`] they say what it is: [`Play::share`].
     pub shared: bool,
     /// Memory that others leave alone.
     pub private: Vec<Private>,
@@ -162,7 +170,8 @@ impl Default for ExploreOptions {
 /// What an exploration has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Orders explored, to the end or to a state that was met before: no two differ in commuting steps only.
+    /// Orders explored, to the end or to a state that was met before: no two differ in commuting
+    /// steps only.
     pub interleavings: u64,
     /// Those of them that were run to the end.
     pub complete: u64,
@@ -452,8 +461,9 @@ impl fmt::Debug for Play<'_> {
     }
 }
 
-/// Runs a program in every order, until a run returns an error, or the bound is hit. Memory is put back to what it is now
-/// before each run, and in the end; connections, services and handlers are the program's to make anew.
+/// Runs a program in every order, until a run returns an error, or the bound is hit. Memory is put
+/// back to what it is now before each run, and in the end; connections, services and handlers are
+/// the program's to make anew.
 pub fn explore<E>(
     fabric: &Seeded,
     options: &ExploreOptions,
@@ -527,7 +537,8 @@ impl Search {
 }
 
 impl Play<'_> {
-    /// What coroutines share beside memory ([`ExploreOptions::shared`]), as a digest of all that they may see of it.
+    /// What coroutines share beside memory ([`ExploreOptions::shared`]), as a digest of all that
+    /// they may see of it.
     pub fn share(&mut self, digest: impl Fn() -> u64 + 'static) {
         self.shared = Some(Box::new(digest));
     }
@@ -536,13 +547,14 @@ impl Play<'_> {
         self.shared.as_ref().map_or(0, |digest| digest())
     }
 
-    /// Runs the coroutines, and whatever they leave in flight, to the end. What they returned, `None` for one that has
-    /// crashed or was dropped; or `None` if the run ends earlier, because everything that could follow is explored
-    /// already: return `Ok` then. Once in a run.
+    /// Runs the coroutines, and whatever they leave in flight, to the end. What they returned,
+    /// `None` for one that has crashed or was dropped; or `None` if the run ends earlier, because
+    /// everything that could follow is explored already: return `Ok` then. Once in a run.
     ///
     /// # Panics
     ///
-    /// If a coroutine waits for nothing, a client accesses what is private to another, or nobody has said what is shared.
+    /// If a coroutine waits for nothing, a client accesses what is private to another, or nobody
+    /// has said what is shared.
     pub fn run<T>(&mut self, worker: &Worker, players: Vec<Player<'_, T>>) -> Option<Vec<Option<T>>> {
         let matches_states = self.options.reduction == Reduction::States;
         assert!(!self.options.shared || !matches_states || self.shared.is_some(), "states show all that is shared");
@@ -802,7 +814,8 @@ impl State {
         }
     }
 
-    /// A client tells others something that they, or who judges the run, may go by. Needed of recoverers only.
+    /// A client tells others something that they, or who judges the run, may go by. Needed of
+    /// recoverers only.
     pub(super) fn tells(&mut self, client: ClientId, what: u64) {
         for connection in self.connections.iter_mut().filter(|connection| connection.client == client) {
             connection.trail.told = fold(connection.trail.told, what);

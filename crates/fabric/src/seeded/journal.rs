@@ -1,5 +1,5 @@
-//! What a run has changed in memory: so that the next one finds it as it was, and so that states can be told apart
-//! without reading it all.
+//! What a run has changed in memory: so that the next one finds it as it was, and so that states
+//! can be told apart without reading it all.
 
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,8 @@ impl Journal {
         for of in (0..self.copies.len()).filter(|of| self.copies[*of].node == node).collect::<Vec<_>>() {
             let Some(all) = memory.region(node, self.copies[of].region) else { continue };
             for (number, now) in all.words().chunks(STRIDE).enumerate() {
-                // Explorations do nearly nothing else: no branch for a word of the many that are what they were.
+                // Explorations do nearly nothing else: no branch for a word of the many that are
+                // what they were.
                 let known = &self.copies[of].words[number * STRIDE..][..now.len()];
                 let changed =
                     now.iter().zip(known).fold(0, |all, (now, known)| all | now.load(Ordering::Relaxed) ^ known);

@@ -1,8 +1,9 @@
 //! Rounds with calls: what an endpoint has under way at the servers of its nodes.
 //!
-//! The one-sided verbs of such a round run at once, in order; its calls go to the mailboxes, or wait here while those are
-//! full. At an [`AfterCompletion`](Verb::AfterCompletion) the round waits for its replies. Rounds that are posted
-//! meanwhile wait behind it, whatever they hold: rule 1 orders them after what it has still to do.
+//! The one-sided verbs of such a round run at once, in order; its calls go to the mailboxes, or
+//! wait here while those are full. At an [`AfterCompletion`](Verb::AfterCompletion) the round waits
+//! for its replies. Rounds that are posted meanwhile wait behind it, whatever they hold: rule 1
+//! orders them after what it has still to do.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -298,7 +299,8 @@ impl ShmTransport {
     fn progress_calls(&self, calls: &mut Calls) {
         calls.receive(self.controls());
         self.fail_lost(calls);
-        // Rounds that are through, and the one that may go on, with those behind it; a round that goes on may complete.
+        // Rounds that are through, and the one that may go on, with those behind it; a round that
+        // goes on may complete.
         let mut at = 0;
         let stalled = self.stalled.replace(false);
         while let Some(flight) = calls.flights.get(at) {
@@ -341,7 +343,8 @@ impl ShmTransport {
         }
     }
 
-    /// Whether there is anything that ends an idling: a ring of the endpoint's own bell, a reply, or a server that is gone.
+    /// Whether there is anything that ends an idling: a ring of the endpoint's own bell, a reply,
+    /// or a server that is gone.
     fn has_news(&self) -> bool {
         let rings = self.attachment.bell().rings.load(Ordering::Acquire);
         let rung = self.rings_seen.replace(rings) != rings;

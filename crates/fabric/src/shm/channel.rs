@@ -13,12 +13,14 @@
 //! reply:    words 32 | outcome 32                      | the words, if the outcome is 0
 //! ```
 //!
-//! Positions count words since the channel was claimed; a word's place is its position modulo the ring. Every word has one
-//! writer at a time: the words from `taken` to `put` belong to the side that takes, the others to the side that puts. A
-//! position is stored with Release after the words that it hands over, and loaded with Acquire before they are touched.
+//! Positions count words since the channel was claimed; a word's place is its position modulo the
+//! ring. Every word has one writer at a time: the words from `taken` to `put` belong to the side
+//! that takes, the others to the side that puts. A position is stored with Release after the words
+//! that it hands over, and loaded with Acquire before they are touched.
 //!
-//! Replies come in the order of the requests. A client sends a request only while the replies of all that it has sent fit,
-//! so the server never waits for a client; one that lies waits for itself.
+//! Replies come in the order of the requests. A client sends a request only while the replies of
+//! all that it has sent fit, so the server never waits for a client; one that lies waits for
+//! itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,7 +117,8 @@ struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// The places of so many words from a position on: up to the end of the ring, and from its beginning.
+    /// The places of so many words from a position on: up to the end of the ring, and from its
+    /// beginning.
     fn places(self, at: u64, count: usize) -> impl Iterator<Item = &'a AtomicU64> {
         let start = (at % RING_WORDS) as usize;
         let first = count.min(self.words.len() - start);
@@ -149,7 +152,8 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Sends a request; false if there is no room, neither for it nor for its reply, until replies have been taken.
+    /// Sends a request; false if there is no room, neither for it nor for its reply, until replies
+    /// have been taken.
     pub(super) fn send(&mut self, channel: Channel<'_>, head: &[u64], body: &[u64], capacity: u32) -> bool {
         let words = (head.len() + body.len()) as u64;
         let reply = 1 + u64::from(capacity);
@@ -173,8 +177,8 @@ impl Sender {
         channel.load(REPLIES_PUT) != self.taken
     }
 
-    /// Takes the next reply into `into`, which has the capacity that the request named; its words. Call it when there is
-    /// one.
+    /// Takes the next reply into `into`, which has the capacity that the request named; its words.
+    /// Call it when there is one.
     pub(super) fn receive(&mut self, channel: Channel<'_>, into: &mut [u64]) -> (Outcome, u32) {
         let mut first = [0];
         channel.replies().get(self.taken, &mut first);
@@ -195,7 +199,8 @@ impl Sender {
     }
 }
 
-/// The server's end. It keeps its own positions, and trusts the client's no further than they make sense.
+/// The server's end. It keeps its own positions, and trusts the client's no further than they make
+/// sense.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receiver {
     taken: u64,

@@ -1,5 +1,6 @@
-//! The control area of a node: what its server and its clients say to each other beside the region itself. In one process
-//! it is anonymous memory, across processes it is the front of the node's file. All of it is accessed by atomic words.
+//! The control area of a node: what its server and its clients say to each other beside the region
+//! itself. In one process it is anonymous memory, across processes it is the front of the node's
+//! file. All of it is accessed by atomic words.
 //!
 //! ```text
 //! byte     0  magic 8 | version 8 | features 8 | region bytes 8 | zero 32            written once, magic last
@@ -16,7 +17,8 @@
 //!
 //! # Channels and their states
 //!
-//! A channel is one endpoint's pair of mailboxes at this node. Its state is one word, changed by CAS only:
+//! A channel is one endpoint's pair of mailboxes at this node. Its state is one word, changed by
+//! CAS only:
 //!
 //! ```text
 //! Free -> Claimed       a client that found it free, which thereby owns the channel's page, with a new generation
@@ -29,11 +31,13 @@
 //! Closing -> Free       whoever has seen the server outside of the channel since
 //! ```
 //!
-//! The generation makes every step of an earlier life fail, so that ending a channel twice, or late, ends nobody else's.
+//! The generation makes every step of an earlier life fail, so that ending a channel twice, or
+//! late, ends nobody else's.
 //!
-//! Nothing of a channel is served once [`Control::close`] has returned. It is the argument of [`gate`](crate::gate): the
-//! server makes `serving` odd, then looks at the state, serves, and makes it even; who closes changes the state, then looks
-//! at `serving`, and waits while it is odd and the same.
+//! Nothing of a channel is served once [`Control::close`] has returned. It is the argument of
+//! [`gate`](crate::gate): the server makes `serving` odd, then looks at the state, serves, and
+//! makes it even; who closes changes the state, then looks at `serving`, and waits while it is odd
+//! and the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -250,8 +254,9 @@ impl Control {
         })
     }
 
-    /// Ends the life of a channel that has this generation: none of its calls is served after the return. Gives up waiting
-    /// for the call being served when `server_lives` says that it never will end.
+    /// Ends the life of a channel that has this generation: none of its calls is served after the
+    /// return. Gives up waiting for the call being served when `server_lives` says that it never
+    /// will end.
     pub(super) fn close(&self, index: usize, generation: u32, mut server_lives: impl FnMut() -> bool) {
         let closing = loop {
             let state = self.state(index);

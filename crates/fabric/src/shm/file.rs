@@ -1,18 +1,20 @@
-//! Shared memory across the processes of a host: a memory node is a file, or a memory device, that its server and its
-//! clients map. [`ShmNode`] serves one, [`ShmFiles`] is the fabric of several.
+//! Shared memory across the processes of a host: a memory node is a file, or a memory device, that
+//! its server and its clients map. [`ShmNode`] serves one, [`ShmFiles`] is the fabric of several.
 //!
 //! ```text
 //! file:  control area 134 MiB | region
 //! ```
 //!
-//! A server takes all space of its file before it serves: a file system that is full later takes nothing from its clients. A
-//! device gives the whole. The server holds the file's lock while it serves, so a node has one server. Its memory outlives
-//! it; a restarted server says how the last one ended.
+//! A server takes all space of its file before it serves: a file system that is full later takes
+//! nothing from its clients. A device gives the whole. The server holds the file's lock while it
+//! serves, so a node has one server. Its memory outlives it; a restarted server says how the last
+//! one ended.
 //!
-//! **Who may use the memory** is known in the control area: every endpoint has a channel there, which names its process. A
-//! client's process is mapped memory and cannot be stopped from using it, so to revoke a client is to end its process, and
-//! a server lets in only who it may signal. Endpoints outlive their server in this respect: a restarted server keeps
-//! them listed until their process ends, and serves them no more.
+//! **Who may use the memory** is known in the control area: every endpoint has a channel there,
+//! which names its process. A client's process is mapped memory and cannot be stopped from using
+//! it, so to revoke a client is to end its process, and a server lets in only who it may signal.
+//! Endpoints outlive their server in this respect: a restarted server keeps them listed until their
+//! process ends, and serves them no more.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -162,9 +164,10 @@ fn size(path: &Path, file: &File) -> Result<(u64, bool), OpenError> {
     size.map(|size| (size, true)).map_err(io_error(path, "read the device's size"))
 }
 
-/// Takes the space of a file, all of it and up to this size, so that no access to its mapping finds the file system full:
-/// that would be a SIGBUS, in the server and in every client. What the file holds stays. A file system in memory takes the
-/// process's memory, so it is looked before each piece whether that is there.
+/// Takes the space of a file, all of it and up to this size, so that no access to its mapping finds
+/// the file system full: that would be a SIGBUS, in the server and in every client. What the file
+/// holds stays. A file system in memory takes the process's memory, so it is looked before each
+/// piece whether that is there.
 fn take(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
     let failed = |cause: Errno| io_error(path, "take its space")(cause.into());
     let metadata = file.metadata().map_err(io_error(path, "read its metadata"))?;
@@ -220,7 +223,8 @@ fn take_again(path: &Path, file: &File, mapped: &Mapped) -> Result<(), OpenError
 }
 
 impl Mapped {
-    /// Checks what a file holds, and maps it. `None` if it is new: all zero where the header would be.
+    /// Checks what a file holds, and maps it. `None` if it is new: all zero where the header would
+    /// be.
     pub(super) fn of(path: &Path, file: &File) -> Result<Option<Mapped>, OpenError> {
         let (size, device) = size(path, file)?;
         if size == 0 {
@@ -232,7 +236,8 @@ impl Mapped {
         let control = Mapped::map(path, file, 0, CONTROL_BYTES)?;
         let control = Control::of(control);
         match (control.get(Word::Magic), control.get(Word::Version)) {
-            // Set last: a file without it was never served. But then nothing else may be there either.
+            // Set last: a file without it was never served. But then nothing else may be there
+            // either.
             (0, _) if control.header_is_zero() => return Ok(None),
             (MAGIC, VERSION) => {}
             (MAGIC, found) => return Err(OpenError::Version { path: path.into(), found, known: VERSION }),
@@ -296,7 +301,8 @@ impl Mapped {
     }
 }
 
-/// A memory node of this process, in a file that others map. Dropping it stops it, and says so in the file.
+/// A memory node of this process, in a file that others map. Dropping it stops it, and says so in
+/// the file.
 #[derive(Debug)]
 pub struct ShmNode {
     path: PathBuf,
@@ -310,8 +316,8 @@ pub struct ShmNode {
 }
 
 impl ShmNode {
-    /// Serves a file or memory device, and makes it if it is new, with a region of `bytes`; without a size, what is there
-    /// is taken as it is. Whatever is not this program's is left untouched.
+    /// Serves a file or memory device, and makes it if it is new, with a region of `bytes`; without
+    /// a size, what is there is taken as it is. Whatever is not this program's is left untouched.
     pub fn open(path: impl AsRef<Path>, bytes: Option<u64>) -> Result<ShmNode, OpenError> {
         let path = path.as_ref();
         let mut options = OpenOptions::new();
@@ -420,7 +426,8 @@ impl Drop for ShmNode {
     }
 }
 
-/// What becomes of a channel that an earlier server left: whoever still has the memory mapped can be revoked.
+/// What becomes of a channel that an earlier server left: whoever still has the memory mapped can
+/// be revoked.
 fn inherit(control: &Arc<Control>, watch: &Watch, index: usize, state: State) {
     let process = Process { pid: state.process(), start: control.channel(index).start() };
     match state.phase() {

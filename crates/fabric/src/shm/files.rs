@@ -1,4 +1,5 @@
-//! The fabric over memory nodes in files: what a client of them uses, and the side of nodes that are served in its process.
+//! The fabric over memory nodes in files: what a client of them uses, and the side of nodes that
+//! are served in its process.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -29,7 +30,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How often a client looks whether its servers have stopped without dying.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The endpoints of this process, by the files they use: revoking a client of its own must not end the process.
+/// The endpoints of this process, by the files they use: revoking a client of its own must not end
+/// the process.
 static FABRICS: Mutex<Vec<(Weak<Shared>, Vec<Identity>)>> = Mutex::new(Vec::new());
 
 type Identity = (u64, u64);
@@ -59,8 +61,8 @@ pub(super) struct Servers {
 }
 
 impl ShmFiles {
-    /// The nodes in these files, numbered in this order. Of `hosted`, those whose file is among them are the fabric's to
-    /// keep; any other is stopped.
+    /// The nodes in these files, numbered in this order. Of `hosted`, those whose file is among
+    /// them are the fabric's to keep; any other is stopped.
     pub fn new(paths: &[impl AsRef<Path>], hosted: Vec<ShmNode>) -> Result<ShmFiles, OpenError> {
         assert!(paths.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let mut nodes = Vec::with_capacity(paths.len());
@@ -102,8 +104,8 @@ impl ShmFiles {
 }
 
 impl ShmFiles {
-    /// CPU time that the process which serves a node has used so far, in nanoseconds, to a hundredth of a second; `None` if
-    /// the system does not tell.
+    /// CPU time that the process which serves a node has used so far, in nanoseconds, to a
+    /// hundredth of a second; `None` if the system does not tell.
     #[must_use]
     pub fn server_cpu_ns(&self, node: NodeId) -> Option<u64> {
         self.inner.nodes.get(usize::from(node.0))?.server().cpu_ns()
@@ -157,7 +159,8 @@ impl Inner {
         true
     }
 
-    /// Gets a channel at one node: the server's incarnation, and the channel's index and generation.
+    /// Gets a channel at one node: the server's incarnation, and the channel's index and
+    /// generation.
     fn join(&self, node: usize, client: ClientId) -> Result<(u64, (usize, u32)), Fault> {
         let unreachable = |kind: io::ErrorKind| Fault::Refused(Refused::Unreachable(kind.into()));
         let control = &self.nodes[node].control;
@@ -187,7 +190,8 @@ impl Inner {
         }
     }
 
-    /// Ends the access of a client at one node. A process that uses it is ended, unless it is this one.
+    /// Ends the access of a client at one node. A process that uses it is ended, unless it is this
+    /// one.
     fn end(&self, control: &Control, client: ClientId) -> io::Result<()> {
         for (index, state) in control.channels() {
             let channel = control.channel(index);
@@ -242,7 +246,8 @@ impl Fabric for ShmFiles {
         outcome?;
         let mut gates = lock(&inner.shared.gates);
         Shared::attach(&mut gates, &attachment);
-        // Asked after the endpoint is listed: who revokes marks first, and takes what is listed then.
+        // Asked after the endpoint is listed: who revokes marks first, and takes what is listed
+        // then.
         if revoked() {
             attachment.refuse(u64::MAX, Refusal::Revoked);
         }

@@ -1,4 +1,5 @@
-//! The memory of memory nodes in this process, the one place where verbs are executed on it, and who serves calls there.
+//! The memory of memory nodes in this process, the one place where verbs are executed on it, and
+//! who serves calls there.
 
 use std::cell::Cell;
 use std::fmt;
@@ -90,8 +91,8 @@ fn serve(
 }
 
 impl Memory {
-    /// Maps the regions: for each node, the sizes of its regions in bytes. Fails if all together are more than this process
-    /// may take; but only [`Region::take`] takes them.
+    /// Maps the regions: for each node, the sizes of its regions in bytes. Fails if all together
+    /// are more than this process may take; but only [`Region::take`] takes them.
     pub fn map(nodes: &[Vec<usize>]) -> Result<Memory, RegionError> {
         assert!(nodes.len() <= NODES_MAX, "at most {NODES_MAX} memory nodes");
         let mut regions = Vec::with_capacity(nodes.len() * REGIONS_PER_NODE_MAX);
@@ -198,8 +199,8 @@ impl Memory {
         }
     }
 
-    /// Has the processor fetch what the verbs of a round will touch, all at once: a NIC would overlap them too, and a
-    /// round's cache misses then cost little more than one.
+    /// Has the processor fetch what the verbs of a round will touch, all at once: a NIC would
+    /// overlap them too, and a round's cache misses then cost little more than one.
     #[inline]
     pub(crate) fn prefetch(&self, verbs: &[Verb]) {
         for verb in verbs {
@@ -234,10 +235,11 @@ pub(crate) fn no_such_node(node: NodeId) -> FabricError {
     FabricError { node, fault: Fault::NoSuchRegion(Address { node, region: RegionId(0), offset: 0 }) }
 }
 
-/// Executes one verb on memory. Both backends of this crate and the server of later ones run verbs by this code only.
+/// Executes one verb on memory. Both backends of this crate and the server of later ones run verbs
+/// by this code only.
 ///
-/// `unfenced` says whether a WRITE of this connection may still sit in the CPU's store buffer: rule 1 orders it before
-/// whatever follows, and processors do not order a store before a later load.
+/// `unfenced` says whether a WRITE of this connection may still sit in the CPU's store buffer: rule
+/// 1 orders it before whatever follows, and processors do not order a store before a later load.
 #[inline(always)]
 pub(crate) fn execute_verb(
     memory: &Memory,

@@ -1,7 +1,7 @@
 //! Processes: who one is, whether it lives, and how it is ended.
 //!
-//! A process is its number and the time it began, since numbers are used again. A pidfd, once its process is found to be
-//! the one meant, stays with that process.
+//! A process is its number and the time it began, since numbers are used again. A pidfd, once its
+//! process is found to be the one meant, stays with that process.
 
 use std::fs;
 use std::io;
@@ -100,7 +100,8 @@ fn start_of(pid: u32) -> io::Result<u64> {
     field_of(pid, 22)
 }
 
-/// A number of a process's `stat`, its fields counted from 1: behind the name, the second, which may hold anything.
+/// A number of a process's `stat`, its fields counted from 1: behind the name, the second, which
+/// may hold anything.
 fn field_of(pid: u32, number: usize) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);

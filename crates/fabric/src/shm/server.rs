@@ -1,5 +1,6 @@
-//! A node's own CPU as the clients' mailboxes see it: one thread that takes requests from all channels, has the handler
-//! serve them one after the other, and parks on its doorbell when nothing has come for a while.
+//! A node's own CPU as the clients' mailboxes see it: one thread that takes requests from all
+//! channels, has the handler serve them one after the other, and parks on its doorbell when nothing
+//! has come for a while.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ const TURN_CALLS: usize = 16;
 
 /// Decides who is let in. In one process nobody asks.
 pub(super) trait Admission: Send {
-    /// Whether the server can revoke the access of who has claimed this channel; if so, what follows from its end has been
-    /// seen to.
+    /// Whether the server can revoke the access of who has claimed this channel; if so, what
+    /// follows from its end has been seen to.
     fn admit(&mut self, control: &Arc<Control>, index: usize, state: State) -> bool;
 }
 
@@ -145,8 +146,9 @@ impl Serving {
     fn admit(&mut self, index: usize, state: State) -> bool {
         let Some(admission) = &mut self.admission else { return false };
         let client = ClientId(self.control.channel(index).client());
-        // Who revokes marks first and looks at the channels then; here the channel has been seen, and the mark is looked
-        // at. Either we see the mark, or it sees the channel and ends the client.
+        // Who revokes marks first and looks at the channels then; here the channel has been seen,
+        // and the mark is looked at. Either we see the mark, or it sees the channel and ends the
+        // client.
         let admitted = !self.control.is_revoked(client) && admission.admit(&self.control, index, state);
         self.control.change(index, state, state.to(if admitted { Phase::Open } else { Phase::Refused }));
         true

@@ -1,5 +1,6 @@
-//! The endpoint's side of shared memory: a round of one-sided verbs is executed by the thread that posts it, at once.
-//! Rounds with calls, and those that must wait behind one, go through [`calls`](super::calls).
+//! The endpoint's side of shared memory: a round of one-sided verbs is executed by the thread that
+//! posts it, at once. Rounds with calls, and those that must wait behind one, go through
+//! [`calls`](super::calls).
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -82,7 +83,8 @@ pub(super) struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// `channels` are the endpoint's at the nodes, in order, where it has them, and their generations.
+    /// `channels` are the endpoint's at the nodes, in order, where it has them, and their
+    /// generations.
     pub(super) fn new(
         shared: Arc<Shared>,
         attachment: Arc<Attachment>,
@@ -100,7 +102,8 @@ impl ShmTransport {
         }
     }
 
-    /// Everything of a transport that changes memory runs in here, inside the gate. `body` gets the nodes refused.
+    /// Everything of a transport that changes memory runs in here, inside the gate. `body` gets the
+    /// nodes refused.
     #[inline(always)]
     pub(super) fn inside<T>(&self, body: impl FnOnce(u64) -> T) -> T {
         let entry = self.entries.get() + 1;

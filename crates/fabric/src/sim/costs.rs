@@ -8,8 +8,8 @@ pub(super) fn picos(ns: f64) -> Picos {
     (ns * NS as f64).round() as Picos
 }
 
-/// A time for each byte in parts of a picosecond, so that it is an integer: floating point is slow where everything else
-/// is integers.
+/// A time for each byte in parts of a picosecond, so that it is an integer: floating point is slow
+/// where everything else is integers.
 #[derive(Clone, Copy, Debug)]
 struct PerByte(u64);
 
@@ -129,7 +129,8 @@ impl Costs {
         self.slot_mask as usize + 1
     }
 
-    /// What a verb costs, beside its own, a NIC that has so many connections in use: those that are not cached are fetched.
+    /// What a verb costs, beside its own, a NIC that has so many connections in use: those that are
+    /// not cached are fetched.
     fn miss(&self, connections: u32) -> Picos {
         let connections = f64::from(connections);
         if self.cached_connections == 0.0 || connections <= self.cached_connections {
@@ -169,8 +170,8 @@ impl NicState {
 
 /// Occupies something for so long, for something that is there at `from`; when that is over.
 ///
-/// What is there later than now leaves the time in between to others: so a part is never idle while it has work, though
-/// work is not always given to it in the order in which it is there.
+/// What is there later than now leaves the time in between to others: so a part is never idle while
+/// it has work, though work is not always given to it in the order in which it is there.
 pub(super) fn occupy(until: &mut Picos, now: Picos, from: Picos, time: Picos) -> Picos {
     *until = now.max(*until) + time;
     (*until).max(from + time)

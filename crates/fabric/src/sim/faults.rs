@@ -1,7 +1,9 @@
-//! What goes wrong, from a plan: clients that die or stand still, nodes that fail, messages that are late.
+//! What goes wrong, from a plan: clients that die or stand still, nodes that fail, messages that
+//! are late.
 //!
-//! A fault happens when somebody has reached a *probe* (a place in a protocol, such as "a lock may have been taken") for
-//! the n-th time, or at a time. Probes are what makes faults hit where they hurt.
+//! A fault happens when somebody has reached a *probe* (a place in a protocol, such as "a lock may
+//! have been taken") for the n-th time, or at a time. Probes are what makes faults hit where they
+//! hurt.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,13 +24,13 @@ pub enum FaultKind {
     Crash,
     /// A client stands still for so long, and goes on as if nothing had happened (a zombie).
     Pause(Nanos),
-    /// What a client posts next to some node is that much longer on its way: a WRITE that flies. What it posts to that
-    /// node later comes behind.
+    /// What a client posts next to some node is that much longer on its way: a WRITE that flies.
+    /// What it posts to that node later comes behind.
     Delay(Nanos),
     /// A client's machine and a memory node cannot reach each other for so long.
     Partition(Nanos),
-    /// These client machines, of which bits say by what numbers they were placed ([`Sim::place`](super::Sim::place)), and a
-    /// memory node cannot reach each other for so long.
+    /// These client machines, of which bits say by what numbers they were placed
+    /// ([`Sim::place`](super::Sim::place)), and a memory node cannot reach each other for so long.
     Isolate(Nanos, u64),
     /// A memory node's CPU does not apply redo logs for so long: its rings fill.
     Stall(Nanos),
@@ -40,8 +42,8 @@ pub enum FaultKind {
     Lose,
     /// The next call of a client arrives twice.
     Duplicate,
-    /// Nothing of the simulation's own: whoever has planned it does something by this name when it has been set off
-    /// ([`Sim::injected`](super::Sim::injected)).
+    /// Nothing of the simulation's own: whoever has planned it does something by this name when it
+    /// has been set off ([`Sim::injected`](super::Sim::injected)).
     Told(&'static str),
 }
 
@@ -76,8 +78,8 @@ pub struct Planned {
     pub after: Nanos,
     /// What happens.
     pub kind: FaultKind,
-    /// Only while a transaction of that client is between its first lock and its release: else it waits for the next that
-    /// reaches the probe.
+    /// Only while a transaction of that client is between its first lock and its release: else it
+    /// waits for the next that reaches the probe.
     pub holding: bool,
 }
 
@@ -257,7 +259,8 @@ pub(super) fn fail(world: &mut World, node: usize) {
     }
 }
 
-/// It restarts: with what its medium has kept, or with nothing; and with CPUs that know nothing else.
+/// It restarts: with what its medium has kept, or with nothing; and with CPUs that know nothing
+/// else.
 pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
     let number = NodeId(node as u16);
     if persistent {
@@ -288,7 +291,8 @@ pub(super) fn restart(world: &mut World, node: usize, persistent: bool) {
     world.nodes[node].life += 1;
 }
 
-/// What it had is given up, and what was on its way to it: connections of before are none to it any more.
+/// What it had is given up, and what was on its way to it: connections of before are none to it any
+/// more.
 pub(super) fn renew(world: &mut World, node: usize) {
     world.faults.dirty.retain(|line, _| usize::from(line.node.0) != node);
     world.nodes[node].life += 1;

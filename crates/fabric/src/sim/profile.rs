@@ -1,8 +1,8 @@
 //! Hardware as numbers: what a simulated cluster's machines, NICs and memory cost.
 //!
-//! A profile is data. The ones that come with the simulator are `profiles/*.toml`, where every number has its source;
-//! `world.rs` is the model that uses them. Times are nanoseconds, bandwidths gigabytes (10^9) per
-//! second, both ways of a link separately.
+//! A profile is data. The ones that come with the simulator are `profiles/*.toml`, where every
+//! number has its source; `world.rs` is the model that uses them. Times are nanoseconds, bandwidths
+//! gigabytes (10^9) per second, both ways of a link separately.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,8 @@ pub struct Profile {
 pub enum Path {
     /// Its NIC.
     Nic,
-    /// Its CPU: a round is one message to each node, and the verbs are done in software. What protocols take for atomics
-    /// of a NIC is emulated.
+    /// Its CPU: a round is one message to each node, and the verbs are done in software. What
+    /// protocols take for atomics of a NIC is emulated.
     Messages,
     /// The client's own CPU, by loads, stores and atomic instructions that reach the memory (CXL).
     Loads,
@@ -56,11 +56,13 @@ pub struct Machine {
     pub nics: u32,
     /// Worker threads of a client machine, unless a run says otherwise.
     pub threads: u32,
-    /// Threads of a memory node's own CPU that serve calls and messages, where it has workers of its own no more.
+    /// Threads of a memory node's own CPU that serve calls and messages, where it has workers of
+    /// its own no more.
     pub server_threads: u32,
 }
 
-/// One NIC. *Latencies* delay a verb; *occupancies* are times in which the NIC's engine can take no other.
+/// One NIC. *Latencies* delay a verb; *occupancies* are times in which the NIC's engine can take no
+/// other.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Nic {
@@ -88,7 +90,8 @@ pub struct Nic {
     pub flush_ns: f64,
     /// Occupancy of the sending NIC for each verb or message.
     pub request_ns: f64,
-    /// Occupancy of one connection for each verb or message: what one processing unit of the NIC can do.
+    /// Occupancy of one connection for each verb or message: what one processing unit of the NIC
+    /// can do.
     pub connection_ns: f64,
     /// Occupancy of the memory node's NIC for a READ.
     pub read_ns: f64,
@@ -100,7 +103,8 @@ pub struct Nic {
     pub header_bytes: u32,
     /// Largest payload of a packet.
     pub packet_bytes: u32,
-    /// Slots of the table in which the NIC locks the words of atomics: a power of two. One atomic at a time in each.
+    /// Slots of the table in which the NIC locks the words of atomics: a power of two. One atomic
+    /// at a time in each.
     pub atomic_slots: u32,
     /// The lowest address bit that selects the slot.
     pub atomic_slot_shift: u32,
@@ -148,8 +152,8 @@ pub struct Calls {
     pub resend_ns: f64,
 }
 
-/// A programmable switch on the way: it stands for the last memory node, where calls are concerned. What its memory holds
-/// costs nothing more.
+/// A programmable switch on the way: it stands for the last memory node, where calls are concerned.
+/// What its memory holds costs nothing more.
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Switch {
@@ -175,7 +179,8 @@ pub struct Clock {
 pub struct Medium {
     /// Whether it keeps what has reached it when power is lost.
     pub persistent: bool,
-    /// Whether the processor's caches are within what is kept (eADR), so that what has reached them is.
+    /// Whether the processor's caches are within what is kept (eADR), so that what has reached them
+    /// is.
     pub caches_persistent: bool,
     /// Further latency of a read.
     pub read_ns: f64,
@@ -191,8 +196,8 @@ pub struct Medium {
     pub write_ns: f64,
     /// Occupancy for each unit that is written in part.
     pub partial_ns: f64,
-    /// Lines written for each line of a long WRITE where the NIC writes to the processor's cache (DDIO), which evicts
-    /// them in no order.
+    /// Lines written for each line of a long WRITE where the NIC writes to the processor's cache
+    /// (DDIO), which evicts them in no order.
     pub ddio_amplification: f64,
     /// Factor on all occupancies where NIC and memory belong to different sockets.
     pub cross_socket: f64,

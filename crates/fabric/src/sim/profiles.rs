@@ -1,7 +1,8 @@
 //! Profiles as text: the ones that come with the simulator, and those of others.
 //!
-//! A wrong number in a profile gives plausible nonsense rather than an error, so a text is refused unless it has every
-//! key, no other, and only values that mean something. A refusal is one line that names the key and where it stands.
+//! A wrong number in a profile gives plausible nonsense rather than an error, so a text is refused
+//! unless it has every key, no other, and only values that mean something. A refusal is one line
+//! that names the key and where it stands.
 
 use std::fmt;
 use std::fs;
@@ -25,8 +26,8 @@ const SHIPPED: [(&str, &str); 8] = [
     ("cxl", include_str!("../../../../profiles/cxl.toml")),
 ];
 
-/// The longest time a profile may name: far above any hardware, and small enough that sums of them cannot overflow the
-/// simulator's clock.
+/// The longest time a profile may name: far above any hardware, and small enough that sums of them
+/// cannot overflow the simulator's clock.
 const LONGEST_NS: f64 = 1e11;
 
 /// Why a text or file is not a profile.
@@ -46,7 +47,8 @@ pub enum ProfileError {
     Refused {
         /// The file, if it came from one.
         path: Option<PathBuf>,
-        /// The line, counted from 1, where there is one: that of the key, or of the table that lacks it.
+        /// The line, counted from 1, where there is one: that of the key, or of the table that
+        /// lacks it.
         line: Option<usize>,
         /// The key with its tables, as in `nic.link_gb_s`; `profile` for the text as a whole.
         field: String,
@@ -92,8 +94,8 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Refused`] if the text is not TOML, lacks a key, has one that a profile does not have, or gives
-    /// one a value that no hardware can have.
+    /// [`ProfileError::Refused`] if the text is not TOML, lacks a key, has one that a profile does
+    /// not have, or gives one a value that no hardware can have.
     pub fn parse(text: &str) -> Result<Profile, ProfileError> {
         let profile: Profile = toml::from_str(text).map_err(|error| {
             let at = error.span().map(|span| span.start);
@@ -113,8 +115,8 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Unreadable`] if the file cannot be read; otherwise as [`parse`](Profile::parse), with the file's
-    /// name.
+    /// [`ProfileError::Unreadable`] if the file cannot be read; otherwise as
+    /// [`parse`](Profile::parse), with the file's name.
     pub fn read(path: impl AsRef<FilePath>) -> Result<Profile, ProfileError> {
         let path = path.as_ref();
         let text =
@@ -129,8 +131,9 @@ impl Profile {
 }
 
 impl Profile {
-    /// The profile as TOML, as [`parse`](Profile::parse) reads it. What `source` says of a key (`nic.link_gb_s`) stands on
-    /// its line as a comment: nothing of its name and of what it stands for, which become one line each.
+    /// The profile as TOML, as [`parse`](Profile::parse) reads it. What `source` says of a key
+    /// (`nic.link_gb_s`) stands on its line as a comment: nothing of its name and of what it stands
+    /// for, which become one line each.
     #[must_use]
     pub fn to_toml(&self, source: impl Fn(&str) -> String) -> String {
         let one_line = |text: &str| text.replace(['\r', '\n'], " ");
@@ -164,7 +167,8 @@ fn wrong(field: &str, reason: String) -> Result<(), Wrong> {
     Err(Wrong { field: field.to_owned(), reason })
 }
 
-/// Of all keys, also of those that a later version of the struct adds: a pattern without `..` does not compile then.
+/// Of all keys, also of those that a later version of the struct adds: a pattern without `..` does
+/// not compile then.
 fn check(profile: &Profile) -> Result<(), Wrong> {
     let Profile { name, about: _, path: _, coherent_atomics: _, machine, nic, cpu, calls, switch, clock, media } =
         profile;
@@ -333,7 +337,8 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
 }
 
-/// The key, with its tables, that has this byte in itself, in its value, or in the header of its table.
+/// The key, with its tables, that has this byte in itself, in its value, or in the header of its
+/// table.
 fn key_at(text: &str, at: usize) -> Option<String> {
     fn within(table: &DeTable<'_>, at: usize) -> Option<String> {
         table.iter().find_map(|(key, value)| {

@@ -1,15 +1,19 @@
-//! The event queue: a timing wheel, so that an event costs the same whether ten or a million are waiting.
+//! The event queue: a timing wheel, so that an event costs the same whether ten or a million are
+//! waiting.
 //!
-//! Time is cut into slices of a few nanoseconds. The next events, at least [`AHEAD`] of them, are sorted; those of the next
-//! sixty microseconds are in buckets, a list in any order for each slice; what is later waits in a heap. Events of one
-//! instant come in the order in which they were put in.
+//! Time is cut into slices of a few nanoseconds. The next events, at least [`AHEAD`] of them, are
+//! sorted; those of the next sixty microseconds are in buckets, a list in any order for each slice;
+//! what is later waits in a heap. Events of one instant come in the order in which they were put
+//! in.
 //!
-//! That some events are known before they happen is for the caches: whoever runs them can fetch what the next ones need.
+//! That some events are known before they happen is for the caches: whoever runs them can fetch
+//! what the next ones need.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Virtual time in picoseconds: a NIC's engine is occupied for a fraction of a nanosecond more or less.
+/// Virtual time in picoseconds: a NIC's engine is occupied for a fraction of a nanosecond more or
+/// less.
 pub(crate) type Picos = u64;
 
 /// Picoseconds of a nanosecond.
@@ -121,7 +125,8 @@ impl<E: Copy> Queue<E> {
         }
     }
 
-    /// Puts an event where it belongs among those that are sorted: near their end, and there are few.
+    /// Puts an event where it belongs among those that are sorted: near their end, and there are
+    /// few.
     #[inline]
     fn insert(&mut self, entry: Entry<E>) {
         let sorted = &self.front[self.first..];

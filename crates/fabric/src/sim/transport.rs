@@ -10,7 +10,8 @@ use super::queue::NS;
 use crate::round::RoundBuffer;
 use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
 
-/// Polls of a simulation that nobody drives, without anything to do, after which it is taken for deadlocked.
+/// Polls of a simulation that nobody drives, without anything to do, after which it is taken for
+/// deadlocked.
 const IDLE_POLLS_MAX: u64 = 10_000_000;
 
 pub(super) struct SimTransport {
@@ -75,7 +76,8 @@ impl Transport for SimTransport {
         let due = || self.sim.world().next_at().is_some_and(|at| at <= until);
         let instant = self.sim.world().instant;
         if instant {
-            // Time passes for sleepers only; what is under way and what memory nodes have to do gets done meanwhile.
+            // Time passes for sleepers only; what is under way and what memory nodes have to do
+            // gets done meanwhile.
             while due() {
                 self.sim.step();
             }

@@ -1,4 +1,5 @@
-//! The state of a simulated cluster, and what happens in it: one event after the other, in virtual time.
+//! The state of a simulated cluster, and what happens in it: one event after the other, in virtual
+//! time.
 //!
 //! A round goes through these events, once for each node it has verbs for (a *group*):
 //!
@@ -11,12 +12,14 @@
 //! Done     the last group's answer is at the client: the round has completed   (one event for the round)
 //! ```
 //!
-//! What memory nodes' CPUs do for calls and services is their own code, which stores whenever it likes. It runs outside of
-//! the world ([`Step::Work`]), so that other verbs take effect between its stores: see [`World::meanwhile`].
+//! What memory nodes' CPUs do for calls and services is their own code, which stores whenever it
+//! likes. It runs outside of the world ([`Step::Work`]), so that other verbs take effect between
+//! its stores: see [`World::meanwhile`].
 //!
-//! **Order** (contract, rule 1) is kept by a few times for each connection and node, its *floors*: when the last WRITE and
-//! the last atomic take effect. A verb that is ordered behind one of them takes effect after it; all others take effect
-//! whenever their own access to memory is over, which is in any order.
+//! **Order** (contract, rule 1) is kept by a few times for each connection and node, its *floors*:
+//! when the last WRITE and the last atomic take effect. A verb that is ordered behind one of them
+//! takes effect after it; all others take effect whenever their own access to memory is over, which
+//! is in any order.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -41,7 +44,8 @@ use crate::transport::{ClientId, LaneId, Posted, Ticket};
 
 /// In how many parts a READ or WRITE takes effect at most.
 const PARTS_MAX: u64 = 4;
-/// The same where it tears at words: two instants show every way in which a reader can meet a writer.
+/// The same where it tears at words: two instants show every way in which a reader can meet a
+/// writer.
 const WORD_PARTS_MAX: u64 = 2;
 /// How long an RC connection sends again before it gives a node up.
 pub(super) const RETRY: Picos = 1_000_000 * NS;
@@ -54,7 +58,8 @@ const NAP_MIN: Picos = service::NAP_MIN.as_nanos() as Picos * NS;
 const NAP_MAX: Picos = service::NAP_MAX.as_nanos() as Picos * NS;
 /// What a step of a service that has found work costs its CPU.
 const SERVICE_STEP: Picos = 1_000 * NS;
-/// For how long a CPU stands still between two of its stores, at most, and how often: one in so many.
+/// For how long a CPU stands still between two of its stores, at most, and how often: one in so
+/// many.
 const BETWEEN_STORES: Picos = 200 * NS;
 const BETWEEN_STORES_ONE_IN: u64 = 4;
 
@@ -215,7 +220,8 @@ pub(super) struct Connection {
     completed: Vec<(Ticket, Box<RoundBuffer>, Picos)>,
     reclaimed: Vec<Box<RoundBuffer>>,
     ready: Vec<LaneId>,
-    /// Its endpoint need not poll: somebody else drives the simulation, and there is nothing to be told.
+    /// Its endpoint need not poll: somebody else drives the simulation, and there is nothing to be
+    /// told.
     pub(super) idle: Arc<AtomicBool>,
     /// Rounds with parts behind a fence that have not been posted.
     fenced: u32,
@@ -304,13 +310,15 @@ pub(super) struct World {
     services: Vec<Option<RunningService>>,
     /// Rounds complete at once and take no time.
     pub(super) instant: bool,
-    /// What a flush covers is kept by persistent memory: it gets further than to a cache that is lost.
+    /// What a flush covers is kept by persistent memory: it gets further than to a cache that is
+    /// lost.
     pub(super) flush_persists: bool,
     /// Somebody drives it, so that endpoints that poll do not.
     pub(super) driven: bool,
     /// The core whose worker has its turn.
     pub(super) acting: Option<usize>,
-    /// Nodes that the cluster goes on without, a bit each: nobody takes access to them away any more.
+    /// Nodes that the cluster goes on without, a bit each: nobody takes access to them away any
+    /// more.
     pub(super) abandoned: u64,
     pub(super) faults: Faults,
     /// A word that somebody polls, and when it was written.
@@ -592,8 +600,8 @@ impl World {
         Step::Nothing
     }
 
-    /// Fetches what the next events need, for each of them one step on the way to it: events of a large cluster touch
-    /// more than caches hold, and would wait for memory longer than they work.
+    /// Fetches what the next events need, for each of them one step on the way to it: events of a
+    /// large cluster touch more than caches hold, and would wait for memory longer than they work.
     fn prefetch(&self) {
         let flight = |others: usize| self.flights.get(self.queue.ahead(others)?.flight()? as usize)?.as_deref();
         if let Some(flight) = flight(3) {
@@ -637,8 +645,9 @@ impl World {
         }
     }
 
-    /// The CPU of a memory node stands still between two of its stores, sometimes: what verbs do next happens before it
-    /// goes on. Nothing else does, above all no client's turn and no other call, so that this is but a slow CPU.
+    /// The CPU of a memory node stands still between two of its stores, sometimes: what verbs do
+    /// next happens before it goes on. Nothing else does, above all no client's turn and no other
+    /// call, so that this is but a slow CPU.
     pub(super) fn meanwhile(&mut self) {
         if !self.hostile || !self.prng.next_u64().is_multiple_of(BETWEEN_STORES_ONE_IN) {
             return;
@@ -1023,7 +1032,8 @@ impl World {
         }
     }
 
-    /// Occupies the thread that serves a connection's messages and calls at a node; when it is done.
+    /// Occupies the thread that serves a connection's messages and calls at a node; when it is
+    /// done.
     fn serving_core(&mut self, node: usize, connection: usize, from: Picos, time: Picos) -> Picos {
         let worker = self.connections[connection].core.unwrap_or(connection);
         let machine = &mut self.machines[node];
@@ -1035,7 +1045,8 @@ impl World {
         occupy(&mut machine.servers[thread], self.now, from, time)
     }
 
-    /// Occupies the core of a node that has least to do: its services are threads that run where there is room.
+    /// Occupies the core of a node that has least to do: its services are threads that run where
+    /// there is room.
     fn occupy_idlest(&mut self, node: usize, time: Picos) {
         let machine = &mut self.machines[node];
         let idlest = machine.cores.iter().copied().min_by_key(|core| self.cores[*core].clock);
@@ -1048,7 +1059,8 @@ impl World {
         }
     }
 
-    /// A NIC takes a verb: when its access to memory begins. A call has its handler `work` for so long.
+    /// A NIC takes a verb: when its access to memory begins. A call has its handler `work` for so
+    /// long.
     fn take_verb(&mut self, node: usize, connection: usize, verb: &Verb, received: Picos, work: Picos) -> Picos {
         let occupied = match verb {
             Verb::Read { .. } | Verb::Flush { .. } | Verb::AfterCompletion => self.costs.read,
@@ -1067,7 +1079,8 @@ impl World {
         match verb {
             Verb::CompareSwap { at, .. } | Verb::FetchAdd { at, .. } => {
                 let slot = self.costs.slot_of(at.offset);
-                // Others may have it when this one is over; its own access to memory begins when it has it.
+                // Others may have it when this one is over; its own access to memory begins when it
+                // has it.
                 occupy(&mut machine.nics[nic].slots[slot], now, taken, self.costs.slot) - self.costs.slot
             }
             Verb::Call { head_words, body_words, .. } => {
@@ -1082,7 +1095,8 @@ impl World {
         }
     }
 
-    /// From when to when a verb that has been taken has its effect; what is ordered behind it comes after.
+    /// From when to when a verb that has been taken has its effect; what is ordered behind it comes
+    /// after.
     fn access(&mut self, node: usize, connection: usize, verb: &Verb, taken: Picos) -> (Picos, Picos) {
         let (dma_read, dma_write) = match self.path {
             Path::Messages => (0, 0),
@@ -1106,7 +1120,8 @@ impl World {
             Verb::Write { at, words, .. } => {
                 let bytes = u64::from(words) * WORD_BYTES as u64;
                 let stored = medium.write(*now, taken, at.offset, bytes);
-                // WRITEs of a connection follow each other into memory; none waits until the one before has arrived.
+                // WRITEs of a connection follow each other into memory; none waits until the one
+                // before has arrived.
                 let former = std::mem::replace(&mut floor.write, stored + time + costs.pcie(bytes));
                 floor.write = floor.write.max(former + 1);
                 (former.max(floor.write - time / 2), floor.write)
@@ -1147,7 +1162,8 @@ impl World {
         let line = LINE_BYTES as u64;
         ranges.push(at.offset / line * line..(at.offset + bytes).next_multiple_of(line));
         ranges.sort_unstable_by_key(|range| range.start);
-        // What touches is one: a table's shards lie side by side, and every part of a verb looks here.
+        // What touches is one: a table's shards lie side by side, and every part of a verb looks
+        // here.
         ranges.dedup_by(|range, former| {
             let touches = range.start <= former.end;
             former.end = if touches { former.end.max(range.end) } else { former.end };
@@ -1178,7 +1194,8 @@ impl World {
         let number = usize::from(node.0);
         let verb = flight.buffer.verbs()[usize::from(at)];
         if self.connections[connection].dead && self.now > self.connections[connection].floors[number].cut {
-            // The rest of a WRITE whose packets were not all sent, and whatever is ordered behind it: an unlock, above all.
+            // The rest of a WRITE whose packets were not all sent, and whatever is ordered behind
+            // it: an unlock, above all.
             self.flights[index as usize] = Some(flight);
             return None;
         }
@@ -1342,7 +1359,8 @@ impl World {
                     word.store(*value, Ordering::Release);
                 }
             }
-            // It has been served: the caller's sequence number says so, and it has its answer again.
+            // It has been served: the caller's sequence number says so, and it has its answer
+            // again.
             Verb::Call { .. } if part > 0 => self.statistics.suppressed_calls += 1,
             Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Call { .. } | Verb::AfterCompletion => {
                 let client = self.connections[connection].client;

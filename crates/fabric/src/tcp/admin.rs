@@ -1,4 +1,5 @@
-//! Questions and orders to a server, each on a connection of its own: rare, and never in the way of rounds.
+//! Questions and orders to a server, each on a connection of its own: rare, and never in the way of
+//! rounds.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! Words on their way to and from a socket.
 //!
-//! A thread has one [`Receiver`] for all its connections, and a connection keeps only what of the last read was no whole
-//! frame: an idle connection holds next to no memory, and no frame is copied that came in one piece.
+//! A thread has one [`Receiver`] for all its connections, and a connection keeps only what of the
+//! last read was no whole frame: an idle connection holds next to no memory, and no frame is copied
+//! that came in one piece.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -90,7 +91,8 @@ impl Outbox {
         self.sent_bytes = 0;
     }
 
-    /// Sends as much as the stream takes. True if that was everything. Places of words are no longer valid.
+    /// Sends as much as the stream takes. True if that was everything. Places of words are no
+    /// longer valid.
     pub(crate) fn send(&mut self, stream: &mut Stream) -> io::Result<bool> {
         while self.bytes() > 0 {
             match stream.write(self.unsent()) {

@@ -190,8 +190,9 @@ impl Connection {
         if let Some(reason) = tls::reason(error) {
             node.turned_away.note(self.socket().peer_addr().ok(), &format_args!("no TLS: {error}"));
             if reason == TlsReason::Needed {
-                // The client talks plain TCP, and is told in its own language. It has said all it says by itself, so that
-                // closing does not cost it these words; and a socket that nothing was written to takes them.
+                // The client talks plain TCP, and is told in its own language. It has said all it
+                // says by itself, so that closing does not cost it these words; and a socket that
+                // nothing was written to takes them.
                 let _ = self.socket().write_all(&handshake::prefix_bytes(true));
             }
         }
@@ -314,7 +315,8 @@ impl Connection {
             self.stream.set_queue(queue, true);
         }
         match (self.out.is_empty() || self.deferred, self.ended, self.phase) {
-            // What still comes in would be answered by a reset, and could cost the client the last words.
+            // What still comes in would be answered by a reset, and could cost the client the last
+            // words.
             (true, false, Phase::Closing) => {
                 let _ = self.socket().shutdown(Shutdown::Write);
                 Turn::Keep

@@ -1,7 +1,8 @@
 //! Frames: what goes over a connection after the handshake, as pure functions on words.
 //!
-//! Little-endian 64-bit words throughout, so that everything in a receive buffer is aligned, a READ's words go from the
-//! region straight into the frame that carries them, and a WRITE's from the frame straight into the region.
+//! Little-endian 64-bit words throughout, so that everything in a receive buffer is aligned, a
+//! READ's words go from the region straight into the frame that carries them, and a WRITE's from
+//! the frame straight into the region.
 //!
 //! ```text
 //!                 63        56 55    48 47    40 39    32 31                               0
@@ -31,8 +32,9 @@
 //!                |  answers in the order of the verbs; of a call: its length, then so many  |
 //! ```
 //!
-//! A failure's status is its kind, and its words are what the client needs to name the same fault as shared memory would.
-//! Whatever the words are, nothing here panics, and nothing allocates: what is not of this form is [`Malformed`].
+//! A failure's status is its kind, and its words are what the client needs to name the same fault
+//! as shared memory would. Whatever the words are, nothing here panics, and nothing allocates: what
+//! is not of this form is [`Malformed`].
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{Fault, Refusal};
@@ -201,8 +203,8 @@ pub(crate) fn put_verb(out: &mut Outbox, verb: &Verb, words: &[u64]) {
     }
 }
 
-/// The verb at `at` of a request frame, of the server's only node; `at` moves behind it. What it writes lies in the frame;
-/// what it reads goes to `into`, wherever that is.
+/// The verb at `at` of a request frame, of the server's only node; `at` moves behind it. What it
+/// writes lies in the frame; what it reads goes to `into`, wherever that is.
 pub(crate) fn verb(frame: &[u64], at: &mut usize, into: u32) -> Result<Verb, Malformed> {
     let mut next = |count: usize| {
         let start = *at;
@@ -302,7 +304,8 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
         Fault::Refused(Refusal::NoRdma) => (NO_RDMA, [0; 3], 0),
         Fault::Refused(Refusal::NeedsRdma) => (NEEDS_RDMA, [0; 3], 0),
         Fault::Refused(Refusal::Rdma(_)) => (NO_QUEUE, [0; 3], 0),
-        // Nothing else comes of executing a verb that could be decoded; of what does, the client has lost this node.
+        // Nothing else comes of executing a verb that could be decoded; of what does, the client
+        // has lost this node.
         _ => (REVOKED, [0; 3], 0),
     };
     let at = begin_response(out, status, ticket);
@@ -310,7 +313,8 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
     end(out, at);
 }
 
-/// The fault that a response's status and words tell of, at the node that the client knows by this number.
+/// The fault that a response's status and words tell of, at the node that the client knows by this
+/// number.
 pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Malformed> {
     let address = |region: u64, offset: u64| match u16::try_from(region) {
         Ok(region) => Ok(Address { node, region: RegionId(region), offset }),
@@ -332,7 +336,8 @@ pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Ma
     })
 }
 
-// A frame holds any one verb with all that a round can carry; a response holds all that a round can read.
+// A frame holds any one verb with all that a round can carry; a response holds all that a round can
+// read.
 const _: () = assert!(FRAME_WORDS_MAX >= HEAD_WORDS + VERB_WORDS_MAX + ROUND_WORDS_MAX);
 
 #[cfg(test)]

@@ -38,7 +38,8 @@ pub fn requests(bytes: &[u8]) {
     }
 }
 
-/// A client's side of a connection: takes the answers to the verbs of a request that is made of the first bytes.
+/// A client's side of a connection: takes the answers to the verbs of a request that is made of the
+/// first bytes.
 pub fn responses(bytes: &[u8]) {
     let words = words_of(bytes);
     let (request, answers) = words.split_at(words.len().min(8));
@@ -63,8 +64,8 @@ pub fn greeting(bytes: &[u8]) {
     }
 }
 
-/// One end of a conversation over datagrams, which have as many words each as the last three bits of the word in front say:
-/// no more is read than was carried.
+/// One end of a conversation over datagrams, which have as many words each as the last three bits
+/// of the word in front say: no more is read than was carried.
 pub fn datagrams(bytes: &[u8]) {
     let words = words_of(bytes);
     let mut rest = &words[..];

@@ -9,20 +9,22 @@
 //!                 <-  welcome, or why not                            Verdict
 //! ```
 //!
-//! Each proof covers both nonces, so neither can be replayed, and names its role, so neither can be reflected. Whether an
-//! end has a key is in its hello, and so is covered as well; an end that has one talks to nobody who has none. Without
-//! keys the proofs are zeros and nobody looks at them.
+//! Each proof covers both nonces, so neither can be replayed, and names its role, so neither can be
+//! reflected. Whether an end has a key is in its hello, and so is covered as well; an end that has
+//! one talks to nobody who has none. Without keys the proofs are zeros and nobody looks at them.
 //!
-//! An end may have two keys, while the cluster changes its key. The server proves its first one. The client accepts any of
-//! its own, and answers with the one that fits; that key, and no other, is what the server then asks for. So they never
-//! have to say which one they mean. Each end looks up its keys once: those of a handshake do not change under way.
+//! An end may have two keys, while the cluster changes its key. The server proves its first one.
+//! The client accepts any of its own, and answers with the one that fits; that key, and no other,
+//! is what the server then asks for. So they never have to say which one they mean. Each end looks
+//! up its keys once: those of a handshake do not change under way.
 //!
-//! The first sixteen bytes of both hellos are the same in all versions: ends of different versions can name the
-//! difference.
+//! The first sixteen bytes of both hellos are the same in all versions: ends of different versions
+//! can name the difference.
 //!
-//! After the handshake plain TCP is neither encrypted nor signed: the key keeps out strangers and mistakes, but not who
-//! can read or forge the packets of an open connection. TLS does; all this is said inside of it. Who speaks plain TCP to
-//! an end with TLS, or the other way round, is answered with a prefix that tells him so.
+//! After the handshake plain TCP is neither encrypted nor signed: the key keeps out strangers and
+//! mistakes, but not who can read or forge the packets of an open connection. TLS does; all this is
+//! said inside of it. Who speaks plain TCP to an end with TLS, or the other way round, is answered
+//! with a prefix that tells him so.
 //!
 //! ```text
 //! Prefix       | magic : 8 bytes | version : u32 | features : u32 |
@@ -137,7 +139,8 @@ pub(crate) enum Greeting {
     Incomplete,
     /// It is not of this protocol.
     Foreign,
-    /// It is of another version, or TLS that this end does not talk: it gets our prefix, and nothing more.
+    /// It is of another version, or TLS that this end does not talk: it gets our prefix, and
+    /// nothing more.
     OtherVersion,
     /// Whole.
     Hello(ClientHello),
@@ -246,8 +249,8 @@ fn check_server(
     }
 }
 
-/// The client's side, on a blocking stream that is fresh: returns the server's hello once it is welcome. Ends at the
-/// deadline, however slowly the other end speaks.
+/// The client's side, on a blocking stream that is fresh: returns the server's hello once it is
+/// welcome. Ends at the deadline, however slowly the other end speaks.
 pub(crate) fn greet(
     stream: &mut Stream,
     keys: Option<&Keys>,

@@ -1,10 +1,13 @@
-//! The shared secret of a cluster: who has it may open memory, and knows the memory nodes from impostors.
+//! The shared secret of a cluster: who has it may open memory, and knows the memory nodes from
+//! impostors.
 //!
-//! A cluster that changes its key has two for a while. A server proves itself with the first of its keys and asks the client
-//! for the same; a client takes any of its own. So if the new key is added as the second, then put first, then left alone,
-//! each step on every machine before the next begins, no two machines ever refuse each other ([`KeyStep`]): at most one
-//! step apart, the client has the key that the server has first. Both ends look at the file when they greet, so that
-//! neither has to be started again. What has been greeted stays: a connection ends when its client does, not its key.
+//! A cluster that changes its key has two for a while. A server proves itself with the first of its
+//! keys and asks the client for the same; a client takes any of its own. So if the new key is added
+//! as the second, then put first, then left alone, each step on every machine before the next
+//! begins, no two machines ever refuse each other ([`KeyStep`]): at most one step apart, the client
+//! has the key that the server has first. Both ends look at the file when they greet, so that
+//! neither has to be started again. What has been greeted stays: a connection ends when its client
+//! does, not its key.
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
@@ -33,8 +36,9 @@ pub struct Key([u8; KEY_BYTES]);
 
 /// The keys that an end has: one, or two while the cluster changes its key. Clones share them.
 ///
-/// Those of a file are read again when a connection is made and the file is another than before. One that cannot be used
-/// then changes nothing: the last good keys stay, and a warning in the log says why.
+/// Those of a file are read again when a connection is made and the file is another than before.
+/// One that cannot be used then changes nothing: the last good keys stay, and a warning in the log
+/// says why.
 #[derive(Clone)]
 pub struct Keys(Arc<Mutex<State>>);
 
@@ -53,7 +57,8 @@ struct Watched {
     complaint: Option<KeyError>,
 }
 
-/// Tells one state of a file from another: where it is, how long, changed when. A new mode changes only the last.
+/// Tells one state of a file from another: where it is, how long, changed when. A new mode changes
+/// only the last.
 type Stamp = ([u64; 3], [i64; 4]);
 
 /// The keys of one handshake.
@@ -126,16 +131,17 @@ impl Key {
 }
 
 impl Keys {
-    /// Reads a key file. One that others may read is refused: a key that is known to others protects nothing. What is not
-    /// a file (a pipe) is read once.
+    /// Reads a key file. One that others may read is refused: a key that is known to others
+    /// protects nothing. What is not a file (a pipe) is read once.
     pub fn read(path: &Path) -> Result<Keys, KeyError> {
         let (pair, metadata) = read(path)?;
         let file = Watched { path: path.to_owned(), stamp: stamp(&metadata), complaint: None };
         Ok(Keys::new(pair, metadata.is_file().then_some(file)))
     }
 
-    /// Has a key file take a step. The new file takes the place of the old one at once and as a whole, whatever happens;
-    /// until then it lies beside it, as `FILE.new`, and keeps out others who try the same ([`io::ErrorKind::AlreadyExists`]).
+    /// Has a key file take a step. The new file takes the place of the old one at once and as a
+    /// whole, whatever happens; until then it lies beside it, as `FILE.new`, and keeps out others
+    /// who try the same ([`io::ErrorKind::AlreadyExists`]).
     pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
         let path = fs::canonicalize(path).map_err(failed)?;
         let mut beside = OsString::from(&path);

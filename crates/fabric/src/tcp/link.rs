@@ -1,5 +1,5 @@
-//! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait for an answer. With a
-//! queue pair, frames are for calls, and the other verbs are posted.
+//! A client's connection to one node: frames that are to be sent, and the parts of rounds that wait
+//! for an answer. With a queue pair, frames are for calls, and the other verbs are posted.
 
 use std::collections::VecDeque;
 
@@ -88,7 +88,8 @@ impl Link {
         self.queue().is_none_or(|queue| !queue.takes(verb))
     }
 
-    /// Posts the verbs of a stage that do not go into frames, `first` being the number of the first. True if there are any.
+    /// Posts the verbs of a stage that do not go into frames, `first` being the number of the
+    /// first. True if there are any.
     pub(crate) fn post(&mut self, slot: u32, ticket: u64, first: usize, stage: &[Verb], words: &[u64]) -> bool {
         let node = self.node;
         let Some(queue) = self.queue() else { return false };
@@ -129,7 +130,8 @@ impl Link {
         if self.is_awaited() { self.queue()?.resend_due() } else { None }
     }
 
-    /// Adds a verb of a round to the frame that is being built. True if that ended a frame: it was full.
+    /// Adds a verb of a round to the frame that is being built. True if that ended a frame: it was
+    /// full.
     pub(crate) fn add(&mut self, slot: u32, ticket: u64, lazy: bool, index: usize, verb: &Verb, words: &[u64]) -> bool {
         let mut ended = false;
         if let Some(open) = self.open
@@ -145,7 +147,8 @@ impl Link {
         ended
     }
 
-    /// Ends the frame that is being built, in front of the round's verb `end`. True if there was one.
+    /// Ends the frame that is being built, in front of the round's verb `end`. True if there was
+    /// one.
     pub(crate) fn end(&mut self, slot: u32, ticket: u64, end: usize) -> bool {
         let Some(open) = self.open.take() else { return false };
         frame::end(&mut self.out, open.at);
@@ -154,7 +157,8 @@ impl Link {
         true
     }
 
-    /// Sends what there is. False if the connection is broken: what the node said last may still be read.
+    /// Sends what there is. False if the connection is broken: what the node said last may still be
+    /// read.
     pub(crate) fn send(&mut self, now: Nanos) -> bool {
         let Ok(stream) = &mut self.stream else { return true };
         // Their time begins now: they may have waited for a coroutine that had much to do.
@@ -189,7 +193,8 @@ impl Link {
         posted.into_iter().chain(framed).min().map(|since| since + patience)
     }
 
-    /// The node is lost: nothing is sent to it or read from it any more. The parts that waited are the caller's.
+    /// The node is lost: nothing is sent to it or read from it any more. The parts that waited are
+    /// the caller's.
     pub(crate) fn lose(&mut self, fault: Fault) -> VecDeque<Part> {
         let posted: Vec<Part> = self.queue().into_iter().flat_map(|queue| queue.parts().collect::<Vec<_>>()).collect();
         // The queue pair is destroyed: nothing is written to our memory any more.

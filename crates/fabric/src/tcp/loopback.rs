@@ -1,4 +1,5 @@
-//! A cluster of servers in this process, each on a thread and a port of its own: for tests, and to try TCP out.
+//! A cluster of servers in this process, each on a thread and a port of its own: for tests, and to
+//! try TCP out.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +40,8 @@ struct LocalNode {
 }
 
 impl Loopback {
-    /// Starts a server for each node, with regions of the given sizes in bytes; all with the clients' keys and RDMA device.
+    /// Starts a server for each node, with regions of the given sizes in bytes; all with the
+    /// clients' keys and RDMA device.
     pub fn new(nodes: &[Vec<usize>], options: TcpOptions) -> Result<Loopback, LoopbackError> {
         let (keys, rdma) = (options.keys.clone(), options.rdma.clone());
         let servers = ServerOptions { keys, rdma, ..ServerOptions::default() };

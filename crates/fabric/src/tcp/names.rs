@@ -1,14 +1,17 @@
 //! Names of memory nodes: looked up aside, with a deadline, and remembered.
 //!
-//! The system's resolver blocks its caller, and a name server that is silent makes that last for many seconds. Threads that
-//! keep leases and lead epochs make connections too, so none of them calls the resolver:
+//! The system's resolver blocks its caller, and a name server that is silent makes that last for
+//! many seconds. Threads that keep leases and lead epochs make connections too, so none of them
+//! calls the resolver:
 //!
 //! 1. A thread of its own looks a name up: at most one a name, however many connections want it.
-//! 2. Callers wait for its answer until a deadline that counts from when the lookup began. A lookup that is stuck keeps
-//!    only the first callers waiting.
-//! 3. A name that has a known address gets [`LOOKUP_AGAIN_NS`] only: the known address is used then. So a node that has
-//!    been reached before is reached again while the name server is silent or fails.
-//! 4. An answer that comes in time replaces the known address: a node that has moved is found where it is now.
+//! 2. Callers wait for its answer until a deadline that counts from when the lookup began. A lookup
+//!    that is stuck keeps only the first callers waiting.
+//! 3. A name that has a known address gets [`LOOKUP_AGAIN_NS`] only: the known address is used
+//!    then. So a node that has been reached before is reached again while the name server is silent
+//!    or fails.
+//! 4. An answer that comes in time replaces the known address: a node that has moved is found where
+//!    it is now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,15 +24,18 @@ use std::time::{Duration, Instant};
 use crate::error::NameError;
 use crate::limits::{LOOKUP_AGAIN_NS, LOOKUP_NS, NAMES_MAX};
 
-/// An answer counts for this time. The threads of a client connect one after the other, and need one lookup together.
+/// An answer counts for this time. The threads of a client connect one after the other, and need
+/// one lookup together.
 const ANSWER_COUNTS: Duration = Duration::from_secs(1);
 
-/// Different texts of failures that are kept; more are not told apart. The system's resolver has some twenty.
+/// Different texts of failures that are kept; more are not told apart. The system's resolver has
+/// some twenty.
 const TEXTS_MAX: usize = 64;
 
 type Resolver = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// Where addresses of names are known. Clones share what they know; the default is shared by the whole process.
+/// Where addresses of names are known. Clones share what they know; the default is shared by the
+/// whole process.
 #[derive(Clone)]
 pub struct Names {
     shared: Arc<Shared>,

@@ -97,7 +97,8 @@ pub(crate) struct Node {
     connected: BTreeMap<ClientId, usize>,
     /// Revoked just now: the server closes their connections before it serves anything else.
     evicted: Vec<ClientId>,
-    /// An order to forget everything has just come: the server carries it out before it serves anything else.
+    /// An order to forget everything has just come: the server carries it out before it serves
+    /// anything else.
     pub(super) forgetting: Option<Vec<u64>>,
     /// Whether memory may have changed since the services looked.
     pub(crate) wrote: bool,
@@ -223,7 +224,8 @@ impl Node {
         Ok(())
     }
 
-    /// Serves a call: its request lies in the frame, its reply goes out, and a handler's caller has both in one place.
+    /// Serves a call: its request lies in the frame, its reply goes out, and a handler's caller has
+    /// both in one place.
     fn call(&mut self, verb: &Verb, frame: &[u64], client: ClientId, out: &mut Outbox) -> Result<(), FabricError> {
         let &Verb::Call { node, head, head_words, capacity, .. } = verb else { return Ok(()) };
         let request = &frame[head as usize..][..head_words as usize];
@@ -238,7 +240,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it cannot: that is the answer.
+    /// Makes a queue pair for a client that has introduced its own, and answers. `None` if it
+    /// cannot: that is the answer.
     pub(crate) fn accept(&mut self, request: &Request, frame: &[u64], out: &mut Outbox) -> Option<Queue> {
         let mut reply = Vec::new();
         let accepted = match &mut self.exports {
@@ -269,7 +272,8 @@ impl Node {
         self.exports.as_ref().map_or(Ok(()), |exports| exports.watch(add))
     }
 
-    /// Sees what has come over what connections share; has the channels wake for what comes later, if `arm`.
+    /// Sees what has come over what connections share; has the channels wake for what comes later,
+    /// if `arm`.
     pub(crate) fn poll(&self, arm: bool) {
         if let Some(exports) = &self.exports {
             exports.poll(arm);
@@ -317,8 +321,8 @@ impl Node {
         self.counters.status(self.since)
     }
 
-    /// Takes a client's access. Its connections are closed before any other is served, so that no verb of it takes effect
-    /// once anybody can know of the revocation.
+    /// Takes a client's access. Its connections are closed before any other is served, so that no
+    /// verb of it takes effect once anybody can know of the revocation.
     pub(crate) fn revoke(&mut self, client: ClientId) {
         if self.revoked.insert(client) {
             count(&self.counters.revoked, 1);

@@ -66,8 +66,9 @@ const RUNG: u8 = 2;
 
 /// Wakes a thread that waits in a [`Poller`], and costs a system call only if it does wait.
 ///
-/// One word is enough to miss nothing: whoever rings leaves `RUNG`, and writes to the descriptor if that replaced
-/// `ASLEEP`; the thread falls asleep by replacing `AWAKE`, which fails if it has been rung for meanwhile.
+/// One word is enough to miss nothing: whoever rings leaves `RUNG`, and writes to the descriptor if
+/// that replaced `ASLEEP`; the thread falls asleep by replacing `AWAKE`, which fails if it has been
+/// rung for meanwhile.
 #[derive(Debug)]
 pub(crate) struct Bell {
     state: AtomicU8,

@@ -1,9 +1,10 @@
 //! The server of one memory node: one thread, one event loop for everything.
 //!
-//! The thread that reads a frame executes it and appends the answer to what the connection sends next: no other thread,
-//! no queue, no lock. So frames are executed one after the other, and a revocation, which is a frame like others, finds
-//! none half executed. The node's services run in between: a batch of frames that changed memory wakes them, since
-//! one-sided writes tell nobody else.
+//! The thread that reads a frame executes it and appends the answer to what the connection sends
+//! next: no other thread, no queue, no lock. So frames are executed one after the other, and a
+//! revocation, which is a frame like others, finds none half executed. The node's services run in
+//! between: a batch of frames that changed memory wakes them, since one-sided writes tell nobody
+//! else.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -38,7 +39,8 @@ const LISTENER: u64 = BELL - 1;
 const SHARED: u64 = BELL - 2;
 /// Services are stepped at most so often: a batch costs less than its parts.
 const STEP_GAP_NS: Nanos = 50_000;
-/// A service that found work is stepped again after this time, and then after twice of it, and so on, ...
+/// A service that found work is stepped again after this time, and then after twice of it, and so
+/// on, ...
 const NAP_MIN_NS: Nanos = 1_000_000;
 /// ... up to this; then it waits to be woken.
 const NAP_MAX_NS: Nanos = 64_000_000;
@@ -141,7 +143,8 @@ pub struct Server {
     ready: Vec<usize>,
     free: Vec<usize>,
     serials: u64,
-    /// When connections must have said who they are, or taken the last words: earliest first, as all have the same time.
+    /// When connections must have said who they are, or taken the last words: earliest first, as
+    /// all have the same time.
     deadlines: VecDeque<(Nanos, usize, u64)>,
     /// Connections with answers that nobody waits for, and when these are sent all the same.
     deferred: Vec<usize>,
@@ -161,8 +164,8 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    /// Binds the address, `host:port`, to serve node 0 of this memory. Without a key it serves the local host only, unless
-    /// [`ServerOptions::insecure`].
+    /// Binds the address, `host:port`, to serve node 0 of this memory. Without a key it serves the
+    /// local host only, unless [`ServerOptions::insecure`].
     pub fn bind(address: &str, options: ServerOptions, memory: Arc<Memory>) -> Result<Server, ServerError> {
         if !is_address(address) {
             return Err(ServerError::NotAddress);
@@ -254,7 +257,8 @@ impl Server {
             self.node.ready(&mut ready);
             ready.drain(..).for_each(|place| self.turn(place));
             self.ready = ready;
-            // Last, so that no event of this batch is taken for one of a new connection in an old one's place.
+            // Last, so that no event of this batch is taken for one of a new connection in an old
+            // one's place.
             if arrivals {
                 self.accept();
             }
@@ -396,7 +400,8 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    // Out of descriptors, most likely. The listener would be reported as ready all the time.
+                    // Out of descriptors, most likely. The listener would be reported as ready all
+                    // the time.
                     self.node.turned_away.note(None, &format_args!("none can be taken for now: {error}"));
                     if self.poller.modify(&self.listener, LISTENER, Interest::empty()).is_ok() {
                         self.accept_at = Some(monotonic_ns() + ACCEPT_PAUSE_NS);
@@ -513,7 +518,8 @@ impl Server {
     }
 }
 
-/// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone is noticed.
+/// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone
+/// is noticed.
 pub(crate) fn set_up(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
@@ -533,8 +539,8 @@ impl ServerHandle {
         self.shared.bell.ring();
     }
 
-    /// Takes all access from a client. Returns when no verb of it can take effect any more: waits for a server that has
-    /// not begun to run.
+    /// Takes all access from a client. Returns when no verb of it can take effect any more: waits
+    /// for a server that has not begun to run.
     pub fn revoke(&self, client: ClientId) {
         let (confirm, confirmed) = mpsc::channel();
         self.order(Order::Revoke(client, confirm));

@@ -1,12 +1,14 @@
 //! Goes on with what workers have left under way while their threads do something else.
 //!
-//! A worker sends and receives when it polls, after its coroutines have run. A program may keep its thread for as long as it
-//! likes: it computes, or waits for another thread. What it has posted and does not await may be the unlock of its last
-//! transaction, and others wait for that. So a thread of this process looks, every [`LOOK`], at each transport that
-//! has such rounds under way. Where the worker has not polled since the last look, it sends and receives in its place.
+//! A worker sends and receives when it polls, after its coroutines have run. A program may keep its
+//! thread for as long as it likes: it computes, or waits for another thread. What it has posted and
+//! does not await may be the unlock of its last transaction, and others wait for that. So a thread
+//! of this process looks, every [`LOOK`], at each transport that has such rounds under way. Where
+//! the worker has not polled since the last look, it sends and receives in its place.
 //!
-//! While workers poll, this thread reads two words of each, and nothing else; when none has left anything under way for
-//! some time, it sleeps until one does. Where a look costs much, as on an emulated processor, it looks less often.
+//! While workers poll, this thread reads two words of each, and nothing else; when none has left
+//! anything under way for some time, it sleeps until one does. Where a look costs much, as on an
+//! emulated processor, it looks less often.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +18,8 @@ use std::time::Duration;
 
 use crate::service::thread_cpu_ns;
 
-/// Time between two looks. A round that its worker has left goes on after at most two of them, and what the kernel adds.
+/// Time between two looks. A round that its worker has left goes on after at most two of them, and
+/// what the kernel adds.
 const LOOK: Duration = Duration::from_micros(100);
 
 /// The thread works for at most this fraction of the time: one part in `SHARE`.

@@ -1,8 +1,10 @@
-//! What server and clients read and write through: a socket, or TLS over one, or the queue pair that was made by it.
+//! What server and clients read and write through: a socket, or TLS over one, or the queue pair
+//! that was made by it.
 //!
-//! Both behave alike, so that no event loop knows which one it has. Of TLS that asks two things. What has been read from
-//! the socket is handed out whole, so that a poller that reports no socket has nothing to report. And bytes count as
-//! written when their ciphertext has left, so that who waits to write has something unsent.
+//! Both behave alike, so that no event loop knows which one it has. Of TLS that asks two things.
+//! What has been read from the socket is handed out whole, so that a poller that reports no socket
+//! has nothing to report. And bytes count as written when their ciphertext has left, so that who
+//! waits to write has something unsent.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +18,8 @@ use crate::verbs::Queue;
 #[derive(Debug)]
 pub(crate) struct Stream {
     wire: Wire,
-    /// If there is one, everything goes through it but the last words, and the end of the connection is its end.
+    /// If there is one, everything goes through it but the last words, and the end of the
+    /// connection is its end.
     queue: Option<Box<Queued>>,
 }
 
@@ -56,8 +59,9 @@ impl Stream {
         Ok(Stream { wire, queue: None })
     }
 
-    /// From now on what is written and read goes over the queue pair. `always` looks at the connection whenever there is
-    /// nothing else to read; otherwise that is done after [`Stream::look`].
+    /// From now on what is written and read goes over the queue pair. `always` looks at the
+    /// connection whenever there is nothing else to read; otherwise that is done after
+    /// [`Stream::look`].
     pub(crate) fn set_queue(&mut self, queue: Queue, always: bool) {
         self.queue = Some(Box::new(Queued { queue, look: true, always, quiet: false }));
     }
@@ -93,12 +97,14 @@ impl Stream {
         }
     }
 
-    /// For who waits to write: whether there is room now that was not there before. If not, its channel wakes for it.
+    /// For who waits to write: whether there is room now that was not there before. If not, its
+    /// channel wakes for it.
     pub(crate) fn has_room_since(&mut self) -> bool {
         self.queue.as_mut().is_some_and(|queued| queued.queue.arm_for_room())
     }
 
-    /// Whether there may be more to read that no poller tells of: as long as the last read has found something.
+    /// Whether there may be more to read that no poller tells of: as long as the last read has
+    /// found something.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.queue.as_ref().is_some_and(|queued| !queued.quiet)
@@ -164,7 +170,8 @@ impl Queued {
         if !look && error.kind() == ErrorKind::WouldBlock {
             return Err(error);
         }
-        // The connection says nothing but its last words. If it has not come to them, the queue pair's word counts.
+        // The connection says nothing but its last words. If it has not come to them, the queue
+        // pair's word counts.
         match wire.read(into) {
             Err(nothing) if nothing.kind() == ErrorKind::WouldBlock => Err(error),
             last => last,
@@ -210,7 +217,8 @@ impl Timed<'_> {
         Ok(())
     }
 
-    /// A socket's time limit shows as "would block", as does TLS that has read something but no whole record.
+    /// A socket's time limit shows as "would block", as does TLS that has read something but no
+    /// whole record.
     fn repeat<T>(&mut self, mut operation: impl FnMut(&mut Stream) -> io::Result<T>) -> io::Result<T> {
         loop {
             limit(self.stream.socket(), self.deadline)?;

@@ -1,13 +1,16 @@
-//! TLS 1.3 around everything that the ends say: nobody between the machines reads it, or changes it unnoticed.
+//! TLS 1.3 around everything that the ends say: nobody between the machines reads it, or changes it
+//! unnoticed.
 //!
-//! The server shows a certificate, which clients check by what they trust and by the name they called. Clients have no
-//! certificates: they prove the [`Key`](crate::tcp::Key), inside. An end that has TLS talks to nobody who has none, and
-//! says so in a way that the other one understands.
+//! The server shows a certificate, which clients check by what they trust and by the name they
+//! called. Clients have no certificates: they prove the [`Key`](crate::tcp::Key), inside. An end
+//! that has TLS talks to nobody who has none, and says so in a way that the other one understands.
 //!
-//! A handshake costs both ends some hundred microseconds of CPU time, the server's on the one thread that serves verbs. A
-//! certificate with an elliptic-curve key is a better choice than RSA, whose signatures take several times as long.
+//! A handshake costs both ends some hundred microseconds of CPU time, the server's on the one
+//! thread that serves verbs. A certificate with an elliptic-curve key is a better choice than RSA,
+//! whose signatures take several times as long.
 //!
-//! Needs the cargo feature `tls`. Without it everything is here, but there is no way to come by a [`ServerTls`] or a
+//! Needs the cargo feature `tls`. Without it everything is here, but there is no way to come by a
+//! [`ServerTls`] or a
 //! [`ClientTls`]: reading the files says what is missing.
 
 use crate::error::SystemError;
@@ -51,7 +54,8 @@ pub enum TlsError {
         /// Permission bits of its file.
         mode: u32,
     },
-    /// A certificate is damaged or of a kind that is not known, or the private key is another one's.
+    /// A certificate is damaged or of a kind that is not known, or the private key is another
+    /// one's.
     #[error("the certificate cannot be used, or the private key is not that of the certificate")]
     Unusable,
 }

@@ -1,19 +1,21 @@
 //! The client's side of rounds: frames go out in batches, answers complete rounds in place.
 //!
-//! A posted round becomes a frame for each of its nodes, in what that connection sends next (with RDMA, a list of work
-//! requests that is posted at once, and a frame for its calls); a worker polls after all its
-//! coroutines have run, and so what they posted leaves in one system call for each node. Answers of a node come in the
-//! order of its frames, so a queue says whose they are. Between fences a round is a *stage*: the next one is sent when all
-//! answers of the former are there, and none was an error. Rounds that are posted meanwhile are held back, as rule 1 of the
-//! contract orders them behind all stages.
+//! A posted round becomes a frame for each of its nodes, in what that connection sends next (with
+//! RDMA, a list of work requests that is posted at once, and a frame for its calls); a worker polls
+//! after all its coroutines have run, and so what they posted leaves in one system call for each
+//! node. Answers of a node come in the order of its frames, so a queue says whose they are. Between
+//! fences a round is a *stage*: the next one is sent when all answers of the former are there, and
+//! none was an error. Rounds that are posted meanwhile are held back, as rule 1 of the contract
+//! orders them behind all stages.
 //!
-//! A round that waits for another one ([`Transport::chain`]) is posted here too, so that it does not take the worker to see
-//! that the first one was answered: where the worker's thread is kept busy by its program, the thread of
-//! [`stand_in`](super::stand_in) does what it would have done. Hence the lock, which only that thread contends for.
+//! A round that waits for another one ([`Transport::chain`]) is posted here too, so that it does
+//! not take the worker to see that the first one was answered: where the worker's thread is kept
+//! busy by its program, the thread of [`stand_in`](super::stand_in) does what it would have done.
+//! Hence the lock, which only that thread contends for.
 //!
-//! A node that has closed the connection, or broken the protocol, or left a frame unanswered for longer than the client's
-//! patience, is lost to this transport for good: it never connects again and never sends anything twice, as it could not
-//! know what of it had run.
+//! A node that has closed the connection, or broken the protocol, or left a frame unanswered for
+//! longer than the client's patience, is lost to this transport for good: it never connects again
+//! and never sends anything twice, as it could not know what of it had run.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -99,7 +101,8 @@ struct State {
     held: VecDeque<u32>,
     /// Rounds to be posted when those with these tickets have completed.
     chained: Vec<(u64, Box<RoundBuffer>)>,
-    /// Rounds under way, and links with something to send: without either there is nothing to poll for.
+    /// Rounds under way, and links with something to send: without either there is nothing to poll
+    /// for.
     under_way: usize,
     /// Nodes known to be down.
     down: u64,
@@ -109,7 +112,8 @@ struct State {
 }
 
 impl TcpTransport {
-    /// A transport over these connections, one for each node; an error is of a node that is lost from the start.
+    /// A transport over these connections, one for each node; an error is of a node that is lost
+    /// from the start.
     pub(crate) fn new(
         cluster: Arc<Cluster>,
         streams: Vec<Result<Stream, Fault>>,
@@ -140,12 +144,14 @@ impl TcpTransport {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic of this transport's own would be a mistake of ours; its state is as good as it was.
+        // A panic of this transport's own would be a mistake of ours; its state is as good as it
+        // was.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No coroutine awaits a round that is under way: it is to go on also if the worker's thread does something else. Called
-    /// with the lock, by which the stand-in sees the round if it sees that one was left.
+    /// No coroutine awaits a round that is under way: it is to go on also if the worker's thread
+    /// does something else. Called with the lock, by which the stand-in sees the round if it sees
+    /// that one was left.
     fn leave_if(&self, background: bool) {
         if background && self.shared.worked.leave() {
             StandIn::watch(&self.shared);
@@ -305,7 +311,8 @@ impl State {
         })
     }
 
-    /// Posts a round that has a place, or holds it back behind a fence. True if it is complete with that.
+    /// Posts a round that has a place, or holds it back behind a fence. True if it is complete with
+    /// that.
     fn start(&mut self, slot: u32) -> bool {
         if self.fenced.is_some() {
             self.held.push_back(slot);
@@ -314,7 +321,8 @@ impl State {
         self.begin(slot)
     }
 
-    /// A round has completed: posts the one that waited for it. If it has failed, so do those that waited for it.
+    /// A round has completed: posts the one that waited for it. If it has failed, so do those that
+    /// waited for it.
     fn run_chain(&mut self, completed: u64, outcome: Result<(), FabricError>) {
         let Some(at) = self.chained.iter().position(|(after, _)| *after == completed) else { return };
         let (_, mut next) = self.chained.remove(at);
@@ -398,7 +406,8 @@ impl State {
         }
     }
 
-    /// Posts the next stage of a round. True if there is none, or it cannot be sent: the round is complete.
+    /// Posts the next stage of a round. True if there is none, or it cannot be sent: the round is
+    /// complete.
     fn advance(&mut self, slot: u32) -> bool {
         let flight = &mut self.flights[slot as usize];
         let Some(mut round) = flight.round.take() else { return false };
@@ -555,7 +564,8 @@ impl State {
         }
     }
 
-    /// Works through the answers that have been read. A fault if the node said that it is lost to this client.
+    /// Works through the answers that have been read. A fault if the node said that it is lost to
+    /// this client.
     fn consume(&mut self, place: usize) -> Result<Option<Fault>, Malformed> {
         let mut used = 0;
         loop {
@@ -634,7 +644,8 @@ impl State {
         }
     }
 
-    /// Has the poller look at the sockets that take no more, which is rare: those of a node that is slow to read.
+    /// Has the poller look at the sockets that take no more, which is rare: those of a node that is
+    /// slow to read.
     fn watch_blocked(&self, interest: Interest) {
         for link in self.links.iter().filter(|link| link.blocked) {
             if let Ok(stream) = &link.stream

@@ -1,5 +1,5 @@
-//! Connections that a server turned away, in the log: the first one at once, then a line a second at most, however many a
-//! scanner makes.
+//! Connections that a server turned away, in the log: the first one at once, then a line a second
+//! at most, however many a scanner makes.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

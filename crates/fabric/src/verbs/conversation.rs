@@ -1,5 +1,6 @@
-//! Conversations over datagrams that may be lost, come twice or out of order: a stream of words each way, every word once
-//! and in its place. No device, no clock and no memory of the NIC's here; `present/datagrams.rs` has those.
+//! Conversations over datagrams that may be lost, come twice or out of order: a stream of words
+//! each way, every word once and in its place. No device, no clock and no memory of the NIC's here;
+//! `present/datagrams.rs` has those.
 //!
 //! ```text
 //! word  0   token           what the receiver has given to this sender, on their authenticated connection
@@ -11,18 +12,23 @@
 //!
 //! # Rules
 //!
-//! 1. A datagram is for the conversation whose token and sender it has, or is dropped and counted, like one that says
-//!    impossible things.
-//! 2. What has a sequence is taken once: below `expected`, or marked as early, it is a duplicate, and only has the sender
-//!    told again what has come. So a frame that was sent twice is executed once: frames are what the stream carries, and
-//!    the answers that are kept for a client are the datagrams that it has not acknowledged.
-//! 3. At most [`WINDOW`] datagrams are under way each way, so that each finds a receive buffer ([`RECEIVES`]).
-//! 4. What is not acknowledged is sent again: the oldest after [`RESEND_NS`], then after twice that time, and so on; the
-//!    others that were under way then, as soon as the other end shows that it lives; and one that [`REORDER`] later ones
-//!    have overtaken, at once. What is sent again is the same bytes, so that the NIC may still be reading them.
-//! 5. What has come is acknowledged by the next datagram that goes the other way (passive ACK), or by one of its own: after
-//!    half a window, or a duplicate, at once; otherwise after [`TELL_NS`], or before this end sleeps.
-//! 6. Whoever does not read is not acknowledged: beyond [`UNREAD_WORDS_MAX`], what comes next is refused.
+//! 1. A datagram is for the conversation whose token and sender it has, or is dropped and counted,
+//!    like one that says impossible things.
+//! 2. What has a sequence is taken once: below `expected`, or marked as early, it is a duplicate,
+//!    and only has the sender told again what has come. So a frame that was sent twice is executed
+//!    once: frames are what the stream carries, and the answers that are kept for a client are the
+//!    datagrams that it has not acknowledged.
+//! 3. At most [`WINDOW`] datagrams are under way each way, so that each finds a receive buffer
+//!    ([`RECEIVES`]).
+//! 4. What is not acknowledged is sent again: the oldest after [`RESEND_NS`], then after twice that
+//!    time, and so on; the others that were under way then, as soon as the other end shows that it
+//!    lives; and one that [`REORDER`] later ones have overtaken, at once. What is sent again is the
+//!    same bytes, so that the NIC may still be reading them.
+//! 5. What has come is acknowledged by the next datagram that goes the other way (passive ACK), or
+//!    by one of its own: after half a window, or a duplicate, at once; otherwise after [`TELL_NS`],
+//!    or before this end sleeps.
+//! 6. Whoever does not read is not acknowledged: beyond [`UNREAD_WORDS_MAX`], what comes next is
+//!    refused.
 
 use std::collections::VecDeque;
 
@@ -33,12 +39,13 @@ use crate::transport::Nanos;
 pub(crate) const HEAD_WORDS: usize = 4;
 /// Datagrams under way each way.
 pub(crate) const WINDOW: u64 = 16;
-/// Receive buffers for each conversation: for a window of datagrams, and one of acknowledgements for what this end has
-/// sent; as much again for repetitions while this end looks at nothing. The oldest is repeated eight times within the
-/// patience of clients (`PATIENCE_NS`), and an acknowledgement of each; beyond, a datagram that finds no buffer is lost
-/// like any other.
+/// Receive buffers for each conversation: for a window of datagrams, and one of acknowledgements
+/// for what this end has sent; as much again for repetitions while this end looks at nothing. The
+/// oldest is repeated eight times within the patience of clients (`PATIENCE_NS`), and an
+/// acknowledgement of each; beyond, a datagram that finds no buffer is lost like any other.
 pub(crate) const RECEIVES: usize = 4 * WINDOW as usize;
-/// Time after which the oldest datagram that is not acknowledged is sent again; then twice as long, and so on.
+/// Time after which the oldest datagram that is not acknowledged is sent again; then twice as long,
+/// and so on.
 pub(crate) const RESEND_NS: Nanos = 5_000_000;
 /// Time that an acknowledgement waits for a datagram to ride on.
 pub(crate) const TELL_NS: Nanos = 2_000_000;
@@ -47,7 +54,8 @@ const REORDER: u64 = 3;
 /// Words that may wait to be read.
 const UNREAD_WORDS_MAX: usize = 16 << 10;
 
-// An acknowledgement that waits causes no repetition, early ones fit their word, and a place is a sequence modulo the window.
+// An acknowledgement that waits causes no repetition, early ones fit their word, and a place is a
+// sequence modulo the window.
 const _: () = assert!(2 * TELL_NS < RESEND_NS && WINDOW <= 64 && WINDOW.is_power_of_two());
 
 /// A datagram under way.
@@ -164,7 +172,8 @@ impl Conversation {
         Some(sequence)
     }
 
-    /// Whether a datagram that carries nothing is to be sent for what it tells; `idle` if none will go that carries more.
+    /// Whether a datagram that carries nothing is to be sent for what it tells; `idle` if none will
+    /// go that carries more.
     pub(crate) fn tells(&self, now: Nanos, idle: bool) -> bool {
         match self.tell {
             Tell::Nothing => false,

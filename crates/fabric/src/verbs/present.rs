@@ -36,7 +36,8 @@ const SPARE_SENDS: usize = 8;
 /// Bytes that are to travel in the work request itself, where the device does that.
 const INLINE_BYTES: u32 = 188;
 
-// Or a round might wait for room for ever: its verbs, and what reads the last words back for each node.
+// Or a round might wait for room for ever: its verbs, and what reads the last words back for each
+// node.
 const _: () = assert!(CLIENT_SENDS as usize > 2 * crate::limits::ROUND_VERBS_MAX);
 
 /// What the queue pairs of an endpoint have in common.
@@ -117,7 +118,8 @@ impl Exports {
         self.offices.watch(add)
     }
 
-    /// Sees what has come over what connections share; has the channels wake for what comes later, if `arm`.
+    /// Sees what has come over what connections share; has the channels wake for what comes later,
+    /// if `arm`.
     pub(crate) fn poll(&self, arm: bool) {
         self.offices.poll(arm);
     }
@@ -318,8 +320,8 @@ impl Queue {
         }
     }
 
-    /// Posts the verbs of a part that it takes. False if there are none. If it cannot, it is broken, which the next poll
-    /// shows.
+    /// Posts the verbs of a part that it takes. False if there are none. If it cannot, it is
+    /// broken, which the next poll shows.
     pub(crate) fn post(&mut self, part: Part, verbs: &[Verb], node: NodeId, words: &[u64]) -> bool {
         let verbs = posted(verbs, node, self.one_sided);
         let (count, needed) = verbs.clone().fold((0, 0), |(count, all), verb| (count + 1, all + carried(verb)));
@@ -535,7 +537,8 @@ impl Queue {
         self.poll()
     }
 
-    /// Whether there is something that polls have found: also those of connections that share a queue pair with it.
+    /// Whether there is something that polls have found: also those of connections that share a
+    /// queue pair with it.
     pub(crate) fn has_news(&self) -> bool {
         !self.done.is_empty() || self.has_more()
     }

@@ -1,4 +1,5 @@
-//! The system's allocator, counting for each thread: for tests of any crate that say "this allocates nothing".
+//! The system's allocator, counting for each thread: for tests of any crate that say "this
+//! allocates nothing".
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,8 +16,8 @@ pub(crate) fn allocations() -> u64 {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local without a destructor,
-// which neither allocates nor unwinds.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local
+// without a destructor, which neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

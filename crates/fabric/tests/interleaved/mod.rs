@@ -1,5 +1,5 @@
-//! The bed of a backend that has a scheduler: it interleaves the clients of one worker, and does everything that the
-//! contract allows.
+//! The bed of a backend that has a scheduler: it interleaves the clients of one worker, and does
+//! everything that the contract allows.
 
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::{ClientId, Host};

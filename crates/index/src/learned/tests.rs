@@ -117,7 +117,8 @@ fn lines_are_close() {
 }
 
 proptest! {
-    /// Leaves are split, merged and seen as a client sees them: keys of two bytes are told apart whatever happens.
+    /// Leaves are split, merged and seen as a client sees them: keys of two bytes are told apart
+    /// whatever happens.
     #[test]
     fn what_has_been_seen_is_found(
         first in prop::collection::btree_set(any::<u16>(), 0..700),
@@ -236,7 +237,8 @@ fn nothing_is_saturated() {
     assert!(behind.max(ahead) > 255);
 }
 
-// ---- lost keys ------------------------------------------------------------------------------------------------------
+// ---- lost
+// keys ------------------------------------------------------------------------------------------------------
 
 /// Whose places bounds are computed from.
 #[derive(Clone, Copy, PartialEq)]
@@ -249,8 +251,9 @@ enum Bounds {
     Fences,
 }
 
-/// Random keys whose leaf is not within what a lookup would read, of so many. 320 keys in 40 leaves that are half full, of which
-/// a share is deleted before lines are fitted; the top model is a line over the keys that are left.
+/// Random keys whose leaf is not within what a lookup would read, of so many. 320 keys in 40 leaves
+/// that are half full, of which a share is deleted before lines are fitted; the top model is a line
+/// over the keys that are left.
 fn lost(bounds: Bounds, lognormal: bool, parts: usize, deleted: f64, seeds: Range<u64>) -> (u64, u64) {
     const KEYS: usize = 320;
     const SPACE: u32 = 1 << 22;

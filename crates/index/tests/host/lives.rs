@@ -1,5 +1,5 @@
-//! Random lives of keys, against a model: what must hold after every step, and what a backup ends with that was told of
-//! them in another order.
+//! Random lives of keys, against a model: what must hold after every step, and what a backup ends
+//! with that was told of them in another order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,7 +121,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// The invariants of the index through all lives of its keys, and at the end a backup that is byte-identical.
+    /// The invariants of the index through all lives of its keys, and at the end a backup that is
+    /// byte-identical.
     #[test]
     fn lives_of_keys(
         scheme in 0usize..3, restart in 0usize..400,
@@ -153,7 +154,8 @@ proptest! {
     }
 }
 
-/// An undone insert may leave a chain with a bucket that nobody has used. The backup has no link to it.
+/// An undone insert may leave a chain with a bucket that nobody has used. The backup has no link to
+/// it.
 fn forget_unused_link(primary: &Primary, backup: &[AtomicU64], bucket: u64) {
     let geometry = &primary.shard.geometry;
     let link = primary.word(geometry.link_at(bucket));

@@ -1,4 +1,5 @@
-//! Inserts and deletes as the host of a primary and the appliers of a backup see them, on plain memory.
+//! Inserts and deletes as the host of a primary and the appliers of a backup see them, on plain
+//! memory.
 
 mod lives;
 
@@ -78,7 +79,8 @@ struct Logged {
     patches: Vec<Patch>,
 }
 
-/// A primary and its host; what clients do to the primary, they do by [`Primary::commit`] and so on.
+/// A primary and its host; what clients do to the primary, they do by [`Primary::commit`] and so
+/// on.
 struct Primary {
     region: Vec<AtomicU64>,
     shard: HostShard,
@@ -302,7 +304,8 @@ fn a_chain_that_is_long_enough_grows_no_more() {
     assert_eq!(primary.prepare(&key(200)).err(), Some(Refused::ChainFull));
     assert_eq!(words(&primary.region), before);
 
-    // A bulk load has no such limit. What it has linked further down is found, and when it goes its pair is not taken.
+    // A bulk load has no such limit. What it has linked further down is found, and when it goes its
+    // pair is not taken.
     let (near, last) = (&lives[0], full as u64 / BUCKET_SLOTS as u64);
     primary.word(geometry.link_at(last - 1)).store(link_word(geometry.bucket_at(last)), Ordering::Relaxed);
     let far = Insert { bucket_slot: geometry.pair_at(last, 3), ..near.clone() };
@@ -340,7 +343,8 @@ fn a_full_shard_refuses_until_a_tombstone_is_found() {
     assert!(primary.prepare(&key(21)).is_ok(), "and given back");
 }
 
-/// The shard was elsewhere meanwhile: what this host knew to be free has another primary's record, or its tombstone.
+/// The shard was elsewhere meanwhile: what this host knew to be free has another primary's record,
+/// or its tombstone.
 #[test]
 fn a_slot_that_another_primary_has_used_is_not_free() {
     for is_deleted in [false, true] {
@@ -374,7 +378,8 @@ fn a_slot_that_another_primary_has_used_is_not_free() {
     }
 }
 
-/// An insert that was undone has left no trace elsewhere: there the slot has never been used, and is counted so.
+/// An insert that was undone has left no trace elsewhere: there the slot has never been used, and
+/// is counted so.
 #[test]
 fn a_slot_that_another_primary_has_never_used_is_not_free() {
     let mut primary = Primary::new(SMALL, ReadScheme::SingleLine);
@@ -388,7 +393,8 @@ fn a_slot_that_another_primary_has_never_used_is_not_free() {
     assert_eq!(one, undone.location.pointer, "the next that was never used");
 }
 
-/// A free slot may be locked when it is looked for among the free ones, and be let go before it is found as a tombstone.
+/// A free slot may be locked when it is looked for among the free ones, and be let go before it is
+/// found as a tombstone.
 #[test]
 fn a_slot_that_is_let_go_meanwhile_is_taken_once() {
     let geometry = Geometry { buckets: 4, indirect: 4, slots: 1, slot_bytes: 64 };

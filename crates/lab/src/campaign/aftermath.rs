@@ -1,4 +1,5 @@
-//! The end of a run: whoever is gone is recovered, whatever is unknown is found out, and everything is read once more.
+//! The end of a run: whoever is gone is recovered, whatever is unknown is found out, and everything
+//! is read once more.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,8 @@ use remora_fabric::sim::Sim;
 
 use super::Tables;
 
-/// A client that comes when all is still, and recovers those who are gone. Nothing of them is left then.
+/// A client that comes when all is still, and recovers those who are gone. Nothing of them is left
+/// then.
 pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Result<Worker, String> {
     let options = WorkerOptions { coroutines: 1, ..WorkerOptions::default() };
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;

@@ -22,7 +22,8 @@ pub(super) async fn unless<F: Future>(is_cancelled: &dyn Fn() -> bool, future: F
     .await
 }
 
-/// Does something within a transaction, if `cancels`, sometimes twice: the first time it is dropped after a random time.
+/// Does something within a transaction, if `cancels`, sometimes twice: the first time it is dropped
+/// after a random time.
 pub(super) async fn perhaps_twice<T>(
     cancels: bool,
     tx: &mut Transaction<'_, '_>,

@@ -1,10 +1,13 @@
-//! A workload for ordered tables: few keys that come and go, so that leaves are split and merged all the time, and ranges.
+//! A workload for ordered tables: few keys that come and go, so that leaves are split and merged
+//! all the time, and ranges.
 //!
-//! Two tables have the same keys and numbers, of which one has its values in leaves and the other out of line. Whoever changes
-//! one changes both, so a transaction that has looked at a range of both must have seen the same. Of the one whose values are
-//! out of line, histories say what each scan has found, and [`check`](remora_check::check) whether that can have been all.
+//! Two tables have the same keys and numbers, of which one has its values in leaves and the other
+//! out of line. Whoever changes one changes both, so a transaction that has looked at a range of
+//! both must have seen the same. Of the one whose values are out of line, histories say what each
+//! scan has found, and [`check`](remora_check::check) whether that can have been all.
 //!
-//! Clients remember different things of where keys are: each transaction takes one of several handles.
+//! Clients remember different things of where keys are: each transaction takes one of several
+//! handles.
 
 use std::cell::Cell;
 use std::ops::Bound;

@@ -1,9 +1,12 @@
-//! A workload made to meet itself: few keys, records of one line and of many, rows that come and go.
+//! A workload made to meet itself: few keys, records of one line and of many, rows that come and
+//! go.
 //!
-//! Every word of a value is the same number, so that a torn record shows; every number is written once.
+//! Every word of a value is the same number, so that a torn record shows; every number is written
+//! once.
 //!
-//! One in four transactions only looks at records that were just reported as written, one alone or several: what it may miss
-//! is a write-back under way. Values are large, so that log rings fill when they are not applied.
+//! One in four transactions only looks at records that were just reported as written, one alone or
+//! several: what it may miss is a write-back under way. Values are large, so that log rings fill
+//! when they are not applied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,7 +20,8 @@ use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const LARGE: usize = 200;
-/// Records reported last, to be looked at: of some microseconds, which a write-back that is late takes.
+/// Records reported last, to be looked at: of some microseconds, which a write-back that is late
+/// takes.
 const RECENT: usize = 8;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -64,8 +68,8 @@ fn options() -> TransactionOptions {
 }
 
 impl Registers {
-    /// Half of the keys are there at first. How torn records are told is drawn for each table: by checksum, which does not
-    /// tell a lock, or as the fabric allows, which does.
+    /// Half of the keys are there at first. How torn records are told is drawn for each table: by
+    /// checksum, which does not tell a lock, or as the fabric allows, which does.
     pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Registers, OpenError> {
         let keys = (keys / 2).max(2);
         let mut layout = || {
@@ -169,7 +173,8 @@ impl Registers {
         done
     }
 
-    /// Looks at one recent record, or at several one after the other, so that others commit in between.
+    /// Looks at one recent record, or at several one after the other, so that others commit in
+    /// between.
     async fn look(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let records = if random.below(2) == 0 { 1 } else { 2 + random.below(7) };
         session

@@ -1,6 +1,8 @@
-//! What was reported as committed outlives its client: every memory node that had to log it has its entry.
+//! What was reported as committed outlives its client: every memory node that had to log it has its
+//! entry.
 //!
-//! Recovery can finish a transaction only from its log, so this must hold whoever has died, and whatever else went wrong.
+//! Recovery can finish a transaction only from its log, so this must hold whoever has died, and
+//! whatever else went wrong.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +16,8 @@ use remora_fabric::{Fabric, NodeId};
 /// A redo ring: its client's incarnation, its lane, its memory node.
 type Ring = (u32, usize, NodeId);
 
-/// The last transaction that was reported of each ring that had to log it. A node applies a ring in order, so the others
-/// came before.
+/// The last transaction that was reported of each ring that had to log it. A node applies a ring in
+/// order, so the others came before.
 #[derive(Debug, Default)]
 pub(super) struct Reported(BTreeMap<Ring, TransactionId>);
 
@@ -44,7 +46,8 @@ impl Reported {
     }
 }
 
-/// The id of the last entry of a ring that its node has applied; 0 if there is none, or the client has no slot there.
+/// The id of the last entry of a ring that its node has applied; 0 if there is none, or the client
+/// has no slot there.
 fn last_applied(sim: &Sim, (incarnation, lane, at): Ring) -> u64 {
     let Some(region) = sim.region(at, node::REGION) else { return 0 };
     let client = clients(region.words()).find(|client| client.incarnation == incarnation);

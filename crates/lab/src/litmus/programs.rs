@@ -26,7 +26,8 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
-/// Each of two clients reads both halves of a pair and takes its own if both are there: one must stay.
+/// Each of two clients reads both halves of a pair and takes its own if both are there: one must
+/// stay.
 pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Found {
     skew(&mut Stage::new(1, &[protocol; 2]), want, runs_max, |_, _| ())
 }
@@ -41,8 +42,8 @@ pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Found {
     skew(&mut Stage::new(2, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
-/// The same where both also read a record of which something was published that nobody has written, so that it has to be
-/// looked at again.
+/// The same where both also read a record of which something was published that nobody has written,
+/// so that it has to be looked at again.
 pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, rows| {
@@ -136,7 +137,8 @@ pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Found {
     increments(protocol, 3, runs_max)
 }
 
-/// One writes a record of two lines, the other reads it: all or nothing, also where it will not commit.
+/// One writes a record of two lines, the other reads it: all or nothing, also where it will not
+/// commit.
 fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Found {
     const WORDS: usize = 8;
     let mut stage = Stage::new(1, &[protocol; 2]);
@@ -178,7 +180,8 @@ pub(super) fn torn_checksum(protocol: Protocol, runs_max: u64) -> Found {
     torn(protocol, Checksum, runs_max)
 }
 
-/// A client crashes anywhere while it writes a record: if its commit was reported, every replica has it in its log.
+/// A client crashes anywhere while it writes a record: if its commit was reported, every replica
+/// has it in its log.
 pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 3;
     let mut stage = Stage::new(NODES, &[protocol]);
@@ -205,7 +208,8 @@ pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A ring is full of entries that its node has not applied; one more is written while the node begins to apply them.
+/// A ring is full of entries that its node has not applied; one more is written while the node
+/// begins to apply them.
 pub(super) fn ring_overwrite(protocol: Protocol, runs_max: u64) -> Found {
     /// Of a value: some thirty entries fill a ring.
     const WORDS: usize = 250;
@@ -272,7 +276,8 @@ pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// Two clients insert the same key: it is there once, with what the one has inserted that committed.
+/// Two clients insert the same key: it is there once, with what the one has inserted that
+/// committed.
 pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(7);
@@ -298,7 +303,8 @@ pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One deletes a record that another writes, and a third gives up an insert, for which there is no slot but that one.
+/// One deletes a record that another writes, and a third gives up an insert, for which there is no
+/// slot but that one.
 pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let rows = stage.table(SingleLine, 1, &[1]);
@@ -331,7 +337,8 @@ pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One takes a token because a key is absent, the other inserts the key because the token is there: not both.
+/// One takes a token because a key is absent, the other inserts the key because the token is there:
+/// not both.
 pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let tokens = stage.table(SingleLine, 1, &[1]);
@@ -394,7 +401,8 @@ pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One writes y and is reported; then another begins and writes x. Who sees x sees y, also one that only reads.
+/// One writes y and is reported; then another begins and writes x. Who sees x sees y, also one that
+/// only reads.
 pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -440,7 +448,8 @@ pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Found {
     counted(&stage, counter, &within(runs_max))
 }
 
-/// Three clients add one to a record; the future of one is dropped anywhere, and takes back its lock, if it has it.
+/// Three clients add one to a record; the future of one is dropped anywhere, and takes back its
+/// lock, if it has it.
 pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
@@ -495,7 +504,8 @@ pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// Two clients write one record, one of them crashes: whatever a replica shows as a version is what that version was.
+/// Two clients write one record, one of them crashes: whatever a replica shows as a version is what
+/// that version was.
 pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
@@ -508,8 +518,8 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record, takes its lock over and gives it up; another one writes the record, and crashes: whatever a
-/// replica shows as a version is what that version was.
+/// One client writes a record, takes its lock over and gives it up; another one writes the record,
+/// and crashes: whatever a replica shows as a version is what that version was.
 pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
@@ -546,9 +556,11 @@ async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
         .await
 }
 
-/// Checks a record that client 0 and client 1 write once each: whatever a replica shows as a version is what it was.
+/// Checks a record that client 0 and client 1 write once each: whatever a replica shows as a
+/// version is what it was.
 fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Broken> {
-    // What client 0 has read tells who came first; if it has not committed, only the other one wrote.
+    // What client 0 has read tells who came first; if it has not committed, only the other one
+    // wrote.
     let first = if scene.said[0].as_deref() == Some(&[0]) { 1 } else { 2 };
     let values = [0, first, 3 - first];
     (0..nodes).try_for_each(|node| {
@@ -591,8 +603,9 @@ pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One writes x because of what it has read of y; another overwrites y and is reported; then a third begins and reads x
-/// alone. If the first has seen y as it was, it comes before the second, and the third after both.
+/// One writes x because of what it has read of y; another overwrites y and is reported; then a
+/// third begins and reads x alone. If the first has seen y as it was, it comes before the second,
+/// and the third after both.
 pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -639,7 +652,8 @@ pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A client crashes anywhere while it writes a record: if its commit was reported, every replica has it.
+/// A client crashes anywhere while it writes a record: if its commit was reported, every replica
+/// has it.
 pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol]);
@@ -658,8 +672,8 @@ pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One reads y and writes x; another writes y. Whatever became of the first, a third that begins then, and tries again as
-/// long as it must, can read both.
+/// One reads y and writes x; another writes y. Whatever became of the first, a third that begins
+/// then, and tries again as long as it must, can read both.
 pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Found {
     /// Of the third: the others' unlocks are under way in the first ones.
     const ATTEMPTS: u32 = 8;

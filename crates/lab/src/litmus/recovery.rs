@@ -1,7 +1,8 @@
-//! The litmus programs of recovery: a client is taken for dead at any time, dead or not, and another one recovers it.
+//! The litmus programs of recovery: a client is taken for dead at any time, dead or not, and
+//! another one recovers it.
 //!
-//! Every transaction that writes adds an amount of its own to each of its records, so that their values say which have
-//! committed, and that none was lost, done twice, or done in part.
+//! Every transaction that writes adds an amount of its own to each of its records, so that their
+//! values say which have committed, and that none was lost, done twice, or done in part.
 
 use remora::Protocol;
 use remora::floors::fabric::seeded::explore::Exploration;
@@ -95,8 +96,8 @@ fn writes(client: usize, rows: &[Row]) -> Writes<'_> {
     Writes { client, nth: 0, rows }
 }
 
-/// How a run with these transactions, and others that only read, must end: nothing is left of anybody; what is there is
-/// what was told; what was read is there.
+/// How a run with these transactions, and others that only read, must end: nothing is left of
+/// anybody; what is there is what was told; what was read is there.
 fn judge(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Broken> {
     scene.apply();
     let mut values = Vec::new();
@@ -141,7 +142,8 @@ fn judge_all(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), 
     judge(scene, rows, all)
 }
 
-/// What was reported of a transaction, and what recovery has found, agrees with whether it is there.
+/// What was reported of a transaction, and what recovery has found, agrees with whether it is
+/// there.
 fn answers(scene: &Scene<'_>, (client, nth): (usize, usize), there: bool) -> Result<(), Broken> {
     for told in scene.told.iter().filter(|told| (told.client, told.nth) == (client, nth)) {
         let reported = match told.answer {
@@ -199,7 +201,8 @@ pub(super) fn two_lines_checksum(protocol: Protocol, runs_max: u64) -> Found {
     one_writer(protocol, NODES, Checksum, TWO_LINES, &suspected(&SUSPECTED, runs_max))
 }
 
-/// The same of the only copy of a record of one line, where each WRITE may be cut short between two words.
+/// The same of the only copy of a record of one line, where each WRITE may be cut short between two
+/// words.
 pub(super) fn words_of_a_line(protocol: Protocol, runs_max: u64) -> Found {
     let explored = Explored { words: true, ..suspected(&SUSPECTED, runs_max) };
     one_writer(protocol, 1, SingleLine, 1, &explored)
@@ -241,8 +244,8 @@ pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record, and is taken for dead, while another frees the locks of those that it knows to be recovered,
-/// who are nobody, and tries again.
+/// One client writes a record, and is taken for dead, while another frees the locks of those that
+/// it knows to be recovered, who are nobody, and tries again.
 pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -263,8 +266,8 @@ pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One that begins when it is decided frees the locks that it meets, as does the recoverer, and tries again; another one
-/// writes the record as well.
+/// One that begins when it is decided frees the locks that it meets, as does the recoverer, and
+/// tries again; another one writes the record as well.
 pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -285,7 +288,8 @@ pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record, and is taken for dead, as is its recoverer, which may also stop at any time.
+/// One client writes a record, and is taken for dead, as is its recoverer, which may also stop at
+/// any time.
 pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -309,8 +313,8 @@ pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A client that begins when it is decided reads the record and another, and tries again as long as it must: in the end it
-/// can, whatever has become of the writer.
+/// A client that begins when it is decided reads the record and another, and tries again as long as
+/// it must: in the end it can, whatever has become of the writer.
 pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
     /// The dead client's lock may be met in the first ones.
     const ATTEMPTS: u32 = 8;
@@ -341,7 +345,8 @@ pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A recoverer crashes anywhere, and nobody follows it: each node alone can say what is half written there.
+/// A recoverer crashes anywhere, and nobody follows it: each node alone can say what is half
+/// written there.
 pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let record = stage.table(SingleLine, 1, &[0])(0);
@@ -360,7 +365,8 @@ pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes two records with opposite primaries, and is taken for dead; another reads both.
+/// One client writes two records with opposite primaries, and is taken for dead; another reads
+/// both.
 pub(super) fn opposite_primaries(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -388,7 +394,8 @@ pub(super) fn no_common_node(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes two records, and is taken for dead; another reads them, one of them at a backup.
+/// One client writes two records, and is taken for dead; another reads them, one of them at a
+/// backup.
 pub(super) fn reader(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let table = stage.table(SingleLine, 1, &[0, 0]);
@@ -428,8 +435,8 @@ pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record of two lines, and is taken for dead; another writes it then; a third reads it all the while.
-/// Not explored to the end: that takes 165 000 runs.
+/// One client writes a record of two lines, and is taken for dead; another writes it then; a third
+/// reads it all the while. Not explored to the end: that takes 165 000 runs.
 pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Found {
     const RUNS: u64 = 40_000;
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
@@ -451,7 +458,8 @@ pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record because of what it has read of another, and is taken for dead; that other one is written.
+/// One client writes a record because of what it has read of another, and is taken for dead; that
+/// other one is written.
 pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[0, 0]);
@@ -478,8 +486,8 @@ pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record and then another with its primary elsewhere, and is taken for dead, as is its recoverer: the
-/// entry of the second lies where that of the first did.
+/// One client writes a record and then another with its primary elsewhere, and is taken for dead,
+/// as is its recoverer: the entry of the second lies where that of the first did.
 pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -521,8 +529,8 @@ fn again_of(scheme: ReadScheme, words: usize, protocol: Protocol, runs_max: u64)
     )
 }
 
-/// One client writes two records, each at a node of its own, and then one of them again, under the lock that it takes over,
-/// and is taken for dead.
+/// One client writes two records, each at a node of its own, and then one of them again, under the
+/// lock that it takes over, and is taken for dead.
 pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [0, 1].map(|node| stage.table_at(node, 1, SingleLine, 1, &[0])(0));
@@ -537,7 +545,8 @@ pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// Each of two clients takes its half of a pair if both are there, and one of them is taken for dead: one half stays.
+/// Each of two clients takes its half of a pair if both are there, and one of them is taken for
+/// dead: one half stays.
 pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[1, 1]);
@@ -566,7 +575,8 @@ pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes two records with opposite primaries, and is taken for dead; another writes one of them.
+/// One client writes two records with opposite primaries, and is taken for dead; another writes one
+/// of them.
 pub(super) fn one_of_two(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -603,8 +613,8 @@ async fn insert_once(actor: &mut Actor, row: Row) -> Said {
         .await
 }
 
-/// How a run must end in which client 0 changes whether a record is there, and perhaps client 2: what is there, and of
-/// whom it says that they have committed.
+/// How a run must end in which client 0 changes whether a record is there, and perhaps client 2:
+/// what is there, and of whom it says that they have committed.
 fn judge_presence(scene: &Scene<'_>, row: Row, cases: &[(&[u64], bool, bool)]) -> Result<(), Broken> {
     let (values, found) = scene.look(&[row]);
     clean(&found)?;
@@ -670,7 +680,8 @@ pub(super) fn deleter(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record with two backups, which apply the redo log in the end, and is taken for dead.
+/// One client writes a record with two backups, which apply the redo log in the end, and is taken
+/// for dead.
 pub(super) fn two_backups(protocol: Protocol, runs_max: u64) -> Found {
     one_writer(protocol, 3, SingleLine, 1, &suspected(&SUSPECTED, runs_max))
 }

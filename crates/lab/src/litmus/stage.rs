@@ -1,4 +1,5 @@
-//! Where litmus programs play: small memory nodes, tables of a few rows, and clients that are made anew for every run.
+//! Where litmus programs play: small memory nodes, tables of a few rows, and clients that are made
+//! anew for every run.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -58,13 +59,15 @@ pub(super) struct Stage {
     metadata: Metadata,
     names: Vec<String>,
     clients: Vec<(Registration, Protocol)>,
-    /// What has been published of records when a run begins, in which a bucket of the version cache is all there is.
+    /// What has been published of records when a run begins, in which a bucket of the version cache
+    /// is all there is.
     published: Vec<(Pointer, Version)>,
     /// Rows that tables have room for, beside those that they begin with.
     spare: u64,
 }
 
-/// Bytes at the start of a ring that programs write to: the header, and the entries of two transactions.
+/// Bytes at the start of a ring that programs write to: the header, and the entries of two
+/// transactions.
 const RING_USED_BYTES: u64 = HEADER_BYTES + 2 * UNDO_STRIDE;
 
 /// How a program is explored.
@@ -78,7 +81,8 @@ pub(super) struct Explored {
     pub(super) cancel: Option<usize>,
     /// Whether WRITEs land word by word, and not line by line.
     pub(super) words: bool,
-    /// Numbers of clients that are taken for dead at any time, and of those that recover them, which do nothing else.
+    /// Numbers of clients that are taken for dead at any time, and of those that recover them,
+    /// which do nothing else.
     pub(super) suspicions: Vec<(usize, usize)>,
     /// Whether the memory nodes apply their rings, at any time; else they do in the end.
     pub(super) appliers: bool,
@@ -166,7 +170,8 @@ impl Stage {
         block_on(&self.fabric, ClientId(self.admin.incarnation), body).expect("a connection")
     }
 
-    /// A table at node 0 with backups at all others, of values of so many words, that holds the keys 0, 1, 2 ...
+    /// A table at node 0 with backups at all others, of values of so many words, that holds the
+    /// keys 0, 1, 2 ...
     pub(super) fn table(&mut self, scheme: ReadScheme, words: usize, values: &[u64]) -> impl Fn(u64) -> Row + use<> {
         self.table_at(0, self.nodes, scheme, words, values)
     }
@@ -197,7 +202,8 @@ impl Stage {
             layout,
             index,
             discipline: self.clients[0].1.discipline(),
-            // All but the last one are empty: shard by shard, primaries are at one node after the other.
+            // All but the last one are empty: shard by shard, primaries are at one node after the
+            // other.
             shards: primary + 1,
             replicas: replicas as u8,
             buckets: sizes.buckets,
@@ -224,8 +230,8 @@ impl Stage {
         move |number| Row { table: id, key: keys[number as usize], words }
     }
 
-    /// Explores a program: every client plays `part`, after `before` has been played at once by one after the other, and
-    /// in the end `judge` is told what they said.
+    /// Explores a program: every client plays `part`, after `before` has been played at once by one
+    /// after the other, and in the end `judge` is told what they said.
     pub(super) fn explore(
         &self,
         explored: &Explored,
@@ -301,7 +307,8 @@ impl Stage {
         })
     }
 
-    /// Makes room in the logs at node 0. Nothing else comes of applying them there, so it is not explored.
+    /// Makes room in the logs at node 0. Nothing else comes of applying them there, so it is not
+    /// explored.
     fn apply_at_primaries(&self) {
         let region = self.fabric.region(NodeId(0), node::REGION).expect("a node's memory");
         let mut applier = Applier::new(region);
@@ -377,7 +384,8 @@ impl Stage {
         let vcache = Some(vcache.clone());
         let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache };
         let mut session = Session::new(lane, registration, 0, config);
-        // A client that takes the table's locks for the CPU's own has been told so by a catalog of its own.
+        // A client that takes the table's locks for the CPU's own has been told so by a catalog of
+        // its own.
         let mut metadata = self.metadata.clone();
         for table in &mut metadata.tables {
             if !protocol.accepts(table.spec.discipline) {
@@ -553,8 +561,8 @@ impl Actor {
         self.session.watch_for(Rc::new(Gone(dead)), Rc::default());
     }
 
-    /// Waits until a recoverer has decided, and frees the locks of these clients that it meets from then on. Only before
-    /// the client's first round.
+    /// Waits until a recoverer has decided, and frees the locks of these clients that it meets from
+    /// then on. Only before the client's first round.
     pub(super) async fn recovered(&mut self, dead: &[usize]) {
         let is_recovered = || self.ledger.recovered.get() > 0;
         poll_fn(|_| if is_recovered() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -592,7 +600,8 @@ impl Scene<'_> {
         self.said.iter().flatten().count() as u64
     }
 
-    /// The values of the records with these keys, one for each record, and what else is to be said of their table.
+    /// The values of the records with these keys, one for each record, and what else is to be said
+    /// of their table.
     pub(super) fn look(&self, rows: &[Row]) -> (Vec<u64>, Inspection) {
         let name = &self.stage.names[usize::from(rows[0].table.0)];
         let table = Table::open_with_cache(&self.stage.metadata, name, 0).expect("a table of the stage");

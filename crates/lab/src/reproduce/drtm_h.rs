@@ -1,12 +1,14 @@
-//! DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank and on TPC-C's new orders; presets against
-//! each other; scaling.
+//! DrTM+H (Wei thesis, chapter 4): which primitive for which phase, on SmallBank and on TPC-C's new
+//! orders; presets against each other; scaling.
 //!
-//! 16 symmetric machines of the profile `connectx4` with 24 workers each, three copies, 4 % of the accounts in 90 % of the
-//! transactions. Each experiment changes one phase and leaves the others as DrTM+H has them, and is run with one to
-//! eight coroutines: the text gives the range of a ratio over this load ("up to a, from b").
+//! 16 symmetric machines of the profile `connectx4` with 24 workers each, three copies, 4 % of the
+//! accounts in 90 % of the transactions. Each experiment changes one phase and leaves the others as
+//! DrTM+H has them, and is run with one to eight coroutines: the text gives the range of a ratio
+//! over this load ("up to a, from b").
 //!
-//! Different from the text: fewer accounts ([`Scale`]), and warehouses with fewer customers and items; a transaction's independent reads go out together also in
-//! execution, where the text's study sends one after the other; locks are freed by CAS, not by WRITE.
+//! Different from the text: fewer accounts ([`Scale`]), and warehouses with fewer customers and
+//! items; a transaction's independent reads go out together also in execution, where the text's
+//! study sends one after the other; locks are freed by CAS, not by WRITE.
 
 use std::time::Duration;
 
@@ -64,7 +66,8 @@ impl Scale {
         Scale { nodes: 4, threads: 4, coroutines: vec![1, 8], ..Scale::full(seed) }
     }
 
-    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one only directions can.
+    /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one
+    /// only directions can.
     #[must_use]
     pub fn is_comparable(&self) -> bool {
         (self.nodes, self.threads) == (16, 24)
@@ -161,7 +164,8 @@ const CONNECTIONS_80: u32 = 5;
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let mut points = Points::of(scale).0;
     // The largest first, so that none is left to run alone in the end.
@@ -262,7 +266,8 @@ fn heaviest(scale: &Scale) -> usize {
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let Point { kind, protocol, nodes, coroutines, connections } = point;
     let mut profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
-    // A NIC does not care whose connections it has no room for: a fifth of the cache is as good as five times as many.
+    // A NIC does not care whose connections it has no room for: a fifth of the cache is as good as
+    // five times as many.
     profile.nic.cached_connections /= connections;
     let workers = u64::from(nodes) * scale.threads as u64;
     let customers = Customers::standard(scale.accounts * workers);

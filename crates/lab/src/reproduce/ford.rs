@@ -1,13 +1,16 @@
-//! FORD (TOS 2023), section 6: against the one-sided baselines of its own, and what its mechanisms are worth.
+//! FORD (TOS 2023), section 6: against the one-sided baselines of its own, and what its mechanisms
+//! are worth.
 //!
-//! Its cluster: two memory nodes with persistent memory and a machine that runs transactions, profile `connectx5`, two
-//! copies of each record, up to 20 threads with up to 11 transactions each. DDIO is off, because a flush is a READ, which
-//! reaches persistent memory only then; the text does not say what it did.
+//! Its cluster: two memory nodes with persistent memory and a machine that runs transactions,
+//! profile `connectx5`, two copies of each record, up to 20 threads with up to 11 transactions
+//! each. DDIO is off, because a flush is a READ, which reaches persistent memory only then; the
+//! text does not say what it did.
 //!
-//! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`] with everything that the text gives
-//! FORD, the cache of locations and flushed logs too; rows without that cache stand beside. They are as correct as
-//! Remora's others, and FORD is Remora's, with its corrections. The text does not say under which load its figures were
-//! taken: here they are compared under the lightest one, where nothing queues, and peaks stand beside.
+//! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`] with
+//! everything that the text gives FORD, the cache of locations and flushed logs too; rows without
+//! that cache stand beside. They are as correct as Remora's others, and FORD is Remora's, with its
+//! corrections. The text does not say under which load its figures were taken: here they are
+//! compared under the lightest one, where nothing queues, and peaks stand beside.
 
 use std::time::Duration;
 
@@ -28,7 +31,8 @@ use remora_command::plot::{Labels, Series};
 pub struct Scale {
     /// Threads, and transactions in flight for each, from light to heavy load.
     pub loads: Vec<Load>,
-    /// Transactions in flight of the one thread whose throughput is compared with that of one alone.
+    /// Transactions in flight of the one thread whose throughput is compared with that of one
+    /// alone.
     pub coroutines: Vec<usize>,
     /// Of TATP; the text does not say.
     pub subscribers: u32,
@@ -184,7 +188,8 @@ fn name(point: &Point) -> String {
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
     let violated = violated(&runs, name);
@@ -288,8 +293,8 @@ struct Results<'a> {
     runs: Vec<(Point, Measurement)>,
 }
 
-/// What the text prints of a workload with one system against another: throughput, and what is left of median and p99
-/// latency.
+/// What the text prints of a workload with one system against another: throughput, and what is left
+/// of median and p99 latency.
 struct Published {
     kind: Kind,
     system: Protocol,
@@ -421,7 +426,8 @@ impl Results<'_> {
         rows
     }
 
-    /// Where the version cache is: the text has measured it in the one machine that runs transactions only.
+    /// Where the version cache is: the text has measured it in the one machine that runs
+    /// transactions only.
     fn version_caches(&self) -> Vec<Row> {
         let load = light(self.scale);
         let row = |kind: Kind| {

@@ -1,9 +1,10 @@
-//! One-sided synchronization (Ziegler thesis, sections 5 and 11): what the optimizations of latches come to, and reads that
-//! take none, on its cluster, profile `connectx5`.
+//! One-sided synchronization (Ziegler thesis, sections 5 and 11): what the optimizations of latches
+//! come to, and reads that take none, on its cluster, profile `connectx5`.
 //!
-//! A worker has one operation at a time, and an operation is what [`latches`](crate::latches) does: on tuples of some bytes,
-//! each with a latch in front of it, or on records, whose format is that of Remora's tables. Where the lines of a READ meet
-//! those of a WRITE, the simulator tears what a NIC may tear; so what the incorrect schemes lose is counted, not argued.
+//! A worker has one operation at a time, and an operation is what [`latches`](crate::latches) does:
+//! on tuples of some bytes, each with a latch in front of it, or on records, whose format is that
+//! of Remora's tables. Where the lines of a READ meet those of a WRITE, the simulator tears what a
+//! NIC may tear; so what the incorrect schemes lose is counted, not argued.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -62,8 +63,8 @@ const NODES: u16 = 4;
 /// Exponents of the skew sweep, in tenths.
 const SKEWS: [u32; 5] = [0, 10, 15, 18, 20];
 
-/// CPU time of a reader: line versions are compared, and left out of the copy; a checksum is computed. As measured (the rows
-/// "this machine" measure it again).
+/// CPU time of a reader: line versions are compared, and left out of the copy; a checksum is
+/// computed. As measured (the rows "this machine" measure it again).
 fn cpu_ns(how: Reading, bytes: usize) -> u64 {
     let ns_of_kib = match how {
         Reading::Checksum => 55,
@@ -86,7 +87,8 @@ enum Does {
     Change,
     /// Counts what it reads that is of two instants, while others change it.
     Torn(Reading),
-    /// The same of plain blocks, of which it looks at the first word and the last; one of two workers WRITEs them.
+    /// The same of plain blocks, of which it looks at the first word and the last; one of two
+    /// workers WRITEs them.
     Detect,
     /// Takes and leaves a latch of its own, so many bytes from the next worker's.
     Own { stride: u64 },
@@ -132,7 +134,8 @@ fn run(scale: &Scale, point: Point) -> Result<f64, ReproduceError> {
     let sim = SimOptions::new(profile, scale.seed);
     let machines = point.workers.min(4);
     let is_torn = matches!(point.does, Does::Torn(_) | Does::Detect);
-    // Accesses to memory take longer or shorter, and rarely much longer, as they do where others have the bus.
+    // Accesses to memory take longer or shorter, and rarely much longer, as they do where others
+    // have the bus.
     let sim = SimOptions { hostile: is_torn, stretch: if is_torn { 0.1 } else { 0.0 }, ..sim };
     // What is rare is looked for for longer, and what is large takes longer.
     let longer = if is_torn { 50 } else { 1 + point.bytes as u64 / 512 };

@@ -1,13 +1,15 @@
-//! Designs of trees (Ziegler et al., SIGMOD 2019; Ziegler thesis, chapters 4 and 10): coarse-grained and two-sided, fine-grained
-//! and one-sided, hybrid.
+//! Designs of trees (Ziegler et al., SIGMOD 2019; Ziegler thesis, chapters 4 and 10):
+//! coarse-grained and two-sided, fine-grained and one-sided, hybrid.
 //!
-//! Its cluster: 4 memory servers, up to 6 machines with 40 clients each, profile `connectx3`; nodes of 1 KiB; one copy. Keys
-//! and values are of 8 bytes; the text has 100 million keys, here a million make a tree of the same height. Coarse and hybrid
-//! trees are partitioned by ranges, one for each server, and skew is what the text calls attribute-value skew: 80, 12, 5 and
-//! 3 % of the keys in the ranges of the servers.
+//! Its cluster: 4 memory servers, up to 6 machines with 40 clients each, profile `connectx3`; nodes
+//! of 1 KiB; one copy. Keys and values are of 8 bytes; the text has 100 million keys, here a
+//! million make a tree of the same height. Coarse and hybrid trees are partitioned by ranges, one
+//! for each server, and skew is what the text calls attribute-value skew: 80, 12, 5 and 3 % of the
+//! keys in the ranges of the servers.
 //!
-//! The operations are transactions here (`Ordered`), which the text's are not: what a lookup has read on its way is validated.
-//! Its clients remember nothing; a row of clients that remember where leaves are stands beside.
+//! The operations are transactions here (`Ordered`), which the text's are not: what a lookup has
+//! read on its way is validated. Its clients remember nothing; a row of clients that remember where
+//! leaves are stands beside.
 
 use std::time::Duration;
 
@@ -168,7 +170,8 @@ impl Point {
     }
 }
 
-// ---- what runs ------------------------------------------------------------------------------------------------------
+// ---- what
+// runs ------------------------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
@@ -297,7 +300,8 @@ impl Workload for Trees {
     }
 }
 
-// ---- the experiments ------------------------------------------------------------------------------------------------
+// ---- the
+// experiments ------------------------------------------------------------------------------------------------
 
 /// What the text has and this does not.
 const LEFT_OUT: [&str; 4] = [
@@ -311,7 +315,8 @@ const LEFT_OUT: [&str; 4] = [
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
     let violated = violated(&runs, Point::name);

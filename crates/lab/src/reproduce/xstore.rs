@@ -1,11 +1,13 @@
-//! XStore (Wei thesis, chapter 3): clients that know where leaves are by a learned cache, against those that keep all inner
-//! nodes, some of them or none, and against a server's CPU.
+//! XStore (Wei thesis, chapter 3): clients that know where leaves are by a learned cache, against
+//! those that keep all inner nodes, some of them or none, and against a server's CPU.
 //!
-//! Its cluster: one server, 15 machines, profile `connectx4`. There are two kinds of experiment. *Bare verbs* are the text's
-//! own: a leaf is READ, then a value, from leaves with 16 slots, whose keys alone come first; clients' CPUs are charged what the
-//! text measured (0.35 us for a lookup in its models, 2.14 us for a walk through all inner nodes). The cache is Remora's
-//! ([`remora::floors::index::learned`]), and it is asked for every key, so that lookups that go wrong cost READs here. Fences
-//! ride with the keys, because a leaf proves itself by them: 16 B more than published.
+//! Its cluster: one server, 15 machines, profile `connectx4`. There are two kinds of experiment.
+//! *Bare verbs* are the text's own: a leaf is READ, then a value, from leaves with 16 slots, whose
+//! keys alone come first; clients' CPUs are charged what the text measured (0.35 us for a lookup in
+//! its models, 2.14 us for a walk through all inner nodes). The cache is Remora's
+//! ([`remora::floors::index::learned`]), and it is asked for every key, so that lookups that go
+//! wrong cost READs here. Fences ride with the keys, because a leaf proves itself by them: 16 B
+//! more than published.
 //!
 //! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, inserts that split leaves.
 
@@ -109,7 +111,8 @@ const SERVE_NS: u64 = 308 + 70 * LEVELS;
 /// Links that a lookup follows.
 const HOPS_MAX: u64 = 4;
 
-// ---- bare verbs -----------------------------------------------------------------------------------------------------
+// ---- bare
+// verbs -----------------------------------------------------------------------------------------------------
 
 /// How a client comes to a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,7 +180,8 @@ impl Index {
         low + random.below((high - low).max(1))
     }
 
-    /// READs of leaves that a lookup takes: links lead to the right; what is to the left is looked for from the root.
+    /// READs of leaves that a lookup takes: links lead to the right; what is to the left is looked
+    /// for from the root.
     fn leaves_read(&self, key: u64) -> u64 {
         let leaf = self.lows.partition_point(|low| *low <= key) as u64;
         match self.learned.find(&key.to_be_bytes()) {
@@ -250,7 +254,8 @@ fn run_bare(scale: &Scale, index: &Index, bare: Bare) -> Result<f64, ReproduceEr
     })
 }
 
-// ---- ordered tables -------------------------------------------------------------------------------------------------
+// ---- ordered
+// tables -------------------------------------------------------------------------------------------------
 
 /// How clients of an ordered table find leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -333,7 +338,8 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
     measure(&bench, || name(&point), load)
 }
 
-// ---- what comes out -------------------------------------------------------------------------------------------------
+// ---- what comes
+// out -------------------------------------------------------------------------------------------------
 
 /// What the text has and this does not.
 const LEFT_OUT: [&str; 6] = [
@@ -351,7 +357,8 @@ const SOURCE: &str = "Wei thesis, section 3.7";
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see [`Reproduction::violated`].
+/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let (bare, tables) = (bare_points(scale), table_points());
     let all = bare.len() + tables.len();
@@ -398,7 +405,8 @@ fn table_points() -> Vec<InTable> {
     all.flat_map(|workload| Memory::ALL.map(|memory| InTable { memory, workload })).collect()
 }
 
-/// Bytes of the inner nodes above so many leaves, half full as those are, as a client keeps them: records of 312 B.
+/// Bytes of the inner nodes above so many leaves, half full as those are, as a client keeps them:
+/// records of 312 B.
 fn inner_bytes(leaves: u64) -> u64 {
     let (mut below, mut nodes) = (leaves, 0);
     while below > 1 {

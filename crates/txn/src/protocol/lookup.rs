@@ -1,19 +1,19 @@
 //! From a key to its record: what the steps of a look-up ask, and what their answers mean.
 //!
-//! Every item is somewhere on its way from its key to its record ([`Fetch`]). A protocol's execution
-//! asks for the next step of all items in one round. So an item whose location is cached, or which is
-//! asked of its primary's CPU, takes one round trip.
+//! Every item is somewhere on its way from its key to its record ([`Fetch`]). A protocol's
+//! execution asks for the next step of all items in one round. So an item whose location is cached,
+//! or which is asked of its primary's CPU, takes one round trip.
 //!
-//! These are the steps in tables whose index the memory nodes maintain. `ford/chain.rs` has those in
-//! tables whose index clients change by themselves.
+//! These are the steps in tables whose index the memory nodes maintain. `ford/chain.rs` has those
+//! in tables whose index clients change by themselves.
 //!
 //! # Absent keys
 //!
-//! That a key is absent is never concluded from the location cache, nor from a tombstone that a stale
-//! location led to: only from the index itself. The item keeps what is needed to see later that the
-//! key is still absent: the buckets that were read, or, where the primary's CPU has said so, that it
-//! has to be asked again. A key that an inserter has had linked and not committed is an absent record
-//! with a version, and is validated like any other record.
+//! That a key is absent is never concluded from the location cache, nor from a tombstone that a
+//! stale location led to: only from the index itself. The item keeps what is needed to see later
+//! that the key is still absent: the buckets that were read, or, where the primary's CPU has said
+//! so, that it has to be asked again. A key that an inserter has had linked and not committed is an
+//! absent record with a version, and is validated like any other record.
 
 use remora_fabric::Round;
 use remora_index::{BucketRef, Location, Probe};
@@ -107,7 +107,8 @@ impl Tx<'_> {
         Seen::Kept
     }
 
-    /// The record at the location that the index or the cache gave is another's: searches on in the index.
+    /// The record at the location that the index or the cache gave is another's: searches on in the
+    /// index.
     #[cold]
     pub(super) fn look_up_again(&mut self, index: usize, found: Found) -> Result<(), Stop> {
         let sets = &mut self.state.sets;
@@ -168,7 +169,8 @@ impl Tx<'_> {
             debug_assert_eq!(status & u64::from(u32::MAX), LINKED);
             let seen = self.kept_from_call(index, location, record)?;
             let item = &mut self.state.sets.items[index];
-            // Another inserter's, or one's own from an earlier attempt: whoever locks it fills it or takes it back.
+            // Linked by another inserter, or by an earlier attempt of this client: the client that
+            // locks it fills it or takes it back.
             item.prepared = matches!(seen, Seen::Kept) && !item.existed;
             return Ok(seen);
         }
@@ -194,7 +196,8 @@ impl Tx<'_> {
         item.location = location;
         item.address = table.primary(location.pointer);
         if before.fetched_before() == Some(true) {
-            // Named before, to be read: what was read then must hold still, and values changed since are kept.
+            // Named before, to be read: what was read then must hold still, and values changed
+            // since are kept.
             let header = RecordHeader::parse(record);
             if header.is_none_or(|header| header.version != before.version) || before.location != location {
                 return Err(Abort::Changed.into());

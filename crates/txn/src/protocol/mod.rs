@@ -49,8 +49,8 @@ pub struct ProtocolSpec {
 }
 
 impl ProtocolSpec {
-    /// A protocol that only says its name and its discipline: one-sided reads with cached locations,
-    /// an index of buckets that memory nodes maintain, and nothing special.
+    /// A protocol that only says its name and its discipline: one-sided reads with cached
+    /// locations, an index of buckets that memory nodes maintain, and nothing special.
     pub const fn new(name: &'static str, discipline: Discipline) -> ProtocolSpec {
         ProtocolSpec {
             name,
@@ -68,9 +68,10 @@ impl ProtocolSpec {
 
 /// The steps of a protocol. A transaction takes them in this order:
 ///
-/// 1. `execute`, each time its program awaits the records that it has named, and once before its end.
-/// 2. `commit`, if its program wants what it wrote; or `validate`, if it only gives up what it meant
-///    to write, and its reads must belong together.
+/// 1. `execute`, each time its program awaits the records that it has named, and once before its
+///    end.
+/// 2. `commit`, if its program wants what it wrote; or `validate`, if it only gives up what it
+///    meant to write, and its reads must belong together.
 /// 3. `leave`, in place of what follows the log, if the program drops the transaction while the
 ///    answer to its log round is under way ([`Tx::logging`]).
 ///
@@ -167,7 +168,8 @@ protocols! {
     /// Optimistic concurrency control with primary-backup replication: `farm`, `fasst`, `drtm-r`,
     /// `drtm-h`.
     occ: Occ(Primitives),
-    /// One-sided, every replica updated in place, commit in two round trips: `ford` and its variants.
+    /// One-sided, every replica updated in place, commit in two round trips: `ford` and its
+    /// variants.
     ford: Ford(Ford),
     /// Bare rounds, **no transactions**: the bound that the protocols are measured against.
     unsynchronized: Unsynchronized(Unsynchronized),
@@ -217,7 +219,8 @@ impl Protocol {
         self.spec().validation
     }
 
-    /// Whether it needs [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
+    /// Whether it needs
+    /// [`Capabilities::atomic_writes`](remora_fabric::Capabilities::atomic_writes).
     #[must_use]
     pub fn needs_atomic_writes(self) -> bool {
         self.spec().needs_atomic_writes
@@ -289,8 +292,8 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
     })
 }
 
-/// A transaction that has committed and waits for the acknowledgement of what comes after. Dropped while it does, it is
-/// told as committed.
+/// A transaction that has committed and waits for the acknowledgement of what comes after. Dropped
+/// while it does, it is told as committed.
 struct Acknowledged<'t, 's> {
     tx: &'t mut Tx<'s>,
     awaited: bool,

@@ -82,8 +82,9 @@ fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeI
     Ok(())
 }
 
-/// Sends the entry to every participant's ring and waits for all of them (invariant 4). From here on the transaction is
-/// not aborted any more: if the answer is lost, its outcome is unknown, and its locks stay for recovery.
+/// Sends the entry to every participant's ring and waits for all of them (invariant 4). From here
+/// on the transaction is not aborted any more: if the answer is lost, its outcome is unknown, and
+/// its locks stay for recovery.
 pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, flush: bool) -> Result<(), Stop> {
     let id = tx.id.to_bits();
     let mut round = tx.lane.round();
@@ -127,7 +128,8 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
         tx.lane.post(round);
         return Ok(());
     }
-    // It is executed where it is kept: no copy of it is made, which would wait for its parts to be stored.
+    // It is executed where it is kept: no copy of it is made, which would wait for its parts to be
+    // stored.
     tx.logging = Some(tx.lane.execute(round));
     if let Some(log) = tx.logging.take_if(|log| !log.was_sent()) {
         // Nothing of it will ever be anywhere: it has aborted, and its locks are released.
@@ -156,8 +158,9 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
     Ok(())
 }
 
-/// The rounds that install the write set at the primaries, and then free the locks: WRITE before CAS is an ordered
-/// pair, and a call does one after the other. The slots of deleted records go back to their shards last.
+/// The rounds that install the write set at the primaries, and then free the locks: WRITE before
+/// CAS is an ordered pair, and a call does one after the other. The slots of deleted records go
+/// back to their shards last.
 pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
     let me = tx.id.lock().to_bits();
     let mut round = tx.lane.round();
@@ -215,7 +218,8 @@ fn free_rounds<'s>(tx: &Tx<'s>, mut send: impl FnMut(Round<'s>)) {
         if tx.state.sets.locks(item) == Primitive::OneSided {
             let free = [Code::Free.word(0), item.location.pointer.to_bits(), item.version.committed_over().to_bits()];
             let mut round = tx.lane.round();
-            // Behind the unlock, which is of an earlier round: this READ is ordered behind it, the call behind the READ.
+            // Behind the unlock, which is of an earlier round: this READ is ordered behind it, the
+            // call behind the READ.
             round.read(item.address, 8);
             round.after_completion();
             round.call(item.address.node, &free, None, 0);

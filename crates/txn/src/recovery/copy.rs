@@ -1,8 +1,10 @@
-//! Re-replication: a joining replica of a shard gets what was there before it, while transactions go on.
+//! Re-replication: a joining replica of a shard gets what was there before it, while transactions
+//! go on.
 //!
-//! It has been getting every write since the epoch began in which it joined: entries of redo logs, or, where replicas are
-//! written in place, the writes themselves. What it lacks is what nobody has written since. Who copies that is a client like
-//! any other, which the next epoch ends, and whose death others find out; then all is done again.
+//! It has been getting every write since the epoch began in which it joined: entries of redo logs,
+//! or, where replicas are written in place, the writes themselves. What it lacks is what nobody has
+//! written since. Who copies that is a client like any other, which the next epoch ends, and whose
+//! death others find out; then all is done again.
 //!
 //! ```text
 //! redo logs   READ records, buckets, at a copy  -> WRITE entries of them to the copier's own ring at the joining node
@@ -10,16 +12,20 @@
 //! compare     READ at both, until they agree
 //! ```
 //!
-//! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the only writer of the replica:
-//!    what is copied comes as an entry, and an entry of a transaction may come before it or behind it.
-//! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not. A bucket of the index counts
-//!    if the slots that it links are there, each in the incarnation that it is linked in, and it is the same before and after
-//!    they have been looked at: an entry that was taken back and linked again, for another key, has the same incarnation. A
-//!    link counts when the bucket behind it has had a committed entry: an insert that was taken back leaves one that its
-//!    primary alone has.
-//! 3. *Under the lock*, where clients write in place: no commit of the record is between its first replica and its last.
-//! 4. *The same once*: each pair of the index, with both words, each link, and each record, which may also be newer and whole.
-//!    What comes later comes as to any replica. The header has no part in it, for the next epoch brings it (`copy_header`).
+//! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the
+//!    only writer of the replica: what is copied comes as an entry, and an entry of a transaction
+//!    may come before it or behind it.
+//! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not.
+//!    A bucket of the index counts if the slots that it links are there, each in the incarnation
+//!    that it is linked in, and it is the same before and after they have been looked at: an entry
+//!    that was taken back and linked again, for another key, has the same incarnation. A link
+//!    counts when the bucket behind it has had a committed entry: an insert that was taken back
+//!    leaves one that its primary alone has.
+//! 3. *Under the lock*, where clients write in place: no commit of the record is between its first
+//!    replica and its last.
+//! 4. *The same once*: each pair of the index, with both words, each link, and each record, which
+//!    may also be newer and whole. What comes later comes as to any replica. The header has no part
+//!    in it, for the next epoch brings it (`copy_header`).
 
 use std::collections::VecDeque;
 
@@ -105,8 +111,8 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
     copier.compare_buckets(&shard, id, from, joining, buckets).await
 }
 
-/// Gives a replica that has everything the part of its primary's header that no transaction writes, by which it will allocate
-/// should it become one: when nobody runs.
+/// Gives a replica that has everything the part of its primary's header that no transaction writes,
+/// by which it will allocate should it become one: when nobody runs.
 pub(super) async fn copy_header(lane: &Lane, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
     let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joined) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
@@ -239,8 +245,9 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Looks at every bucket of both, until each of its pairs, and its link, has been the same: as committed in the copy. What
-    /// is ahead in one of them is looked at again like anything else: it may be wrong.
+    /// Looks at every bucket of both, until each of its pairs, and its link, has been the same: as
+    /// committed in the copy. What is ahead in one of them is looked at again like anything else:
+    /// it may be wrong.
     async fn compare_buckets(
         &mut self,
         shard: &Shard<'_>,
@@ -289,8 +296,8 @@ impl Copier<'_> {
         Ok(reads.into_iter().map(|read| done.words(read).to_vec()).collect())
     }
 
-    /// Buckets as committed transactions have left them; `None` of one that has an entry of an insert or a delete under way, or
-    /// a link to such a bucket.
+    /// Buckets as committed transactions have left them; `None` of one that has an entry of an
+    /// insert or a delete under way, or a link to such a bucket.
     async fn committed(
         &self,
         shard: &Shard<'_>,
@@ -452,8 +459,8 @@ impl Copier<'_> {
         Ok(others.into_iter().map(|(at, _)| at).collect())
     }
 
-    /// Looks at every record of both until they agree: the same, or, where it is being written to, one that is whole and not
-    /// older than what the copy had before.
+    /// Looks at every record of both until they agree: the same, or, where it is being written to,
+    /// one that is whole and not older than what the copy had before.
     async fn compare(
         &mut self,
         shard: &Shard<'_>,

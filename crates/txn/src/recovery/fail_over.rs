@@ -1,4 +1,5 @@
-//! Fail-over: the next epoch, without memory nodes that have died or that nobody may count on any more.
+//! Fail-over: the next epoch, without memory nodes that have died or that nobody may count on any
+//! more.
 //!
 //! ```text
 //! lose        the configuration makes one client the conductor: nobody else's lease is renewed     (`remora_cluster`)
@@ -10,19 +11,24 @@
 //! begin       the next epoch: clients come back as new incarnations                                 (`remora_cluster`)
 //! ```
 //!
-//! An epoch ends every incarnation, as if all clients had died at once. So what is true of the recovery of clients
-//! ([`recovery`](super)) is all that fail-over needs, and one more thing for each of its rules:
+//! An epoch ends every incarnation, as if all clients had died at once. So what is true of the
+//! recovery of clients ([`recovery`](super)) is all that fail-over needs, and one more thing for
+//! each of its rules:
 //!
-//! 1. *Revoke* cannot reach a node that is lost. It may be alive, and answer clients that do not know: they could read there
-//!    what is no longer so. Hence the wait: no transaction ends well whose client's lease has run out, by its own clock, and
-//!    the next epoch begins after that. What writes needs an answer of every participant, and some of them are survivors.
-//! 2. *Forward, if there is any entry*, at a survivor: what was reported had an entry at every participant. An entry that
-//!    only lost nodes had was never reported.
-//! 3. *Log before data* puts the entry into the rings of all survivors that take part; where the primary is lost, its backups
-//!    have the record when these are applied. A promoted backup has no lock: what was not logged is gone.
-//! 4. Where replicas are written in place, a transaction is complete if every surviving replica has it.
-//! 5. *Publish after apply*: an applier touches no primary, and it knows what is one from the published configuration. A
-//!    successor of a dead conductor finds every entry where it belongs already, if any node has that configuration.
+//! 1. *Revoke* cannot reach a node that is lost. It may be alive, and answer clients that do not
+//!    know: they could read there what is no longer so. Hence the wait: no transaction ends well
+//!    whose client's lease has run out, by its own clock, and the next epoch begins after that.
+//!    What writes needs an answer of every participant, and some of them are survivors.
+//! 2. *Forward, if there is any entry*, at a survivor: what was reported had an entry at every
+//!    participant. An entry that only lost nodes had was never reported.
+//! 3. *Log before data* puts the entry into the rings of all survivors that take part; where the
+//!    primary is lost, its backups have the record when these are applied. A promoted backup has no
+//!    lock: what was not logged is gone.
+//! 4. Where replicas are written in place, a transaction is complete if every surviving replica has
+//!    it.
+//! 5. *Publish after apply*: an applier touches no primary, and it knows what is one from the
+//!    published configuration. A successor of a dead conductor finds every entry where it belongs
+//!    already, if any node has that configuration.
 
 use remora_fabric::{Fabric, Lane, Nanos, NodeId, NodeSet, probes};
 use remora_memory::metadata::{self, Wanted};
@@ -57,7 +63,8 @@ pub struct Loss<'d> {
     pub filling: NodeSet,
     /// Joining replicas that have everything.
     pub copied: &'d [(ShardId, NodeId)],
-    /// Every client that may have had anything under way: the conductor's own, too, but not the conductor.
+    /// Every client that may have had anything under way: the conductor's own, too, but not the
+    /// conductor.
     pub clients: &'d [u32],
     /// No client that comes may have an incarnation up to here.
     pub incarnations: u32,
@@ -68,15 +75,16 @@ pub struct Loss<'d> {
 pub struct Tell<'d> {
     /// Of each record that is put back, before it is.
     pub rollback: &'d dyn Fn(&Rollback<'_>),
-    /// What became of the clients' transactions, for each, before its slot may be given to another: a successor of a dead
-    /// conductor does not find out any more.
+    /// What became of the clients' transactions, for each, before its slot may be given to another:
+    /// a successor of a dead conductor does not find out any more.
     pub decided: &'d Decided<'d>,
 }
 
 /// Takes down what became of the transactions of clients, for each.
 pub type Decided<'d> = dyn Fn(&[(u32, Verdicts)]) -> Result<(), MemoryError> + 'd;
 
-/// Makes the survivors ready for the next epoch: the configuration to come. Done again, by whomever, it does nothing more.
+/// Makes the survivors ready for the next epoch: the configuration to come. Done again, by
+/// whomever, it does nothing more.
 pub async fn fail_over(
     fabric: &dyn Fabric,
     lane: &Lane,

@@ -17,24 +17,30 @@
 //!
 //! # Why this never contradicts an answer
 //!
-//! 1. *Acknowledged means complete at every replica* (invariant 4 of `ford.rs`), so a transaction that is incomplete
-//!    anywhere was acknowledged to nobody, and one that was acknowledged is found complete. Complete by the entry's
-//!    checksum of what is installed, not by the header, nor by line versions: who dies in the middle of a WRITE may have
-//!    written half a line.
-//! 2. *An entry lists the whole write set,* so one copy is enough, whichever replicas of it are left.
+//! 1. *Acknowledged means complete at every replica* (invariant 4 of `ford.rs`), so a transaction
+//!    that is incomplete anywhere was acknowledged to nobody, and one that was acknowledged is
+//!    found complete. Complete by the entry's checksum of what is installed, not by the header, nor
+//!    by line versions: who dies in the middle of a WRITE may have written half a line.
+//! 2. *An entry lists the whole write set,* so one copy is enough, whichever replicas of it are
+//!    left.
 //! 3. *Entries that are whole come before data* on every node, so a node without one is untouched.
-//! 4. *Log before data binds recovery too*: it writes at replicas which the dead client may not have reached, and whose
-//!    nodes then have no entry; if it dies and the other nodes are lost, nothing would name what it has half written.
-//! 5. *Free before unlock, unlock last.* A successor that found the entry after the unlock would undo it again, over what
-//!    the next writer has installed. Until then every record named is locked by the dead client, so that all of this is
-//!    done again by a successor with the same result.
-//! 6. *Free entries still tell.* Of a lane's last transactions the ring says how they ended, so that whoever asks for one
-//!    that has no entry, and is not older than those, knows that it was never logged.
-//! 7. *A rollback installs a version of its own,* one above what the commit would have installed. A reader whose READ spans
-//!    the half-written record and the rollback sees three versions, not the same one twice.
-//! 8. *An entry is freed only if it is still the transaction's.* The entry of a later transaction may go to the same
-//!    place, on each connection behind the WRITE that frees the former one; so one node may have the new one while another
-//!    still has the old one. Freed by place alone, the new one would be missed by a successor.
+//! 4. *Log before data binds recovery too*: it writes at replicas which the dead client may not
+//!    have reached, and whose nodes then have no entry; if it dies and the other nodes are lost,
+//!    nothing would name what it has half written.
+//! 5. *Free before unlock, unlock last.* A successor that found the entry after the unlock would
+//!    undo it again, over what the next writer has installed. Until then every record named is
+//!    locked by the dead client, so that all of this is done again by a successor with the same
+//!    result.
+//! 6. *Free entries still tell.* Of a lane's last transactions the ring says how they ended, so
+//!    that whoever asks for one that has no entry, and is not older than those, knows that it was
+//!    never logged.
+//! 7. *A rollback installs a version of its own,* one above what the commit would have installed. A
+//!    reader whose READ spans the half-written record and the rollback sees three versions, not the
+//!    same one twice.
+//! 8. *An entry is freed only if it is still the transaction's.* The entry of a later transaction
+//!    may go to the same place, on each connection behind the WRITE that frees the former one; so
+//!    one node may have the new one while another still has the old one. Freed by place alone, the
+//!    new one would be missed by a successor.
 
 use std::collections::BTreeMap;
 
@@ -95,8 +101,8 @@ impl Entries {
     }
 }
 
-/// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an undo entry.
-/// `told` of each record that is put back, before it is.
+/// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an
+/// undo entry. `told` of each record that is put back, before it is.
 pub(super) async fn repair(
     lane: &Lane,
     metadata: &Metadata,
@@ -142,7 +148,8 @@ pub(super) async fn repair(
 /// The union of all nodes' entries.
 pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, MemoryError> {
     let mut entries = Entries::default();
-    // The last transaction of each place of each lane: where nodes differ, the others have had no later one there.
+    // The last transaction of each place of each lane: where nodes differ, the others have had no
+    // later one there.
     let mut last = BTreeMap::<(usize, u64), Last>::new();
     for Ring { node: at, lane: number, base, copy } in rings {
         for UndoEntry { place, id, ended, entry } in copy.undo_entries(lane).await? {
@@ -177,8 +184,8 @@ struct Last {
     lap: u32,
 }
 
-/// From which id on a lane's transactions are known: from the first that has not been overwritten. Those of its last lap
-/// are known, and of the lap before it what lies behind them.
+/// From which id on a lane's transactions are known: from the first that has not been overwritten.
+/// Those of its last lap are known, and of the lap before it what lies behind them.
 fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
     let all = || last.range((lane, 0)..(lane + 1, 0)).map(|((_, place), last)| (*place, *last));
     let Some((newest_at, newest)) = all().max_by_key(|(_, last)| last.id).filter(|(_, newest)| newest.lap > 0) else {
@@ -258,8 +265,8 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
             image[0] = found.to_bits();
             let whole = log::image_checksum(&image) == record.checksum || mutant!(ForwardByHeader);
             let is_new = found == record.version && whole;
-            // Where entries are not freed, the next writer may be at work, and its first line be read before it came: a
-            // second look at the version, which it writes first, tells.
+            // Where entries are not freed, the next writer may be at work, and its first line be
+            // read before it came: a second look at the version, which it writes first, tells.
             let now =
                 if is_new || !lean || mutant!(LookOnce) { found } else { version_of(lane, record, replica).await? };
             if now.max(found) > record.version.rolled_back() && !mutant!(KeepEntries) {
@@ -284,7 +291,8 @@ async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Resu
     Ok(Version::from_bits(lane.execute(round).await?.words(read)[0]).0)
 }
 
-/// What became of the transaction of a lean entry, whose client is not dead: whatever has ended has committed.
+/// What became of the transaction of a lean entry, whose client is not dead: whatever has ended has
+/// committed.
 pub(super) async fn has_committed(
     lane: &Lane,
     metadata: &Metadata,
@@ -296,7 +304,8 @@ pub(super) async fn has_committed(
     Ok(decide(lane, undo, &records).await? != Decision::Undo)
 }
 
-/// Puts the old values back on every replica, invisible, behind a copy of the entry at every participant.
+/// Puts the old values back on every replica, invisible, behind a copy of the entry at every
+/// participant.
 async fn put_back(
     lane: &Lane,
     id: u64,
@@ -349,7 +358,8 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
             // It is its own entry everywhere: a copy was put there.
             round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
         }
-        // A later transaction's entry may lie there already (8). Nobody else writes the word: all others are revoked.
+        // A later transaction's entry may lie there already (8). Nobody else writes the word: all
+        // others are revoked.
         round.compare_swap(at, id, ring::freed(id));
         lane.execute(round).await?;
     }
@@ -365,7 +375,8 @@ async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>]) -> Result<(), Memo
     Ok(())
 }
 
-/// Makes every replica visible. Lean, only what is still this transaction's: others may have locked the record since.
+/// Makes every replica visible. Lean, only what is still this transaction's: others may have locked
+/// the record since.
 async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: bool) -> Result<(), MemoryError> {
     for record in records {
         let version = if decision == Decision::Undo { rolled_back(record) } else { record.version };

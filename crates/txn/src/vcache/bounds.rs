@@ -1,15 +1,18 @@
 //! The words of a version cache: of each record a bound of what was published.
 //!
-//! A bucket is a line: a *floor*, and 7 entries of a tag and a version. A record's bound is the largest of the floor and the
-//! entries that have its tag. A full bucket drops its entry with the smallest version, after it has raised the floor to it; so
-//! records that are written often keep their own bounds, and of the others one bound holds for all. Records of the same tag
-//! share an entry. Both make bounds too high, never too low.
+//! A bucket is a line: a *floor*, and 7 entries of a tag and a version. A record's bound is the
+//! largest of the floor and the entries that have its tag. A full bucket drops its entry with the
+//! smallest version, after it has raised the floor to it; so records that are written often keep
+//! their own bounds, and of the others one bound holds for all. Records of the same tag share an
+//! entry. Both make bounds too high, never too low.
 //!
-//! Words only grow but for entries that are dropped, whose versions the floor has had before; whoever sums up a bucket reads
-//! entries first and the floor last, so it cannot miss both. A bucket may have two entries of one tag, made side by side:
-//! the larger counts, and if it is dropped the floor has it. Nobody ever waits.
+//! Words only grow but for entries that are dropped, whose versions the floor has had before;
+//! whoever sums up a bucket reads entries first and the floor last, so it cannot miss both. A
+//! bucket may have two entries of one tag, made side by side: the larger counts, and if it is
+//! dropped the floor has it. Nobody ever waits.
 //!
-//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check just that.
+//! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check
+//! just that.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

@@ -1,11 +1,13 @@
 //! A profile for a device that `remora bench micro` has measured.
 //!
-//! The simulator runs the same measurement with a profile that has a parameter for each thing measured; what it is off by
-//! corrects that parameter, again and again. Each correction is exact if those before it are right, so a few turns do.
-//! Parameters that one worker's verbs say nothing of are those of a base profile.
+//! The simulator runs the same measurement with a profile that has a parameter for each thing
+//! measured; what it is off by corrects that parameter, again and again. Each correction is exact
+//! if those before it are right, so a few turns do. Parameters that one worker's verbs say nothing
+//! of are those of a base profile.
 //!
-//! A rate says what one worker reached on one connection, whatever held it back. So the NIC's occupancies that are fitted
-//! to rates are upper bounds: with more workers the device may do more than the profile.
+//! A rate says what one worker reached on one connection, whatever held it back. So the NIC's
+//! occupancies that are fitted to rates are upper bounds: with more workers the device may do more
+//! than the profile.
 
 use std::collections::BTreeMap;
 
@@ -89,11 +91,13 @@ impl Fit {
     }
 }
 
-/// Corrections of the parameters: far more than it takes where the parameters are those of one kind of hardware.
+/// Corrections of the parameters: far more than it takes where the parameters are those of one kind
+/// of hardware.
 const TURNS: usize = 16;
 /// After this time, simulated workers have begun.
 const BEGUN_NS: u64 = 2_000;
-/// What is slower than the fastest verb by this factor is held back by something else than the client's CPU.
+/// What is slower than the fastest verb by this factor is held back by something else than the
+/// client's CPU.
 const SLOWER: f64 = 1.05;
 /// A time that is none.
 const NOTHING_NS: f64 = 1e-3;
@@ -102,12 +106,13 @@ const TIME_MAX_NS: f64 = 1e10;
 /// No memory is faster.
 const BANDWIDTH_MAX_GB_S: f64 = 1e3;
 
-/// Fits a profile of this name to what was measured; `inline_bytes`, if the device tells. The parts of `base` that do not
-/// follow from it stay.
+/// Fits a profile of this name to what was measured; `inline_bytes`, if the device tells. The parts
+/// of `base` that do not follow from it stay.
 ///
 /// # Errors
 ///
-/// [`FitError::Missing`] unless all verbs were measured; the others mean that the simulation could not be run.
+/// [`FitError::Missing`] unless all verbs were measured; the others mean that the simulation could
+/// not be run.
 pub fn fit(
     base: &Profile,
     name: &str,
@@ -225,8 +230,8 @@ impl Fitting {
         }
     }
 
-    /// What can be said without a simulation: what takes longer than another thing, and what cannot take so long as in the
-    /// base.
+    /// What can be said without a simulation: what takes longer than another thing, and what cannot
+    /// take so long as in the base.
     fn begin(&mut self, inline_bytes: Option<u32>) {
         if let Some(bytes) = inline_bytes {
             self.profile.nic.inline_bytes = bytes;
@@ -263,8 +268,8 @@ impl Fitting {
         self.link();
     }
 
-    /// The memory node's NIC is what holds a verb back, if nothing else does: not the client's CPU, and not that atomics of
-    /// a connection follow each other.
+    /// The memory node's NIC is what holds a verb back, if nothing else does: not the client's CPU,
+    /// and not that atomics of a connection follow each other.
     fn engine(&mut self, key: &'static str, of: Field, kind: VerbKind, simulated: Times) {
         let list = self.measured(kind).list;
         if self.is_held_back(kind) && list > SLOWER * simulated.list {
@@ -369,7 +374,8 @@ impl Fitting {
         if self.profile.path == Path::Nic {
             let most = self.call.list;
             self.add("calls.serve_ns", |p| &mut p.calls.serve_ns, missing.latency, "latency of a call");
-            // One thread serves a connection: it can take no longer than the calls follow each other.
+            // One thread serves a connection: it can take no longer than the calls follow each
+            // other.
             let serve = &mut self.profile.calls.serve_ns;
             *serve = serve.min(most);
         }
@@ -401,8 +407,8 @@ impl Fitting {
         }
     }
 
-    /// Whether the rate of CASes tells how long a READ of memory takes, which is how far atomics of one connection are
-    /// apart: if the times of READ and WRITE allow it.
+    /// Whether the rate of CASes tells how long a READ of memory takes, which is how far atomics of
+    /// one connection are apart: if the times of READ and WRITE allow it.
     fn swaps_tell(&self) -> bool {
         let path = self.profile.path;
         let engine = |kind| if path == Path::Nic && self.is_held_back(kind) { self.measured(kind).list } else { 0.0 };
@@ -431,7 +437,8 @@ impl Fitting {
         }
         let by = self.apart() - self.profile.nic.dma_read_ns;
         self.add("nic.dma_read_ns", |p| &mut p.nic.dma_read_ns, by, "rate of CAS");
-        // The rest of a READ's time, beside a WRITE's, is that writing memory takes longer or shorter.
+        // The rest of a READ's time, beside a WRITE's, is that writing memory takes longer or
+        // shorter.
         let by = by - (missing - of_write);
         self.add("nic.dma_write_ns", |p| &mut p.nic.dma_write_ns, by, "latencies of READ and WRITE, rate of CAS");
     }
@@ -510,7 +517,8 @@ fn mean(times: [Times; 3]) -> Times {
     Times { latency: mean(|times| times.latency), single: mean(|times| times.single), list: mean(|times| times.list) }
 }
 
-/// What a round costs a CPU, and what each of its verbs does, of what one verb costs it alone and in a list.
+/// What a round costs a CPU, and what each of its verbs does, of what one verb costs it alone and
+/// in a list.
 fn split(times: Times) -> (f64, f64) {
     let round = (times.single - times.list) * LIST as f64 / (LIST - 1) as f64;
     (round, times.list - round / LIST as f64)
@@ -527,7 +535,8 @@ impl Model {
         Model { options: SimOptions { hostile: false, ..SimOptions::new(profile.clone(), seed) } }
     }
 
-    /// A verb's, on a cluster where nothing else has happened, for about as long as so many of the measured ones take.
+    /// A verb's, on a cluster where nothing else has happened, for about as long as so many of the
+    /// measured ones take.
     fn times(&self, kind: VerbKind, measured: Times) -> Result<Times, FitError> {
         let SimOptions { profile, seed, .. } = &self.options;
         let sim = Sim::new(&verbs::regions(), &self.options)?;

@@ -1,7 +1,8 @@
-//! Single verbs, as perftest measures them: how long one takes, and how many one worker does that has many under way.
+//! Single verbs, as perftest measures them: how long one takes, and how many one worker does that
+//! has many under way.
 //!
-//! The same code measures a fabric and a simulated cluster, so that the two can be compared number by number: that is how
-//! a profile of the simulator is fitted to a device (`remora_lab::fit`).
+//! The same code measures a fabric and a simulated cluster, so that the two can be compared number
+//! by number: that is how a profile of the simulator is fitted to a device (`remora_lab::fit`).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -114,13 +115,13 @@ pub struct VerbFigures {
     /// Which verb.
     #[serde(flatten)]
     pub kind: VerbKind,
-    /// Median time of one, when there is no other, in nanoseconds. Where it completes at once, the time of several is
-    /// shared out: the clock would cost as much.
+    /// Median time of one, when there is no other, in nanoseconds. Where it completes at once, the
+    /// time of several is shared out: the clock would cost as much.
     pub p50_ns: f64,
     /// 99 of 100 took no longer.
     pub p99_ns: f64,
-    /// Millions a second, each in a round of its own: see [`Stand::under_way`]. What a tenth of the repetitions reached,
-    /// since a machine is not disturbed all the time.
+    /// Millions a second, each in a round of its own: see [`Stand::under_way`]. What a tenth of the
+    /// repetitions reached, since a machine is not disturbed all the time.
     pub single_m_s: f64,
     /// Millions a second, [`LIST`] to a round.
     pub list_m_s: f64,
@@ -138,7 +139,8 @@ const SINGLES: usize = 32;
 const NODE_BYTES: usize = 4 << 20;
 /// Who measures.
 const CLIENT: ClientId = ClientId(1);
-/// Rounds between two looks at the clock, where those complete at once and the clock costs as much as a round.
+/// Rounds between two looks at the clock, where those complete at once and the clock costs as much
+/// as a round.
 const CHUNK: u64 = 16;
 /// A measurement is repeated, if there is time: what disturbs it lasts longer than it does.
 const SLICE: Nanos = 1_000_000;
@@ -259,7 +261,8 @@ impl Stand {
         Ok(all.into_iter().next().unwrap_or_else(times))
     }
 
-    /// Verbs a second, with so many to a round and as many rounds as a worker has under way, for `time` after `warmup`.
+    /// Verbs a second, with so many to a round and as many rounds as a worker has under way, for
+    /// `time` after `warmup`.
     pub fn rate(&self, kind: VerbKind, list: usize, warmup: Nanos, time: Nanos) -> Result<f64, MicroError> {
         let from = self.now() + warmup;
         let chunk = self.chunk();
@@ -284,7 +287,8 @@ impl Stand {
         Ok(rates.into_iter().sum())
     }
 
-    /// Measures these verbs for about `time`; `look` is called now and then with the time that has passed.
+    /// Measures these verbs for about `time`; `look` is called now and then with the time that has
+    /// passed.
     pub fn measure(
         &self,
         kinds: &[VerbKind],

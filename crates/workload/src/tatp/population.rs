@@ -1,4 +1,5 @@
-//! The rows of TATP's tables: what they look like, how many there are, and what is in them at the beginning.
+//! The rows of TATP's tables: what they look like, how many there are, and what is in them at the
+//! beginning.
 
 use remora::{Key, Record};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -232,14 +233,16 @@ pub(crate) struct Capacity {
 impl Capacity {
     /// For so many subscribers.
     ///
-    /// Of access information and special facilities a subscriber has 2.5 on average, and their number is settled when they
-    /// are loaded: six standard deviations more is enough.
+    /// Of access information and special facilities a subscriber has 2.5 on average, and their
+    /// number is settled when they are loaded: six standard deviations more is enough.
     ///
-    /// Call forwarding comes and goes. Where there is a special facility, each of its three rows is there half of the time:
-    /// at the beginning by the specification, later because as many are inserted as deleted. Room is made for **all three**,
-    /// although half would do for the records: in the index a chain of buckets only ever grows, so that in the long run it
-    /// has as many as the keys need that were ever there together, which a table is sized for only if it is created for
-    /// them all. And a fifth more, because an insert links a slot before it knows that there is no special facility.
+    /// Call forwarding comes and goes. Where there is a special facility, each of its three rows is
+    /// there half of the time: at the beginning by the specification, later because as many are
+    /// inserted as deleted. Room is made for **all three**, although half would do for the records:
+    /// in the index a chain of buckets only ever grows, so that in the long run it has as many as
+    /// the keys need that were ever there together, which a table is sized for only if it is
+    /// created for them all. And a fifth more, because an insert links a slot before it knows that
+    /// there is no special facility.
     pub(crate) fn of(subscribers: u32) -> Capacity {
         /// For transactions in flight, where there are hardly any subscribers.
         const IN_FLIGHT: u64 = 64;

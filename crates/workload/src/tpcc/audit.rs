@@ -1,8 +1,9 @@
-//! What must hold of TPC-C's tables when nothing runs: the consistency conditions of clause 3.3.2, all twelve; that the
-//! secondary indexes have what their tables have, and all ordered tables are trees; and that what was committed is there.
+//! What must hold of TPC-C's tables when nothing runs: the consistency conditions of clause 3.3.2,
+//! all twelve; that the secondary indexes have what their tables have, and all ordered tables are
+//! trees; and that what was committed is there.
 //!
-//! The eleventh condition is written for a database in which nothing has been delivered since it was loaded; here, the orders
-//! that customers have had delivered are counted in.
+//! The eleventh condition is written for a database in which nothing has been delivered since it
+//! was loaded; here, the orders that customers have had delivered are counted in.
 
 use std::fmt::Display;
 
@@ -120,7 +121,8 @@ impl Seen {
         let districts = scale.districts() as usize;
         Seen {
             scale,
-            // A number beyond all that there can be is that of a row that is damaged: no room is made for it.
+            // A number beyond all that there can be is that of a row that is damaged: no room is
+            // made for it.
             orders_max: 2 * (u64::from(scale.customers) + tpcc.room.orders) + 1_024,
             warehouses: vec![SeenWarehouse::default(); scale.warehouses.into()],
             districts: vec![SeenDistrict::default(); districts],

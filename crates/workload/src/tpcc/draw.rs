@@ -1,4 +1,5 @@
-//! What a transaction is about (clauses 2.4.1 to 2.8.1). Drawn before the first attempt, and kept by all others.
+//! What a transaction is about (clauses 2.4.1 to 2.8.1). Drawn before the first attempt, and kept
+//! by all others.
 
 use crate::Prng;
 use crate::tpcc::Scale;
@@ -20,7 +21,8 @@ const _: () = {
     assert!(apart >= 65 && apart <= 119 && apart != 96 && apart != 112);
 };
 
-/// The specification's non-uniform distribution: the OR of two numbers sets more bits than either has.
+/// The specification's non-uniform distribution: the OR of two numbers sets more bits than either
+/// has.
 pub(super) fn nurand(random: &mut Prng, a: u64, c: u64, least: u64, most: u64) -> u64 {
     ((random.below(a + 1) | between(random, least, most)) + c) % (most - least + 1) + least
 }
@@ -95,8 +97,9 @@ pub struct NewOrderInput {
 }
 
 impl NewOrderInput {
-    /// 5 to 15 lines, 1 % of which another warehouse supplies; 1 % of the orders have an item that is not there. Where they
-    /// are always to be distributed, another warehouse supplies at least one line.
+    /// 5 to 15 lines, 1 % of which another warehouse supplies; 1 % of the orders have an item that
+    /// is not there. Where they are always to be distributed, another warehouse supplies at least
+    /// one line.
     pub(super) fn draw(scale: &Scale, always_distributed: bool, entry_d: u64, random: &mut Prng) -> NewOrderInput {
         let (w_id, d_id, c_id) = (warehouse(scale, random), district(scale, random), customer(scale, random));
         let ol_cnt = between(random, LINES_MIN as u64, LINES_MAX as u64) as u8;

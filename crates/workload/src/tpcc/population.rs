@@ -1,5 +1,6 @@
-//! What is in TPC-C's tables at the beginning (clause 4.3.3.1). Every part of it follows from the seed alone, so that parts
-//! are made in any order, and some of them twice: an order's head and its lines are in different tables.
+//! What is in TPC-C's tables at the beginning (clause 4.3.3.1). Every part of it follows from the
+//! seed alone, so that parts are made in any order, and some of them twice: an order's head and its
+//! lines are in different tables.
 
 use crate::Prng;
 use crate::tpcc::Scale;
@@ -11,7 +12,8 @@ use crate::tpcc::schema::{
 
 /// What each customer has paid at the beginning: 10.00.
 pub(super) const PAID_AT_FIRST: i64 = 1_000;
-/// When it all began, in nanoseconds of no clock; not 0, which is the null of the time of a delivery.
+/// When it all began, in nanoseconds of no clock; not 0, which is the null of the time of a
+/// delivery.
 const LOADED_AT: u64 = 1;
 /// How many items there are in a part of the items or stocks.
 const ITEMS_IN_PART: u32 = 10_000;

@@ -1,8 +1,9 @@
-//! The rows of TPC-C's tables, and the keys of the secondary indexes beside them. Rows of hash tables repeat their keys, as the
-//! specification's do.
+//! The rows of TPC-C's tables, and the keys of the secondary indexes beside them. Rows of hash
+//! tables repeat their keys, as the specification's do.
 //!
-//! Money is in cents, rates are in hundredths of a percent, times are nanoseconds of the clock of whoever writes them; 0 is
-//! the specification's null, of a carrier and of a time of delivery. Text is padded with zeros.
+//! Money is in cents, rates are in hundredths of a percent, times are nanoseconds of the clock of
+//! whoever writes them; 0 is the specification's null, of a carrier and of a time of delivery. Text
+//! is padded with zeros.
 
 use std::fmt;
 
@@ -129,7 +130,8 @@ pub struct Customer {
     pub spare: [u8; 2],
 }
 
-/// A payment; the key is the id of the first attempt of its transaction, or the number of a row that was loaded.
+/// A payment; the key is the id of the first attempt of its transaction, or the number of a row
+/// that was loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct History {
@@ -263,8 +265,8 @@ pub fn last_name(number: u16) -> [u8; 16] {
 /// Leading bytes of the keys of ordered tables that say whose warehouse's and district's a row is.
 const DISTRICT_BYTES: usize = 3;
 
-/// Declares the tables once: their names and rows, which parts of the population are loaded into them, and how much memory they
-/// take.
+/// Declares the tables once: their names and rows, which parts of the population are loaded into
+/// them, and how much memory they take.
 macro_rules! tables {
     (
         hash { $($hash:ident: $hash_key:ty => $hash_row:ty, $hash_parts:ident of $hash_rows:ident, $hash_doc:literal;)* }

@@ -127,7 +127,8 @@ impl Tpcc {
         let &PaymentInput { w_id, d_id, c_w_id, c_d_id, who, amount, date } = input;
         let history = tx.want_for(&tables.history, key, Intent::Insert);
         let c_id = self.customer(tx, c_w_id, c_d_id, who).await?;
-        // What everybody wants comes last: protocols that lock early have it locked for a shorter time.
+        // What everybody wants comes last: protocols that lock early have it locked for a shorter
+        // time.
         let warehouse = tx.want_for(&tables.warehouse, w_id, Intent::Update);
         let district = tx.want_for(&tables.district, (w_id, d_id), Intent::Update);
         let customer = tx.want_for(&tables.customer, (c_w_id, c_d_id, c_id), Intent::Update);
@@ -201,8 +202,8 @@ impl Tpcc {
         self.tables.order_line.scan(tx, first..=last, LINES_MAX).await
     }
 
-    /// The oldest order of a district is delivered; whether there was one. A Delivery is one such transaction for each district
-    /// of its warehouse.
+    /// The oldest order of a district is delivered; whether there was one. A Delivery is one such
+    /// transaction for each district of its warehouse.
     pub async fn delivery(&self, session: &mut Session, input: &DeliveryInput, d_id: u8) -> Result<bool, Error> {
         let transaction =
             session.transact_with(self.options(Kind::Delivery), async |tx| self.deliver(tx, input, d_id).await);

@@ -80,9 +80,10 @@ impl Mix {
     }
 }
 
-/// Ranks by Zipf's law: rank r, from 0, is drawn in proportion to 1 / (r + 1)^theta. The closed form of Gray et al., Quickly
-/// Generating Billion-Record Synthetic Databases, SIGMOD 1994, section 3, which YCSB uses (Cooper et al., SoCC 2010): exact for
-/// the first two ranks, and close for the others.
+/// Ranks by Zipf's law: rank r, from 0, is drawn in proportion to 1 / (r + 1)^theta. The closed
+/// form of Gray et al., Quickly Generating Billion-Record Synthetic Databases, SIGMOD 1994, section
+/// 3, which YCSB uses (Cooper et al., SoCC 2010): exact for the first two ranks, and close for the
+/// others.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Zipf {
     ranks: u64,
@@ -120,7 +121,8 @@ impl Zipf {
     }
 }
 
-/// The sum of 1 / i^theta, for i from 1 to n. Far out it is an integral, which is as exact as adding up would be.
+/// The sum of 1 / i^theta, for i from 1 to n. Far out it is an integral, which is as exact as
+/// adding up would be.
 fn zeta(n: u64, theta: f64) -> f64 {
     const ADDED: u64 = 1 << 16;
     let added: f64 = (1..=n.min(ADDED)).map(|i| (i as f64).powf(-theta)).sum();
@@ -128,8 +130,8 @@ fn zeta(n: u64, theta: f64) -> f64 {
     added + if n > ADDED { integral(n) - integral(ADDED) } else { 0.0 }
 }
 
-/// YCSB's hash (FNV-1a of eight bytes), which scatters ranks over a table. It is no permutation: some records have several
-/// ranks, and about a third of them none.
+/// YCSB's hash (FNV-1a of eight bytes), which scatters ranks over a table. It is no permutation:
+/// some records have several ranks, and about a third of them none.
 fn scatter(rank: u64) -> u64 {
     rank.to_le_bytes()
         .iter()
@@ -139,9 +141,9 @@ fn scatter(rank: u64) -> u64 {
 /// Inserts that may be under way at one time: more than there are coroutines. A power of two.
 const WINDOW: u64 = 1 << 16;
 
-/// The records that clients of this process have inserted. Numbers are given in order, and each is *known* when it and all
-/// before it have ended: only what is known is asked for. So the hottest records of "latest" are there, save for those
-/// whose insert was given up.
+/// The records that clients of this process have inserted. Numbers are given in order, and each is
+/// *known* when it and all before it have ended: only what is known is asked for. So the hottest
+/// records of "latest" are there, save for those whose insert was given up.
 #[derive(Debug)]
 struct Inserted {
     /// Numbers that were given.
@@ -304,8 +306,8 @@ mod tests {
         }
     }
 
-    /// Hot records are hot wherever they lie: sorted by how often they are drawn, they have the shares of their ranks, and
-    /// more, because some have several.
+    /// Hot records are hot wherever they lie: sorted by how often they are drawn, they have the
+    /// shares of their ranks, and more, because some have several.
     #[test]
     fn hot_records_are_all_over_the_table() {
         let (keys, draw) = (Keys::new(RECORDS), Draw::new(Distribution::Zipf(0.99), RECORDS));

@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// +24  fill   u64 x (WORDS - 3)   follows from these three
 /// ```
 ///
-/// So a value that is a mixture of two, or another key's, tells so; and the counts of all values tell whether a change was
-/// lost.
+/// So a value that is a mixture of two, or another key's, tells so; and the counts of all values
+/// tell whether a change was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Row<const WORDS: usize>([u64; WORDS]);

@@ -50,7 +50,8 @@ impl State {
         })
     }
 
-    /// The same for a verb: also no other verb of its round, which it may not be ordered with, gets in its way.
+    /// The same for a verb: also no other verb of its round, which it may not be ordered with, gets
+    /// in its way.
     fn is_quiet_for(
         &self,
         connection: usize,
@@ -79,8 +80,8 @@ impl State {
         parts(&round.buffer.verbs()[verb], &round.verbs[verb], options.words, quiet)
     }
 
-    /// Whether all that can happen to a client is that its one round goes on: it has no other, does not sleep, and cannot
-    /// crash.
+    /// Whether all that can happen to a client is that its one round goes on: it has no other, does
+    /// not sleep, and cannot crash.
     fn is_busy_with_one(&self, connection: usize, options: &ExploreOptions) -> bool {
         let Connection { in_flight, trail, .. } = &self.connections[connection];
         in_flight.len() == 1 && trail.asleep_until.is_none() && !self.is_mortal(connection, options)
@@ -136,7 +137,8 @@ impl State {
         steps
     }
 
-    /// Whether a step commutes with everything that others can ever do, and its client has nothing else to do.
+    /// Whether a step commutes with everything that others can ever do, and its client has nothing
+    /// else to do.
     pub(super) fn is_no_choice(&self, step: &Step, options: &ExploreOptions) -> bool {
         let connection = match step.id {
             StepId::Part { connection, .. } | StepId::Complete { connection, .. } => connection,
@@ -147,7 +149,8 @@ impl State {
             _ => return false,
         };
         let Connection { client, trail, .. } = &self.connections[connection];
-        // What of a verb has landed is seen by who recovers its client, and whether it failed is told by the client.
+        // What of a verb has landed is seen by who recovers its client, and whether it failed is
+        // told by the client.
         let commutes = trail.recovers && !matches!(step.footprint, Footprint::Words { writes: true, .. });
         let commutes = commutes || matches!(step.id, StepId::Complete { .. }) || !self.is_suspect(*client, options);
         commutes
@@ -486,7 +489,8 @@ fn touched_by(verb: &Verb) -> Option<Footprint> {
     Some(touching(at, start..start + words, writes))
 }
 
-/// The parts of a verb that can be taken now, and what they touch. Whatever is quiet of a READ is read with its next part.
+/// The parts of a verb that can be taken now, and what they touch. Whatever is quiet of a READ is
+/// read with its next part.
 fn parts(
     verb: &Verb,
     running: &Running,
@@ -566,7 +570,8 @@ fn reads_now(
     ranges.filter(|range| Some(range.start) == own || quiet(at, range.clone())).collect()
 }
 
-/// The pieces of these words that are in one [`Private`] each, or none; those are no longer than a line.
+/// The pieces of these words that are in one [`Private`] each, or none; those are no longer than a
+/// line.
 fn pieces(
     at: Address,
     mut words: Range<usize>,

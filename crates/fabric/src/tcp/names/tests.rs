@@ -7,7 +7,8 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A resolver whose answers come through a channel, in the order of its calls; and how often it was called.
+/// A resolver whose answers come through a channel, in the order of its calls; and how often it was
+/// called.
 fn scripted() -> (Names, mpsc::Sender<io::Result<Vec<SocketAddr>>>, Arc<AtomicU32>) {
     let (answer, answers) = mpsc::channel();
     let (answers, calls) = (Mutex::new(answers), Arc::<AtomicU32>::default());

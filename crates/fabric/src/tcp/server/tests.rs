@@ -22,7 +22,8 @@ impl Handler for Echo {
     }
 }
 
-/// A server whose memory is changed by a NIC, as far as it knows, and the fabric of a client that has none.
+/// A server whose memory is changed by a NIC, as far as it knows, and the fabric of a client that
+/// has none.
 fn exclusive() -> (ServerHandle, Arc<Memory>, Tcp) {
     let memory = Arc::new(Memory::map(&[vec![REGION]]).expect("a test's memory"));
     let mut server = Server::bind("127.0.0.1:0", ServerOptions::default(), memory.clone()).expect("a free port");
@@ -33,7 +34,8 @@ fn exclusive() -> (ServerHandle, Arc<Memory>, Tcp) {
     (handle, memory, Tcp::new(vec![address], TcpOptions::default()))
 }
 
-/// The atomics of a NIC are none to those of a CPU: a client that came over TCP by mistake would lose locks.
+/// The atomics of a NIC are none to those of a CPU: a client that came over TCP by mistake would
+/// lose locks.
 #[test]
 fn a_node_that_is_reached_by_rdma_takes_no_changes_over_tcp() {
     let (server, memory, tcp) = exclusive();

@@ -32,11 +32,13 @@ const SEALED_BYTES: usize = 32 << 10;
 /// The largest record, with what is around it.
 const RECORD_BYTES_MAX: usize = (16 << 10) + 256 + 5;
 
-// A receiver has room for all that one read can uncover: the rest would wait in the session, and no poller knows of it.
+// A receiver has room for all that one read can uncover: the rest would wait in the session, and no
+// poller knows of it.
 const _: () = assert!(RECEIVE_BYTES - FRAME_WORDS_MAX * WORD_BYTES >= SEALED_BYTES + RECORD_BYTES_MAX);
 
 thread_local! {
-    /// Where a thread receives ciphertext, for one session after the other: none stays there between two reads.
+    /// Where a thread receives ciphertext, for one session after the other: none stays there
+    /// between two reads.
     static SEALED: RefCell<Box<[u8]>> = RefCell::new(vec![0; SEALED_BYTES].into());
 }
 
@@ -56,8 +58,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 pub struct ServerTls(Arc<ServerConfig>);
 
 impl ServerTls {
-    /// Reads files in PEM: the server's certificate, followed by those that lead to one that clients trust, and its
-    /// private key. A key that others may read is refused: it would prove nothing.
+    /// Reads files in PEM: the server's certificate, followed by those that lead to one that
+    /// clients trust, and its private key. A key that others may read is refused: it would prove
+    /// nothing.
     pub fn read(certificates: &Path, private_key: &Path) -> Result<ServerTls, TlsError> {
         let chain = self::certificates(certificates)?;
         let file = |error: io::Error| TlsError::PrivateKey(error.into());
@@ -130,9 +133,10 @@ impl ServerCertVerifier for Trust {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.authorities.verify_server_cert(certificate, chain, name, ocsp, now) {
-            // A certificate that somebody signs for himself says, unless he takes care, that it is an authority's; and
-            // no server may show one of those. If just this one is what the client trusts, that is what was meant. It
-            // is in time, which is checked first, but its name has not been looked at.
+            // A certificate that somebody signs for himself says, unless he takes care, that it is
+            // an authority's; and no server may show one of those. If just this one is what the
+            // client trusts, that is what was meant. It is in time, which is checked first, but its
+            // name has not been looked at.
             Err(rustls::Error::InvalidCertificate(CertificateError::Other(_))) if self.own.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -204,8 +208,8 @@ pub(crate) fn reason(error: &io::Error) -> Option<TlsReason> {
 
 /// TLS over a socket, blocking or not.
 ///
-/// Nothing says goodbye: every frame tells its length, and the end of a connection is the end of its node or client,
-/// whoever has cut it.
+/// Nothing says goodbye: every frame tells its length, and the end of a connection is the end of
+/// its node or client, whoever has cut it.
 pub(crate) struct Session {
     socket: TcpStream,
     tls: Connection,
@@ -233,15 +237,16 @@ impl Session {
         self.tls.is_handshaking()
     }
 
-    /// Reads once, and hands out all that it uncovers. "Would block" also if that is nothing: no record is whole yet, or
-    /// they were TLS's own.
+    /// Reads once, and hands out all that it uncovers. "Would block" also if that is nothing: no
+    /// record is whole yet, or they were TLS's own.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // Only who has less room than a receiver leaves something: the key's handshake.
         match self.uncovered(into)? {
             0 => {}
             bytes => return Ok(bytes),
         }
-        // If something cannot be sent, what is read says why: the other end's last words come first.
+        // If something cannot be sent, what is read says why: the other end's last words come
+        // first.
         let _ = self.send();
         let outcome = SEALED.with_borrow_mut(|sealed| self.receive(sealed, into));
         let _ = self.send(); // answers of TLS itself, or why it refuses

@@ -154,7 +154,8 @@ fn stream(end: usize, words: usize) -> Vec<u64> {
 }
 
 proptest! {
-    /// Whatever is lost, doubled and overtaken, each end reads what the other has written, every word once and in order.
+    /// Whatever is lost, doubled and overtaken, each end reads what the other has written, every
+    /// word once and in order.
     #[test]
     fn what_is_written_is_read_once_and_in_order(
         seed: u64,
@@ -188,7 +189,8 @@ proptest! {
 
 const GOOD: Channel = Channel { lost: 0, doubled: 0, delay_max: 1000 };
 
-/// Where nothing is lost nothing is sent again, and what is answered at once is not acknowledged by itself.
+/// Where nothing is lost nothing is sent again, and what is answered at once is not acknowledged by
+/// itself.
 #[test]
 fn answers_acknowledge_questions() {
     let mut world = World::new(1, GOOD);
@@ -242,7 +244,8 @@ fn buffers_suffice_within_the_patience() {
     assert_eq!(world.ends[1].read, stream(0, 10_000));
 }
 
-/// What is lost is sent again as soon as later ones have come, without waiting for the time; but only once.
+/// What is lost is sent again as soon as later ones have come, without waiting for the time; but
+/// only once.
 #[test]
 fn what_is_overtaken_is_sent_again_at_once() {
     let mut world = World::new(1, Channel { delay_max: 1, ..GOOD });
@@ -275,7 +278,8 @@ fn half_a_window_is_acknowledged_at_once() {
     }
 }
 
-/// Of a window that is lost, the oldest alone is sent again, in time; once that is acknowledged, all others at once.
+/// Of a window that is lost, the oldest alone is sent again, in time; once that is acknowledged,
+/// all others at once.
 #[test]
 fn what_was_lost_with_the_oldest_is_sent_again_when_the_other_end_lives() {
     let mut world = World::new(1, Channel { delay_max: 1, ..GOOD });
@@ -325,7 +329,8 @@ fn who_does_not_read_is_not_sent_more() {
     assert_eq!(again, Some(refused), "the first that was refused");
 }
 
-/// A datagram with another token, or of another sender, or for a conversation that is over, is dropped and counted.
+/// A datagram with another token, or of another sender, or for a conversation that is over, is
+/// dropped and counted.
 #[test]
 fn what_is_nobodys_is_dropped_and_counted() {
     let [mut sender, mut receiver] = ends();

@@ -29,8 +29,8 @@ impl Block {
     pub(super) const NONE: Block = Block { memory: u32::MAX, at: 0, size: 0 };
 }
 
-/// Blocks that are free, and memory that has not been cut into blocks. More is registered when it is needed, a huge page at
-/// a time.
+/// Blocks that are free, and memory that has not been cut into blocks. More is registered when it
+/// is needed, a huge page at a time.
 pub(super) struct Arena {
     domain: Arc<Domain>,
     free: [Vec<Block>; SIZES],

@@ -1,12 +1,16 @@
-//! Mail by datagrams: one unreliable queue pair for all connections of an endpoint, or for many clients of a server.
+//! Mail by datagrams: one unreliable queue pair for all connections of an endpoint, or for many
+//! clients of a server.
 //!
-//! What must be repeated, dropped or put in order is [`conversation`](crate::verbs::conversation)'s affair. Here are the
-//! queue pair, which any number of conversations share, and memory: for each conversation receive buffers, and slots that
-//! its datagrams are sent from. A slot keeps its datagram until it is acknowledged, and the NIC has sent it as often as it
-//! was told to. Large messages go this way, too, in as many datagrams as they take: with some of them on the connection,
-//! frames would have to be put in order across both, which costs more code than cutting them, and they are rare.
+//! What must be repeated, dropped or put in order is [`conversation`](crate::verbs::conversation)'s
+//! affair. Here are the queue pair, which any number of conversations share, and memory: for each
+//! conversation receive buffers, and slots that its datagrams are sent from. A slot keeps its
+//! datagram until it is acknowledged, and the NIC has sent it as often as it was told to. Large
+//! messages go this way, too, in as many datagrams as they take: with some of them on the
+//! connection, frames would have to be put in order across both, which costs more code than cutting
+//! them, and they are rare.
 //!
-//! A datagram that comes is copied out of its buffer, and the buffer is posted again, whoever it was for.
+//! A datagram that comes is copied out of its buffer, and the buffer is posted again, whoever it
+//! was for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +30,8 @@ use crate::verbs::conversation::{Doors, HEAD_WORDS, RECEIVES, WINDOW};
 
 /// Conversations that share a queue pair.
 const DOORS: usize = 32;
-/// Work requests that may be under way. One in so many tells of its completion, and of those before it.
+/// Work requests that may be under way. One in so many tells of its completion, and of those before
+/// it.
 const SENDS: u32 = 512;
 const SIGNAL_EVERY: u64 = 8;
 /// What the NIC puts in front of a datagram: where it came from (GRH).
@@ -41,13 +46,14 @@ const SLOTS_AT: usize = RECEIVES * BUFFER_WORDS;
 const TELLS_AT: usize = SLOTS_AT + SLOTS as usize * PACKET_WORDS;
 const ALL_WORDS: usize = TELLS_AT + TELL_SLOTS as usize * HEAD_WORDS;
 
-// Slots are used in turn, also from one conversation to the next. So one that is needed again is told to be complete without
-// further ado: all other slots were posted behind it, and of so many work requests one tells. And what it held has been
-// acknowledged.
+// Slots are used in turn, also from one conversation to the next. So one that is needed again is
+// told to be complete without further ado: all other slots were posted behind it, and of so many
+// work requests one tells. And what it held has been acknowledged.
 const _: () = assert!(SLOTS >= WINDOW && SLOTS >= SIGNAL_EVERY && TELL_SLOTS >= SIGNAL_EVERY);
 const _: () = assert!(BUFFER_WORDS * WORD_BYTES < u32::MAX as usize && SENDS as u64 > 2 * SIGNAL_EVERY);
 
-/// Where datagrams for a conversation are sent: the queue pair's number and key, and the conversation's token.
+/// Where datagrams for a conversation are sent: the queue pair's number and key, and the
+/// conversation's token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
     pub(super) number: u32,
@@ -67,7 +73,8 @@ struct Office {
     posted: u64,
     completed: u64,
     signaled: VecDeque<u64>,
-    /// Of conversations that are over: those they spoke with, and what must have completed before they are forgotten.
+    /// Of conversations that are over: those they spoke with, and what must have completed before
+    /// they are forgotten.
     retired: Vec<(u64, u32)>,
     /// Who has something to read, or room to write that was waited for.
     ready: Vec<usize>,
@@ -212,7 +219,8 @@ impl Office {
         });
     }
 
-    /// Sees what has come, and sends what is due; `idle` if this end will look at nothing for a while.
+    /// Sees what has come, and sends what is due; `idle` if this end will look at nothing for a
+    /// while.
     fn poll(&mut self, idle: bool) -> io::Result<()> {
         let outcome = if self.broken { Err(io::ErrorKind::ConnectionReset.into()) } else { self.poll_all(idle) };
         if outcome.is_err() && !std::mem::replace(&mut self.broken, true) {
@@ -450,7 +458,8 @@ impl Offices {
     }
 }
 
-/// A conversation: a stream of bytes each way. Dropping it ends it: whatever comes for it then is nobody's.
+/// A conversation: a stream of bytes each way. Dropping it ends it: whatever comes for it then is
+/// nobody's.
 pub(super) struct Datagrams {
     office: Shared,
     place: usize,
@@ -477,7 +486,8 @@ impl Datagrams {
         lock(&self.office).poll(false)
     }
 
-    /// Has the channel wake, unless that is done for all conversations at once. Whatever has come is told.
+    /// Has the channel wake, unless that is done for all conversations at once. Whatever has come
+    /// is told.
     pub(super) fn arm(&self) -> io::Result<()> {
         if self.serves {
             return Ok(());

@@ -66,7 +66,8 @@ pub(super) struct Port {
 
 // SAFETY: libibverbs locks what is shared in a context; the pointer is not tied to a thread.
 unsafe impl Send for Context {}
-// SAFETY: as above: every function that is called with it may be called by several threads at a time.
+// SAFETY: as above: every function that is called with it may be called by several threads at a
+// time.
 unsafe impl Sync for Context {}
 
 impl Device {
@@ -147,13 +148,15 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list`, and nobody has it any more; devices that are open stay open.
+        // SAFETY: the list came from `ibv_get_device_list`, and nobody has it any more; devices
+        // that are open stay open.
         unsafe { sys::ibv_free_device_list(self.raw.as_ptr()) };
     }
 }
 
 fn name_of(device: *mut sys::ibv_device) -> String {
-    // SAFETY: the device is of a list that still exists; the name is a string of the library, which lives as long.
+    // SAFETY: the device is of a list that still exists; the name is a string of the library, which
+    // lives as long.
     unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
@@ -173,7 +176,8 @@ impl Context {
             lose_every: options.lose_every,
         };
         let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
-        // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros are valid.
+        // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros are
+        // valid.
         let attributes = unsafe {
             if sys::ibv_query_device(raw.as_ptr(), attributes.as_mut_ptr()) != 0 {
                 return Err(refused("ask the device what it can do"));
@@ -202,7 +206,8 @@ impl Context {
     fn choose_port(&self, ports: u8, options: &DeviceOptions) -> Result<Port, VerbsError> {
         for number in options.port.map_or(1..=ports, |port| port..=port) {
             let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-            // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros are valid.
+            // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros
+            // are valid.
             let attributes = unsafe {
                 if sys::ibv_query_port(self.raw(), number, attributes.as_mut_ptr()) != 0 {
                     continue;
@@ -236,7 +241,8 @@ impl Context {
         let indices = wanted.map_or(0..=count.clamp(1, 256) as u32 - 1, |index| u32::from(index)..=u32::from(index));
         let there = indices.filter_map(|index| {
             let mut entry = MaybeUninit::<sys::ibv_gid_entry>::zeroed();
-            // SAFETY: the context is open; the entry is ours, plain integers, and all zeros are valid.
+            // SAFETY: the context is open; the entry is ours, plain integers, and all zeros are
+            // valid.
             let entry = unsafe {
                 if sys::ibv_query_gid_ex(self.raw(), u32::from(port), index, entry.as_mut_ptr(), 0) != 0 {
                     return None;

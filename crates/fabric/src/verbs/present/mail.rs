@@ -8,8 +8,9 @@
 //! 2 RING + 8 consumed          this end, likewise
 //! ```
 //!
-//! A message goes out when the other end has room for it: bytes of its ring that it has read, and messages that it has
-//! seen, for each of which it has a receive posted. What is sent from the outbox stays until the other end has read it.
+//! A message goes out when the other end has room for it: bytes of its ring that it has read, and
+//! messages that it has seen, for each of which it has a receive posted. What is sent from the
+//! outbox stays until the other end has read it.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Queue pairs: all of this crate's calls that post, poll and connect.
 //!
-//! Work requests name registered memory by its place in the queue pair's own list, and are checked against it; the queue
-//! pair keeps that memory until it is destroyed, and is destroyed before it. So whatever is posted, the NIC writes nowhere
-//! but into memory that is only ever reached as atomic words.
+//! Work requests name registered memory by its place in the queue pair's own list, and are checked
+//! against it; the queue pair keeps that memory until it is destroyed, and is destroyed before it.
+//! So whatever is posted, the NIC writes nowhere but into memory that is only ever reached as
+//! atomic words.
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
@@ -56,8 +57,8 @@ impl Registered {
             Access::Remote => remote_write | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_ATOMIC,
         };
         let (start, bytes) = (region.words().as_ptr().cast_mut(), region.bytes());
-        // SAFETY: the range is the region's, which lives until after the registration; the program reaches it as atomic
-        // words only, so that a NIC may change it at any time.
+        // SAFETY: the range is the region's, which lives until after the registration; the program
+        // reaches it as atomic words only, so that a NIC may change it at any time.
         let raw = unsafe { sys::ibv_reg_mr(domain.raw(), start.cast(), bytes as usize, access.0 as _) };
         let cause = || io::Error::last_os_error().into();
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::Memory { bytes, cause: cause() })?;
@@ -130,7 +131,8 @@ pub(super) enum Completion {
     Sent,
     /// A message of the other end, with its word.
     Message(u32),
-    /// A datagram, with what the NIC puts in front of it: where it lies, and from which queue pair it is.
+    /// A datagram, with what the NIC puts in front of it: where it lies, and from which queue pair
+    /// it is.
     Datagram { memory: u32, at: usize, bytes: u32, from: u32 },
 }
 
@@ -153,8 +155,8 @@ struct Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SAFETY: the handle is nobody else's, and no work request names it any more: that is for who removes it to see
-        // to, or the queue pair is destroyed.
+        // SAFETY: the handle is nobody else's, and no work request names it any more: that is for
+        // who removes it to see to, or the queue pair is destroyed.
         if unsafe { sys::ibv_destroy_ah(self.handle.as_ptr()) } != 0 {
             tracing::error!("an address handle could not be destroyed");
         }
@@ -198,12 +200,13 @@ pub(super) struct QueuePair {
     polled_to: usize,
 }
 
-// SAFETY: nothing of a queue pair is tied to a thread, and all that posts or polls has it exclusively.
+// SAFETY: nothing of a queue pair is tied to a thread, and all that posts or polls has it
+// exclusively.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair for so many work requests and so many messages of the other end under way. One for datagrams is ready;
-    /// the other kind is to be connected, and takes messages already.
+    /// A queue pair for so many work requests and so many messages of the other end under way. One
+    /// for datagrams is ready; the other kind is to be connected, and takes messages already.
     pub(super) fn new(
         domain: &Arc<Domain>,
         kind: Kind,
@@ -214,7 +217,8 @@ impl QueuePair {
     ) -> Result<QueuePair, VerbsError> {
         let context = &domain.context;
         let sends = sends.min(context.work_requests_max);
-        // SAFETY: the context is open; each object that is made is kept, and destroyed, in the order that they need.
+        // SAFETY: the context is open; each object that is made is kept, and destroyed, in the
+        // order that they need.
         unsafe {
             let channel = sys::ibv_create_comp_channel(context.raw());
             let channel = NonNull::new(channel).ok_or_else(|| refused("make a completion channel"))?;
@@ -370,7 +374,8 @@ impl QueuePair {
         path
     }
 
-    /// Another end that datagrams can be sent to: a queue pair of this number and key; returns its place.
+    /// Another end that datagrams can be sent to: a queue pair of this number and key; returns its
+    /// place.
     pub(super) fn add_peer(&mut self, path: &Place, number: u32, key: u32) -> Result<u32, VerbsError> {
         let mut path = self.path(path);
         // SAFETY: the domain exists, and the attributes are ours.
@@ -417,7 +422,8 @@ impl QueuePair {
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
         to.sq_psn = self.sequence;
-        // 67 ms without an acknowledgement, again and again; whoever waits for an answer loses patience first.
+        // 67 ms without an acknowledgement, again and again; whoever waits for an answer loses
+        // patience first.
         to.timeout = 14;
         to.retry_cnt = 7; // without end for Soft-RoCE
         to.rnr_retry = 7; // without end
@@ -426,7 +432,8 @@ impl QueuePair {
         self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN | retries | mask::IBV_QP_MAX_QP_RD_ATOMIC)
     }
 
-    /// Posts work requests: a list, one doorbell, for each so many. The caller sees to it that there is room.
+    /// Posts work requests: a list, one doorbell, for each so many. The caller sees to it that
+    /// there is room.
     pub(super) fn post(&mut self, requests: impl Iterator<Item = WorkRequest>) -> io::Result<()> {
         let mut requests = requests.peekable();
         while requests.peek().is_some() {
@@ -469,8 +476,8 @@ impl QueuePair {
                 }
                 (_, None) => sys::wr_t { rdma: sys::rdma_t { remote_addr: request.address, rkey: request.key } },
             };
-            // SAFETY: `count` is below `LIST_MAX`, so that both places are in their arrays; the list is linked below. All
-            // zeros are valid for what is not set.
+            // SAFETY: `count` is below `LIST_MAX`, so that both places are in their arrays; the
+            // list is linked below. All zeros are valid for what is not set.
             unsafe {
                 pieces_at.add(count).write(piece);
                 let mut work: sys::ibv_send_wr = zeroed();
@@ -487,9 +494,10 @@ impl QueuePair {
         }
         let Some(last) = count.checked_sub(1) else { return Ok(()) };
         let mut bad = ptr::null_mut();
-        // SAFETY: `count` requests are initialised and linked, and the last one ends the list; they and their pieces live
-        // until the call returns, which has copied them. The memory that they name is registered with this queue pair's
-        // domain and kept by it until it is destroyed, and its bounds have been checked.
+        // SAFETY: `count` requests are initialised and linked, and the last one ends the list; they
+        // and their pieces live until the call returns, which has copied them. The memory that they
+        // name is registered with this queue pair's domain and kept by it until it is destroyed,
+        // and its bounds have been checked.
         let errno = unsafe {
             (*list_at.add(last)).next = ptr::null_mut();
             sys::ibv_post_send(self.raw.as_ptr(), list_at, &mut bad)
@@ -516,8 +524,8 @@ impl QueuePair {
 
     fn post_receive(&mut self, mut work: sys::ibv_recv_wr) -> Result<(), VerbsError> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists; the request names no memory, or words that are registered with its domain and kept
-        // by it, and lives until the call returns, as does its piece.
+        // SAFETY: the queue pair exists; the request names no memory, or words that are registered
+        // with its domain and kept by it, and lives until the call returns, as does its piece.
         match unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut work, &mut bad) } {
             0 => Ok(()),
             errno => Err(VerbsError::System { what: "post a receive", cause: SystemError::Number(errno) }),
@@ -574,7 +582,8 @@ impl QueuePair {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Has the channel wake for the next completion. Poll once more after it: one may have come before.
+    /// Has the channel wake for the next completion. Poll once more after it: one may have come
+    /// before.
     pub(super) fn arm(&mut self) -> io::Result<()> {
         // As long as no completion has been seen, it has not waked, or its channel says so.
         if self.armed && !self.seen {
@@ -583,8 +592,8 @@ impl QueuePair {
         self.seen = false;
         if std::mem::take(&mut self.armed) {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel exists, does not block, and has events of this completion queue only, which are
-            // acknowledged at once.
+            // SAFETY: the channel exists, does not block, and has events of this completion queue
+            // only, which are acknowledged at once.
             unsafe {
                 while sys::ibv_get_cq_event(self.channel.as_ptr(), &mut queue, &mut context) == 0 {
                     sys::ibv_ack_cq_events(self.completions.as_ptr(), 1);
@@ -617,8 +626,8 @@ fn opcode(operation: Operation) -> (sys::ibv_wr_opcode::Type, Option<(u64, u64)>
 impl Drop for QueuePair {
     /// When this has returned, no verb of either end takes effect through it any more.
     fn drop(&mut self) {
-        // SAFETY: nobody else has these; the queue pair goes before what it completes to and before its memories, which are
-        // fields; its events have been acknowledged.
+        // SAFETY: nobody else has these; the queue pair goes before what it completes to and before
+        // its memories, which are fields; its events have been acknowledged.
         let results = unsafe {
             [
                 sys::ibv_destroy_qp(self.raw.as_ptr()),

@@ -26,7 +26,8 @@ pub(crate) struct CampaignOptions {
     seeds: (u64, u64),
     #[command(flatten)]
     case: CaseArgs,
-    /// Put published errors back, one at a time, and see which ones the campaign finds, with any workload.
+    /// Put published errors back, one at a time, and see which ones the campaign finds, with any
+    /// workload.
     #[arg(long)]
     mutants: bool,
     /// Threads, each with a run of its own [default: all cores].
@@ -57,14 +58,17 @@ pub(crate) struct ReplayOptions {
 /// What a run is, but for its seed.
 #[derive(Clone, Debug, Args)]
 struct CaseArgs {
-    /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and deletes of few records, or ranges, which does so in ordered tables and scans them.
+    /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and
+    /// deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local, ford-global.
+    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local,
+    /// ford-global.
     #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
     protocol: String,
-    /// What goes wrong: crash, pause, delay, partition, isolate, stall, clock-step, lose, duplicate, fail, drain, cancel; or all, or none. A
-    /// campaign draws some of them for each seed, a replay has all of them.
+    /// What goes wrong: crash, pause, delay, partition, isolate, stall, clock-step, lose,
+    /// duplicate, fail, drain, cancel; or all, or none. A campaign draws some of them for each
+    /// seed, a replay has all of them.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = faults)]
     faults: Faults,
     /// Clients, each on a machine of its own.

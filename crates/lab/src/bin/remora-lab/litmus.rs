@@ -1,4 +1,5 @@
-//! `remora-lab litmus`: published errors, each put back and caught, and ours without them, in every order of steps.
+//! `remora-lab litmus`: published errors, each put back and caught, and ours without them, in every
+//! order of steps.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Experiments on simulated clusters: calibration, published tables, faults from a seed, every order of small programs.
+/// Experiments on simulated clusters: calibration, published tables, faults from a seed, every
+/// order of small programs.
 #[derive(Debug, Parser)]
 #[command(
     name = "remora-lab",

@@ -1,4 +1,5 @@
-//! `remora-lab reproduce`: experiments that a text has published, on simulated clusters, and its figures beside ours.
+//! `remora-lab reproduce`: experiments that a text has published, on simulated clusters, and its
+//! figures beside ours.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -41,15 +42,18 @@ pub(crate) struct ReproduceOptions {
 /// What can be reproduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Text {
-    /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems that it compares.
+    /// Wei thesis, chapter 4: which primitive for which phase of a transaction, and the systems
+    /// that it compares.
     DrtmH,
     /// FORD (TOS 2023), section 6: against one-sided baselines, and what its mechanisms are worth.
     Ford,
-    /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and one-sided, or hybrid.
+    /// Ziegler thesis, chapter 10: trees that are coarse-grained and two-sided, fine-grained and
+    /// one-sided, or hybrid.
     TreeDesigns,
     /// Ziegler thesis, chapters 5 and 11: latches, and reads without them.
     Latches,
-    /// Wei thesis, chapter 3: a learned cache of where leaves are, against whole indexes, none, and servers' CPUs.
+    /// Wei thesis, chapter 3: a learned cache of where leaves are, against whole indexes, none, and
+    /// servers' CPUs.
     Xstore,
 }
 

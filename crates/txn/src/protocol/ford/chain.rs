@@ -17,8 +17,8 @@ use crate::limits::HOPS_MAX;
 use crate::sets::{Fetch, Found, Intent, Item, Sets, registered};
 use crate::tx::Tx;
 
-/// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket, version word of its
-/// header; then version word of each slot, and whether it is vacant.
+/// A bucket of a chain that was read, in the arena: place of the one before + 1, shard, bucket,
+/// version word of its header; then version word of each slot, and whether it is vacant.
 pub(super) mod link {
     pub(in super::super) const HEAD_WORDS: usize = 4;
     pub(in super::super) const SLOT_WORDS: usize = 2;
@@ -66,7 +66,8 @@ pub(super) fn bucket_arrived(
     search_bucket(tx, index, bucket, words, next, ford)
 }
 
-/// The main bucket of a chain has arrived with its lock: its header is kept as well, because an insert changes its version.
+/// The main bucket of a chain has arrived with its lock: its header is kept as well, because an
+/// insert changes its version.
 fn chain_locked(
     tx: &mut Tx<'_>,
     index: usize,
@@ -174,7 +175,8 @@ fn search_bucket(
     Ok(Seen::Done)
 }
 
-/// Under the lock of its chain the key is nowhere: it will be in the first vacant slot, or the chain has to grow.
+/// Under the lock of its chain the key is nowhere: it will be in the first vacant slot, or the
+/// chain has to grow.
 fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
     let sets = &tx.state.sets;
     let item = sets.items[index];
@@ -225,7 +227,8 @@ fn place(address: Address, pointer: Pointer, item: &mut Item) {
     item.address = address;
 }
 
-/// Has a structural record locked and read, unless it has been: its item, and whether it has been read.
+/// Has a structural record locked and read, unless it has been: its item, and whether it has been
+/// read.
 fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> (usize, bool) {
     let record = sets.structural(table, shard, offset);
     let is_read = !sets.items[record].before(&sets.arena).is_empty();
@@ -236,8 +239,9 @@ fn read_structural(sets: &mut Sets, table: TableId, shard: u16, offset: u64) -> 
     (record, is_read)
 }
 
-/// Grows the chains whose last header, and the record of a part of the reserved space, have been locked and read: the new
-/// bucket is linked by this transaction's commit, like any change of a record.
+/// Grows the chains whose last header, and the record of a part of the reserved space, have been
+/// locked and read: the new bucket is linked by this transaction's commit, like any change of a
+/// record.
 pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
     for index in tx.state.sets.fetched..tx.state.sets.items.len() {
         let item = tx.state.sets.items[index];

@@ -19,8 +19,9 @@ use crate::session::Needed;
 use crate::sets::{Change, Item, Sets};
 use crate::tx::Tx;
 
-/// An insert changes the version of its chain's first header: who has found the key absent sees that also when its READ of
-/// the header comes after this transaction's unlock, and those of the slots before its commit.
+/// An insert changes the version of its chain's first header: who has found the key absent sees
+/// that also when its READ of the header comes after this transaction's unlock, and those of the
+/// slots before its commit.
 pub(super) fn touch_chains(tx: &mut Tx<'_>) {
     for index in 0..tx.state.sets.items.len() {
         let sets = &mut tx.state.sets;
@@ -86,7 +87,8 @@ pub(super) fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
     ring_of(tx, node).undo_at(tx.state.undo.at)
 }
 
-/// Installs the write set on every replica, invisible, each node's undo entry before it (invariants 3 and 4).
+/// Installs the write set on every replica, invisible, each node's undo entry before it (invariants
+/// 3 and 4).
 pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
     debug_assert!(tx.unsent.is_empty());
     let first = commit_rounds(tx, entry, ford);
@@ -122,8 +124,8 @@ pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: For
     Ok(())
 }
 
-/// The rounds of the commit: the first one, and, where they do not fit one round, the others in [`Tx::unsent`], to be sent
-/// one after the other.
+/// The rounds of the commit: the first one, and, where they do not fit one round, the others in
+/// [`Tx::unsent`], to be sent one after the other.
 fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s> {
     let lane = tx.lane;
     let mut round = lane.round();
@@ -240,7 +242,8 @@ fn write_entry_of(
     }
 }
 
-/// One flush behind the last WRITE to each backup. A primary's memory is rebuilt from a backup if it fails.
+/// One flush behind the last WRITE to each backup. A primary's memory is rebuilt from a backup if
+/// it fails.
 fn flush_backups(round: &mut Round<'_>, entry: &UndoEntry, ford: Ford) {
     if ford.selective_flush {
         nodes(entry.backups).for_each(|node| round.flush(node));

@@ -24,7 +24,8 @@ pub(super) enum Seen {
     Unstable(Abort),
 }
 
-/// Brings every record that was named and is not here yet, and locks those that were named to be written.
+/// Brings every record that was named and is not here yet, and locks the records that were named
+/// to be written.
 pub(super) async fn execute(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;
@@ -79,7 +80,8 @@ fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>, ford: Ford) {
     }
 }
 
-/// A bucket of a key's chain. Whoever is to insert first locks the chain, by the lock of its main bucket.
+/// Asks for a bucket of a key's chain. An insert first locks the chain, by the lock of its main
+/// bucket.
 fn ask_bucket(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, bucket: BucketRef, ford: Ford) -> bool {
     let item = tx.state.sets.items[index];
     let table = registered(&tx.state.sets.tables, item.table);
@@ -153,7 +155,8 @@ fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
     }
 }
 
-/// The replica that this client has sent least to. Which that is follows the load, because what it sends is counted.
+/// The replica that this client has sent least to. Which that is follows the load, because what it
+/// sends is counted.
 fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
     let of = |replica: &Replica| load.get(usize::from(replica.node.0)).copied().unwrap_or(0);
     let copies = (0..replicas.len()).filter(|replica| !replicas[*replica].joining);
@@ -164,17 +167,20 @@ fn lightest(load: &[u64], replicas: &[Replica]) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Locks {
     Held,
-    /// One was to be taken over from the lane's last transaction, and had been freed: everything is asked again.
+    /// One was to be taken over from the lane's last transaction, and had been freed: everything is
+    /// asked again.
     Again,
 }
 
-/// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and releases its own.
+/// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and
+/// releases its own.
 fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
     let me = tx.id.lock();
     let (mut conflict, mut again) = (None, false);
     for (index, item) in tx.state.sets.items.iter_mut().enumerate().filter(|(_, item)| item.lock == Lock::Maybe) {
         let previous = LockWord::from_bits(done.previous(item.swap));
-        // A stale location can lead two items to one slot, which is one's own then, under the name of the other.
+        // A stale location can lead two items to one slot, which is one's own then, under the name
+        // of the other.
         item.lock = if done.swapped(item.swap) { Lock::Held } else { Lock::No };
         if item.lock == Lock::No && previous.is_free() {
             again = true;
@@ -205,7 +211,8 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, 
     };
     if let Fetch::Place(_) = item.fetch {
         let chain = chain_of(tables, arena, item).flat_map(|link| link.slots.iter().step_by(link::SLOT_WORDS));
-        // Above every version of the chain: the key's former life ended with one of them (`fstore`, rule 3).
+        // Above every version of the chain: the key's former life ended with one of them (`fstore`,
+        // rule 3).
         let floor = chain.map(|word| Version::from_bits(*word).0).fold(record.version(), Version::max);
         item.keep_before(arena, &record);
         return slot_arrived(item, floor, record.life());
@@ -228,8 +235,9 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, 
     Ok(Seen::Done)
 }
 
-/// Whether a lock says nothing of what its record holds: it is free, or held by the lane's last transaction, which has
-/// committed, and whose data is on every replica. No other transaction can have locked the record since.
+/// Whether a lock says nothing of what its record holds: it is free, or held by the lane's last
+/// transaction, which has committed, and whose data is on every replica. No other transaction can
+/// have locked the record since.
 #[inline]
 pub(super) fn is_nobodys(lock: LockWord, released: LockWord) -> bool {
     lock.is_free() || lock == released
@@ -240,8 +248,8 @@ pub(super) fn check(fetched: FetchedRecord<'_>) -> Result<StableRecord<'_>, Unst
     if mutant!(AcceptTorn) { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check_in_place() }
 }
 
-/// The record at the location that the cache gave is another's, or gone: looks into the index. A lock that was taken for
-/// nothing goes back at once.
+/// The record at the location that the cache gave is another's, or gone: looks into the index. A
+/// lock that was taken for nothing goes back at once.
 #[cold]
 fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
     let item = tx.state.sets.items[index];
@@ -260,7 +268,8 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
     if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(Seen::Done) }
 }
 
-/// Locks what is written and was only named to be read, and sees in the same round trip whether it is still what was read.
+/// Locks what is written and was only named to be read, and sees in the same round trip whether it
+/// is still what was read.
 pub(super) async fn lock_rest(tx: &mut Tx<'_>) -> Result<(), Stop> {
     let mut next = 0;
     while next < tx.state.sets.items.len() {

@@ -1,4 +1,5 @@
-//! FORD: one-sided transactions that update every replica in place (Zhang et al., TOS 2023, section 4), corrected.
+//! FORD: one-sided transactions that update every replica in place (Zhang et al., TOS 2023, section
+//! 4), corrected.
 //!
 //! ```text
 //!            coordinator              primaries            all replicas of the write set, one chain a node
@@ -15,18 +16,21 @@
 //!                                     CAS unlock                                             -> and only then this
 //! ```
 //!
-//! With locations cached and records named for what is done to them ([`Intent::Update`]): 2 round trips for a transaction
-//! that writes what it reads, 3 if it also only reads records, 1 for one that reads one record, 2 for one that reads
-//! several. A record whose location is unknown costs the READ of its bucket before; one that was named to be read and is
-//! then written is locked by a round of its own. No CPU of a memory node takes part in anything.
+//! With locations cached and records named for what is done to them ([`Intent::Update`]): 2 round
+//! trips for a transaction that writes what it reads, 3 if it also only reads records, 1 for one
+//! that reads one record, 2 for one that reads several. A record whose location is unknown costs
+//! the READ of its bucket before; one that was named to be read and is then written is locked by a
+//! round of its own. No CPU of a memory node takes part in anything.
 //!
 //! # Where this is not the text's protocol
 //!
-//! - The text puts the invisible bit into the lock word and sets it by a CAS before the data. Here it is in the version
-//!   word and **rides in the WRITE of the data**: mark and data land together, a commit needs no atomics, nothing depends on
-//!   a NIC's order of WRITE after CAS, and the lock word is only ever CASed.
-//! - The undo entry goes out **in the commit's own chain**, before the data on each connection, and not in a round during
-//!   execution. So two round trips are two also for short logic, and an abort has no log to neutralise.
+//! - The text puts the invisible bit into the lock word and sets it by a CAS before the data. Here
+//!   it is in the version word and **rides in the WRITE of the data**: mark and data land together,
+//!   a commit needs no atomics, nothing depends on a NIC's order of WRITE after CAS, and the lock
+//!   word is only ever CASed.
+//! - The undo entry goes out **in the commit's own chain**, before the data on each connection, and
+//!   not in a round during execution. So two round trips are two also for short logic, and an abort
+//!   has no log to neutralise.
 //! - Validation looks **at the primary, and at the lock** as well as the version.
 //! - Replicas are made visible, and logs freed, **and acknowledged, before any lock is freed**.
 //! - A rollback, which only recovery does, installs a new odd version, and never the old one again.
@@ -39,47 +43,56 @@
 //!                                     CAS version, to visible    backups                        -> in the background
 //! ```
 //!
-//! One round instead of two ([`Ford::lean`]). A release that is overtaken by the next writer of the record must not show
-//! what that one has half written: it is a CAS from this transaction's version, which the next writer's WRITE has replaced.
-//! So WRITE and CAS of the version word must be atomic to each other. Undo entries are not freed: recovery tells by the
-//! versions that a transaction has ended, and shows replicas by CAS as well.
+//! One round instead of two ([`Ford::lean`]). A release that is overtaken by the next writer of the
+//! record must not show what that one has half written: it is a CAS from this transaction's
+//! version, which the next writer's WRITE has replaced. So WRITE and CAS of the version word must
+//! be atomic to each other. Undo entries are not freed: recovery tells by the versions that a
+//! transaction has ended, and shows replicas by CAS as well.
 //!
 //! # Hand-over
 //!
-//! The unlocks of a release wait for the answer to its first round, and the lane's next transaction may want the same record
-//! at once. It **takes the lock over**, by CAS(former -> me) in place of CAS(free -> me), which saves it a round trip and an
-//! attempt. What it reads comes behind the former's WRITE of the version, on the same connection. But the former's release
-//! may still be on its way to other replicas, so until it is acknowledged the heir neither writes anything nor frees the
-//! lock: its commit waits, and its own release is posted behind the former's unlocks (invariant 5 holds for both). If the
-//! former's release fails, so does the heir, and the lock stays for recovery, as the former's would. In a crash the heir's
-//! lock is one that no log names; the former's transaction is complete on every replica, and is rolled forward.
+//! The unlocks of a release wait for the answer to its first round, and the lane's next transaction
+//! may want the same record at once. It **takes the lock over**, by CAS(former -> me) in place of
+//! CAS(free -> me), which saves it a round trip and an attempt. What it reads comes behind the
+//! former's WRITE of the version, on the same connection. But the former's release may still be on
+//! its way to other replicas, so until it is acknowledged the heir neither writes anything nor
+//! frees the lock: its commit waits, and its own release is posted behind the former's unlocks
+//! (invariant 5 holds for both). If the former's release fails, so does the heir, and the lock
+//! stays for recovery, as the former's would. In a crash the heir's lock is one that no log names;
+//! the former's transaction is complete on every replica, and is rolled forward.
 //!
 //! # Localized validation
 //!
-//! Where all who write a table publish in one version cache ([`Ford::validation`]), what was only read is looked up there
-//! instead: one round trip less if it is in this process (preset `ford-local`), and a shorter one if it is near
-//! (`ford-global`). [`vcache`](crate::vcache) has the argument. Between the last lock and that look a transaction publishes
-//! what it is about to write. What the cache does not vouch for is validated at the primary as above.
+//! Where all who write a table publish in one version cache ([`Ford::validation`]), what was only
+//! read is looked up there instead: one round trip less if it is in this process (preset
+//! `ford-local`), and a shorter one if it is near (`ford-global`). [`vcache`](crate::vcache) has
+//! the argument. Between the last lock and that look a transaction publishes what it is about to
+//! write. What the cache does not vouch for is validated at the primary as above.
 //!
 //! # Invariants
 //!
-//! 1. **A written record is locked by its writer**, at its primary, from before it was last read until every replica is
-//!    visible again. Locks are taken by CAS(free -> me), or by CAS(former -> me) from the lane's last transaction, which has
-//!    committed; and released by CAS(me -> free), only if they may have been taken.
-//! 2. **Validation after the last lock, before the commit round, at the primary, and it fails on the lock of another**, also
-//!    in a transaction that only reads. Else, of one that writes: write skew. Of one that only reads: the holder of the lock
-//!    may have validated what it only read, before that was overwritten by a transaction which has been answered since; so
-//!    it comes before that one, and who began after the answer must not come before it (litmus `ford-read-behind-lock`; the
-//!    text validates versions only, and the model that this protocol was first checked with had no such three).
-//!    Locally: **published before that**, and it fails if another has published.
-//! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write set. From the moment that
-//!    the commit round is posted this client never undoes; only recovery may.
-//! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later sees an older version.
-//! 5. **Visible before log free** on each node, **all of that before unlock**. (Lean: a replica is made visible from this
-//!    transaction's version only.)
-//! 6. **A record is read only while visible and whole**; a lock alone does not make it unreadable. It needs no validation
-//!    only if it is the transaction's only one, was read at the primary, and was not locked there (as in 2). Backups have
-//!    no locks: whatever is read there is validated.
+//! 1. **A written record is locked by its writer**, at its primary, from before it was last read
+//!    until every replica is visible again. Locks are taken by CAS(free -> me), or by CAS(former ->
+//!    me) from the lane's last transaction, which has committed; and released by CAS(me -> free),
+//!    only if they may have been taken.
+//! 2. **Validation after the last lock, before the commit round, at the primary, and it fails on
+//!    the lock of another**, also in a transaction that only reads. Else, of one that writes: write
+//!    skew. Of one that only reads: the holder of the lock may have validated what it only read,
+//!    before that was overwritten by a transaction which has been answered since; so it comes
+//!    before that one, and who began after the answer must not come before it (litmus
+//!    `ford-read-behind-lock`; the text validates versions only, and the model that this protocol
+//!    was first checked with had no such three). Locally: **published before that**, and it fails
+//!    if another has published.
+//! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write
+//!    set. From the moment that the commit round is posted this client never undoes; only recovery
+//!    may.
+//! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later
+//!    sees an older version.
+//! 5. **Visible before log free** on each node, **all of that before unlock**. (Lean: a replica is
+//!    made visible from this transaction's version only.)
+//! 6. **A record is read only while visible and whole**; a lock alone does not make it unreadable.
+//!    It needs no validation only if it is the transaction's only one, was read at the primary, and
+//!    was not locked there (as in 2). Backups have no locks: whatever is read there is validated.
 
 mod chain;
 mod commit;
@@ -107,7 +120,8 @@ impl Protocol {
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
     /// FORD with its lean release.
     pub const FORD_LEAN: Protocol = Protocol::Ford(Ford::LEAN);
-    /// FORD with localized validation, by a cache of each compute node for tables that only that one writes.
+    /// FORD with localized validation, by a cache of each compute node for tables that only that
+    /// one writes.
     pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford::LOCAL);
     /// FORD with localized validation, by one cache that all compute nodes ask.
     pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford::GLOBAL);
@@ -124,10 +138,12 @@ pub enum Validation {
     Global,
 }
 
-/// What FORD does. All but the lean release and localized validation is on by default; an ablation turns one off.
+/// What FORD does. All but the lean release and localized validation is on by default; an ablation
+/// turns one off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ford {
-    /// Locks are taken by the round that reads the record. Without: by a round of their own before the commit.
+    /// Locks are taken by the round that reads the record. Without: by a round of their own before
+    /// the commit.
     pub hitchhike: bool,
     /// Locations are cached.
     pub address_cache: bool,
@@ -137,16 +153,18 @@ pub struct Ford {
     pub background_release: bool,
     /// What is only read may be read from a backup. Without: from primaries.
     pub backup_reads: bool,
-    /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every replica.
+    /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every
+    /// replica.
     pub selective_flush: bool,
     /// One round in the background instead of two, and nobody frees undo entries. For fabrics on
     /// which WRITE and CAS of one word are atomic to each other.
     pub lean: bool,
     /// How what is only read is validated.
     pub validation: Validation,
-    /// The commit and release of this page. Without: **no transactions**, but the verbs of the text's, for measurements of
-    /// what its corrections cost. An atomic before the data on every replica makes it invisible, and one WRITE on each
-    /// makes it visible and unlocks it, with no barrier.
+    /// The commit and release of this page. Without: **no transactions**, but the verbs of the
+    /// text's, for measurements of what its corrections cost. An atomic before the data on every
+    /// replica makes it invisible, and one WRITE on each makes it visible and unlocks it, with no
+    /// barrier.
     pub corrections: bool,
 }
 

@@ -15,7 +15,8 @@ use crate::session::Needed;
 use crate::sets::{Change, Lock};
 use crate::tx::Tx;
 
-/// Makes the write set visible and frees its logs, and then its locks: the transaction has committed.
+/// Makes the write set visible and frees its logs, and then its locks: the transaction has
+/// committed.
 pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let lane = tx.lane;
     let release = Release::of(tx, ford);
@@ -46,7 +47,8 @@ pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     waiting.done();
 }
 
-/// Rounds that are awaited one after the other. If it is dropped meanwhile, the others follow in the background.
+/// Rounds that are awaited one after the other. If it is dropped meanwhile, the others follow in
+/// the background.
 struct Awaited<'s, I: Iterator<Item = Round<'s>>> {
     under_way: Option<Execute<'s>>,
     rest: I,
@@ -60,10 +62,11 @@ impl<'s, I: Iterator<Item = Round<'s>>> Drop for Awaited<'s, I> {
     }
 }
 
-/// The rounds of a release, each to be sent when the one before has been acknowledged (invariant 5).
+/// The rounds of a release, each to be sent when the one before has been acknowledged (invariant
+/// 5).
 ///
-/// The unlocks are a round of their own rather than the end of a fenced one: a fence holds up what the endpoint's other
-/// lanes post behind it, for a round trip.
+/// The unlocks are a round of their own rather than the end of a fenced one: a fence holds up what
+/// the endpoint's other lanes post behind it, for a round trip.
 pub(super) struct Release<'s> {
     /// What did not fit the next one: almost never any.
     full: Vec<Round<'s>>,

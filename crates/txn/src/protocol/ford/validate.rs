@@ -20,8 +20,8 @@ use crate::sets::{Fetch, Item, Lock, Sets};
 use crate::tx::Tx;
 use crate::vcache;
 
-/// A transaction that writes nothing. Of one record it may be known already that it was current when it was read; several
-/// must be looked at again together.
+/// A transaction that writes nothing. Of one record it may be known already that it was current
+/// when it was read; several must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
@@ -34,7 +34,8 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
     Ok(())
 }
 
-/// Says in the version cache what this transaction is about to install, and *then* has it vouch for what was only read.
+/// Says in the version cache what this transaction is about to install, and *then* has it vouch for
+/// what was only read.
 pub(super) async fn consult(tx: &mut Tx<'_>, by: Validation, publish: bool, look: bool) -> Result<(), Stop> {
     match by {
         Validation::Remote => Ok(()),
@@ -103,14 +104,15 @@ fn has_cache(sets: &Sets, item: &Item) -> bool {
     sets.table(item.table).entry().spec.discipline.has_version_cache()
 }
 
-/// The versions by which the version cache can tell whether what was only read is still so, or whether a key is still
-/// absent; none if it cannot.
+/// The versions by which the version cache can tell whether what was only read is still so, or
+/// whether a key is still absent; none if it cannot.
 fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Version)> + 's {
     let table = sets.table(item.table);
     let is_asked = item.lock != Lock::Held && !item.structural && has_cache(sets, item);
     let is_absent = matches!(item.fetch, Fetch::Absent);
     let record = (is_asked && !is_absent).then_some((item.location.pointer, item.version));
-    // An insert of the key publishes the slot that it fills; if that is in a bucket behind these, then the last header too.
+    // An insert of the key publishes the slot that it fills; if that is in a bucket behind these,
+    // then the last header too.
     let fstore = table.fstore().filter(|_| is_asked && is_absent);
     let chain = fstore.into_iter().flat_map(move |fstore| {
         chain_of(&sets.tables, &sets.arena, item).flat_map(move |link| {
@@ -124,8 +126,8 @@ fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Ve
     record.into_iter().chain(chain)
 }
 
-/// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what the version cache vouches
-/// for.
+/// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what
+/// the version cache vouches for.
 pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
     let mut next = 0;
     while next < tx.state.sets.items.len() {
@@ -166,7 +168,8 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Adds the buckets of an absent key's chain. A chain that no round has room for is read as far as it fits, and refused.
+/// Adds the buckets of an absent key's chain. A chain that no round has room for is read as far as
+/// it fits, and refused.
 fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
     if mutant!(AbsentWithoutValidation) {
         return true;

@@ -10,7 +10,8 @@ use crate::tx::{Tx, Waiting};
 
 /// Brings every record that was named and is not here yet.
 ///
-/// The caller may drop the future at any time: the next call asks again for what has not been heard.
+/// The caller may drop the future at any time: the next call asks again for what has not been
+/// heard.
 pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
     if tx.unheard {
         Box::pin(tx.forget_unheard()).await?;

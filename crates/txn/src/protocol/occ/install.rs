@@ -9,8 +9,9 @@ use crate::protocol::{Acknowledged, Primitive};
 use crate::sets::Change;
 use crate::tx::Tx;
 
-/// Installs the write set at the primaries and frees their locks: the transaction has committed. Nothing is awaited between
-/// the log's answer and posting this (invariants 4 and 5), and, with passive ACK, nothing after it.
+/// Installs the write set at the primaries and frees their locks: the transaction has committed.
+/// Nothing is awaited between the log's answer and posting this (invariants 4 and 5), and, with
+/// passive ACK, nothing after it.
 pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
     let lane = tx.lane;
     let by_writes = primitives.locks == Locks::Cpu { install: Primitive::OneSided }
@@ -35,7 +36,8 @@ pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
     waiting.done();
 }
 
-/// The rounds that install updates of records whose locks the primary's CPU has taken: see [`Locks::Cpu`].
+/// The rounds that install updates of records whose locks the primary's CPU has taken: see
+/// [`Locks::Cpu`].
 fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
     let mut round = tx.lane.round();
     let sets = &tx.state.sets;

@@ -1,4 +1,5 @@
-//! Optimistic concurrency control with primary-backup replication: the OCC family of Wei's thesis, chapter 4.
+//! Optimistic concurrency control with primary-backup replication: the OCC family of Wei's thesis,
+//! chapter 4.
 //!
 //! ```text
 //!            coordinator             primaries of the         all participants' rings       primaries
@@ -11,8 +12,9 @@
 //! commit                                                                 WRITE record; CAS unlock    in the background
 //! ```
 //!
-//! With locations cached and keys known up front: 3 round trips for a transaction that writes what it reads, 4 if it also
-//! only reads records, 2 for one that reads several, 1 for one that reads one.
+//! With locations cached and keys known up front: 3 round trips for a transaction that writes what
+//! it reads, 4 if it also only reads records, 2 for one that reads several, 1 for one that reads
+//! one.
 //!
 //! # The presets
 //!
@@ -23,35 +25,42 @@
 //! | `drtm-r` | READ record; uncached: as `farm` | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
 //! | `drtm-h` | READ record; uncached: call      | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
 //!
-//! A call does at the primary's CPU what the verbs beside it do (`rpc.rs`), with the same words, so presets that agree on
-//! who changes lock words (the table's discipline) run together. `drtm-h` locks and commits by calls on tables whose
-//! locks are the CPU's. Round trips are the same but in execution: `farm` takes one more, `fasst` and `drtm-h` one also
-//! for a location that is not cached. All have outstanding requests (one round for everything that does not depend on an
+//! A call does at the primary's CPU what the verbs beside it do (`rpc.rs`), with the same words, so
+//! presets that agree on who changes lock words (the table's discipline) run together. `drtm-h`
+//! locks and commits by calls on tables whose locks are the CPU's. Round trips are the same but in
+//! execution: `farm` takes one more, `fasst` and `drtm-h` one also for a location that is not
+//! cached. All have outstanding requests (one round for everything that does not depend on an
 //! answer), one doorbell a node, coroutines, and commit by passive ACK.
 //!
-//! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for a measurement. Two that
-//! FORD was compared with have names (section 6 of that text), and wait for every phase: `drtm-h-one-sided` takes four
-//! round trips, `farm-one-sided` validates what it writes in one of its own, which makes five. Both flush their logs.
+//! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for
+//! a measurement. Two that FORD was compared with have names (section 6 of that text), and wait for
+//! every phase: `drtm-h-one-sided` takes four round trips, `farm-one-sided` validates what it
+//! writes in one of its own, which makes five. Both flush their logs.
 //!
-//! Keys that are inserted have a slot linked for them in execution (`protocol/lookup.rs`), which is then locked, validated, logged
-//! and installed like any record; the log entry carries what changed in the index. An absent key is validated by looking
-//! into the same buckets again: an inserter links before it locks, so whoever validates before that link comes before it.
+//! Keys that are inserted have a slot linked for them in execution (`protocol/lookup.rs`), which is
+//! then locked, validated, logged and installed like any record; the log entry carries what changed
+//! in the index. An absent key is validated by looking into the same buckets again: an inserter
+//! links before it locks, so a reader that validates before that link comes before it.
 //!
 //! # Invariants
 //!
-//! 1. **Validation is under the locks.** A record that is only read is validated after every lock of the write set is
-//!    held, and fails if it has changed *or is locked* by another (else: write skew). A record that is written is
-//!    validated by the READ that rides behind its CAS.
-//! 2. **A lock is released by who took it**: by CAS(me -> free), and only if it may have been taken.
+//! 1. **Validation is under the locks.** A record that is only read is validated after every lock
+//!    of the write set is held, and fails if it has changed *or is locked* by another (else: write
+//!    skew). A record that is written is validated by the READ that rides behind its CAS.
+//! 2. **A lock is released by who took it**: by CAS(me -> free), and only if it may have been
+//!    taken.
 //! 3. **Ring space before locks**: nobody waits for the appliers while others wait for its locks.
-//! 4. **Log before answer and install.** The entry goes out after validation and is never withdrawn; committed means that
-//!    *every* participant has acknowledged it. Only then is anything installed. The primary is a participant too, though
-//!    it will have the record itself: of f + 1 copies the log must be in f + 1 places, or a client that dies before it
-//!    has installed, and f backups that die with it, take an answer with them. The texts log at the backups alone.
+//! 4. **Log before answer and install.** The entry goes out after validation and is never
+//!    withdrawn; committed means that *every* participant has acknowledged it. Only then is
+//!    anything installed. The primary is a participant too, though it will have the record itself:
+//!    of f + 1 copies the log must be in f + 1 places, or a client that dies before it has
+//!    installed, and f backups that die with it, take an answer with them. The texts log at the
+//!    backups alone.
 //! 5. **Data before unlock**, in one chain to the primary: WRITE then CAS is an ordered pair.
-//! 6. **A lock held can mean a commit not yet written back**, so a read that nobody validates later accepts a record only
-//!    when it is free, and a read-only transaction's validation fails on a lock as well: its holder may have committed,
-//!    been reported, and been followed by a transaction that this one has seen.
+//! 6. **A lock held can mean a commit not yet written back**, so a read that nobody validates later
+//!    accepts a record only when it is free, and a read-only transaction's validation fails on a
+//!    lock as well: its holder may have committed, been reported, and been followed by a
+//!    transaction that this one has seen.
 
 mod execute;
 mod install;
@@ -79,45 +88,49 @@ impl Protocol {
     pub const FASST: Protocol = Protocol::Occ(Primitives::FASST);
     /// DrTM+R: every phase by one-sided verbs, locations cached.
     pub const DRTM_R: Protocol = Protocol::Occ(Primitives::DRTM_R);
-    /// DrTM+H: the better primitive for each phase. Reads are one-sided where the location is cached,
-    /// else a call brings record and location at once; logs are one-sided; locks as the table's
-    /// discipline says.
+    /// DrTM+H: the better primitive for each phase. Reads are one-sided where the location is
+    /// cached, else a call brings record and location at once; logs are one-sided; locks as the
+    /// table's discipline says.
     pub const DRTM_H: Protocol = Protocol::Occ(Primitives::DRTM_H);
 }
 
-/// Which primitive does each phase of optimistic concurrency control. The presets are constants of it.
+/// Which primitive does each phase of optimistic concurrency control. The presets are constants of
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Primitives {
     /// How a record is read the first time.
     pub execute: Execute,
-    /// Who takes and frees the locks of the records to be written. Of the tables that the protocol creates: on others,
-    /// their discipline says it.
+    /// Who takes and frees the locks of the records to be written. Of the tables that the protocol
+    /// creates: on others, their discipline says it.
     pub locks: Locks,
     /// How what was only read is looked at again.
     pub validate: Primitive,
     /// How log entries get to the rings of the backups.
     pub log: Primitive,
-    /// Passive ACK: nobody waits for the acknowledgement of a commit, which is then off the critical path.
+    /// Passive ACK: nobody waits for the acknowledgement of a commit, which is then off the
+    /// critical path.
     pub passive: bool,
-    /// Whether what is written is validated in the round trip that locks it, behind each lock. Else in the next one, with
-    /// what is only read.
+    /// Whether what is written is validated in the round trip that locks it, behind each lock. Else
+    /// in the next one, with what is only read.
     pub merged: bool,
-    /// Whether one-sided log entries are flushed, so that they are durable where what NICs have acknowledged is not.
+    /// Whether one-sided log entries are flushed, so that they are durable where what NICs have
+    /// acknowledged is not.
     pub flush: bool,
 }
 
-/// Who changes lock words. Where NICs do, no CPU may, so that locking decides how a commit is installed; a lock that the
-/// CPU takes can be freed in two ways.
+/// Who changes lock words. Where NICs do, no CPU may, so that locking decides how a commit is
+/// installed; a lock that the CPU takes can be freed in two ways.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Locks {
     /// NICs: by CAS. The record is written and its lock freed by verbs.
     Nic,
     /// The CPU of the record's primary, at calls.
     Cpu {
-        /// How records are installed and their locks freed. [`Primitive::OneSided`]: by WRITEs of the record and then of
-        /// the lock word, which only its holder does, and only when it knows that it is the holder. A CPU's CAS is atomic
-        /// against a store that comes over PCIe, as a NIC's CAS is not against a CPU's. The contract of a round does not
-        /// promise that much (rule 3), so no preset does it; what inserts or deletes is installed by calls.
+        /// How records are installed and their locks freed. [`Primitive::OneSided`]: by WRITEs of
+        /// the record and then of the lock word, which only its holder does, and only when it knows
+        /// that it is the holder. A CPU's CAS is atomic against a store that comes over PCIe, as a
+        /// NIC's CAS is not against a CPU's. The contract of a round does not promise that much
+        /// (rule 3), so no preset does it; what inserts or deletes is installed by calls.
         install: Primitive,
     },
 }
@@ -155,9 +168,11 @@ impl Primitives {
     };
     /// [`Protocol::DrtmH`].
     pub const DRTM_H: Primitives = Primitives { execute: Execute::Hybrid, ..Primitives::DRTM_R };
-    /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round trips, each awaited.
+    /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round
+    /// trips, each awaited.
     pub const DRTM_H_ONE_SIDED: Primitives = Primitives { passive: false, flush: true, ..Primitives::DRTM_R };
-    /// FaRM by one-sided verbs alone, as FORD is compared with it (FORD, section 6): five round trips, each awaited.
+    /// FaRM by one-sided verbs alone, as FORD is compared with it (FORD, section 6): five round
+    /// trips, each awaited.
     pub const FARM_ONE_SIDED: Primitives = Primitives { merged: false, ..Primitives::DRTM_H_ONE_SIDED };
 
     /// Returns these primitives without a cache of locations.

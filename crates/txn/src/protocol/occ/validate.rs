@@ -12,8 +12,8 @@ use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks};
 use crate::tx::Tx;
 
-/// A transaction that writes nothing: one record was accepted free and whole, so it was current when it was read; several
-/// must be looked at again together.
+/// A transaction that writes nothing: one record was accepted free and whole, so it was current
+/// when it was read; several must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     if tx.state.sets.items.len() > 1 {
         validate(tx, primitives, false).await?;
@@ -22,9 +22,10 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) 
     Ok(())
 }
 
-/// Takes the lock of every record to be written, and sees in the same round trip whether it is still what was read: CAS
-/// then READ is an ordered pair, so the READ is of the locked record if the CAS has won; a call looks after it has locked.
-/// Where the two are not [`merged`](Primitives::merged), `validate` looks.
+/// Takes the lock of every record to be written, and sees in the same round trip whether it is
+/// still what was read: CAS then READ is an ordered pair, so the READ is of the locked record if
+/// the CAS has won; a call looks after it has locked. Where the two are not
+/// [`merged`](Primitives::merged), `validate` looks.
 pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     let me = tx.id.lock().to_bits();
     let Primitives { merged, .. } = primitives;
@@ -80,7 +81,8 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
             }
             if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
-                // Another's insert may have been prepared there, and be given up while the slot is locked by this one.
+                // Another's insert may have been prepared there, and be given up while the slot is
+                // locked by this one.
                 item.prepared |= Version::from_bits(header[1]).0.is_rolled_back() && !mutant!(LeavePrepared);
                 tx.preparing |= item.prepared;
             }
@@ -101,8 +103,8 @@ fn unchanged(item: &Item, words: &[u64]) -> bool {
     RecordHeader::parse(words).is_some_and(|header| header.version == item.version && !header.invisible)
 }
 
-/// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has not: all of it, if the transaction `writes` nothing, or gives up
-/// what it meant to write.
+/// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has
+/// not: all of it, if the transaction `writes` nothing, or gives up what it meant to write.
 pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bool) -> Result<(), Stop> {
     let Primitives { validate: primitive, merged, .. } = primitives;
     let due = |item: &Item| !(writes && merged && item.is_written());
@@ -137,7 +139,8 @@ pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bo
     Ok(())
 }
 
-/// Adds to a validation round what is to be looked at for an item. False if it does not fit any more.
+/// Adds to a validation round what is to be looked at for an item. False if it does not fit any
+/// more.
 #[inline]
 fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
     let one = &sets.items[item];
@@ -179,7 +182,8 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
     true
 }
 
-/// Whether what was looked at again is still what was read, and no other's lock says that it is about to change.
+/// Whether what was looked at again is still what was read, and no other's lock says that it is
+/// about to change.
 #[inline]
 fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: LockWord, ignore_locks: bool) -> Result<(), Abort> {
     let (item, words) = match check {

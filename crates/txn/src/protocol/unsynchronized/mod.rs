@@ -1,7 +1,7 @@
 //! No protocol: what a workload's reads and writes cost as bare rounds.
 //!
-//! One round brings the records, unchecked; one writes the changed ones to all their replicas. Neither atomic nor
-//! isolated: concurrent runs lose updates. It is here to be measured against.
+//! One round brings the records, unchecked; one writes the changed ones to all their replicas.
+//! Neither atomic nor isolated: concurrent runs lose updates. It is here to be measured against.
 
 use remora_fabric::Execute as Posted;
 use remora_memory::Discipline;
