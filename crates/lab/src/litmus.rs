@@ -195,6 +195,13 @@ pub const ALL: &[Litmus] = &[
         program: programs::reused_slot,
     },
     Litmus {
+        name: "stale-place",
+        source: "found here, by a campaign: a place in the index that a delete has found is kept for an insert",
+        mutant: Mutant::KeepPlace,
+        protocol: Protocol::DRTM_R,
+        program: programs::stale_place,
+    },
+    Litmus {
         name: "absent-read",
         source: "a phantom of one key: that it was absent is not validated",
         mutant: Mutant::AbsentWithoutValidation,

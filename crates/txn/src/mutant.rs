@@ -81,6 +81,9 @@ pub enum Mutant {
     /// A slot that has been prepared for an insert is taken back by who had it prepared, and by
     /// nobody who has it locked at that time for the record that lay there before.
     LeavePrepared,
+    /// The place in the index that a delete has found is kept although the key was gone when its
+    /// record was read: an insert of the same transaction then writes a record that no index names.
+    KeepPlace,
     /// Whoever meets a lock frees it, also of a client that is only suspected, or not even that.
     FreeForeignLocks,
     /// FORD: data is written without the mark that it is not to be read yet. Rule R7.
@@ -156,7 +159,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 59] = [
+    pub const ALL: [Mutant; 60] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -184,6 +187,7 @@ impl Mutant {
         Mutant::RefuseOtherVersions,
         Mutant::BelieveUnheard,
         Mutant::LeavePrepared,
+        Mutant::KeepPlace,
         Mutant::FreeForeignLocks,
         Mutant::VisibleAtOnce,
         Mutant::WriteCoversLock,

@@ -665,6 +665,10 @@ impl Sets {
         if !item.existed && item.place.is_none() && item.lock == Lock::No {
             return Err(item.unprepared().into());
         }
+        debug_assert!(
+            item.existed || item.prepared || item.place.is_none(),
+            "an insert has a slot that is linked for it"
+        );
         self.set_value(index, value)?;
         let item = &mut self.items[index];
         // That has noted an update; what it means depends on what was there.

@@ -337,6 +337,54 @@ pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
+/// Client 0 has a slot linked for a key and gives its insert up. Client 1 means to delete the key,
+/// finds that it is not there, and inserts it in the same transaction: if that commits, client 0
+/// finds the key afterwards.
+pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    let record = stage.table(SingleLine, 1, &[])(0);
+    stage.explore(
+        &within(runs_max),
+        async |_, _| (),
+        async |client, actor| {
+            if client == 1 {
+                let inserted = actor.once(async |tx| {
+                    want_to_delete(tx, record)?;
+                    tx.fetch().await?;
+                    let slot = want_to_insert(tx, record)?;
+                    tx.fetch().await?;
+                    insert(tx, record, slot, 2)?;
+                    Ok(vec![2])
+                });
+                let said = inserted.await;
+                actor.report();
+                return said;
+            }
+            let given_up = actor.once(async |tx| {
+                want_to_insert(tx, record)?;
+                tx.fetch().await?;
+                Err(Stop::Exists)
+            });
+            given_up.await;
+            actor.reported(1).await;
+            actor
+                .once(async |tx| {
+                    let slot = want(tx, record)?;
+                    tx.fetch().await?;
+                    Ok(tx.value(slot)?.map(|value| value[0].into()).into_iter().collect())
+                })
+                .await
+        },
+        |scene| {
+            let [read, inserted] = [0, 1].map(|client| scene.said[client].as_deref().unwrap_or_default());
+            let is_lost = !inserted.is_empty() && scene.said[0].is_some() && read != inserted;
+            check(!is_lost, || format!("the key was inserted with {inserted:?}, and found with {read:?}"))?;
+            let (_, found) = scene.look(&[record]);
+            check(found.locked + found.torn == 0, || format!("{found:?}"))
+        },
+    )
+}
+
 /// One takes a token because a key is absent, the other inserts the key because the token is there:
 /// not both.
 pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {

@@ -136,17 +136,22 @@ impl Tx<'_> {
     /// The primary's CPU has said where the key is, or that it is nowhere.
     pub(super) fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
         let sets = &mut self.state.sets;
-        let item = &mut sets.items[index];
+        let item = &sets.items[index];
         let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
             return self.absent_by_call(index);
         };
         let Some(location) = registered(&sets.tables, item.table).located(item.home, entry) else {
             return Err(Abort::Changed.into());
         };
-        if intent.is_some() {
+        let seen = self.kept_from_call(index, location, record)?;
+        // A record that is not there keeps no place: its slot may be another key's by the time this
+        // transaction inserts, which therefore asks again.
+        let item = &mut self.state.sets.items[index];
+        let is_there = matches!(seen, Seen::Kept) && item.existed;
+        if intent.is_some() && (is_there || mutant!(KeepPlace)) {
             item.place = Some(Place { bucket_slot, entry, links: Span::default() });
         }
-        self.kept_from_call(index, location, record)
+        Ok(seen)
     }
 
     /// The primary's CPU has linked a slot for the key, or found it in the index.
@@ -164,7 +169,7 @@ impl Tx<'_> {
         };
         let at = sets.arena.len() as u32;
         sets.arena.extend_from_slice(links);
-        item.place = Some(Place { bucket_slot, entry, links: Span { at, words: links_words as u32 } });
+        let place = Place { bucket_slot, entry, links: Span { at, words: links_words as u32 } };
         if status & u64::from(u32::MAX) != NEW {
             debug_assert_eq!(status & u64::from(u32::MAX), LINKED);
             let seen = self.kept_from_call(index, location, record)?;
@@ -172,8 +177,12 @@ impl Tx<'_> {
             // Linked by another inserter, or by an earlier attempt of this client: the client that
             // locks it fills it or takes it back.
             item.prepared = matches!(seen, Seen::Kept) && !item.existed;
+            if matches!(seen, Seen::Kept) {
+                item.place = Some(place);
+            }
             return Ok(seen);
         }
+        item.place = Some(place);
         item.location = location;
         item.address = registered(&sets.tables, item.table).primary(location.pointer);
         item.prepared = true;
