@@ -20,7 +20,7 @@ use std::task::Poll;
 use remora_fabric::{ClientId, Endpoint, Lane, NodeId};
 use remora_memory::{MemoryError, Registration, identity};
 use remora_sync::TransactionId;
-use remora_txn::SessionConfig;
+use remora_txn::{SessionConfig, SharedLocks};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
 use crate::error::OpenError;
@@ -235,7 +235,8 @@ impl Arrived {
         let keeper = keeper
             .map(|configuration| Rc::new(Keeper::new(cluster, configuration, incarnation, epoch, sequence.clone())));
         let (protocol, vcache) = (cluster.protocol(), cluster.own_version_cache());
-        let config = SessionConfig { protocol, epoch, sequence, vcache };
+        let shared = SharedLocks::new(&registration, epoch);
+        let config = SessionConfig { protocol, epoch, sequence, vcache, shared };
         Ok(Life { registration, endpoint, admin, keeper, config })
     }
 }

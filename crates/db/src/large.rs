@@ -510,7 +510,7 @@ impl<K: Key> Large<K> {
     async fn visit_heads(&self, session: &mut Session, mut visit: impl FnMut(Head)) -> Result<(), Error> {
         let table = &*session.table(&self.heads)?;
         let mut visit = |words: &[u64]| match FetchedRecord::new(words, table.shape()).check() {
-            Ok(record) if !record.lock().is_free() => Err(Abort::Locked(record.lock())),
+            Ok(record) if record.lock().is_exclusive() => Err(Abort::Locked(record.lock())),
             Ok(record) => {
                 if record.is_present() {
                     let mut head = [0; 2];

@@ -65,7 +65,8 @@ suite! {
     ford_lean = remora::Protocol::FORD_LEAN,
     ford_local = remora::Protocol::FORD_LOCAL,
     ford_global = remora::Protocol::FORD_GLOBAL,
-    ford_without = super::FORD_WITHOUT
+    ford_without = super::FORD_WITHOUT,
+    no_wait = remora::Protocol::NO_WAIT
     => {
         round_trips_are_exact,
         cost_of_a_transfer_is_exact,
@@ -96,6 +97,7 @@ fn the_suite_has_every_protocol_that_promises_transactions() {
     let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
     let mut suite = vec![Protocol::FARM, Protocol::FASST, Protocol::DRTM_R, Protocol::DRTM_H];
     suite.extend([Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]);
+    suite.push(Protocol::NO_WAIT);
     assert_eq!(promising.collect::<Vec<_>>(), suite, "add it to `suite!`");
 }
 
@@ -131,6 +133,9 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
             write_what_it_reads: 2 + hitchhike + further + told,
             write_and_read_another: 3 + hitchhike + further - u64::from(ford.validation == Validation::Local),
         };
+    }
+    if protocol == Protocol::NO_WAIT {
+        return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
     }
     let Protocol::Occ(Primitives { execute, passive, merged, .. }) = protocol else {
         unreachable!("{protocol} has its own round trips")
@@ -189,6 +194,18 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
             rpcs: calls,
             bytes_out: logs * entry + copies * IMAGE + shown * 8 + atomics * SWAP + calls * (16 + 2 * 16),
             bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
+        };
+    }
+    if protocol == Protocol::NO_WAIT {
+        // Two locks, two entries to the rings, two records, two locks again.
+        return Cost {
+            round_trips,
+            reads: 2,
+            writes: logs + 2,
+            atomics: 2 + 2,
+            bytes_out: 2 * SWAP + logs * entry + 2 * (IMAGE + SWAP),
+            bytes_in: 2 * (8 + RECORD) + 2 * 8,
+            ..NONE
         };
     }
     let Protocol::Occ(Primitives { execute, locks, log, flush, .. }) = protocol else {
@@ -914,6 +931,7 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
         let passive = match protocol {
             Protocol::Ford(ford) => ford.background_release,
             Protocol::Occ(primitives) => primitives.passive,
+            Protocol::NoWait(_) => true,
             Protocol::Unsynchronized(_) => false,
         };
         assert!(if passive { finished == LAPS } else { finished > LAPS }, "{finished}");

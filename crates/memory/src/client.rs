@@ -80,6 +80,12 @@ impl Registration {
         self.nodes
     }
 
+    /// Returns the number of the slot that the client has at every node.
+    #[must_use]
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+
     /// The ring of a lane at a node.
     #[must_use]
     pub fn ring(&self, node: NodeId, lane: usize) -> RingWriter {
@@ -189,6 +195,12 @@ pub struct Remains {
 }
 
 impl Remains {
+    /// Returns the number of the slot that the client had at every node.
+    #[must_use]
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+
     /// Looks for the slot of a client; `None` if it has none, or no longer. A client that died
     /// while it came or left has rings at some nodes only, or none: it had no transaction then.
     pub async fn find(lane: &Lane, nodes: NodeSet, incarnation: u32) -> Result<Option<Remains>, MemoryError> {

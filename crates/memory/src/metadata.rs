@@ -160,7 +160,7 @@ impl ReadScheme {
 /// run together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discipline {
-    /// Format of the lock word: 1 = owner word, CASed from and to 0.
+    /// Format of the lock word: 1 = exclusive, CASed from and to 0; 2 = exclusive or shared.
     pub lock: u8,
     /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the
     /// request of clients.
@@ -182,6 +182,8 @@ impl Discipline {
     /// The same with locks taken by the CPU of the primary's node: presets `farm`, `fasst`, and
     /// `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
+    /// Exclusive and shared locks taken by one-sided atomics, redo rings: preset `no-wait-2pl`.
+    pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
     /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
     pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
     /// The same where what is only read is validated by a version cache, without a look at the
@@ -233,7 +235,7 @@ impl std::fmt::Display for Discipline {
         write!(
             f,
             "{} locks, changed by {}, {}, log format {}",
-            name("owner", self.lock),
+            if self.lock == 2 { "exclusive and shared".to_owned() } else { name("owner", self.lock) },
             atomics,
             replication,
             self.log

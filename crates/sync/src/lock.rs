@@ -1,13 +1,18 @@
 //! The lock word: who owns a record.
 //!
 //! ```text
-//! | kind : 1 | owner : 24 | sequence : 39 |      bit 63 .. bit 0
+//! | 0 : 1 | owner : 24 | sequence : 39 |      bit 63 .. bit 0: exclusive, or free if all bits are 0
+//! | 1 : 1 | epoch : 13 | holders  : 50 |                      shared
 //! ```
 //!
-//! Kind 0 is an owner: the record is locked by transaction (owner, sequence), or free if all bits
-//! are 0. Kind 1 is a lease, for later protocols. The owner is a client incarnation, never given
-//! again, so a lock word names one attempt of one transaction for ever, and CAS(me -> free) can
-//! never release somebody else's lock.
+//! An exclusive lock names the transaction (owner, sequence) that holds it. The owner is a client
+//! incarnation, never given again, so the word names one attempt of one transaction for ever, and
+//! CAS(me -> free) can never release the lock of another transaction.
+//!
+//! A shared lock names the clients that hold it: bit n is the client in slot n of the memory nodes.
+//! An epoch ends every client, so a shared lock of an earlier epoch is void: nobody holds it.
+//! Recovery takes the bit of a dead client out of every word before another client is given its
+//! slot.
 //!
 //! The word is only ever CASed; the WRITE that installs a value does not cover it.
 
@@ -101,10 +106,78 @@ impl LockWord {
         self == LockWord::FREE
     }
 
-    /// Who has it. A lease (kind 1) has no owner here.
+    /// Returns the transaction that holds it exclusively.
     #[must_use]
     pub fn holder(self) -> Option<TransactionId> {
         TransactionId::new((self.0 >> OWNER_SHIFT) as u32, self.0 & TransactionId::SEQUENCE_MAX)
+    }
+
+    /// Whether a transaction holds it exclusively, and may be changing the record.
+    #[inline]
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        !self.is_free() && self.0 & SharedLock::KIND == 0
+    }
+
+    /// Returns the shared lock that it is, if it is one.
+    #[inline]
+    #[must_use]
+    pub fn shared(self) -> Option<SharedLock> {
+        (self.0 & SharedLock::KIND != 0).then_some(SharedLock(self.0))
+    }
+}
+
+/// A lock word that clients share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedLock(u64);
+
+impl SharedLock {
+    /// Clients that one word can name: those in slots 0 to 49.
+    pub const CLIENTS_MAX: u64 = 50;
+
+    const KIND: u64 = 1 << 63;
+    const EPOCHS: u64 = 1 << 13;
+
+    /// Returns the lock of an epoch that no client holds. It is in memory only between the FETCH_ADD
+    /// that takes the last holder out and the CAS that frees the word, which follows it at once.
+    #[inline]
+    #[must_use]
+    pub fn of_epoch(epoch: u64) -> SharedLock {
+        SharedLock(SharedLock::KIND | epoch % SharedLock::EPOCHS << SharedLock::CLIENTS_MAX)
+    }
+
+    /// The bit of the client in a slot. `None` if words have no bit for it.
+    #[must_use]
+    pub fn bit(slot: u64) -> Option<u64> {
+        (slot < SharedLock::CLIENTS_MAX).then(|| 1 << slot)
+    }
+
+    /// Whether it is of another epoch: then nobody holds it.
+    #[inline]
+    #[must_use]
+    pub fn is_void(self, epoch: u64) -> bool {
+        self.0 >> SharedLock::CLIENTS_MAX != SharedLock::of_epoch(epoch).0 >> SharedLock::CLIENTS_MAX
+    }
+
+    /// The bits of the clients that hold it.
+    #[inline]
+    #[must_use]
+    pub fn holders(self) -> u64 {
+        self.0 & ((1 << SharedLock::CLIENTS_MAX) - 1)
+    }
+
+    /// Whether no client holds it: it is void, or its last holder is about to free it.
+    #[inline]
+    #[must_use]
+    pub fn is_vacant(self, epoch: u64) -> bool {
+        self.is_void(epoch) || self.holders() == 0
+    }
+
+    /// Returns the word with a client among its holders.
+    #[inline]
+    #[must_use]
+    pub fn with(self, bit: u64) -> LockWord {
+        LockWord(self.0 | bit)
     }
 }
 
@@ -124,8 +197,24 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn a_shared_lock_names_its_epoch_and_its_clients(epoch in 0u64..1 << 20, one in 0u64..50, two in 0u64..50) {
+            let [one, two] = [one, two].map(|slot| SharedLock::bit(slot).unwrap());
+            let first = SharedLock::of_epoch(epoch).with(one);
+            let both = first.shared().unwrap().with(two);
+            let shared = both.shared().unwrap();
+            prop_assert_eq!(shared.holders(), one | two);
+            prop_assert!(!shared.is_void(epoch) && shared.is_void(epoch + 1));
+            prop_assert!(!both.is_exclusive() && !both.is_free() && both.holder().is_none());
+            prop_assert!(!shared.is_vacant(epoch) && shared.is_vacant(epoch + 1));
+            prop_assert!(SharedLock::of_epoch(epoch).is_vacant(epoch));
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
+        assert_eq!(SharedLock::bit(50), None);
         assert_eq!(TransactionId::new(0, 1), None);
         assert_eq!(TransactionId::new(1 << 24, 1), None);
         assert_eq!(TransactionId::new(1, 1 << 39), None);

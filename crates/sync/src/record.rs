@@ -348,7 +348,7 @@ impl<'b> FetchedRecord<'b> {
     #[inline]
     pub fn check(self) -> Result<StableRecord<'b>, Unstable> {
         let record = self.parse()?;
-        if self.shape.scheme != ReadScheme::Checksum && !record.header.lock.is_free() {
+        if self.shape.scheme != ReadScheme::Checksum && record.header.lock.is_exclusive() {
             return Err(Unstable::Locked(record.header.lock));
         }
         record.whole()

@@ -4,7 +4,7 @@
 use remora_fabric::{FabricError, Fault, NodeId};
 use remora_memory::MemoryError;
 use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_sync::{LockWord, TransactionId};
+use remora_sync::{LockWord, SharedLock, TransactionId};
 
 use crate::limits::{LOG_NODES_MAX, SET_MAX};
 
@@ -92,6 +92,16 @@ pub enum Limit {
     /// A session that validates locally was made without a version cache.
     #[error("the session has no version cache to validate by")]
     NoVersionCache,
+    /// Lock words name the clients in 50 slots, and this client is in another one.
+    #[error(
+        "{} clients can take shared locks at a time, and this one is in slot {slot}: close other clients, or run another \
+         protocol",
+        SharedLock::CLIENTS_MAX
+    )]
+    SharedLocks {
+        /// The client's slot at the memory nodes.
+        slot: u64,
+    },
     /// The deadline has passed.
     #[error("the deadline has passed")]
     Deadline,

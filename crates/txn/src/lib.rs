@@ -51,6 +51,7 @@ pub mod recovery;
 mod rpc;
 mod session;
 mod sets;
+mod shared;
 mod tree;
 mod tx;
 mod vcache;
@@ -59,10 +60,13 @@ pub use applier::Applier;
 pub use error::{Abort, Limit, Misuse, Stop};
 pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, WriteKind};
 pub use inspect::{Inspection, inspect, scan};
-pub use protocol::{Execute, Ford, Locks, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation};
+pub use protocol::{
+    Execute, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
+};
 pub use rpc::RpcHandler;
 pub use session::{Decision, Lease, Session, SessionConfig, TransactOptions, Tried};
 pub use sets::{Intent, Slot};
+pub use shared::SharedLocks;
 pub use tree::Located;
 pub use tx::Tx;
 pub use vcache::VersionCache;

@@ -77,6 +77,11 @@ pub enum Mutant {
     /// FORD: a lock whose answer was never heard, because the future of its fetch was dropped, is
     /// taken for held by the fetch that follows. (Not of a text: an error that this code once had.)
     BelieveUnheard,
+    /// Two-phase locking: a record is locked exclusively although other transactions share it.
+    WriteOverShared,
+    /// Two-phase locking: a shared lock is released as soon as its record has been read, before the
+    /// transaction has all its locks.
+    UnlockReadsEarly,
     // From here on: of recovery, or nothing without it, or too rare for a campaign.
     /// A slot that has been prepared for an insert is taken back by who had it prepared, and by
     /// nobody who has it locked at that time for the record that lay there before.
@@ -159,7 +164,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 60] = [
+    pub const ALL: [Mutant; 62] = [
         Mutant::ValidateVersionOnly,
         Mutant::ValidateWithLocks,
         Mutant::ReleaseAll,
@@ -186,6 +191,8 @@ impl Mutant {
         Mutant::ForgetEvicted,
         Mutant::RefuseOtherVersions,
         Mutant::BelieveUnheard,
+        Mutant::WriteOverShared,
+        Mutant::UnlockReadsEarly,
         Mutant::LeavePrepared,
         Mutant::KeepPlace,
         Mutant::FreeForeignLocks,
@@ -239,6 +246,19 @@ impl Mutant {
             | Mutant::ForgetEvicted
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
+            Mutant::WriteOverShared | Mutant::UnlockReadsEarly => matches!(protocol, Protocol::NoWait(_)),
+            // It validates absent keys alone, and reads nothing that another transaction has locked.
+            Mutant::ValidateVersionOnly
+            | Mutant::ValidateWithLocks
+            | Mutant::ValidateReadOnlyVersionOnly
+            | Mutant::LockWithoutValidation
+            | AcceptLocked
+            | CpuLocksForNics
+            | Mutant::AcceptTorn
+                if matches!(protocol, Protocol::NoWait(_)) =>
+            {
+                false
+            }
             ValidateAtBackup | ReadOnlyWithoutValidation | InsertLeavesHeader | Mutant::BelieveUnheard => {
                 protocol.discipline().is_in_place()
             }

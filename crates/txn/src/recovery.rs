@@ -50,7 +50,7 @@ use remora_memory::ring::RingCopy;
 use remora_memory::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
 };
-use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, structural};
+use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, SharedLock, TransactionId, structural};
 
 pub use copy::{Copier, copy};
 pub use fail_over::{Decided, Loss, Tell, fail_over};
@@ -59,6 +59,7 @@ pub use crate::event::Rollback;
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::Primitive;
 use crate::rpc::Code;
+use crate::shared::leave_in;
 
 /// Says whose locks mean nothing any more.
 pub trait Departed {
@@ -477,6 +478,12 @@ pub async fn sweep(
     fragile: impl Fn(bool),
 ) -> Result<(), MemoryError> {
     let catalog = Catalog::read(lane, nodes).await?;
+    let epoch = catalog.metadata.epoch;
+    let mut bits = 0;
+    for client in dead {
+        let remains = Remains::find(lane, nodes, *client).await?;
+        bits |= remains.and_then(|remains| SharedLock::bit(remains.slot())).unwrap_or(0);
+    }
     let mut prepared = Vec::new();
     for shard_id in (0..catalog.metadata.shards.len() as u16).map(ShardId) {
         let Some(shard) = catalog.shard(shard_id) else { continue };
@@ -494,16 +501,22 @@ pub async fn sweep(
                     let lock = LockWord::from_bits(words[0]);
                     let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
                     let is_prepared = shard.fstore.is_none() && matches!(Life::of(words), Some(Life::Prepared { .. }));
-                    if theirs && !mutant!(NoSweep) {
+                    let is_shared_by_them =
+                        lock.shared().is_some_and(|shared| shared.is_void(epoch) || shared.holders() & bits != 0);
+                    if (theirs || is_shared_by_them) && !mutant!(NoSweep) {
                         found.push((*slot, lock));
                     }
-                    if is_prepared && (theirs || lock.is_free()) {
+                    if is_prepared && (theirs || is_shared_by_them || lock.is_free()) {
                         prepared.push((shard_id, *slot, words[1]));
                     }
                 }
             }
             for (slot, lock) in found {
                 places.extend(shard.lockable_behind(slot));
+                if let Some(shared) = lock.shared() {
+                    leave_for(lane, shard.at_primary(slot), shared, bits, epoch).await?;
+                    continue;
+                }
                 free(lane, shard.at_primary(slot), Pointer::new(shard_id, slot), shard.locks(), lock).await?;
             }
             lane.sleep(pause).await;
@@ -532,6 +545,19 @@ pub async fn sweep(
 /// Words of a slot that say who has it locked and whether its key is there.
 const HEADER_WORDS: usize = 3;
 const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
+
+/// Takes dead clients out of a shared lock, which was found to be this: their bits stay as they are,
+/// because the dead change nothing any more.
+async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch: u64) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    if found.is_void(epoch) {
+        round.compare_swap(at, found.with(0).to_bits(), LockWord::FREE.to_bits());
+    } else {
+        leave_in(&mut round, at, found.holders() & bits, epoch);
+    }
+    lane.execute(round).await?;
+    Ok(())
+}
 
 /// Frees a lock of a client that is recovered. It may have been freed, and taken by another,
 /// meanwhile.

@@ -21,6 +21,7 @@ use crate::limits::{BACKOFF_DOUBLINGS, BACKOFF_NS, HELD_DOUBLINGS, READ_PAUSE_NS
 use crate::protocol::{Check, Protocol, ProtocolSpec};
 use crate::recovery::{self, Departed, Verdict};
 use crate::sets::{Intent, Sets};
+use crate::shared::SharedLocks;
 use crate::tx::{Attempt, Tx};
 use crate::vcache::VersionCache;
 
@@ -35,6 +36,8 @@ pub struct SessionConfig {
     pub sequence: Rc<Cell<u64>>,
     /// The one version cache of the tables, if the protocol validates locally.
     pub vcache: Option<Arc<VersionCache>>,
+    /// The shared locks of the client incarnation, for all of its sessions.
+    pub shared: SharedLocks,
 }
 
 /// What the sessions of a client know of its lease.
@@ -140,6 +143,8 @@ pub(crate) struct State {
     pub(crate) undo: UndoWindow,
     /// By which it validates, if its protocol does so locally.
     pub(crate) vcache: Option<Arc<VersionCache>>,
+    /// The client's shared locks, if its protocol takes any.
+    pub(crate) shared: SharedLocks,
     /// What has been sent to each node: by it the replica to read from is chosen.
     pub(crate) load: Vec<u64>,
     owner: u32,
@@ -392,6 +397,7 @@ impl Session {
             released: Released::default(),
             undo: UndoWindow::default(),
             vcache: config.vcache,
+            shared: config.shared,
             load: vec![0; NODES_MAX],
             owner: client.incarnation,
             sequence: config.sequence,
@@ -529,6 +535,7 @@ impl Session {
         if !self.state.loose.is_empty() {
             take_back(&self.lane, &mut self.state).await?;
         }
+        self.state.shared.settle(&self.lane).await?;
         loop {
             self.state.settle(&self.lane);
             let mut round = self.lane.round();

@@ -15,6 +15,7 @@ use crate::event::{Access, Scan, WriteKind};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
+use crate::shared::Swap;
 
 /// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that
 /// made it; others refuse it ([`Misuse::OtherRun`]).
@@ -157,6 +158,12 @@ pub(crate) enum Lock {
     /// It is, and of the record nothing has been seen since.
     Unseen,
     Held,
+    /// The client's shared lock was asked for, and may have been given.
+    MaybeShared,
+    /// The transaction relies on the client's shared lock.
+    Shared,
+    /// The CAS that makes that lock the transaction's own was sent, and its answer has not come.
+    Upgrading,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -207,6 +214,8 @@ pub(crate) struct Item {
     /// on.
     before: Span,
     pub(crate) lock: Lock,
+    /// The CAS that the lock is asked for by: from the word that was found last.
+    pub(crate) asks: Option<Swap>,
     /// The verbs of the round that is under way.
     pub(crate) read: ReadHandle,
     pub(crate) swap: SwapHandle,
@@ -251,6 +260,7 @@ impl Item {
             patches: Span::default(),
             before: Span::default(),
             lock: Lock::No,
+            asks: None,
             read: ReadHandle::default(),
             swap: SwapHandle::default(),
             call: CallHandle::default(),
@@ -478,11 +488,16 @@ impl Sets {
                         self.fetched = self.fetched.min(index);
                     }
                 }
-            } else if let (Intent::Insert | Intent::Delete, None) = (intent, item.place)
-                && !matches!(item.fetch, Fetch::Place(_))
-            {
-                item.fetch = Fetch::Place(intent);
-                self.fetched = self.fetched.min(index);
+            } else {
+                if intent.exceeds(item.intent) {
+                    item.intent = intent;
+                }
+                if let (Intent::Insert | Intent::Delete, None) = (intent, item.place)
+                    && !matches!(item.fetch, Fetch::Place(_))
+                {
+                    item.fetch = Fetch::Place(intent);
+                    self.fetched = self.fetched.min(index);
+                }
             }
             return Ok(self.slot(index));
         }
@@ -662,7 +677,8 @@ impl Sets {
             return Err(Stop::Exists);
         }
         // A slot has been found for it, or is its own from before a delete.
-        if !item.existed && item.place.is_none() && item.lock == Lock::No {
+        let in_place = self.table(item.table).fstore().is_some();
+        if !item.existed && if in_place { item.lock != Lock::Held } else { item.place.is_none() } {
             return Err(item.unprepared().into());
         }
         debug_assert!(

@@ -108,7 +108,9 @@ impl Tx<'_> {
         }
         (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
-        if !matches!(self.examine(index, record), Seen::Kept) && self.state.spec.execute != Execute::Call {
+        if self.state.spec.locks_reads {
+            self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
+        } else if !matches!(self.examine(index, record), Seen::Kept) && self.state.spec.execute != Execute::Call {
             self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
         }
         self.skip_what_is_here();

@@ -293,6 +293,24 @@ impl<'s> Tx<'s> {
         let Sets { tables, items, .. } = &mut self.state.sets;
         for item in items {
             let release_all = mutant!(ReleaseAll) && item.is_written();
+            match item.lock {
+                Lock::Shared => {
+                    item.lock = Lock::No;
+                    if !round.has_room(2, 4 * 8) {
+                        send(std::mem::replace(&mut round, self.lane.round()));
+                    }
+                    self.state.shared.leave(item.address, &mut round);
+                }
+                Lock::MaybeShared => {
+                    item.lock = Lock::No;
+                    self.state.shared.give_up(item.address);
+                }
+                Lock::Upgrading => {
+                    item.lock = Lock::Maybe;
+                    self.state.shared.give_up(item.address);
+                }
+                Lock::No | Lock::Maybe | Lock::Unseen | Lock::Held => {}
+            }
             if locking && item.lock == Lock::Unseen {
                 // Another's insert may have been prepared there, as in `lock_and_validate`.
                 (item.prepared, preparing) = (true, true);

@@ -12,7 +12,9 @@ use remora::floors::memory::{
     Fingerprint, IndexKind, Metadata, ReadScheme, Registration, TableSpec, identity, metadata, node,
 };
 use remora::floors::sync::{Key, layout};
-use remora::floors::txn::{Applier, Inspection, RpcHandler, Session, SessionConfig, VersionCache, inspect};
+use remora::floors::txn::{
+    Applier, Inspection, RpcHandler, Session, SessionConfig, SharedLocks, VersionCache, inspect,
+};
 use remora::{Error, Protocol};
 
 /// See the [module](self).
@@ -146,7 +148,8 @@ impl<F: Host> Rig<F> {
             let lane = worker.lane(&endpoint, index as u64).unwrap();
             let sequence = Rc::new(Cell::new(1));
             let vcache = Some(self.vcache.clone());
-            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, sequence, vcache })
+            let shared = SharedLocks::new(&client, 1);
+            Session::new(lane, &client, 0, SessionConfig { protocol, epoch: 1, sequence, vcache, shared })
         };
         (0..count).map(session).collect()
     }

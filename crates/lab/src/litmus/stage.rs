@@ -29,8 +29,8 @@ use remora::floors::memory::{
 use remora::floors::sync::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
-    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, Slot, Stop, TransactOptions, Tx, Validation,
-    VersionCache, inspect,
+    Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop, TransactOptions, Tx,
+    Validation, VersionCache, inspect,
 };
 use zerocopy::IntoBytes;
 
@@ -382,7 +382,8 @@ impl Stage {
         let lane = worker.lane(&endpoint, number as u64).expect("few lanes");
         let sequence = Rc::new(Cell::new(1));
         let vcache = Some(vcache.clone());
-        let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache };
+        let shared = SharedLocks::new(registration, 1);
+        let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache, shared };
         let mut session = Session::new(lane, registration, 0, config);
         // A client that takes the table's locks for the CPU's own has been told so by a catalog of
         // its own.

@@ -89,9 +89,15 @@ impl Tx<'_> {
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];
         let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
-        let checked = if unchecked { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check() };
+        // Under this transaction's own lock, nobody else changes it.
+        let is_mine = words.first() == Some(&self.id.lock().to_bits());
+        let checked = match () {
+            () if unchecked => fetched.unchecked().ok_or(Unstable::Torn),
+            () if is_mine => fetched.check_in_place(),
+            () => fetched.check(),
+        };
         let record = match checked {
-            Ok(record) if !record.lock().is_free() && !unchecked && !mutant!(AcceptLocked) => {
+            Ok(record) if record.lock().is_exclusive() && !is_mine && !unchecked && !mutant!(AcceptLocked) => {
                 // Whole, but its holder may have committed what it has not written back yet.
                 return Seen::Unstable(Abort::Locked(record.lock()));
             }

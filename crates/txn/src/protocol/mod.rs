@@ -16,6 +16,7 @@ use remora_memory::{Discipline, IndexKind};
 pub(crate) use lookup::Seen;
 
 pub use ford::{Ford, Validation};
+pub use no_wait::NoWait;
 pub use occ::{Locks, Primitives};
 pub use unsynchronized::Unsynchronized;
 
@@ -46,6 +47,8 @@ pub struct ProtocolSpec {
     pub is_serializable: bool,
     /// Whether it takes what it reads as it comes, torn or locked.
     pub reads_unchecked: bool,
+    /// Whether it reads records only under locks of its own.
+    pub locks_reads: bool,
 }
 
 impl ProtocolSpec {
@@ -62,6 +65,7 @@ impl ProtocolSpec {
             needs_atomic_writes: false,
             is_serializable: true,
             reads_unchecked: false,
+            locks_reads: false,
         }
     }
 }
@@ -171,6 +175,8 @@ protocols! {
     /// One-sided, every replica updated in place, commit in two round trips: `ford` and its
     /// variants.
     ford: Ford(Ford),
+    /// Two-phase locking, shared and exclusive, that aborts where it would have to wait.
+    no_wait: NoWait(NoWait),
     /// Bare rounds, **no transactions**: the bound that the protocols are measured against.
     unsynchronized: Unsynchronized(Unsynchronized),
 }

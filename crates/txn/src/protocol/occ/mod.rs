@@ -72,6 +72,7 @@ use remora_fabric::{Execute as Posted, probes};
 use remora_memory::Discipline;
 
 pub(super) use execute::execute;
+pub(super) use validate::validate_absent;
 use install::install;
 use validate::{lock_and_validate, validate, validate_read_only};
 

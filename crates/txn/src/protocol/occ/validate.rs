@@ -107,7 +107,24 @@ fn unchanged(item: &Item, words: &[u64]) -> bool {
 /// not: all of it, if the transaction `writes` nothing, or gives up what it meant to write.
 pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bool) -> Result<(), Stop> {
     let Primitives { validate: primitive, merged, .. } = primitives;
-    let due = |item: &Item| !(writes && merged && item.is_written());
+    validate_those(tx, primitive, writes, |item| !(writes && merged && item.is_written())).await
+}
+
+/// Looks again for the keys that were absent, by READs of the buckets that would have them.
+pub(in crate::protocol) async fn validate_absent(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    let is_absent = |item: &Item| matches!(item.fetch, Fetch::Absent);
+    if !tx.state.sets.items.iter().any(is_absent) {
+        return Ok(());
+    }
+    validate_those(tx, Primitive::OneSided, true, is_absent).await
+}
+
+async fn validate_those(
+    tx: &mut Tx<'_>,
+    primitive: Primitive,
+    writes: bool,
+    due: impl Fn(&Item) -> bool,
+) -> Result<(), Stop> {
     let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
     let me = tx.id.lock();
     let mut next = 0;

@@ -1,0 +1,282 @@
+//! Execution: every record is locked, and read under its lock in the same round trip.
+
+use remora_fabric::{Completed, Round, probes};
+use remora_index::cluster_hash::BUCKET_BYTES;
+use remora_sync::{LockWord, RecordHeader};
+
+use crate::error::{Abort, Stop};
+use crate::limits::READ_ATTEMPTS;
+use crate::protocol::lookup::{Seen, ask_host};
+use crate::sets::{Fetch, Found, Intent, Lock};
+use crate::shared::{Next, Swap};
+use crate::tx::{Tx, Waiting};
+
+/// Locks and brings every record that was named and is not here yet.
+pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
+    if tx.state.shared.has_orphans() {
+        let shared = tx.state.shared.clone();
+        shared.settle(tx.lane).await?;
+    }
+    if tx.unheard {
+        Box::pin(tx.forget_unheard()).await?;
+    }
+    let mut waiting = Waiting::default();
+    let mut rounds = 0;
+    while tx.state.sets.fetched < tx.state.sets.items.len() {
+        let mut round = tx.lane.round();
+        ask(tx, &mut round)?;
+        tx.unheard = true;
+        let done = tx.lane.execute(round).await?;
+        tx.unheard = false;
+        let (mut unstable, mut stop) = (None, None);
+        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
+                continue;
+            }
+            tx.state.sets.items[index].loose = false;
+            match arrived(tx, index, &done) {
+                Ok(Seen::Unstable(why)) => {
+                    tx.state.sets.note(index, why.into());
+                    unstable = Some(why);
+                }
+                Ok(_) => {}
+                // The others' answers say which locks have been taken, and which slots prepared.
+                Err(error) => {
+                    match error {
+                        Stop::Abort(Abort::Locked(lock)) => tx.met(index, lock),
+                        error => tx.state.sets.note(index, error),
+                    }
+                    stop = stop.or(Some(error));
+                }
+            }
+        }
+        drop(done);
+        if let Some(stop) = stop {
+            return Err(stop);
+        }
+        tx.skip_what_is_here();
+        tx.wait(unstable, &mut waiting).await?;
+        rounds += 1;
+        if rounds > ROUNDS_MAX {
+            return Err(Abort::Changed.into());
+        }
+    }
+    Ok(())
+}
+
+/// Rounds of one execution: longer than any way to a record is, where others leave it alone.
+const ROUNDS_MAX: u32 = 4 * READ_ATTEMPTS;
+
+/// Adds the next step of every item to the round: as much as fits.
+fn ask(tx: &mut Tx<'_>, round: &mut Round<'_>) -> Result<(), Stop> {
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        let item = &mut tx.state.sets.items[index];
+        match item.fetch {
+            Fetch::Probe(..) => {
+                item.asked = round.has_room(1, BUCKET_BYTES);
+                if item.asked {
+                    item.read = round.read(item.address, BUCKET_BYTES);
+                }
+            }
+            Fetch::Record(_) => ask_record(tx, round, index)?,
+            Fetch::Ask | Fetch::Place(_) => {
+                tx.preparing |= matches!(item.fetch, Fetch::Place(Intent::Insert));
+                ask_host(&mut tx.state.sets, index, round);
+            }
+            Fetch::Here | Fetch::Absent | Fetch::Grow(_) => item.asked = false,
+        }
+    }
+    Ok(())
+}
+
+/// Asks for a record: for its lock, unless the transaction has it, and for what it holds under that
+/// lock. CAS then READ is an ordered pair.
+fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<(), Stop> {
+    let me = tx.id.lock();
+    let item = tx.state.sets.items[index];
+    let bytes = tx.state.sets.table(item.table).shape().record_bytes();
+    let room = round.has_room(2, bytes + 4 * 8);
+    let item = &mut tx.state.sets.items[index];
+    item.asked = room;
+    if !room {
+        return Ok(());
+    }
+    if item.lock == Lock::No {
+        if item.intent == Intent::Read && item.place.is_none() {
+            item.asks = match tx.state.shared.join(item.address)? {
+                Next::Swap(swap) => Some(swap),
+                Next::Look | Next::Held | Next::Conflict => None,
+            };
+            item.lock = Lock::MaybeShared;
+        } else {
+            item.asks = Some(Swap { from: LockWord::FREE, to: me });
+            item.lock = Lock::Maybe;
+        }
+        if !std::mem::replace(&mut tx.locking, true) {
+            tx.lane.probe(probes::LOCKS);
+        }
+    }
+    if let Some(swap) = item.asks {
+        item.swap = round.compare_swap(item.address, swap.from.to_bits(), swap.to.to_bits());
+    }
+    item.read = round.read(item.address, bytes);
+    Ok(())
+}
+
+/// What an item has asked for has arrived.
+fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Seen, Stop> {
+    let item = tx.state.sets.items[index];
+    match item.fetch {
+        Fetch::Probe(bucket, from_slot) => {
+            tx.found_bucket(index, bucket, from_slot, done.words(item.read)).map(|()| Seen::Kept)
+        }
+        Fetch::Record(found) => match locked(tx, index, done)? {
+            Locked::Held => record_arrived(tx, index, found, done.words(item.read)),
+            Locked::ByAnotherItem => beside_another(tx, index, found, done.words(item.read)),
+            Locked::Again => Ok(Seen::Another),
+        },
+        Fetch::Ask | Fetch::Place(_) => place_arrived(tx, index, done.reply(item.call)),
+        Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
+    }
+}
+
+/// What has become of the lock that an item has asked for.
+enum Locked {
+    /// The transaction has it.
+    Held,
+    /// It has it for another of its items, whose location or this one's is stale.
+    ByAnotherItem,
+    /// The word was not what the CAS expected, and can be taken from what it was.
+    Again,
+}
+
+fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked, Stop> {
+    let me = tx.id.lock();
+    let item = &mut tx.state.sets.items[index];
+    let shared = &tx.state.shared;
+    match item.lock {
+        Lock::Held | Lock::Shared => Ok(Locked::Held),
+        Lock::Maybe => {
+            if done.swapped(item.swap) {
+                (item.lock, item.asks) = (Lock::Held, None);
+                return Ok(Locked::Held);
+            }
+            let found = LockWord::from_bits(done.previous(item.swap));
+            item.lock = Lock::No;
+            if found == me {
+                return Ok(Locked::ByAnotherItem);
+            }
+            let next = shared.take(item.address, found, me).ok_or(Abort::Locked(found))?;
+            (item.lock, item.asks) = (Lock::Maybe, Some(next));
+            Ok(Locked::Again)
+        }
+        Lock::MaybeShared => {
+            let found = match item.asks {
+                Some(swap) if done.swapped(item.swap) => swap.to,
+                Some(_) => LockWord::from_bits(done.previous(item.swap)),
+                None => LockWord::from_bits(done.words(item.read)[0]),
+            };
+            match shared.found(item.address, found)? {
+                Next::Held => {
+                    (item.lock, item.asks) = (Lock::Shared, None);
+                    Ok(Locked::Held)
+                }
+                Next::Swap(next) => {
+                    item.asks = Some(next);
+                    Ok(Locked::Again)
+                }
+                Next::Look => {
+                    item.asks = None;
+                    Ok(Locked::Again)
+                }
+                Next::Conflict => {
+                    (item.lock, item.asks) = (Lock::No, None);
+                    if found == me { Ok(Locked::ByAnotherItem) } else { Err(Abort::Locked(found).into()) }
+                }
+            }
+        }
+        Lock::No | Lock::Unseen | Lock::Upgrading => Err(Abort::Changed.into()),
+    }
+}
+
+/// A record has arrived that is locked for this item.
+fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) -> Result<Seen, Stop> {
+    let before = tx.state.sets.items[index];
+    let is_prepared = RecordHeader::parse(words).is_some_and(|header| header.version.is_rolled_back());
+    let seen = tx.examine(index, words);
+    if is_prepared && !matches!(seen, Seen::Unstable(_)) {
+        // Its inserter cannot take it back while it is locked (invariant 6).
+        tx.state.sets.items[index].prepared = true;
+        tx.preparing = true;
+    }
+    match seen {
+        Seen::Kept => {
+            let item = &mut tx.state.sets.items[index];
+            let is_same = before.fetched_before().is_none_or(|existed| existed == item.existed && before.version == item.version);
+            item.prepared &= !item.existed;
+            if mutant!(UnlockReadsEarly) && item.lock == Lock::Shared {
+                release(tx, index);
+            }
+            if is_same { Ok(Seen::Kept) } else { Err(Abort::Changed.into()) }
+        }
+        Seen::Another if is_prepared => Err(Abort::Changed.into()),
+        Seen::Another => {
+            release(tx, index);
+            tx.state.sets.items[index].prepared = false;
+            tx.look_up_again(index, found).map(|()| Seen::Another)
+        }
+        seen => Ok(seen),
+    }
+}
+
+/// A record has arrived that this transaction has locked for another item: it is not both, and one
+/// of the two has to look elsewhere.
+fn beside_another(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) -> Result<Seen, Stop> {
+    let before = tx.state.sets.items[index];
+    match tx.examine(index, words) {
+        Seen::Another => tx.look_up_again(index, found).map(|()| Seen::Another),
+        _ => {
+            tx.state.sets.items[index] = before;
+            Ok(Seen::Unstable(Abort::Changed))
+        }
+    }
+}
+
+/// The primary's CPU has found the key's place, or linked one. The record is locked next, and what
+/// holds is what is read under that lock.
+fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+    let before = tx.state.sets.items[index];
+    let seen = match before.fetch {
+        Fetch::Place(Intent::Insert) => tx.found_prepared(index, reply)?,
+        Fetch::Place(intent) => tx.found_by_call(index, reply, Some(intent))?,
+        _ => tx.found_by_call(index, reply, None)?,
+    };
+    let item = &mut tx.state.sets.items[index];
+    if before.lock != Lock::No && item.address != before.address {
+        // It is another record than the one that is locked.
+        item.address = before.address;
+        return Err(Abort::Changed.into());
+    }
+    if matches!(item.fetch, Fetch::Here) && item.lock == Lock::No {
+        item.fetch = Fetch::Record(Found::Cached);
+        (item.seen, item.existed, item.present) = (before.seen, before.existed, before.present);
+        item.version = before.version;
+        return Ok(Seen::Another);
+    }
+    Ok(seen)
+}
+
+/// Releases the lock of an item whose record is another's.
+fn release(tx: &mut Tx<'_>, index: usize) {
+    let me = tx.id.lock();
+    let item = &mut tx.state.sets.items[index];
+    let mut round = tx.lane.round();
+    match std::mem::replace(&mut item.lock, Lock::No) {
+        Lock::Shared => tx.state.shared.leave(item.address, &mut round),
+        Lock::Held => _ = round.compare_swap(item.address, me.to_bits(), LockWord::FREE.to_bits()),
+        other => item.lock = other,
+    }
+    if !round.is_empty() {
+        tx.lane.post(round);
+    }
+}

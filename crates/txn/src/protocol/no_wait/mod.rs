@@ -1,0 +1,134 @@
+//! Two-phase locking that never waits: the textbook baseline of the protocols here.
+//!
+//! ```text
+//!            coordinator                      primaries                  all participants' rings
+//!
+//! execute    CAS shared lock; READ record  -> of records only read                             1 round trip
+//!            CAS lock; READ record         -> of records to write                              (the same)
+//! commit     CAS lock                      -> of records read, then written                    1, if there are any
+//!            READ buckets                  -> of keys that were absent                         1, if there are any
+//!            WRITE entry                                                 (every replica)    -> 1
+//!            ---- committed: every ring has acknowledged the entry ----
+//!            WRITE record; CAS unlock      -> of the write set                                 in the background
+//!            FETCH_ADD, CAS: unlock shared -> of records only read                             in the background
+//! ```
+//!
+//! With locations cached and records named for what is done to them, a transaction that writes takes
+//! 2 round trips, whatever it reads, and one that only reads takes 1. A record that was named to be
+//! read and is then written costs one more. Inserts and deletes cost a call, and then the lock. A
+//! CAS of a shared lock has to know the other holders: it is sent again, from the word that it has
+//! found, where they have come or gone.
+//!
+//! A transaction that meets a lock which excludes its own aborts at once, releases what it has, and
+//! is tried again. So no transaction ever waits for another one, and there is no deadlock.
+//!
+//! Logs, installation, recovery and backups are those of optimistic concurrency control
+//! (`protocol/redo.rs`, `recovery.rs`). What differs is what keeps other transactions out.
+//!
+//! # Invariants
+//!
+//! 1. **A record is read under a lock**, which the transaction keeps until its lock point: the
+//!    moment when it has all its locks and has seen that absent keys are absent still. So what it
+//!    has read holds at the lock point, and transactions are serializable in the order of their
+//!    lock points.
+//! 2. **An exclusive lock is taken from a word that no client holds**, or from a shared one that
+//!    this transaction alone holds. It is released by CAS(me -> free), and only if it may have been
+//!    taken.
+//! 3. **A shared lock names its holders** ([`SharedLock`](remora_sync::SharedLock)), so that
+//!    recovery can take out the ones that have died. `shared.rs` counts the transactions of a
+//!    client that rely on its bit.
+//! 4. **Locks are released behind the log's answer**; exclusive ones behind the record that they
+//!    protect (invariants 4 and 5 of `occ`). While the log's answer is awaited, the locks of the
+//!    write set are the log's: neither an error nor a drop releases them. All others are this
+//!    transaction's to release, however it ends.
+//! 5. **An absent key is validated**, since there is no record to lock: its buckets are read again
+//!    after all locks are held, as in `occ`. Ordered tables have no such gaps, because the leaf
+//!    that would have the key is a record.
+//! 6. **A slot that is prepared for an insert is taken back by the transaction that has locked it**,
+//!    shared or not, unless that one inserts: its inserter finds it locked, and cannot.
+
+mod execute;
+mod upgrade;
+
+use remora_fabric::{Execute as Posted, probes};
+use remora_memory::Discipline;
+
+use crate::error::Stop;
+use crate::protocol::occ::validate_absent;
+use crate::protocol::redo::{self, install_rounds, prepare_log, write_log};
+use crate::protocol::{Primitive, Protocol, ProtocolSpec, Steps};
+use crate::sets::Lock;
+use crate::tx::Tx;
+
+use execute::execute;
+use upgrade::lock_written;
+
+/// Two-phase locking that aborts where it would have to wait. It has no parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NoWait;
+
+impl Protocol {
+    /// Two-phase locking that aborts where it would have to wait.
+    pub const NO_WAIT: Protocol = Protocol::NoWait(NoWait);
+}
+
+impl Steps for NoWait {
+    const PRESETS: &'static [NoWait] = &[NoWait];
+
+    fn spec(self) -> ProtocolSpec {
+        ProtocolSpec { locks_reads: true, ..ProtocolSpec::new("no-wait-2pl", Discipline::TWO_PHASE) }
+    }
+
+    async fn execute(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        execute(tx).await
+    }
+
+    async fn commit(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        if tx.state.sets.written == 0 {
+            return self.validate(tx).await;
+        }
+        let entry = prepare_log(tx).await?;
+        lock_written(tx).await?;
+        validate_absent(tx).await?;
+        tx.mark(|phases, now| phases.validated = now);
+        tx.lane.probe(probes::VALIDATED);
+        tx.committing();
+        let logged = write_log(tx, entry, Primitive::OneSided, false).await;
+        if logged.is_err() {
+            keep_others(tx);
+            return logged;
+        }
+        tx.mark(|phases, now| phases.logged = now);
+        tx.lane.probe(probes::LOGGED);
+        let lane = tx.lane;
+        install_rounds(tx, |round| lane.post(round));
+        keep_others(tx);
+        tx.lane.probe(probes::INSTALLED);
+        Ok(())
+    }
+
+    async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        validate_absent(tx).await?;
+        tx.mark(|phases, now| phases.validated = now);
+        Ok(())
+    }
+
+    fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>) {
+        redo::leave(tx, log);
+        keep_others(tx);
+    }
+}
+
+/// The locks of the write set are the log's, or on their way to be free. Those of other records are
+/// this transaction's still, which releases them when it ends (invariant 4).
+fn keep_others(tx: &mut Tx<'_>) {
+    if tx.locking {
+        return; // the log was never sent, so all of them are
+    }
+    for item in &mut tx.state.sets.items {
+        if item.is_written() {
+            item.lock = Lock::No;
+        }
+        tx.locking |= item.lock != Lock::No;
+    }
+}

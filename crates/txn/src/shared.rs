@@ -1,0 +1,329 @@
+//! The shared locks of one client: which lock words name it, and how many of its transactions rely
+//! on each.
+//!
+//! A lock word names clients, not transactions ([`SharedLock`]). So the transactions of one client
+//! share its bit: the first one that wants a record sets it, by a CAS; the last one takes it out.
+//! The sessions of a client run on one thread and one endpoint, whose atomics at a node take effect
+//! in the order in which they are posted. That order is what makes the counts here right:
+//!
+//! 1. **Only this client changes its bit**, as long as it lives. So a word that was seen with the
+//!    bit has it until a transaction of this client takes it out.
+//! 2. **The bit is taken out by FETCH_ADD**, which needs no answer and cannot fail, and only if it
+//!    is known to be set. A CAS behind it frees the word if no other client holds it.
+//! 3. **A transaction that joins another one's bit reads the word.** It holds the lock only if that
+//!    word has the bit.
+//! 4. **A CAS whose answer is lost leaves an orphan**: a bit that may be set and that no transaction
+//!    relies on. The client reads the word, and takes the bit out if it is there ([`settle`]).
+//!
+//! [`settle`]: SharedLocks::settle
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::rc::Rc;
+
+use remora_fabric::{Address, FabricError, Lane, Round, WORD_BYTES};
+use remora_memory::Registration;
+use remora_sync::{LockWord, SharedLock};
+
+use crate::error::Limit;
+
+/// The shared locks of one client incarnation, for all of its sessions.
+#[derive(Clone, Debug)]
+pub struct SharedLocks(Rc<RefCell<Registry>>);
+
+#[derive(Debug)]
+struct Registry {
+    /// The client's slot at the memory nodes.
+    slot: u64,
+    epoch: u64,
+    // Fixed keys: the simulator must do the same again from the same seed.
+    words: HashMap<Address, Word, BuildHasherDefault<DefaultHasher>>,
+    /// Words that may have the bit although no transaction relies on it.
+    orphans: Vec<Address>,
+}
+
+/// A lock word that transactions of this client rely on, or have asked for.
+#[derive(Debug)]
+struct Word {
+    transactions: u32,
+    /// The word as it was last seen or set.
+    last: LockWord,
+}
+
+/// A CAS of a lock word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Swap {
+    pub(crate) from: LockWord,
+    pub(crate) to: LockWord,
+}
+
+/// What a transaction must do next to have a shared lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// It has it.
+    Held,
+    /// Read the word: another transaction of this client has set the bit, or is about to.
+    Look,
+    /// Set the bit.
+    Swap(Swap),
+    /// Abort: a transaction has the record exclusively. The one that has asked does not rely on the
+    /// lock any more.
+    Conflict,
+}
+
+impl SharedLocks {
+    /// The shared locks of a client that has just registered: none.
+    #[must_use]
+    pub fn new(client: &Registration, epoch: u64) -> SharedLocks {
+        SharedLocks::of_slot(client.slot(), epoch)
+    }
+
+    fn of_slot(slot: u64, epoch: u64) -> SharedLocks {
+        let (words, orphans) = (HashMap::default(), Vec::new());
+        SharedLocks(Rc::new(RefCell::new(Registry { slot, epoch, words, orphans })))
+    }
+
+    /// A transaction asks for a lock that it has not asked for: what it must do first.
+    pub(crate) fn join(&self, at: Address) -> Result<Next, Limit> {
+        let mut registry = self.0.borrow_mut();
+        let bit = registry.bit()?;
+        let to = SharedLock::of_epoch(registry.epoch).with(bit);
+        let word = registry.words.entry(at).or_insert(Word { transactions: 0, last: to });
+        word.transactions += 1;
+        Ok(if word.transactions > 1 { Next::Look } else { Next::Swap(Swap { from: LockWord::FREE, to }) })
+    }
+
+    /// A transaction that has asked for a lock has found the word to be this: what it must do next.
+    pub(crate) fn found(&self, at: Address, found: LockWord) -> Result<Next, Limit> {
+        // Whether the bit is set is known now.
+        self.0.borrow_mut().orphans.retain(|orphan| *orphan != at);
+        if found.is_exclusive() {
+            self.0.borrow_mut().leave(at);
+            return Ok(Next::Conflict);
+        }
+        let to = {
+            let registry = self.0.borrow();
+            let shared = found.shared().filter(|shared| !shared.is_void(registry.epoch));
+            shared.unwrap_or(SharedLock::of_epoch(registry.epoch)).with(registry.bit()?)
+        };
+        if found == to {
+            self.set(at, to);
+            return Ok(Next::Held);
+        }
+        Ok(Next::Swap(Swap { from: found, to }))
+    }
+
+    /// A word that a transaction relies on has the bit, and is this.
+    pub(crate) fn set(&self, at: Address, to: LockWord) {
+        let mut registry = self.0.borrow_mut();
+        registry.orphans.retain(|orphan| *orphan != at);
+        if let Some(word) = registry.words.get_mut(&at) {
+            word.last = to;
+        }
+    }
+
+    /// The CAS that makes the shared lock of a transaction its exclusive one, if no other
+    /// transaction has it.
+    pub(crate) fn upgrade(&self, at: Address, me: LockWord) -> Option<Swap> {
+        let registry = self.0.borrow();
+        let word = registry.words.get(&at)?;
+        let is_alone = registry.is_alone(word.last) && word.transactions == 1;
+        (is_alone || mutant!(WriteOverShared)).then_some(Swap { from: word.last, to: me })
+    }
+
+    /// The CAS that takes a record exclusively whose lock was found to be this, if no transaction
+    /// has it.
+    pub(crate) fn take(&self, at: Address, found: LockWord, me: LockWord) -> Option<Swap> {
+        let registry = self.0.borrow();
+        let is_vacant = found.shared().is_some_and(|shared| shared.is_vacant(registry.epoch));
+        if found.is_free() || is_vacant || mutant!(WriteOverShared) && !found.is_exclusive() {
+            return Some(Swap { from: found, to: me });
+        }
+        // The bit may be on its way out: that is ahead of the next CAS.
+        let is_left = registry.is_alone(found) && !registry.words.contains_key(&at) && !registry.orphans.contains(&at);
+        is_left.then_some(Swap { from: LockWord::FREE, to: me })
+    }
+
+    /// Returns a word that a transaction relies on, as it was last seen.
+    pub(crate) fn word(&self, at: Address) -> LockWord {
+        self.0.borrow().words.get(&at).map_or(LockWord::FREE, |word| word.last)
+    }
+
+    /// A word does not have the bit any more: a transaction has made its shared lock exclusive.
+    pub(crate) fn upgraded(&self, at: Address) {
+        self.0.borrow_mut().words.remove(&at);
+    }
+
+    /// A transaction does not rely any more on a lock that it has. If it was the last one, the
+    /// round takes the bit out.
+    pub(crate) fn leave(&self, at: Address, round: &mut Round<'_>) {
+        let mut registry = self.0.borrow_mut();
+        if registry.leave(at)
+            && let Ok(bit) = registry.bit()
+        {
+            leave_in(round, at, bit, registry.epoch);
+        }
+    }
+
+    /// A transaction does not rely any more on a lock that it has asked for without hearing whether
+    /// it has it. If it was the last one, the bit is an orphan.
+    pub(crate) fn give_up(&self, at: Address) {
+        let mut registry = self.0.borrow_mut();
+        if registry.leave(at) && !registry.orphans.contains(&at) {
+            registry.orphans.push(at);
+        }
+    }
+
+    /// Whether there are orphans.
+    #[inline]
+    pub(crate) fn has_orphans(&self) -> bool {
+        !self.0.borrow().orphans.is_empty()
+    }
+
+    /// Takes this client's bit out of every word that may have it although no transaction relies on
+    /// it. Returns the error of the fabric if a word could not be read; the others are settled
+    /// then by the next call.
+    pub async fn settle(&self, lane: &Lane) -> Result<(), FabricError> {
+        loop {
+            let Some(at) = self.0.borrow().orphans.first().copied() else { return Ok(()) };
+            let mut round = lane.round();
+            let read = round.read(at, WORD_BYTES);
+            let done = lane.execute(round).await?;
+            let found = LockWord::from_bits(done.words(read)[0]);
+            drop(done);
+            let mut registry = self.0.borrow_mut();
+            // A transaction may rely on it again since.
+            let was_orphan = registry.orphans.iter().position(|orphan| *orphan == at);
+            let Some(place) = was_orphan else { continue };
+            registry.orphans.swap_remove(place);
+            if registry.has_bit(found)
+                && !registry.words.contains_key(&at)
+                && let Ok(bit) = registry.bit()
+            {
+                let mut round = lane.round();
+                leave_in(&mut round, at, bit, registry.epoch);
+                lane.post(round);
+            }
+        }
+    }
+}
+
+/// Adds to a round what takes the bits of clients out of a lock word that has them: two verbs.
+pub(crate) fn leave_in(round: &mut Round<'_>, at: Address, bits: u64, epoch: u64) {
+    round.fetch_add(at, bits.wrapping_neg());
+    round.compare_swap(at, SharedLock::of_epoch(epoch).with(0).to_bits(), LockWord::FREE.to_bits());
+}
+
+impl Registry {
+    fn bit(&self) -> Result<u64, Limit> {
+        SharedLock::bit(self.slot).ok_or(Limit::SharedLocks { slot: self.slot })
+    }
+
+    /// One transaction less relies on a lock. Returns whether it was the last.
+    fn leave(&mut self, at: Address) -> bool {
+        let Some(word) = self.words.get_mut(&at) else { return false };
+        word.transactions -= 1;
+        let is_last = word.transactions == 0;
+        if is_last {
+            self.words.remove(&at);
+        }
+        is_last
+    }
+
+    /// Whether a word is a shared lock of this epoch that names this client.
+    fn has_bit(&self, word: LockWord) -> bool {
+        let shared = word.shared().filter(|shared| !shared.is_void(self.epoch));
+        shared.is_some_and(|shared| self.bit().is_ok_and(|bit| shared.holders() & bit != 0))
+    }
+
+    /// Whether it names this client alone.
+    fn is_alone(&self, word: LockWord) -> bool {
+        self.has_bit(word) && self.bit().is_ok_and(|bit| word.shared().is_some_and(|all| all.holders() == bit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remora_fabric::{NodeId, RegionId};
+
+    use super::*;
+
+    const AT: Address = Address { node: NodeId(0), region: RegionId(0), offset: 64 };
+
+    fn shared(epoch: u64, holders: u64) -> LockWord {
+        SharedLock::of_epoch(epoch).with(holders)
+    }
+
+    fn swap(from: LockWord, to: LockWord) -> Next {
+        Next::Swap(Swap { from, to })
+    }
+
+    fn leave(locks: &SharedLocks) -> bool {
+        locks.0.borrow_mut().leave(AT)
+    }
+
+    #[test]
+    fn the_first_transaction_sets_the_bit_and_the_last_one_takes_it_out() {
+        let locks = SharedLocks::of_slot(3, 1);
+        assert_eq!(locks.join(AT), Ok(swap(LockWord::FREE, shared(1, 8))));
+        locks.set(AT, shared(1, 8));
+        assert_eq!(locks.join(AT), Ok(Next::Look));
+        assert_eq!(locks.found(AT, shared(1, 8)), Ok(Next::Held));
+        assert!(!leave(&locks));
+        assert!(leave(&locks));
+        // The FETCH_ADD is ahead of the CAS of this one, which may find the word free.
+        assert_eq!(locks.join(AT), Ok(swap(LockWord::FREE, shared(1, 8))));
+    }
+
+    #[test]
+    fn other_clients_come_and_go_between_a_look_and_a_cas() {
+        let locks = SharedLocks::of_slot(0, 1);
+        let _first = locks.join(AT);
+        assert_eq!(locks.found(AT, shared(1, 2)), Ok(swap(shared(1, 2), shared(1, 3))));
+        // The other one has left, and its word is not free yet.
+        assert_eq!(locks.found(AT, shared(1, 0)), Ok(swap(shared(1, 0), shared(1, 1))));
+        assert_eq!(locks.found(AT, shared(1, 5)), Ok(Next::Held));
+    }
+
+    #[test]
+    fn an_orphan_is_one_only_until_a_transaction_relies_on_it() {
+        let locks = SharedLocks::of_slot(0, 1);
+        let _first = locks.join(AT);
+        locks.give_up(AT);
+        assert!(locks.has_orphans());
+        assert_eq!(locks.take(AT, shared(1, 1), LockWord::from_bits(7)), None);
+        let _second = locks.join(AT);
+        assert_eq!(locks.found(AT, shared(1, 1)), Ok(Next::Held));
+        assert!(!locks.has_orphans());
+    }
+
+    #[test]
+    fn a_lock_is_upgraded_only_by_its_one_holder() {
+        let (locks, me) = (SharedLocks::of_slot(0, 1), LockWord::from_bits(77));
+        let _first = locks.join(AT);
+        locks.set(AT, shared(1, 3));
+        assert_eq!(locks.upgrade(AT, me), None);
+        locks.set(AT, shared(1, 1));
+        assert_eq!(locks.upgrade(AT, me), Some(Swap { from: shared(1, 1), to: me }));
+        let _second = locks.join(AT);
+        assert_eq!(locks.upgrade(AT, me), None);
+        assert_eq!(locks.take(AT, shared(1, 1), me), None);
+    }
+
+    #[test]
+    fn a_shared_lock_of_an_earlier_epoch_is_void() {
+        let (locks, me) = (SharedLocks::of_slot(0, 2), LockWord::from_bits(77));
+        let _first = locks.join(AT);
+        assert_eq!(locks.found(AT, shared(1, 6)), Ok(swap(shared(1, 6), shared(2, 1))));
+        assert_eq!(locks.take(AT, shared(1, 6), me), Some(Swap { from: shared(1, 6), to: me }));
+        assert_eq!(locks.take(AT, shared(2, 6), me), None);
+        assert_eq!(locks.found(AT, me), Ok(Next::Conflict));
+        assert_eq!(locks.upgrade(AT, me), None);
+    }
+
+    #[test]
+    fn a_client_that_words_have_no_bit_for_is_refused() {
+        assert_eq!(SharedLocks::of_slot(50, 1).join(AT), Err(Limit::SharedLocks { slot: 50 }));
+    }
+}
