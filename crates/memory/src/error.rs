@@ -95,7 +95,7 @@ pub enum MemoryError {
     Unfinished {
         /// The table.
         table: String,
-        /// Its creator.
+        /// The client that creates the table.
         client: u32,
     },
     /// Another client has discarded the tables that this one was creating.
