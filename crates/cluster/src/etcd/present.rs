@@ -68,9 +68,9 @@ struct Store {
 /// The membership as etcd had it at a revision.
 #[derive(Clone)]
 struct Seen {
-    /// Of the whole store: the higher one is the later one.
+    /// Revision of the whole store: the higher one is the later one.
     revision: i64,
-    /// Of the key, which a change compares; 0 if there is none.
+    /// Revision of the key's last change, which a change compares; 0 if there is no key.
     modified: i64,
     membership: Arc<Membership>,
 }
