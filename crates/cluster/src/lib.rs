@@ -37,7 +37,6 @@
 //! suspects it, in the same change ([`Membership::suspect`]). The successor revokes all of them,
 //! and the former recoverer, before it reads anything. So the repairs of a recoverer that was only
 //! slow cannot land on the repairs of its successor.
-//! recoverer that was only slow cannot land on those of its successor.
 #![forbid(unsafe_code)]
 
 mod configuration;
