@@ -1,5 +1,5 @@
 //! The endpoint's side of shared memory: a round of one-sided verbs is executed by the thread that
-//! posts it, at once. Rounds with calls, and those that must wait behind one, go through
+//! posts it, at once. Rounds with calls, and rounds that must wait behind one, go through
 //! [`calls`](super::calls).
 
 use std::cell::{Cell, RefCell};
