@@ -10,7 +10,7 @@
 //!        256  channels ever claimed 8 | zero 56                                   clients, growing
 //!       320.. zero
 //!       4096  512 channel states of 8 bytes: generation 32 | process 24 | phase 8 see below
-//!       8192  revoked clients, a bit for each of 2^24, set by the revoking processnever cleared
+//!       8192  revoked clients, a bit for each of 2^24, by the revoking process      never cleared
 //!   8192+2Mi  512 channels of 260 KiB each                                        see `channel`
 //!   134 MiB   the region
 //! ```
