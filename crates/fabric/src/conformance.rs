@@ -37,9 +37,9 @@ pub use rounds::*;
 /// How several clients of a backend are played.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clients {
-    /// By as many threads, each with a worker of its own.
+    /// Each client is a thread with a worker of its own.
     Threads,
-    /// By as many endpoints of one worker: the backend interleaves them.
+    /// Each client is an endpoint of one worker: the backend interleaves them.
     Interleaved,
 }
 

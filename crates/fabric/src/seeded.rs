@@ -111,7 +111,7 @@ struct InFlight {
     verbs: Vec<Running>,
     outcome: Result<(), FabricError>,
     orphaned: bool,
-    /// Of everything that its verbs have brought so far, in whatever order.
+    /// Fingerprint of everything that its verbs have brought so far, in whatever order.
     brought: u64,
 }
 

@@ -77,7 +77,7 @@ pub struct SimOptions {
     pub hostile: bool,
     /// How often an access to memory takes many times as long as usual, 0 to 1.
     pub stretch: f64,
-    /// Of all chance.
+    /// Seed of all chance.
     pub seed: u64,
 }
 

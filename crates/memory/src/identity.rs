@@ -67,7 +67,7 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// As it is sent to the node.
+    /// Encodes the message as it is sent to the node.
     #[must_use]
     pub fn to_words(self) -> [u64; 2] {
         [self.cluster, self.since]

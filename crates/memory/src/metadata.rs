@@ -110,7 +110,7 @@ impl Pointer {
         self.0
     }
 
-    /// From the packed form: every word is some pointer.
+    /// Decodes a pointer from its packed form: every word is some pointer.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> Pointer {
@@ -281,7 +281,7 @@ pub struct TableSpec {
     pub layout: Layout,
     /// Index that finds the records.
     pub index: IndexKind,
-    /// Of its protocols.
+    /// Discipline that the table's protocols share.
     pub discipline: Discipline,
     /// Number of shards.
     pub shards: u16,
@@ -532,7 +532,7 @@ impl Metadata {
         bytes
     }
 
-    /// From bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
+    /// Decodes bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
     pub fn decode(node: NodeId, bytes: &[u8]) -> Result<Option<Metadata>, MemoryError> {
         let Ok((header, _)) = RawHeader::read_from_prefix(bytes) else { return Ok(None) };
         if header.magic != MAGIC {

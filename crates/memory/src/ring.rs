@@ -186,7 +186,7 @@ pub struct RingWriter {
     node: NodeId,
     base: u64,
     tail: u64,
-    /// As far as this client knows.
+    /// Position up to which the node has applied the ring, as far as this client knows.
     applied: u64,
     /// Transactions up to here are installed everywhere.
     settled: u64,

@@ -80,8 +80,7 @@ impl Server {
         assert!(self.is_ready(), "etcd does not start again");
     }
 
-    /// As when a backup was put back: it will start with the data of another one, in place of its
-    /// own.
+    /// Replaces the server's data by the data of another server, as when a backup was put back.
     pub fn take_the_data_of(&mut self, mut other: Server) {
         other.kill();
         fs::remove_dir_all(self.folder.join("data")).unwrap();

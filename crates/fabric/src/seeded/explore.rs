@@ -410,7 +410,7 @@ struct Search {
     path: Vec<StepId>,
     /// How many of the path's first steps only repeat what an earlier run has done.
     repeats: usize,
-    /// By fingerprint: what was left asleep.
+    /// Steps that were left asleep at a state, by the fingerprint of the state.
     visited: HashMap<u64, Vec<StepId>>,
     counts: Counts,
     taken: Vec<Taken>,

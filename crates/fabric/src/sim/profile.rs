@@ -159,7 +159,7 @@ pub struct Calls {
 pub struct Switch {
     /// Latency from a NIC to it: part of the wire.
     pub wire_ns: f64,
-    /// From a call's arrival until its answer leaves.
+    /// Time from a call's arrival until its answer leaves.
     pub serve_ns: f64,
 }
 

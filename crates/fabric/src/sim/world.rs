@@ -1059,8 +1059,8 @@ impl World {
         }
     }
 
-    /// A NIC takes a verb: when its access to memory begins. A call has its handler `work` for so
-    /// long.
+    /// A NIC takes a verb. Returns when its access to memory begins. `work` is the time for which
+    /// the handler of a call works.
     fn take_verb(&mut self, node: usize, connection: usize, verb: &Verb, received: Picos, work: Picos) -> Picos {
         let occupied = match verb {
             Verb::Read { .. } | Verb::Flush { .. } | Verb::AfterCompletion => self.costs.read,
@@ -1095,8 +1095,8 @@ impl World {
         }
     }
 
-    /// From when to when a verb that has been taken has its effect; what is ordered behind it comes
-    /// after.
+    /// Returns from when to when a verb that has been taken has its effect. What is ordered behind
+    /// the verb comes after.
     fn access(&mut self, node: usize, connection: usize, verb: &Verb, taken: Picos) -> (Picos, Picos) {
         let (dma_read, dma_write) = match self.path {
             Path::Messages => (0, 0),

@@ -29,7 +29,7 @@
 //!                +------------------------------------------+--------+----------------------+
 //!                |                                  ticket                                  |
 //!                +--------------------------------------------------------------------------+
-//!                |  answers in the order of the verbs; of a call: its length n, n words    |
+//!                |  answers in the order of the verbs; of a call: its length n, n words     |
 //! ```
 //!
 //! A failure's status is its kind, and its words are what the client needs to name the same fault

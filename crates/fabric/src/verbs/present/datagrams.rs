@@ -68,16 +68,16 @@ struct Office {
     /// Senders must know it. The system's own begin with a one.
     key: u32,
     doors: Doors,
-    /// By the doors' places.
+    /// Memory and whereabouts of each conversation, by the doors' places.
     desks: Vec<Desk>,
     /// Work requests posted and completed, from the beginning, and which of those under way tell.
     posted: u64,
     completed: u64,
     signaled: VecDeque<u64>,
-    /// Of conversations that are over: those they spoke with, and what must have completed before
-    /// they are forgotten.
+    /// Ends that conversations which are over spoke with, each with the work request that must have
+    /// completed before the end is forgotten.
     retired: Vec<(u64, u32)>,
-    /// Who has something to read, or room to write that was waited for.
+    /// Conversations that have something to read, or room to write that was waited for.
     ready: Vec<usize>,
     /// When there is something to send that nobody asks for.
     due: Nanos,
