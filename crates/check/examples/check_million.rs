@@ -1,7 +1,8 @@
 //! Times reading and checking a history of a million SmallBank-like transactions, and shows the
 //! memory it took.
 //!
-//! `cargo run --release -p remora-check --example check_million [-- [transactions] [clean|skew|stale|both]]`
+//! `cargo run --release -p remora-check --example check_million [-- ARGUMENTS]`, where the
+//! arguments are `[transactions] [clean|skew|stale|both]`.
 //!
 //! The history is made deterministically and is clean; `skew` plants two transactions that
 //! overwrite what the other read, `stale` a read of what had been overwritten long before.

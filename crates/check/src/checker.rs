@@ -28,7 +28,7 @@
 //!   from a stale read.) A loader leaves one version per key, so two of them in one history are an
 //!   anomaly.
 //! - **Absent reads without a version** fit into any interval in which the key may have been
-//!   absent: before its first write unless somebody saw the loader's version, and after each
+//!   absent: before its first write unless a transaction saw the loader's version, and after each
 //!   delete, also one by an unobserved unknown transaction. Real time and the reader's own writes
 //!   narrow the choice. If none is left, that is an anomaly; if one is left, it is read like a
 //!   version; if several are left, the reader comes after the first one's beginning and before the

@@ -24,7 +24,7 @@ pub enum Status {
     Committed,
     /// It aborted: its writes left no trace.
     Aborted,
-    /// Its client died or lost the answer: it may or may not have committed.
+    /// The client died or lost the answer: the transaction may or may not have committed.
     Unknown,
 }
 
@@ -214,7 +214,7 @@ pub struct Transaction<'h> {
 }
 
 impl<'h> Transaction<'h> {
-    /// Its id, unique over all files checked together.
+    /// The transaction's id, unique over all files checked together.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.row.id
@@ -250,13 +250,13 @@ impl<'h> Transaction<'h> {
         self.row.status
     }
 
-    /// Its point reads.
+    /// The transaction's point reads.
     pub fn reads(&self) -> impl ExactSizeIterator<Item = Read<'h>> + use<'h> {
         let history = self.history;
         self.row.reads.of(&history.reads).iter().map(|row| history.view_read(row))
     }
 
-    /// Its writes.
+    /// The transaction's writes.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = Write<'h>> + use<'h> {
         let history = self.history;
         self.row.writes.of(&history.writes).iter().map(|row| {
@@ -265,7 +265,7 @@ impl<'h> Transaction<'h> {
         })
     }
 
-    /// Its scans.
+    /// The transaction's scans.
     pub fn scans(&self) -> impl ExactSizeIterator<Item = Scan<'h>> + use<'h> {
         let history = self.history;
         self.row.scans.of(&history.scans).iter().map(|row| Scan { history, row })

@@ -10,11 +10,16 @@
 //! ```
 //! use remora_check::{HistoryReader, ReadOptions, check};
 //!
-//! let lines = br#"{"id": 1, "worker": 0, "start_ns": 10, "end_ns": 20, "status": "committed", "reads": [["t", "01", 2]], "writes": [["t", "01", 4, "update"]]}
-//! {"id": 2, "worker": 1, "start_ns": 30, "end_ns": 40, "status": "committed", "reads": [["t", "01", 2]], "writes": []}
-//! "#;
+//! let lines = concat!(
+//!     r#"{"id": 1, "worker": 0, "start_ns": 10, "end_ns": 20, "status": "committed", "#,
+//!     r#""reads": [["t", "01", 2]], "writes": [["t", "01", 4, "update"]]}"#,
+//!     "\n",
+//!     r#"{"id": 2, "worker": 1, "start_ns": 30, "end_ns": 40, "status": "committed", "#,
+//!     r#""reads": [["t", "01", 2]], "writes": []}"#,
+//!     "\n",
+//! );
 //! let mut reader = HistoryReader::new(ReadOptions::default());
-//! reader.read("history.jsonl", lines.as_slice())?;
+//! reader.read("history.jsonl", lines.as_bytes())?;
 //! let report = check(&reader.finish().history);
 //! assert_eq!(report.anomalies[0].class, remora_check::AnomalyClass::StaleRead);
 //! # Ok::<(), remora_check::HistoryError>(())

@@ -14,8 +14,8 @@ use remora::{Observer, Outcome as Ended, Rollback, TransactionEvent, WriteKind a
 use crate::history::marks::Mark;
 use crate::history::{LineBuffer, LineHeader, Outcome, WriteKind};
 
-/// A recorder's lines are written to the file when there are so many bytes of them: rarely enough
-/// that threads do not wait for each other, and few enough to stay in the cache.
+/// Bytes at which a recorder writes its lines to the file: rarely enough that threads do not wait
+/// for each other, and few enough to stay in the cache.
 const FLUSH_BYTES: usize = 256 << 10;
 
 /// A history file, or whatever else takes lines, that several threads record to.
@@ -26,8 +26,7 @@ pub struct HistoryFile {
 
 struct Shared {
     file: Box<dyn Write + Send>,
-    /// The same file and where the history's first line is in it, if that line can be changed
-    /// later.
+    /// The history's file and where its first line is in it, if that line can be changed later.
     first_line: Option<(File, u64)>,
     /// The first thing that went wrong: a recorder cannot tell its caller.
     failure: Option<io::Error>,

@@ -8,7 +8,7 @@ use common::{HistoryModel, aborted, committed, expect_classes, expect_clean, exp
 use remora_check::AnomalyClass::*;
 use remora_check::{Observed, WriteKind};
 
-/// The same version installed by both, as two clients that read and wrote without a lock do.
+/// Two transactions install one version, as two clients do that read and write without a lock.
 #[test]
 fn lost_update_with_one_version() {
     let report = expect_one(
@@ -59,7 +59,7 @@ fn dirty_read() {
     let report =
         expect_one(DirtyRead, vec![aborted(1, 10, 90).read("x", 2).update("x", 4), committed(2, 10, 90).read("x", 4)]);
     assert_eq!(report.anomalies[0].transactions, [2, 1]);
-    // Somebody else installed that version afterwards: it is that one's.
+    // Another transaction installed that version afterwards: the version is that one's.
     expect_clean(vec![
         aborted(1, 10, 90).read("x", 2).update("x", 4),
         committed(2, 10, 90).read("x", 4),
@@ -250,7 +250,7 @@ fn observed_unknown_counts_as_committed() {
         vec![unknown(1, 10).update("x", 4).update("y", 4), committed(2, 20, 30).read("x", 4).read("y", 2)],
     );
     assert_eq!(report.counts.unknown_observed, 1);
-    // It has no end, so that even much later somebody may see the state before it.
+    // It has no end, so that even much later a transaction may see the state before it.
     expect_clean(vec![
         unknown(1, 10).update("x", 4),
         committed(2, 1000, 1010).read("x", 2),

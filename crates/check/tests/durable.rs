@@ -15,8 +15,8 @@ const ACCOUNTS: u64 = 6;
 /// How a durable history begins.
 const BEGUN: &[u8] = b"{\"history\":\"durable\"}\n";
 
-/// A file in memory that keeps its writes apart, and whose writer dies instead of making one more
-/// than so many.
+/// A file in memory that keeps its writes apart. Its writer dies instead of making more writes than
+/// a given number.
 #[derive(Clone)]
 struct Writes(Arc<Mutex<Vec<Vec<u8>>>>, usize);
 

@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", conflicts_with = "connect",
           value_parser = clap::value_parser!(u16).range(1..=fabric::limits::NODES_MAX as i64))]
     memory_nodes: Option<u16>,
-    /// So many of the memory nodes, the last ones, get nothing of new tables: they are there for
+    /// Number of memory nodes, the last ones, that get nothing of new tables: they are there for
     /// what others lose.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
     pub(crate) spares: u16,
@@ -104,11 +104,10 @@ pub(crate) struct RunArgs {
     /// How long to run [default: 10].
     #[arg(long, value_name = "S", value_parser = value::seconds, conflicts_with = "transactions")]
     seconds: Option<f64>,
-    /// Run so many transactions instead: committed, or aborted by the workload.
+    /// Run N transactions instead: committed, or aborted by the workload.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
-    /// At most so many transactions a second, of all workers; what was missed is not caught up
-    /// with.
+    /// At most N transactions a second, of all workers; what was missed is not caught up with.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<u64>,
@@ -328,8 +327,8 @@ impl HistoryTo {
 }
 
 impl Bench {
-    /// With memory nodes of so many bytes, needed because of an option of the workload's, unless
-    /// another says otherwise.
+    /// A bench with memory nodes of `needed` bytes, unless `--node-size` says otherwise.
+    /// `because_of` names the option of the workload that needs them.
     pub(crate) fn sized(run: RunArgs, needed: u64, because_of: String) -> Bench {
         let sized_by = run.node_size.map_or(because_of, |bytes| format!("--node-size {bytes}"));
         let node_bytes = run.node_size.unwrap_or(needed);

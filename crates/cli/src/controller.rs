@@ -31,7 +31,7 @@ pub(crate) struct ControllerOptions {
     /// So long may this controller give no sign of life until another one takes its place.
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     lease_ms: u64,
-    /// Copy at most so many megabytes a second, where copies are made of what was lost.
+    /// Copy at most MB megabytes a second, where copies are made of what was lost.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     copy_mb: Option<u64>,
     /// Write the writes of ended clients that this controller puts back, as JSON lines: for

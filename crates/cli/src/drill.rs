@@ -79,12 +79,12 @@ pub(crate) struct DrillOptions {
     /// Seconds between two kills.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = value::seconds)]
     every: f64,
-    /// Seconds in which somebody is killed every so often; then all run on for as long as between
+    /// Seconds in which a victim is killed every so often; then all run on for as long as between
     /// two kills.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = value::seconds)]
     seconds: f64,
-    /// At most so many transactions a second, of all clients: all that they do is recorded, and
-    /// checked in the end.
+    /// At most N transactions a second, of all clients: all that they do is recorded, and checked
+    /// in the end.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
     /// How transactions are run.
@@ -306,7 +306,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const ASK_NS: u64 = 200_000_000;
 /// For so long it is waited for copies in the end.
 const COPIES_NS: u64 = 60_000_000_000;
-/// For so many leases a client stands still that is to be taken for dead.
+/// Number of leases for which a client stands still that is to be taken for dead.
 const STALL_LEASES: u64 = 3;
 
 fn run(options: &DrillOptions, processes: &mut Processes, stop: &AtomicBool) -> Result<Ran, Failure> {

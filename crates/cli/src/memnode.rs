@@ -41,8 +41,8 @@ pub(crate) struct MemnodeOptions {
     /// The key that clients must have: see remora keygen.
     #[arg(long, value_name = "FILE", conflicts_with = "shm")]
     key_file: Option<PathBuf>,
-    /// Talk TLS only, and show this certificate: PEM, followed by those that lead to one that
-    /// clients trust.
+    /// Talk TLS only, and show this certificate: PEM, followed by the certificates that lead to one
+    /// that clients trust.
     #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "shm")]
     tls_cert: Option<PathBuf>,
     /// The private key to that certificate: PEM, for nobody else to read.

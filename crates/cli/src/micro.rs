@@ -60,7 +60,7 @@ pub(crate) struct MicroOptions {
     /// How long to measure; the rates take as long again.
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = value::seconds)]
     seconds: f64,
-    /// Of the addresses.
+    /// Seed of the addresses.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// Write the report as JSON; - for standard output.

@@ -67,7 +67,7 @@ struct Known {
     epoch: u64,
     /// The next one is about to begin.
     changing: bool,
-    /// Somebody looks after the memory nodes.
+    /// The cluster has a controller.
     controllers: bool,
     /// Nodes that the cluster goes on without, ...
     lost: Vec<String>,
@@ -93,7 +93,7 @@ struct Node {
 
 #[derive(Debug, Serialize)]
 struct State {
-    /// Its number in its cluster.
+    /// The node's number in its cluster.
     number: Option<u16>,
     bytes: u64,
     allocated: u64,

@@ -36,8 +36,8 @@ pub(crate) struct TpccOptions {
     /// or stock_level.
     #[arg(long, value_name = "TYPE", value_parser = kind)]
     only: Option<String>,
-    /// Orders that there is room for beside those that are loaded [default: what a run of this
-    /// length makes].
+    /// Orders that there is room for beside the loaded ones [default: what a run of this length
+    /// makes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     orders: Option<u64>,
 }

@@ -61,8 +61,8 @@ pub(crate) struct YcsbOptions {
     /// ordered (they are at its end) [default: hashed].
     #[arg(long, value_name = "ORDER", value_parser = ["hashed", "ordered"])]
     insert_order: Option<String>,
-    /// Records that there is room for beside those that are loaded [default: what a run of this
-    /// length inserts].
+    /// Records that there is room for beside the loaded ones [default: what a run of this length
+    /// inserts].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1 << 38))]
     inserts: Option<u64>,
 }

@@ -501,7 +501,7 @@ fn every_command_has_help_with_an_example() {
     assert_eq!(text(&version.stdout), format!("remora {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// Whoever reads only the first line must not make the command panic.
+/// A program that reads only the first line must not make the command panic.
 #[test]
 fn a_closed_pipe_is_no_error() {
     let command = format!(

@@ -179,8 +179,8 @@ fn ford_gets_its_copies_back() {
     copies_are_restored("ford");
 }
 
-/// A fourth memory node is added to three while a client runs, which goes on; then one of the three
-/// dies, another is drained, and clients come that name only those that founded the cluster.
+/// A fourth memory node is added to three while a client runs, which goes on. Then one of the three
+/// dies, another is drained, and clients come that name only the founding nodes.
 #[test]
 fn a_memory_node_is_added() {
     let (mut nodes, connect) = listen("added-node", 3);
@@ -231,7 +231,7 @@ fn a_memory_node_is_added() {
     let refused = add(other.address());
     assert!(refused.code == Some(2) && refused.errors.contains("has something"), "{}", refused.errors);
 
-    // Whoever knows of it by the configuration alone.
+    // A client that names only the founders knows of the new node by the configuration alone.
     let founder = nodes[0].address().to_owned();
     nodes[0].process.kill();
     controllers[0].kill();
@@ -341,8 +341,8 @@ fn what_does_not_move_says_why() {
     assert!(lost.code == Some(2) && lost.errors.contains("lost again"), "{}", lost.errors);
 }
 
-/// Whoever starts everything at once after a power failure: a memory node is gone, or has nothing
-/// any more, and nobody was there to see it.
+/// An operator starts everything at once after a power failure. A memory node is gone, or has
+/// nothing any more, and no process was there to see it.
 #[test]
 fn a_controller_may_come_after_a_node_has_died() {
     let (mut nodes, connect) = listen("unseen-node", 3);
@@ -415,7 +415,7 @@ fn a_controller_may_come_after_a_node_has_died() {
     third.wait_until("three copies again, of a node that gave up what it had", |_| has_three());
     works("all-in-all", "--check");
 
-    // The same, with somebody there who has seen it.
+    // A node is lost again, and a controller is there that has seen it.
     nodes[0].process.signal(Signal::STOP);
     works("without-first", "--transactions 1000");
     nodes[0].process.signal(Signal::CONT);

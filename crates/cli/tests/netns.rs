@@ -95,7 +95,7 @@ impl Process {
         self.0.try_wait().expect("it is our child").is_none()
     }
 
-    /// Its first line.
+    /// The first line of the process's output.
     fn line(&mut self) -> String {
         let mut line = String::new();
         let output = self.0.stdout.as_mut().expect("its output is piped");

@@ -119,7 +119,8 @@ fn options_that_contradict_what_is_there_are_refused() {
     let (first, second) = connect.split_once(',').unwrap();
     assert_refused(&remora("contradict-one", &bank(first, "")), &["name all"]);
     assert_refused(&remora("contradict-twice", &bank(&format!("{first},{first}"), "")), &["named twice"]);
-    // In another order they are the same. Whoever was refused has not come.
+    // In another order they are the same. A client that was refused does not count as one that
+    // came.
     let again = remora("contradict-order", &bank(&format!("{second},{first}"), "--accounts 100 --transactions 10"));
     assert_eq!(holds(&report(&again)), [Some(true); 4]);
     assert_refused(&remora("contradict-nobody", &bank("127.0.0.1:1", "")), &["127.0.0.1:1"]);
@@ -139,7 +140,7 @@ fn tatp_and_the_bound_without_transactions_are_shared_too() {
     let bare = ["--connect", &connect, "--protocol", "unsynchronized"];
     let ran = report(&remora("tatp-bare", &[&tatp[..], &bare].concat()));
     assert_eq!(holds(&ran), [None; 6], "{ran:#}");
-    // What it has left behind is nobody's fault.
+    // What it has left behind is no client's fault.
     let ran = report(&remora("tatp-third", &[&tatp[..], &["--connect", &connect]].concat()));
     assert_eq!(holds(&ran), [None; 6], "{ran:#}");
     assert!(ran["invariants"][0]["detail"].as_str().unwrap().contains("without transactions"));

@@ -174,7 +174,7 @@ pub struct RecoveredClients {
 }
 
 impl RecoveredClients {
-    /// Of a configuration.
+    /// Creates a view of `configuration`.
     #[must_use]
     pub fn new(configuration: Arc<dyn Configuration>) -> RecoveredClients {
         RecoveredClients { configuration, looked: Cell::new(0), clients: RefCell::default() }

@@ -1,37 +1,39 @@
 //! The configuration of client processes on any number of hosts: a key in etcd.
 //!
 //! ```text
-//! PREFIX/CLUSTER/configuration      the membership as JSON, as a file has it
-//! PREFIX/CLUSTER/process/NAME       a process that lives: the key goes with its lease; says nothing else
+//! PREFIX/CLUSTER/configuration   the membership as JSON, as a file has it
+//! PREFIX/CLUSTER/process/NAME    a process that lives; goes with its lease; says nothing else
 //! ```
 //!
 //! A change replaces the value by a transaction of etcd's that compares the revision which was
-//! read, and is made anew where somebody else was faster. It begins with the value that was seen
-//! last, so that it costs one round trip where nobody was. Who runs transactions has the
-//! [helper](Configuration::helper) make it, another thread, and runs them meanwhile.
+//! read. If another process was faster, the change is made anew. It begins with the value that was
+//! seen last, so that it costs one round trip if no other process interferes. A client that runs
+//! transactions has another thread, the [helper](Configuration::helper), make the change.
 //!
-//! A look is at the value that was seen last, by a change or by the watch, and waits for nobody. A
-//! [`Configuration::refresh`] asks etcd, with the agreement of its servers, for the value if it is
-//! newer than that.
+//! A look returns the value that was seen last, by a change or by the watch, and waits for nothing.
+//! [`Configuration::refresh`] asks etcd, with the agreement of its servers, for a newer value.
 //!
-//! **An answer that is lost** leaves open whether a change was made, and not every change may be
-//! made twice (who leaves twice is told that it is dead). So it is asked for again with the same
-//! words, which etcd carries out once at most, because the revision has changed then; and if the
-//! comparison fails, the first value that followed the one compared with is looked up in etcd's
-//! history: every value names the change that made it so, and that one is ours or nobody's.
+//! **An answer that is lost** leaves open whether a change was made. Not every change is
+//! idempotent: a client that leaves twice is told that it is dead.
 //!
-//! **A watch** of all keys, in a thread of its own, shows changes in the order of their revisions:
-//! so who is named by the membership as the watch has it, and whose key the watch does not have,
-//! has ended, since a process puts its key before any of its clients join; unless it puts it again
-//! within a second: when etcd itself has stood still, all keys may be gone with their leases. A
-//! watch that breaks is begun again with a look at everything; only the last state counts, so
-//! nothing is lost by that, and history that etcd has compacted is not asked for.
+//! 1. The process sends the same transaction again. Etcd carries it out at most once, because the
+//!    first time changes the revision.
+//! 2. If the comparison fails, the process looks up the value that followed the compared one in
+//!    etcd's history. Every value names the change that made it: either this change, or another
+//!    one, and then this change was not made.
 //!
-//! **While etcd is away**, or this process is with a minority of its servers, which is the same,
-//! changes fail: the first after [`EtcdOptions::patience`], later ones at once. Looks are at what
-//! was seen last. So nobody renews a lease, and nobody suspects anybody: see
-//! [`LeaseWatch`](crate::LeaseWatch). A process that etcd has not heard of for [`EtcdOptions::ttl`]
-//! is taken for one that has ended, and its clients are recovered; it puts its key again as soon as
+//! **A watch** of all keys, in a thread of its own, shows changes in the order of their revisions.
+//! A process puts its key before any of its clients join. So a process has ended if the watch has
+//! it in the membership but has no key of it. The process has a second to put its key again: when
+//! etcd itself has stood still, all keys may be gone with their leases. A watch that breaks is
+//! begun again with a look at everything. Only the last state counts, so nothing is lost by that.
+//! The watch does not ask for history that etcd has compacted.
+//!
+//! **While etcd is unreachable**, or this process is partitioned with a minority of its servers,
+//! changes fail: the first after [`EtcdOptions::patience`], later ones at once. A look returns what
+//! was seen last. So no client renews its lease, and no client suspects another: see
+//! [`LeaseWatch`](crate::LeaseWatch). If etcd has not heard of a process for [`EtcdOptions::ttl`],
+//! the process is taken for ended, and its clients are recovered. It puts its key again as soon as
 //! it can.
 //!
 //! Every renewal of a lease writes the whole value, and etcd keeps all of them until it is told to
@@ -154,9 +156,9 @@ pub enum EtcdFault {
     /// It has lost what it had.
     #[error("it is at revision {found}, and was at {known}: it has lost changes, so start all clients again")]
     WentBack {
-        /// Its revision.
+        /// Revision that was found.
         found: i64,
-        /// An earlier revision of it.
+        /// Revision that was seen before.
         known: i64,
     },
     /// It has lost what it had, and goes on from something older.
@@ -164,9 +166,9 @@ pub enum EtcdFault {
         "its membership is of generation {found}, and was of {known}: it has lost changes, so start all clients again"
     )]
     Lost {
-        /// The generation there.
+        /// Generation that was found.
         found: u64,
-        /// An earlier one of it.
+        /// Generation that was seen before.
         known: u64,
     },
     /// A file of a certificate, key or password cannot be read.
@@ -182,7 +184,7 @@ pub enum EtcdFault {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// Addresses or certificates make no sense.

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! FILE               the membership as JSON, with the file's kind, its format and the cluster's id
-//! FILE.lock          locked by who changes it; empty
+//! FILE.lock          locked by the process that changes it; empty
 //! FILE.process-NAME  locked by a process for as long as it lives; empty
 //! ```
 //!
-//! A change is written to a file of its own, which then takes the place of the former one: a
-//! process that is killed in the middle leaves the former, and whoever only looks needs no lock.
-//! Locks go with their process, because locks of files are the system's: so a process that has
-//! ended is known by the lock that it has no more.
+//! A change is written to a file of its own, which then takes the place of the former one. A
+//! process that is killed in the middle leaves the former file. A process that only looks needs no
+//! lock.
+//!
+//! The system frees the locks of a process that ends. So a process has ended if its file is not
+//! locked any more.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -40,7 +42,7 @@ pub struct LockedFile {
     cluster: u64,
     generation: AtomicU64,
     process: u64,
-    /// Its file stays locked for as long as this process lives.
+    /// Keeps the sign of life locked for as long as this process lives.
     _alive: File,
     seen: Mutex<Seen>,
 }
@@ -76,7 +78,8 @@ impl LockedFile {
         }
     }
 
-    /// The same where a file of another cluster is one that is gone, and makes room.
+    /// Opens the file, and deletes the file of another cluster first. The other cluster must be
+    /// gone.
     pub fn open_or_replace(path: impl Into<PathBuf>, cluster: u64) -> Result<LockedFile, ConfigurationError> {
         let path = path.into();
         match LockedFile::open(&path, cluster) {
@@ -130,7 +133,7 @@ impl LockedFile {
         let needed: BTreeSet<u64> = membership.processes().filter_map(|(_, process)| process).collect();
         for process in self.signs() {
             if !needed.contains(&process) && self.has_ended(process) {
-                let _ = fs::remove_file(sign_of(&self.path, process)); // somebody else may have been faster
+                let _ = fs::remove_file(sign_of(&self.path, process)); // another process may have been faster
             }
         }
     }

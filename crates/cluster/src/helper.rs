@@ -27,10 +27,9 @@ impl Helper {
         Ok(Helper { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Has it do a job as soon as those before are done. Returns at once.
+    /// Hands over a job, which the thread does after all earlier jobs. Returns at once.
     pub fn hand_over(&self, job: Job) {
-        // Should the thread have panicked, the job is dropped, which is how whoever waits for it is
-        // told.
+        // If the thread has panicked, the job is dropped: that tells a caller that waits for it.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 }

@@ -6,36 +6,37 @@
 //! ```text
 //!            join            suspect            recovered            forget
 //! (unknown) ------> alive ------------> suspected --------> recovered --------> forgotten
-//!                     |    its lease has   its access is      no lock of it       nothing of it
-//!                     |    run out         revoked, its       says anything,      is left; its slot
-//!                     | leave              transactions are   whoever meets one   is given back
+//!                     |    its lease has   its access is      its locks are      nothing of it
+//!                     |    expired         revoked, its       stale: a client    is left; its slot
+//!                     | leave              transactions are   that meets one     is given back
 //!                     v                    decided            frees it
 //!                 (unknown)
 //! ```
 //!
 //! # Leases
 //!
-//! A client that runs renews its lease, which is a count that grows. A judge ([`LeaseWatch`])
-//! suspects a client whose count has not grown for the lease's length and a margin *of the judge's
-//! own clock*: no two clocks are compared, so that they may show anything as long as they run about
-//! as fast. And nothing depends even on that but promptness: a client that is suspected wrongly
-//! loses its access to every memory node before anything of it is touched, and is told so.
+//! A running client renews its lease, which is a count that grows. A judge ([`LeaseWatch`])
+//! suspects a client whose count has not grown for the lease's length and a margin, *by the judge's
+//! own clock*. No two clocks are compared: they may show anything, but must run about as fast. Only
+//! promptness depends even on that. A client that is suspected wrongly loses its access to every
+//! memory node before anything of it is touched, and is told so.
 //!
-//! A judge may look at a membership that is a moment old ([`Configuration::inspect`]), but suspects
-//! in the newest one ([`Membership::suspect_silent`]): whoever has renewed its lease meanwhile is
-//! not suspected. And a judge that cannot renew its own lease judges nobody, because the others may
-//! be kept from it by the same cause.
+//! A judge may look at a stale membership ([`Configuration::inspect`]), but suspects in the newest
+//! one ([`Membership::suspect_silent`]). So a client that has renewed its lease meanwhile is not
+//! suspected. A judge that cannot renew its own lease judges no client: the other clients may be
+//! kept from renewing by the same cause.
 //!
-//! A process that has ended needs no such judgement: where the configuration can tell
-//! ([`Configuration::orphans`]), its clients are suspected at once, also those at rest, whose
+//! A process that has ended needs no such judgement. Where the configuration can tell
+//! ([`Configuration::orphans`]), its clients are suspected at once. So are clients at rest, whose
 //! leases do not run.
 //!
 //! # One recoverer
 //!
-//! Who suspects a client is its recoverer until it is forgotten. When the recoverer itself is
-//! suspected, everything it was to recover passes, in the same change, to who suspects it
-//! ([`Membership::suspect`]), who revokes all of them before it reads anything: so the repairs of a
-//! recoverer that was only slow cannot land on those of its successor.
+//! The client that suspects another client is its recoverer until that client is forgotten. When
+//! the recoverer itself is suspected, all clients that it was to recover pass to the client that
+//! suspects it, in the same change ([`Membership::suspect`]). The successor revokes all of them,
+//! and the former recoverer, before it reads anything. So the repairs of a recoverer that was only
+//! slow cannot land on the repairs of its successor.
 #![forbid(unsafe_code)]
 
 mod configuration;

@@ -21,12 +21,12 @@ pub enum Standing {
     Alive,
     /// It was taken for dead. Its locks still mean something.
     Suspected {
-        /// Its recoverer; 0 if that one has left.
+        /// The client that recovers it; 0 if that client has left.
         by: u32,
     },
     /// What it had logged is decided and repaired. Its locks mean nothing any more.
     Recovered {
-        /// Its recoverer, who looks for what else it has left; 0 if nobody does now.
+        /// The client that looks for what else it has left; 0 if no client does now.
         by: u32,
     },
     /// Nothing of it is left.
@@ -46,7 +46,7 @@ struct Member {
     lease_ns: Nanos,
     /// It runs nothing and holds nothing, so that its lease does not run either.
     resting: bool,
-    /// Its process, where others can tell whether that has ended.
+    /// The client's process, where others can tell whether it has ended.
     #[serde(default)]
     process: Option<u64>,
     /// It looks after the memory nodes, and runs no transactions.
@@ -65,9 +65,9 @@ struct Member {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Change {
     conductor: u32,
-    /// Nodes that the next epoch is without, beside those that this one is without.
+    /// Nodes that the next epoch loses, beside the nodes that this epoch is without.
     losing: u64,
-    /// Nodes that this epoch is without, and the next one is not.
+    /// Nodes that this epoch is without, and that the next epoch admits.
     admitting: u64,
 }
 
@@ -198,8 +198,8 @@ impl Membership {
         Ok(())
     }
 
-    /// The same for who looks after the memory nodes: epochs do not end it, and it may come while
-    /// the epoch changes, for those who were changing it may be gone.
+    /// Adds a controller, a client that looks after the memory nodes. Epochs do not end it. It may
+    /// join while the epoch changes, for the controllers that were changing it may be gone.
     pub fn join_controller(&mut self, client: u32, lease_ns: Nanos, process: Option<u64>) {
         self.enter(client, lease_ns, process, true);
     }
@@ -268,8 +268,8 @@ impl Membership {
         Ok(())
     }
 
-    /// The client runs nothing any more, and cannot end what it had under way: whoever is alive is
-    /// to recover it.
+    /// Records that the client has stopped and cannot end what it had under way. Any client that is
+    /// alive may recover it.
     pub fn give_up(&mut self, client: u32) -> Result<(), Fenced> {
         self.resign(client)?;
         let member = self.alive(client)?;
@@ -338,9 +338,10 @@ impl Membership {
         self.change.is_none() && !self.members.values().any(|member| member.standing == Standing::Alive)
     }
 
-    /// Memory nodes are in a later epoch than this, these have not come to it, and those have been
-    /// added: what knew that has been lost, and this is new in its place. Does nothing if anybody
-    /// goes by it already.
+    /// Adopts the epoch of the memory nodes, which is later than the epoch of this membership: the
+    /// former membership was lost, and this one is new. The `lost` nodes have not come to that
+    /// epoch. The `added` nodes were added to the cluster. Does nothing if a client is alive
+    /// already.
     pub fn catch_up(&mut self, epoch: u64, lost: NodeSet, added: &BTreeMap<u16, String>) {
         if self.is_deserted() && self.epoch < epoch {
             self.added.clone_from(added);
@@ -351,8 +352,9 @@ impl Membership {
         }
     }
 
-    /// Memory nodes know these clients, and this does not, which is new: as nobody says whether
-    /// they live, whoever comes recovers them. Does nothing if anybody has ever gone by it.
+    /// Has the next client recover these clients, which the memory nodes know and this new
+    /// membership does not. Nothing tells whether they live. Does nothing if this membership has
+    /// ever had a client.
     pub fn inherit(&mut self, clients: impl Iterator<Item = u32>) {
         if self.incarnations > 0 || !self.is_deserted() {
             return;
@@ -375,7 +377,7 @@ impl Membership {
         self.change.is_some_and(|change| change.conductor == 0)
     }
 
-    /// Whether somebody who is alive, as far as anybody knows, looks after the memory nodes.
+    /// Whether a controller is alive, as far as this membership knows.
     #[must_use]
     pub fn has_controller(&self) -> bool {
         self.members.values().any(|member| member.is_controller && member.standing == Standing::Alive)
@@ -423,7 +425,8 @@ impl Membership {
         self.filling &= !nodes.to_bits();
     }
 
-    /// The same, and where too few others are left, there are fewer copies from then on.
+    /// Drains nodes like [`Membership::drain`]. Where too few other nodes are left, there are fewer
+    /// copies from then on.
     pub fn drain_to_fewer(&mut self, nodes: NodeSet) {
         self.drain(nodes);
         self.expendable |= nodes.to_bits() & self.leaving;
@@ -446,9 +449,9 @@ impl Membership {
         NodeSet::from_bits(self.filling)
     }
 
-    /// The cluster, which was founded with so many nodes, has one more, which has nothing yet and
-    /// is taken in when it answers. Its number, also if it was added before; `None` if there are as
-    /// many as there can be.
+    /// Adds a node to the cluster, which was founded with `founders` nodes. The node has nothing
+    /// yet and is taken in when it answers. Returns its number, also if it was added before; `None`
+    /// if there are as many nodes as there can be.
     pub fn add(&mut self, founders: u16, place: &str) -> Option<NodeId> {
         let known = self.added.iter().find(|(_, known)| *known == place);
         let number = known.map_or(founders + self.added.len() as u16, |(number, _)| *number);
@@ -567,8 +570,8 @@ impl Membership {
             return Ok(false);
         }
         self.hand_back(by);
-        // Also those that it was to take in: a conductor that has died may have given them
-        // something.
+        // Also the nodes that this change was to admit and has lost again: a conductor that has
+        // died may have given them something.
         let stayed = self.lost().without(self.losing());
         for node in conducted.lost.without(stayed).iter() {
             self.given_up.insert(node.0, conducted.epoch);
@@ -606,7 +609,7 @@ impl Membership {
         alive.map(|(client, member)| (*client, member.process))
     }
 
-    /// Those that a client has to recover.
+    /// The clients that client `by` has to recover.
     pub fn charges(&self, by: u32) -> impl Iterator<Item = u32> + '_ {
         self.clients().filter(move |(_, standing)| is_charge(*standing, by)).map(|(client, _)| client)
     }
@@ -619,9 +622,9 @@ impl Membership {
         self.members.values().map(|member| member.lease_ns).filter(|lease| *lease < NEVER).max().unwrap_or(0)
     }
 
-    /// `by` has found that a client's lease has run out, and is its recoverer from now on, and of
-    /// all that it was to recover. Does nothing if somebody else was first; fails if `by` itself is
-    /// not alive any more.
+    /// Makes `by` the recoverer of a client whose lease has expired, and of all clients that this
+    /// client was to recover. Does nothing if another client was first. Fails if `by` itself is not
+    /// alive any more.
     pub fn suspect(&mut self, client: u32, by: u32) -> Result<(), Fenced> {
         self.alive(by)?;
         let is_nobodys = self.standing(client) == Some(Standing::Suspected { by: 0 });
@@ -645,8 +648,9 @@ impl Membership {
         Ok(())
     }
 
-    /// The same for a client that has not renewed its lease since it had renewed it so often; does
-    /// nothing with one that has, or that rests: whoever judged it had not seen that yet.
+    /// Suspects a client that has renewed its lease `renewals` times and no more: see
+    /// [`Membership::suspect`]. Does nothing if the client rests, or has renewed its lease since
+    /// `by` judged it.
     pub fn suspect_silent(&mut self, client: u32, renewals: u64, by: u32) -> Result<(), Fenced> {
         if self.leases().any(|(silent, counted, _)| (silent, counted) == (client, renewals)) {
             return self.suspect(client, by);
@@ -815,7 +819,7 @@ mod tests {
         all.stopped(1);
         all.stopped(2);
         assert_eq!(all.conducting(3).unwrap().wait, 0);
-        // The conductor dies: whoever finds that out goes on with it.
+        // The conductor dies: the controller that suspects it goes on with the change.
         all.suspect(3, 4).unwrap();
         assert_eq!(all.begin_epoch(3, &conducting, NodeSet::default()), Err(Fenced(3)));
         let taken_over = all.conducting(4).unwrap();

@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl LeaseWatch {
-    /// Of a judge that looks so often.
+    /// Creates the watch of a judge that looks once per `every` nanoseconds.
     #[must_use]
     pub fn every(every: Nanos) -> LeaseWatch {
         let room = || Vec::with_capacity(CLIENTS_AT_FIRST);
@@ -42,11 +42,12 @@ impl LeaseWatch {
         self.seen.clear();
     }
 
-    /// Looks at the membership; the clients whose leases have run out, and how often they had
-    /// renewed them: [`Membership::suspect_silent`]. `now` is of a clock that does not jump.
+    /// Looks at the membership. Returns the clients whose leases have expired, and how often they
+    /// had renewed them, for [`Membership::suspect_silent`]. `now` is of a clock that does not
+    /// jump.
     pub fn expired(&mut self, membership: &Membership, now: Nanos) -> Vec<(u32, u64)> {
-        // Who was kept from looking was perhaps stopped together with those that it watches: it
-        // begins anew.
+        // A judge that was kept from looking was perhaps stopped together with the clients that it
+        // watches: it begins anew.
         if now.saturating_sub(self.looked) > self.every.saturating_mul(2) {
             self.seen.clear();
         }

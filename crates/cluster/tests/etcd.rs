@@ -210,7 +210,7 @@ fn any_majority_of_servers_will_do() {
     let of_all = EtcdOptions { endpoints, ..options(&servers[0]) };
     let (here, there) = (open(&of_all).unwrap(), open(&of_all).unwrap());
     let mut clients = 0;
-    // One of them leads, and each of them is watched and asked by somebody.
+    // One server leads, and either configuration may watch or ask any of them.
     for dead in &mut servers {
         dead.kill();
         for _ in 0..10 {
@@ -233,7 +233,7 @@ fn a_server_that_is_silent_is_not_waited_for() {
     let servers = Server::start_cluster(3, &[]);
     let endpoints: Vec<String> = servers.iter().map(Server::address).collect();
     let here = open(&EtcdOptions { endpoints, patience: Duration::from_secs(4), ..options(&servers[0]) }).unwrap();
-    // Those that were waited for.
+    // Changes that failed after a wait, and clients.
     let (mut failures, mut clients) = (0, 0);
     for silent in &servers {
         silent.signal("-STOP");
@@ -463,8 +463,8 @@ fn with_a_minority_nothing_is_changed() {
     assert_eq!(here.change(|all| all.renew(1)).unwrap(), Err(Fenced(1)), "it has ended with its epoch");
 }
 
-/// All of them find at once that nodes are lost; whoever conducts may find that somebody else has
-/// taken it for dead.
+/// All controllers find at once that nodes are lost. The conductor may find that another controller
+/// has taken it for dead.
 #[test]
 fn controllers_race_and_each_epoch_begins_once() {
     const CONTROLLERS: u32 = 3;
@@ -489,7 +489,7 @@ fn controllers_race_and_each_epoch_begins_once() {
                     let node = NodeId(u16::try_from(here.look(Membership::epoch).unwrap()).unwrap());
                     let _ = here.change(|all| all.lose(NodeSet::default().with(node), controller)).unwrap();
                     if times % 5 == 0 {
-                        // It takes whoever conducts for dead.
+                        // This controller takes the conductor for dead.
                         let other = here.look(|all| (1..1000).find(|other| all.conducting(*other).is_some())).unwrap();
                         let _ = other.map(|other| here.change(|all| all.suspect(other, controller)).unwrap());
                     }

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 /// A line.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// Its name.
+    /// The name of the series.
     pub name: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
@@ -16,9 +16,9 @@ pub struct Series {
 pub struct Labels<'a> {
     /// Above all.
     pub title: &'a str,
-    /// Of the axis from left to right.
+    /// Label of the axis from left to right.
     pub x: &'a str,
-    /// Of the other one.
+    /// Label of the axis from bottom to top.
     pub y: &'a str,
 }
 

@@ -44,7 +44,7 @@ async fn update(session: &mut Session, rows: &Table<u64, Counter>, key: u64) -> 
 
 /// How long B waits, in each turn.
 fn waits(cluster: &Cluster, rows: &Table<u64, Counter>, is_busy: bool) -> Result<Vec<Duration>, Error> {
-    // Turns that A has begun, and those that B has ended.
+    // Turns that A has begun, and turns that B has ended.
     let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let (begun, ended) = (&begun, &ended);

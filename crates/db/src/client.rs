@@ -51,7 +51,7 @@ pub(crate) struct Client {
 pub(crate) type Lanes<'l> = dyn FnMut(&Rc<Endpoint>) -> Lane + 'l;
 
 impl Client {
-    /// Connects a client of so many coroutines. `lane` makes the lane of its keeper.
+    /// Connects a client with `coroutines` coroutines. `lane` makes the lane of its keeper.
     pub(crate) fn connect(
         cluster: &Cluster,
         worker: &remora_fabric::Worker,
@@ -71,7 +71,7 @@ impl Client {
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
     }
 
-    /// The same for who has a lane already, and runs: a client of one coroutine.
+    /// Connects a client of one coroutine, from a task that runs already and has a lane.
     pub(crate) async fn come(
         cluster: &Cluster,
         worker: &remora_fabric::Worker,
@@ -85,7 +85,7 @@ impl Client {
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines: 1, yields: false, life })
     }
 
-    /// Its incarnation now.
+    /// The client's current incarnation.
     pub(crate) fn life(&self) -> Rc<Life> {
         self.life.borrow().clone()
     }

@@ -35,15 +35,15 @@ use crate::pool::Db;
 use crate::table::{Handle, Key, Record, Schema, Table};
 use crate::worker::{Worker, WorkerOptions};
 
-/// Of a cluster that lives in this process.
+/// How to found a cluster whose memory nodes are in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions {
     /// Memory nodes that it is founded with.
     pub memory_nodes: u16,
     /// Copies of each record, unless a table says otherwise: the primary and its backups.
     pub replicas: u8,
-    /// So many of them, the last ones, get nothing of new tables: they are there to have copies of
-    /// what others had that die.
+    /// The last `spares` memory nodes get no shards of new tables. They take copies of what other
+    /// nodes held, when those die.
     pub spares: u16,
     /// Bytes of each memory node.
     pub node_bytes: usize,
@@ -65,7 +65,7 @@ const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
 /// bytes (`docs/reproduce-latches.md`).
 const LINE_VERSIONS_MAX: usize = 512;
 
-/// Of a new table.
+/// How to create a table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions {
     /// Rows that it can hold.
@@ -84,7 +84,7 @@ pub struct TableOptions {
 }
 
 impl TableOptions {
-    /// A table of so many rows, otherwise as the cluster has it.
+    /// A table of at most `rows` rows, otherwise with the cluster's defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> TableOptions {
         TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None }
@@ -127,12 +127,12 @@ pub(crate) struct Announced {
     pub(crate) nodes: NodeSet,
 }
 
-/// Whoever is told of what recovery puts back.
+/// A callback that is told of each record that recovery puts back.
 type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
 
-/// Length of a lease, unless [`Cluster::with_lease`] says otherwise: so long may a process that is
-/// alive be kept from running by others of an overloaded machine, or a closure compute. Whoever
-/// waits for a dead client waits a little longer.
+/// Default lease, unless [`Cluster::with_lease`] sets another. It must exceed the longest
+/// scheduling delay of a healthy client on an overloaded machine, and the longest computation of a
+/// closure. A client that waits for a dead client waits a little longer.
 pub const LEASE: Duration = Duration::from_secs(2);
 
 struct Inner {
@@ -154,7 +154,7 @@ struct Inner {
     /// Memory nodes that this controller's cluster does without until they are lost, or there
     /// again: they were away when it came.
     absent: Mutex<NodeSet>,
-    /// Somebody has begun to learn of the next epoch.
+    /// A task of this process has begun to learn of the next epoch.
     entering: AtomicBool,
     /// The cluster that its tables are of.
     cluster: ClusterNumber,
@@ -197,8 +197,8 @@ impl Cluster {
         Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
     }
 
-    /// The same, each behind a server of its own: reached over TCP from this process to itself, or
-    /// by an RDMA device. To try these out.
+    /// A cluster whose memory nodes each have a server in this process. Clients reach them over TCP
+    /// on the loopback, or by an RDMA device. For trying these transports out.
     pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         check(&options)?;
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
@@ -206,7 +206,7 @@ impl Cluster {
         Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
     }
 
-    /// The same on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
+    /// A cluster on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
     /// Its clients have no leases: see [`Cluster::with_lease`].
     pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
         check(&options)?;
@@ -214,7 +214,7 @@ impl Cluster {
         Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
     }
 
-    /// The same in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing
+    /// A cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing
     /// takes time before [`Sim::instant`] says so.
     pub fn simulated(options: ClusterOptions, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
         check(&options).map_err(OpenError::from)?;
@@ -223,9 +223,9 @@ impl Cluster {
         Ok((Cluster::format(Arc::new(sim.clone()), None, options)?, sim))
     }
 
-    /// The same on any fabric whose memory nodes are in this process; they must be new. For tests
-    /// and tools: `options.memory_nodes` and `node_bytes` are the fabric's. Its clients have no
-    /// leases: see [`Cluster::with_lease`].
+    /// A cluster on any fabric whose memory nodes are in this process. The memory nodes must be
+    /// new. For tests and tools: the fabric determines `options.memory_nodes` and `node_bytes`. Its
+    /// clients have no leases: see [`Cluster::with_lease`].
     pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
         check(&options)?;
@@ -338,8 +338,8 @@ impl Cluster {
         if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
     }
 
-    /// Gives a client an incarnation, on a lane of nobody's. The configuration knows it before it
-    /// takes anything.
+    /// Gives a client an incarnation. `guest` is a lane of client id 0. The configuration knows the
+    /// incarnation before the client takes anything.
     pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
         identity::remembered(guest, self.live_nodes()).await?;
         self.lacks_nothing()?;
@@ -374,8 +374,8 @@ impl Cluster {
         }
     }
 
-    /// Learns of the last epoch, on a lane of nobody's: which nodes are lost, and where tables are
-    /// now. Who comes while another does it waits.
+    /// Learns of the last epoch: which nodes are lost, and where tables are now. `lane` is a lane
+    /// of client id 0. A task that calls this while another one does waits.
     pub(crate) async fn enter_epoch(&self, lane: &Lane) -> Result<(), OpenError> {
         const PAUSE_NS: Nanos = 20_000;
         let Some(configuration) = &self.configuration else { return Ok(()) };
@@ -564,7 +564,7 @@ impl Cluster {
         self.inner.remote.as_ref().map(|(nodes, _)| lock(nodes).clone())
     }
 
-    /// So many memory nodes, the first ones, founded the cluster.
+    /// Number of memory nodes that founded the cluster. They have the lowest numbers.
     pub(crate) fn founders(&self) -> u16 {
         self.inner.options.memory_nodes
     }
@@ -843,8 +843,9 @@ impl Cluster {
         })
     }
 
-    /// The same from parts that are made and laid out side by side, on as many threads as the
-    /// machine has cores. `loaded` is told now and then of so many rows more.
+    /// Loads rows in parts, which `part` makes. The parts are made and laid out on as many threads
+    /// as the machine has cores. `loaded` is called now and then with the number of rows loaded
+    /// since its last call.
     pub fn load_parts<K: Key, V: Record + Send + Sync>(
         &self,
         table: &Table<K, V>,
@@ -885,7 +886,8 @@ impl Cluster {
         self.inspect_keyed(table, |_, row| visit(row))
     }
 
-    /// The same, with the bytes of each record's key, zero-padded to whole words.
+    /// Inspects a table as [`inspect`](Cluster::inspect) does. `visit` also gets the bytes of each
+    /// record's key, zero-padded to whole words.
     pub(crate) fn inspect_keyed<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -933,8 +935,8 @@ impl Cluster {
         Db::new(self, threads, options)
     }
 
-    /// Somebody who looks after the memory nodes, on this thread: a cluster that is to go on when
-    /// one of them dies has one, or several.
+    /// A controller of this cluster, on this thread. A cluster needs at least one controller to go
+    /// on when a memory node dies.
     pub fn controller(&self) -> Result<Controller, OpenError> {
         Controller::new(self)
     }
@@ -964,8 +966,8 @@ impl Cluster {
         self.protocol
     }
 
-    /// The same cluster, with workers that run another protocol. Tables must be opened through it:
-    /// those whose discipline the protocol has not are refused.
+    /// A handle to this cluster whose workers run another protocol. Tables must be opened through
+    /// it. It refuses tables whose discipline the protocol does not have.
     #[must_use]
     pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
         Cluster { protocol, ..self.clone() }
@@ -1013,8 +1015,8 @@ impl Cluster {
         self.configuration.as_ref()
     }
 
-    /// The same cluster, with workers that trust another configuration. Every client of a cluster
-    /// must trust the same.
+    /// A handle to this cluster whose workers trust another configuration. All clients of a cluster
+    /// must trust the same configuration.
     #[must_use]
     pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Cluster {
         Cluster { configuration: Some(configuration), ..self.clone() }
@@ -1030,12 +1032,13 @@ impl Cluster {
         self.lease.map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The same cluster, with workers that have leases of this length, and recover those whose
-    /// leases have run out; or with workers that do neither. A worker whose thread does nothing but
-    /// compute, or blocks, for longer than its lease is taken for dead: its transactions then fail
-    /// with [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing is not. Over a
-    /// network, one without a lease may read at a memory node that the cluster goes on without, as
-    /// long as it has not heard of that.
+    /// A handle to this cluster whose workers have leases of this length; `None` turns leases off.
+    /// A worker with a lease also recovers clients whose leases have expired.
+    ///
+    /// A worker whose thread only computes, or blocks, for longer than its lease is taken for dead.
+    /// Its transactions then fail with [`Error::Fenced`](crate::Error::Fenced). A worker that runs
+    /// nothing is not taken for dead. Over a network, a worker without a lease may read at a memory
+    /// node that the cluster has given up, until it hears of that.
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }
@@ -1054,10 +1057,10 @@ impl Cluster {
         self.transaction_ids
     }
 
-    /// The same cluster, with workers that tell of what they put back when they recover a dead
-    /// client: of every record before it is, since a recoverer may die, and then its successor
-    /// tells it again. A recorded history needs it, because others read the versions that this
-    /// installs.
+    /// A handle to this cluster whose workers report what they put back when they recover a dead
+    /// client. They report each record before they put it back. If a recoverer dies, its successor
+    /// reports the record again. A recorded history needs this, because other clients read the
+    /// versions that recovery installs.
     #[must_use]
     pub fn with_rollbacks_told(&self, told: Arc<dyn Fn(&Rollback<'_>) + Send + Sync>) -> Cluster {
         Cluster { told: Some(told), ..self.clone() }
@@ -1109,8 +1112,8 @@ impl Drop for Entering<'_> {
 /// the next epoch.
 pub(crate) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Does what fails if an epoch ends meanwhile, and does it again in the next one, which begins
-/// within milliseconds if there is somebody who looks after the memory nodes.
+/// Runs `what`, which fails if an epoch ends meanwhile, and runs it again in the next epoch. If the
+/// cluster has a controller, the next epoch begins within milliseconds.
 pub(crate) fn in_one_epoch<T, E>(
     configuration: Option<&Arc<dyn Configuration>>,
     mut what: impl FnMut() -> Result<T, E>,
@@ -1140,7 +1143,8 @@ pub(crate) fn join(
     join_by(configuration, incarnation, epoch, lease, || None)
 }
 
-/// The same with the version cache by which it validates, and the tables that it may write.
+/// Announces a client to the configuration, with the version cache by which it validates and the
+/// tables that it may write.
 fn join_by(
     configuration: &Arc<dyn Configuration>,
     incarnation: u32,

@@ -82,7 +82,7 @@ impl Nodes {
         (0..self.count() as u16).map(NodeId).find(|node| self.name(*node).as_deref() == Some(name))
     }
 
-    /// The same nodes and some more, which are named as these are.
+    /// These nodes and more, whose names have the form of these nodes' names.
     pub(crate) fn with(&self, names: &[&String]) -> Nodes {
         match self {
             Nodes::Tcp(addresses) => Nodes::Tcp(addresses.iter().chain(names.iter().copied()).cloned().collect()),
@@ -90,7 +90,7 @@ impl Nodes {
         }
     }
 
-    /// The same nodes, in the order of these numbers.
+    /// These nodes, sorted by `numbers`: `numbers[i]` is the number of the i-th node.
     fn sorted(&self, numbers: &[NodeId]) -> Nodes {
         fn sort<T: Clone>(list: &[T], numbers: &[NodeId]) -> Vec<T> {
             let mut numbered: Vec<_> = numbers.iter().zip(list).collect();
@@ -162,8 +162,8 @@ pub struct ConnectOptions {
     /// Copies of each record of tables that are created; as many as there are nodes, at most 3, if
     /// `None`.
     pub replicas: Option<u8>,
-    /// So many nodes, the last ones of those that founded the cluster, get nothing of tables that
-    /// are created: see [`ClusterOptions::spares`].
+    /// The last `spares` of the nodes that founded the cluster get no shards of new tables: see
+    /// [`ClusterOptions::spares`].
     pub spares: u16,
     /// The keys that nodes over TCP may ask for.
     pub keys: Option<Keys>,
@@ -191,7 +191,7 @@ pub enum ConnectError {
     /// A memory node cannot be had.
     #[error("memory node {name} {fault}")]
     Node {
-        /// Its address or path.
+        /// The node's address or path.
         name: String,
         /// Why.
         fault: Fault,
@@ -212,13 +212,13 @@ pub enum ConnectError {
          (--configuration), which says so, or start this node again, empty"
     )]
     Behind {
-        /// Its address or path.
+        /// The node's address or path.
         name: String,
     },
     /// A memory node cannot be added.
     #[error("memory node {name} cannot be added: {why}")]
     CannotAdd {
-        /// Its address.
+        /// The node's address.
         name: String,
         /// Why.
         why: String,
@@ -280,14 +280,14 @@ impl Remote {
 }
 
 impl Cluster {
-    /// Connects to memory nodes that are running. The first client to come founds the cluster;
-    /// whoever comes later may name the nodes in any order, but all that it was founded with. Those
-    /// that were added since ([`add_node`](Cluster::add_node)) are found by the configuration.
+    /// Connects to memory nodes that are running. The first client founds the cluster. Later
+    /// clients may name the nodes in any order, but must name all founding nodes. The configuration
+    /// lists the nodes that were added since ([`add_node`](Cluster::add_node)).
     pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
         let (began, mut known) = (Instant::now(), None);
         let Met { nodes, cluster, founders, remote, configuration, missing } = loop {
             let met = meet(nodes, options, &mut known)?;
-            // A node that has just died will be lost, if there is somebody who sees to that.
+            // If there is a controller, it will declare a node lost that has just died.
             let is_awaited = match &met.configuration {
                 Some(configuration) if !options.controls && !met.missing.is_empty() => {
                     configuration.look(Membership::has_controller)?
@@ -326,8 +326,7 @@ impl Cluster {
             let live = NodeSet::first(count).without(lost).without(absent);
             NodeSet::first(count).without(live).iter().for_each(|node| fabric.abandon(node));
             live.iter().for_each(|node| fabric.readmit(node));
-            // So that a controller hears of those that are there again when it looks for the first
-            // time.
+            // A controller then hears which absent nodes are back when it looks for the first time.
             absent.iter().for_each(|node| _ = fabric.answers(node));
             let connected = block_on(&*fabric, ClientId(0), async |lane: &Lane| {
                 let admin = come(lane, live).await?;
@@ -434,11 +433,11 @@ struct Met {
     nodes: Nodes,
     /// Their cluster's id.
     cluster: u64,
-    /// So many of them founded the cluster, the first ones.
+    /// Number of memory nodes that founded the cluster. They have the lowest numbers.
     founders: u16,
     remote: Remote,
     configuration: Option<Arc<dyn Configuration>>,
-    /// Those that the cluster counts on and that cannot be had, and why.
+    /// Nodes that the cluster counts on and that cannot be used, and why.
     missing: BTreeMap<NodeId, MemoryError>,
 }
 
@@ -493,10 +492,10 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
     Ok(Met { nodes, cluster: found.cluster, founders: found.founders, remote, configuration, missing })
 }
 
-/// Has a configuration that is new, because what the cluster had before was lost, go on in the
-/// memory nodes' epoch: without those that have not come to it, and with those that were `added`;
-/// and has the clients ended that are connected, as nobody says whether they live. Fails if one is
-/// `silent`: it may know of an epoch that these have missed.
+/// Brings a new configuration to the memory nodes' epoch, after the cluster's former configuration
+/// was lost. Nodes that have not come to that epoch are lost; `added` nodes belong to the cluster.
+/// All connected clients end, because no lease shows whether they live. Fails if a node is
+/// `silent`: it may know of a later epoch.
 fn catch_up(
     fabric: &dyn Fabric,
     configuration: &Arc<dyn Configuration>,
@@ -532,7 +531,7 @@ fn catch_up(
     Ok(())
 }
 
-/// The newest catalog that some of these nodes has, and those that have not come to its epoch.
+/// The newest catalog of these nodes, and the nodes that have not come to its epoch.
 async fn newest(lane: &Lane, nodes: NodeSet) -> Result<(Metadata, NodeSet), MemoryError> {
     let newest = metadata::newest(lane, nodes).await?;
     let mut behind = NodeSet::default();
@@ -564,8 +563,9 @@ struct Found {
 }
 
 impl Found {
-    /// The number of each, and those that are missing: of founders that are, the numbers that
-    /// nobody has, in any order. Learns who was added from those that are there.
+    /// The number of each node, and the nodes that are missing. Missing founders get the free
+    /// numbers of founders, in any order. Adds to `added` the nodes that answer and are not
+    /// founders.
     fn numbered(
         &self,
         named: &Nodes,
@@ -614,7 +614,7 @@ impl Found {
     }
 }
 
-/// Finds out which memory node is which; founds their cluster if nobody has. Those that are
+/// Finds out which memory node is which, and founds their cluster if no client has. Nodes in
 /// `unasked` count as silent.
 fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, MemoryError> {
     let is_away = |node| (node, FabricError { node, fault: Fault::Unreachable }.into());

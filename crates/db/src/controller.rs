@@ -1,8 +1,8 @@
-//! Who looks after the memory nodes: finds those that are lost, leads the cluster into the next
-//! epoch without them, and has copies made of what they had.
+//! The controller of a cluster. It finds memory nodes that are lost, leads the cluster into the
+//! next epoch without them, and has copies made of what they held.
 //!
-//! A cluster has one or more; one conducts, and when it dies another takes that over. A controller
-//! runs no transactions, so that epochs do not end it. What copies for it is a client like any
+//! A cluster has at least one controller. One of them conducts; when it dies, another takes over. A
+//! controller runs no transactions, so that epochs do not end it. It copies as a client like any
 //! other (`remora_txn::recovery::copy`).
 
 use std::cell::Cell;
@@ -26,8 +26,8 @@ use crate::connect::is_silence;
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
-/// Who looks after the memory nodes: finds those that are lost, and leads the cluster into the next
-/// epoch without them. Not `Send`: it runs on the thread that made it.
+/// The controller of a cluster. It finds memory nodes that are lost, and leads the cluster into the
+/// next epoch without them. Not `Send`: it runs on the thread that made it.
 pub struct Controller {
     cluster: Cluster,
     worker: remora_fabric::Worker,
@@ -58,14 +58,14 @@ impl Controller {
         Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
     }
 
-    /// Copies at most so many bytes in a second, where copies are made of what was lost.
+    /// Limits copying to at most `copy_rate` bytes per second.
     #[must_use]
     pub fn with_copy_rate(mut self, copy_rate: Option<u64>) -> Controller {
         self.copy_rate = copy_rate;
         self
     }
 
-    /// Its incarnation.
+    /// The controller's incarnation.
     #[must_use]
     pub fn incarnation(&self) -> u32 {
         self.client
@@ -78,8 +78,9 @@ impl Controller {
         self.keeper.is_over()
     }
 
-    /// Begins its work, for whoever drives it turn by turn: a simulator. It ends when `over` says
-    /// so, which it asks a few times in a lease, or when it was taken for dead.
+    /// Begins the controller's work, for a caller that drives it turn by turn, such as a simulator.
+    /// The work ends when `over` returns true or when the controller was taken for dead. It calls
+    /// `over` several times in a lease.
     pub fn start<'c>(&'c mut self, over: impl Fn() -> bool + 'c) -> remora_fabric::Run<'c, ()> {
         let Controller { cluster, worker, lane, keeper, client, copy_rate } = self;
         keeper.wake(lane);
@@ -150,8 +151,9 @@ impl Watcher<'_> {
         Ok(self.cluster.configuration().ok_or_else(none)?)
     }
 
-    /// Works with one connection, until there are memory nodes that it does not reach, or may not
-    /// reach any more, or it is to end. Those that another connection reaches.
+    /// Works with one connection. Returns when some memory nodes need another connection, or may
+    /// not be reached any more, or the controller is to end. Returns the nodes that the next
+    /// connection reaches.
     async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) -> NodeSet {
         let mut all = pin!(self.keeper.attend(lane));
         let mut watch = pin!(self.watch(lane));
@@ -163,7 +165,7 @@ impl Watcher<'_> {
             self.shut.set(true);
         });
         let mut ends = None;
-        // One lane for all, whoever of them is ready: each looks for itself.
+        // All tasks share one lane. Each is polled, whichever is ready, and checks for itself.
         poll_fn(|context| {
             let _ = all.as_mut().poll(context);
             if ends.is_none() {
@@ -463,7 +465,8 @@ impl Watcher<'_> {
                     if let MemoryError::NotApplied(node) = error {
                         silent = silent.with(node);
                     }
-                    // Those that it was to take in may be no good to it: it begins without.
+                    // The nodes to take in may be the cause of the failure. The epoch then begins
+                    // without them.
                     let lost = if silent.is_empty() { conducting.admitted } else { silent };
                     if !lost.is_empty() {
                         self.lose(lane, reached, lost).await?;
@@ -605,7 +608,7 @@ impl Stuck {
     }
 }
 
-/// A conductor that has failed for so many leases lets others try.
+/// A conductor that has failed for this number of leases lets other controllers try.
 const LEASES_OF_A_CONDUCTOR: Nanos = 2;
 
 /// Between two looks whether everybody has stopped.

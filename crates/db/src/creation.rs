@@ -58,7 +58,8 @@ impl Cluster {
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions, OpenError};
-    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
+    /// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
     /// # #[repr(C)]
     /// # struct Number(u64);
     /// # impl remora::Record for Number {

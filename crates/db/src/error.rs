@@ -17,10 +17,10 @@ pub type OpenError = remora_index::IndexError;
 /// Why a simulated cluster could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatedError {
-    /// Its hardware cannot be simulated.
+    /// The cluster's hardware cannot be simulated.
     #[error(transparent)]
     Sim(#[from] SimError),
-    /// Its memory nodes cannot be laid out.
+    /// The cluster's memory nodes cannot be laid out.
     #[error(transparent)]
     Open(#[from] OpenError),
 }

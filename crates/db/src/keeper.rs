@@ -31,29 +31,31 @@ use remora_txn::recovery::{self, Verdict};
 
 use crate::cluster::Cluster;
 
-/// A lease is renewed, and those of others are looked at, so many times in its length: two renewals
-/// may be late.
+/// How many times in its length a lease is renewed, and other clients' leases are checked. Two
+/// renewals may be late.
 const LOOKS: Nanos = 3;
 /// Pause of a sweep after every few records: transactions go first.
 const SWEEP_PAUSE_NS: Nanos = 50_000;
-/// So long after a repair its log entries will have been applied, nearly always.
+/// After this time, the log entries of a repair have nearly always been applied.
 const APPLY_PAUSE_NS: Nanos = 5_000_000;
 /// How often an ending run looks whether it may rest.
 const REST_PAUSE_NS: Nanos = 5_000;
 
 /// How often it is asked whether processes have ended.
 const ORPHANS_PAUSE_NS: Nanos = 10_000_000;
-/// A client that waits for something looks so many times in a lease.
+/// How many times in a lease a client looks for something that it waits for.
 const PAUSES: Nanos = 16;
-/// Somebody who looks after the memory nodes finds one that is lost, and the next epoch begins,
-/// within so many leases; if not, transactions fail that need it.
+/// A controller finds a lost memory node, and begins the next epoch, within this number of leases.
+/// If it does not, transactions that need the node fail.
 const LEASES_BEFORE_EPOCH: Nanos = 16;
-/// So many, and it connects again to one that others do not lose.
+/// After this number of leases, a client that alone has lost a memory node goes on as another
+/// incarnation.
 const LEASES_BEFORE_GIVING_UP: Nanos = 4;
-/// However short leases are, finding that out and deciding what was under way takes a while.
+/// Minimum wait for the next epoch. However short leases are, finding a lost node and deciding
+/// pending transactions takes a while.
 const EPOCH_NS: Nanos = 100_000_000;
-/// Recovery that fails is tried again at the next look, then after twice that time, and so on, up
-/// to so many leases: a memory node that is down may stay down.
+/// Recovery that fails is tried again at the next look, then after twice that time, and so on. The
+/// longest pause is this number of leases: a memory node that is down may stay down.
 const LEASES_BETWEEN_ATTEMPTS: Nanos = 8;
 
 /// When to try again what has failed.
@@ -131,7 +133,7 @@ pub(crate) struct Keeper {
     swept: RefCell<BTreeSet<u32>>,
     /// When a renewal of this client's own was last acknowledged.
     renewed: Cell<Nanos>,
-    /// There is somebody to sweep.
+    /// This client has repaired dead clients, whose locks are to be swept.
     repaired: Cell<bool>,
     /// It looks for orphans also while its client does nothing.
     is_watchful: bool,
@@ -158,7 +160,7 @@ impl From<Fenced> for RecoveryError {
 }
 
 impl Keeper {
-    /// Of a client that has joined.
+    /// A keeper for a client that has joined.
     pub(crate) fn new(
         cluster: &Cluster,
         configuration: Arc<dyn Configuration>,
@@ -267,7 +269,8 @@ impl Keeper {
         self.held.is_over() && self.may_outlive()
     }
 
-    /// The same before it is known here. Also as long as somebody looks after the memory nodes.
+    /// Whether this incarnation may end, even if it is not yet known here. True also while the
+    /// cluster has a controller and the lease is held.
     pub(crate) fn may_outlive(&self) -> bool {
         let ends = |membership: &Membership| {
             self.given_up.get()
@@ -367,7 +370,8 @@ impl Keeper {
         }
     }
 
-    /// The same for a client that has nothing else to do.
+    /// Makes a change like [`change`](Keeper::change), for a client that has nothing else to do.
+    /// Blocks the thread.
     fn change_blocking<T: Send + 'static>(
         &self,
         mut change: impl FnMut(&mut Membership) -> T + Send + 'static,
@@ -402,7 +406,7 @@ impl Keeper {
             pin!(self.keep_judging(lane, lease)),
             pin!(self.keep_sweeping(lane, lease)),
         );
-        // One lane for all three, whoever of them is ready: each looks for itself.
+        // All three share one lane. Each is polled, whichever is ready, and checks for itself.
         poll_fn(|context| {
             let _ = renew.as_mut().poll(context);
             let _ = judge.as_mut().poll(context);
@@ -637,7 +641,7 @@ fn changed_by<T: Send + 'static>(
     change: impl FnMut(&mut Membership) -> T + Send + 'static,
 ) -> Receiver<Result<T, ConfigurationError>> {
     let (tell, told) = async_channel::bounded(1);
-    // Whoever waited may have gone.
+    // The task that waited may have gone.
     helper.hand_over(Box::new(move |configuration| drop(tell.try_send(configuration.change(change)))));
     told
 }

@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! table NAME           key          -> head:  id u64, length u64
-//! table NAME/chunks    (id, index)  -> chunk: 7704 bytes of the value, the last one filled up with zeros
+//! table NAME/chunks    (id, index)  -> chunk: 7704 bytes of the value, the last one zero-padded
 //!
-//! upload    insert chunks, 4 a transaction         nobody sees them
-//! put       head of the key := id, length          in any transaction, together with any other records: the value is there
+//! upload    insert chunks, 4 a transaction         no reader sees them
+//! put       head of the key := id, length          in any transaction, together with any other
+//!                                                  records: the value is there
 //! discard   delete the chunks of the id that the key had before
 //! ```
 //!
@@ -17,8 +18,8 @@
 //! # Invariants
 //!
 //! 1. **Chunks never change**, and an id never comes again: it is that of the first transaction of
-//!    the upload. So whoever sees a head and all of its chunks sees the value, and validates the
-//!    head.
+//!    the upload. So a reader that sees a head and all of its chunks sees the value, and validates
+//!    the head.
 //! 2. **A reader that misses a chunk has an old head**: the value has been replaced and discarded
 //!    since. It aborts as [`Abort::Changed`], and is tried again.
 //! 3. **Only the client that has uploaded an id links it** ([`Error::Foreign`] otherwise), and only
@@ -40,7 +41,8 @@
 //! ```text
 //! 1  read the keys of all chunks             -> ids
 //! 2  read which clients are registered       -> of the ids, those whose client is not
-//! 3  read all heads, none of them locked     -> of those, the ones that no head has: their chunks are deleted
+//! 3  read all heads, none of them locked     -> of those, the ones that no head has: their chunks
+//!                                               are deleted
 //! ```
 //!
 //! An id that step 3 does not find will never be linked again. Its client had come before step 1,
@@ -132,7 +134,7 @@ impl Chunk {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "what is neither linked nor discarded takes room until it is collected"]
 pub struct Stored {
-    /// Of the transaction that inserted its first chunk; 0 if it has none.
+    /// Id of the transaction that inserted the value's first chunk; 0 if the value has no chunks.
     id: u64,
     length: u64,
     /// The table that has its chunks.
@@ -162,7 +164,7 @@ fn owner(id: u64) -> Option<u32> {
     LockWord::from_bits(id).holder().map(|id| id.owner())
 }
 
-/// Of a new table of large values.
+/// How to create a table of large values.
 #[derive(Clone, Copy, Debug)]
 pub struct LargeOptions {
     /// Keys that it can hold.
@@ -177,7 +179,8 @@ pub struct LargeOptions {
 }
 
 impl LargeOptions {
-    /// For so many keys, whose values have so many bytes together; otherwise as the cluster has it.
+    /// A table of at most `rows` keys, whose values have at most `bytes` bytes together. Otherwise
+    /// the cluster's defaults hold.
     #[must_use]
     pub fn for_values(rows: u64, bytes: u64) -> LargeOptions {
         LargeOptions { rows, bytes, replicas: None, shards: None }
@@ -200,14 +203,15 @@ impl LargeOptions {
 /// A table of values of any length, up to [`LARGE_BYTES_MAX`]. Made by [`Cluster::create_large`];
 /// clones are cheap.
 ///
-/// A value is stored in chunks of 7704 bytes, which nobody sees, and becomes that of a key by a
-/// transaction of yours ([`Large::put`]), or by one of its own ([`Large::write`]). Whoever reads it
-/// sees all of it, or all of another. What a client leaves that dies on the way is found by
-/// [`Large::collect`].
+/// A value is stored in chunks of 7704 bytes, which no reader sees at first. It becomes the value
+/// of a key by a transaction of yours ([`Large::put`]), or by one of its own ([`Large::write`]). A
+/// reader sees all of one value, never parts of two. [`Large::collect`] finds what a client leaves
+/// behind that dies on the way.
 ///
 /// ```
 /// use remora::{Cluster, Error, LargeOptions, TableOptions};
-/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
+/// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
 /// # #[repr(C)]
 /// # struct Page { views: u64 }
 /// # impl remora::Record for Page { const SCHEMA: &'static str = "page: views u64"; }
@@ -339,8 +343,8 @@ impl<K: Key> Large<K> {
             match self.insert(session, &stored, part).await {
                 Ok(id) => stored = Stored { id, length: stored.length + part.len() as u64, ..stored },
                 Err(Error::Unknown(id)) => {
-                    // Whoever asked what became of it would take the answer for that to his own
-                    // transaction.
+                    // The caller would ask what became of this id, and take the answer for its own
+                    // transaction's.
                     tracing::warn!(table = self.heads.name(), %id, "an upload has lost an answer, and is given up");
                     return Err(Abort::Dropped.into());
                 }

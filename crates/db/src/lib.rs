@@ -48,7 +48,8 @@
 //!
 //! ```
 //! # use remora::{Cluster, Error, Intent, TableOptions};
-//! # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+//! # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
+//! # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
 //! # #[repr(C)]
 //! # struct Ticket { seat: u64 }
 //! # impl remora::Record for Ticket { const SCHEMA: &'static str = "ticket: seat u64"; }
@@ -60,14 +61,16 @@
 //!     // One round trip for both keys, instead of one for each.
 //!     session
 //!         .transact(async |tx| {
-//!             let (old, new) = (tx.want_for(&tickets, 7, Intent::Delete), tx.want_for(&tickets, 8, Intent::Insert));
+//!             let old = tx.want_for(&tickets, 7, Intent::Delete);
+//!             let new = tx.want_for(&tickets, 8, Intent::Insert);
 //!             tx.fetch().await?;
 //!             let ticket = *tx.get(old)?;
 //!             tx.remove(old)?;
 //!             tx.put(new, ticket)
 //!         })
 //!         .await?;
-//!     let again = session.transact(async |tx| tx.insert(&tickets, 8, Ticket { seat: 2 }).await).await;
+//!     let again =
+//!         session.transact(async |tx| tx.insert(&tickets, 8, Ticket { seat: 2 }).await).await;
 //!     assert!(matches!(again, Err(Error::Exists(_))));
 //!     Ok::<(), Error>(())
 //! })?;

@@ -99,7 +99,7 @@ impl MemoryNode {
         self.address
     }
 
-    /// Its memory.
+    /// The memory of this node.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region

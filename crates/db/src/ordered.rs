@@ -5,8 +5,10 @@
 //! table NAME/inner     id u64 -> node of another level
 //! table NAME/values    key -> value, of values that are too long for leaves
 //!
-//! insert    the leaf := with another entry              if it is full: the leaf and its parent, and a new leaf
-//! remove    the leaf := without it                      if it is empty then: its neighbour and its parent, and a leaf less
+//! insert    the leaf := with another entry      if it is full: the leaf and its parent, and a new
+//!                                               leaf
+//! remove    the leaf := without it              if it is empty then: its neighbour and its parent,
+//!                                               and a leaf less
 //! scan      the leaves of the range, together
 //! ```
 //!
@@ -19,9 +21,8 @@
 //! 1. **In every committed state the leaves that are there partition the keys**, by their fences.
 //!    So a leaf that is validated, and whose fences have a key between them, is *the* leaf of that
 //!    key, by whatever way it was found; if it has no entry for the key, the table has none.
-//!    Whoever scans has read leaves whose fences follow one upon the other. That is all the
-//!    protection from phantoms that there is: what is inserted or removed changes the version of
-//!    its leaf.
+//!    A scan reads leaves whose fences follow one upon the other. That is all the protection from
+//!    phantoms that there is: an insert or a remove changes the version of its leaf.
 //! 2. Hence **inner nodes are hints**, and so is what clients remember of them
 //!    (`ordered/directory.rs`). Nobody need validate them but who changes them. (What a transaction
 //!    has read it validates; so it reads them only if nothing is remembered.)
@@ -41,11 +42,11 @@
 //! # Round trips
 //!
 //! With the leaf and its location known: [`Ordered::get`] takes one, as does [`Ordered::scan`] of
-//! up to 60 leaves; validation is as for one record, or for so many. If nothing is known, it is one
-//! for each level, or one to ask ([`Design`]). [`Ordered::insert`] and [`Ordered::remove`] are
-//! updates of one record, but for splits and merges. A split takes a round trip for the new leaf
-//! and the parent, if that is known and has room; otherwise, and for merges, the path from the root
-//! is read, and then all that is new or goes together. A split is seen by others as a leaf that has
+//! up to 60 leaves; each leaf is validated as one record is. If nothing is known, it is one for
+//! each level, or one to ask ([`Design`]). [`Ordered::insert`] and [`Ordered::remove`] are updates
+//! of one record, but for splits and merges. A split takes a round trip for the new leaf and the
+//! parent, if that is known and has room; otherwise, and for merges, the path from the root is
+//! read, and then all that is new or goes together. A split is seen by others as a leaf that has
 //! lost the upper half of its keys: they follow its link, and remember it.
 //!
 //! Values that are out of line are records by their keys, inserted and deleted together with the
@@ -132,7 +133,7 @@ pub enum Design {
     Coarse(u16),
 }
 
-/// Of a new ordered table.
+/// How to create an ordered table.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderedOptions {
     /// Keys that it can hold. It has room for nodes that are half full; after many deletes they can
@@ -143,14 +144,14 @@ pub struct OrderedOptions {
     /// Where its nodes lie. Under FORD, whose memory nodes' CPUs do nothing, clients READ their way
     /// in any case.
     pub design: Design,
-    /// Rows that are loaded share no leaf if their keys differ in their first so many bytes: where
-    /// rows that come later are the last ones of those that begin alike, each such group grows at
-    /// an end of its own, and leaves become full.
+    /// Loaded rows share no leaf if their keys differ in their first `apart` bytes. Use it if new
+    /// rows come last among the rows with an equal prefix. Each such group then grows at an end of
+    /// its own, and leaves become full.
     pub apart: usize,
 }
 
 impl OrderedOptions {
-    /// For so many keys, otherwise as the cluster has it.
+    /// A table of at most `rows` keys, otherwise with the cluster's defaults.
     #[must_use]
     pub fn for_rows(rows: u64) -> OrderedOptions {
         OrderedOptions { rows, replicas: None, design: Design::Fine, apart: 0 }
@@ -175,13 +176,15 @@ impl OrderedOptions {
 ///
 /// ```
 /// use remora::{Cluster, Error, OrderedOptions};
-/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+/// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
+/// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
 /// # #[repr(C)]
 /// # struct Order { items: u64 }
 /// # impl remora::Record for Order { const SCHEMA: &'static str = "order: items u64"; }
 /// # let cluster = Cluster::embedded(Default::default())?;
 /// // By customer, and then by number.
-/// let orders = cluster.create_ordered::<(u32, u32), Order>("orders", OrderedOptions::for_rows(1000))?;
+/// let options = OrderedOptions::for_rows(1000);
+/// let orders = cluster.create_ordered::<(u32, u32), Order>("orders", options)?;
 /// let mut worker = cluster.worker(Default::default())?;
 /// let items = worker.block_on(async |session| {
 ///     session
@@ -192,7 +195,8 @@ impl OrderedOptions {
 ///             orders.insert(tx, (7, number), Order { items: 3 }).await
 ///         })
 ///         .await?;
-///     let of_the_customer = session.transact(async |tx| orders.scan(tx, (7, 0)..(8, 0), 100).await).await?;
+///     let of_the_customer =
+///         session.transact(async |tx| orders.scan(tx, (7, 0)..(8, 0), 100).await).await?;
 ///     Ok::<_, Error>(of_the_customer.iter().map(|(_, order)| order.items).sum::<u64>())
 /// })?;
 /// assert_eq!(items, 3);
@@ -369,7 +373,8 @@ fn encoded<K: OrderedKey>(key: &K) -> remora_sync::Key {
     Table::<K, ()>::key(key)
 }
 
-/// The key before (or behind) another, if there is one: keys are numbers of so many digits.
+/// The key before (or behind) another, if there is one. Keys are numbers of a fixed number of
+/// digits.
 fn neighbour<K: OrderedKey>(key: &K, before: bool) -> Option<K> {
     let mut bytes = encoded(key).bytes().to_vec();
     for byte in bytes.iter_mut().rev() {
@@ -565,9 +570,9 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(Some(before))
     }
 
-    /// The keys of a range and their values in order: the first ones, at most so many. No other
-    /// transaction inserts into the part of the range that it has seen, or deletes from it, before
-    /// this one commits; or this one aborts.
+    /// The first keys of a range and their values, in ascending order: at most `limit`. No other
+    /// transaction inserts into or deletes from the part of the range that this one has seen,
+    /// before this one commits. Otherwise this one aborts.
     pub async fn scan(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -608,8 +613,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(found)
     }
 
-    /// The same from the end: the last ones, in descending order. It takes a round trip for each
-    /// leaf.
+    /// The last keys of a range and their values, in descending order: at most `limit`. It takes a
+    /// round trip for each leaf.
     pub async fn scan_back(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -693,8 +698,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(self.scan_back(tx, range, 1).await?.pop())
     }
 
-    // ----
-    // finding ----------------------------------------------------------------------------------------------------
+    // ---- finding ------------------------------------------------------------------------------
 
     /// The leaf of a key, which is in the read set from now on. First where it is remembered to be;
     /// if nothing is remembered, where the memory node's CPU says, if there is one to be asked; and
@@ -741,8 +745,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         path.last().map(|leaf| leaf.slot).ok_or(CHANGED)
     }
 
-    /// The way from the root to the leaf of a key. Whoever is to change the leaf and its parent
-    /// names them so.
+    /// Reads the path from the root to the leaf of a key. The leaf is named with `intent`; the
+    /// inner nodes are named for reading.
     async fn descend(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -779,8 +783,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         }
     }
 
-    // ---- splitting and
-    // merging --------------------------------------------------------------------------------------
+    // ---- splitting and merging ----------------------------------------------------------------
 
     /// Adds an entry to a leaf that was named for an update, or to one half of it.
     async fn add(
@@ -853,8 +856,8 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Step { id, level, slot: tx.want_for(self.of_level(level), id, Intent::Insert) }
     }
 
-    /// The same, once everything is there. The nodes of the path from `from` on are full, and there
-    /// are as many new ones, or one more if the root is among them.
+    /// Splits the nodes of a path, once all nodes are fetched. The nodes of the path from `from` on
+    /// are full. There is a new node for each of them, and one more if the root is among them.
     fn split_path(
         &self,
         tx: &mut Transaction<'_, '_>,
@@ -975,8 +978,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         Ok(())
     }
 
-    // ----
-    // bytes ------------------------------------------------------------------------------------------------------
+    // ---- bytes --------------------------------------------------------------------------------
 
     fn node<'n>(&self, bytes: &'n [u8]) -> Result<Seen<'n>, Error> {
         Node::new(self.shape, bytes).map_err(|what| self.damaged(what))
@@ -996,7 +998,7 @@ impl<K: OrderedKey, V: Record> Ordered<K, V> {
         self.find(tx, slot)?.ok_or(CHANGED)
     }
 
-    /// The same, to be changed.
+    /// A node that has been fetched and is there, to be changed.
     fn changed<'t>(
         &self,
         tx: &'t mut Transaction<'_, '_>,
@@ -1024,7 +1026,7 @@ fn children<'n, K: OrderedKey>(node: &'n Seen<'n>) -> impl Iterator<Item = (K, O
 }
 
 impl<K, V> Ordered<K, V> {
-    /// Its name.
+    /// The table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.leaves.name().strip_suffix("/leaves").unwrap_or(self.leaves.name())

@@ -148,7 +148,8 @@ impl Db {
         }
     }
 
-    /// The same, blocking the calling thread. Not for a thread that runs an executor.
+    /// Finds out what became of a transaction, like [`resolve`](Db::resolve), but blocks the
+    /// calling thread. Do not call it on a thread that runs an executor.
     pub fn resolve_blocking(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         self.block_on(self.resolve(id, patience))
     }
@@ -187,7 +188,7 @@ impl Db {
                 // Its caller can go on from here, and is not one that waits any more when this
                 // coroutine takes its next job.
                 is_awaited.iter().for_each(|wait| wait.end());
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = reply.try_send(outcome);
             })
         });

@@ -13,12 +13,12 @@ use crate::error::{Error, Named};
 
 /// A record: bytes without pointers, the same on every machine of a cluster.
 pub trait Record: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {
-    /// Its fields and their meaning, in words of yours. Programs whose descriptions differ cannot
-    /// open the same table; change it when you change the type.
+    /// The record's fields and their meaning, in words of yours. Programs whose descriptions differ
+    /// cannot open the same table. Change the description when you change the type.
     const SCHEMA: &'static str;
 }
 
-/// Of a set of keys: an [`Ordered`](crate::Ordered) table of nothing but its keys.
+/// The value of a set of keys: an [`Ordered`](crate::Ordered) table of nothing but its keys.
 impl Record for () {
     const SCHEMA: &'static str = "nothing";
 }
@@ -183,7 +183,7 @@ impl<K, V> Table<K, V> {
         Handle { inner: &self.inner, cluster: self.cluster }
     }
 
-    /// Its name.
+    /// The table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.inner.name()

@@ -384,14 +384,16 @@ impl Session {
     ///
     /// ```
     /// # use remora::{Cluster, TableOptions};
-    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
+    /// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
     /// # #[repr(C)]
     /// # struct Counter(u64);
     /// # impl remora::Record for Counter {
     /// #     const SCHEMA: &'static str = "counter";
     /// # }
     /// # let cluster = Cluster::embedded(Default::default())?;
-    /// # let counters = cluster.create_table::<u64, Counter>("counters", TableOptions::for_rows(1))?;
+    /// # let options = TableOptions::for_rows(1);
+    /// # let counters = cluster.create_table::<u64, Counter>("counters", options)?;
     /// # cluster.load(&counters, [(1, Counter(41))].into_iter())?;
     /// # let mut worker = cluster.worker(Default::default())?;
     /// worker.block_on(async |session| {

@@ -45,8 +45,8 @@ fn none_in_a_committed_transaction() {
             }
             allocations() - before
         });
-        // All coroutines share the thread; the last to begin its second half has seen nobody's
-        // warming up.
+        // All coroutines share the thread. When the last one begins its second half, all others
+        // have warmed up.
         let fewest = allocated.iter().min();
         // Where the memory node's CPU installs, more rounds may be under way than ever before: each
         // has a buffer.

@@ -90,7 +90,8 @@ fn who_wants_to_is_told_once_before_a_commit_that_writes() {
     }
 }
 
-/// Whoever dies while it is told has not committed, and nobody sees anything of it.
+/// A client that dies while its observer is told of a commit has not committed, and no client sees
+/// anything of it.
 #[test]
 fn nothing_can_be_seen_while_it_is_told() {
     for protocol in possible() {

@@ -247,7 +247,7 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     assert_eq!(added, NodeId(3));
     let twice = cluster.add_node(&local).unwrap_err().to_string();
     assert!(twice.contains(&d) && twice.contains("another name"), "{twice}");
-    // Of somebody whose names told him nothing.
+    // Adds the node again, as a client would whose names do not show that it is the same node.
     let configuration = cluster.configuration().unwrap();
     assert_eq!(configuration.change(|all| all.add(3, &local)).unwrap(), Some(NodeId(4)));
     controlled(&founders, &options, || {
@@ -268,8 +268,8 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 60);
 }
 
-/// A client dies, and then what knew of it is lost: whoever comes by a new configuration frees what
-/// it had locked.
+/// A client dies, and then the configuration that knew it is lost. A client with a new
+/// configuration frees what the dead client had locked.
 #[test]
 fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     let nodes = [listen(), listen(), listen()];

@@ -38,7 +38,7 @@ every_protocol! {
     one_transaction_fills_a_long_chain,
 }
 
-/// Rows 0, 1, ... with room for so many.
+/// Rows 0, 1, ... in a table with room for `room` rows.
 fn rows(cluster: &Cluster, loaded: u64, room: u64) -> Rows {
     let rows = cluster.create_table("rows", TableOptions::for_rows(room)).unwrap();
     cluster.load(&rows, (0..loaded).map(|key| (key, Words([key])))).unwrap();
@@ -301,8 +301,8 @@ fn absence_is_validated(protocol: Protocol) {
     assert!(caught, "without validation no seed shows the error: this test proves nothing");
 }
 
-/// Rows move between keys, by a delete and an insert each; whoever reads all keys sees every row
-/// once.
+/// Rows move between keys, by a delete and an insert each. A transaction that reads all keys sees
+/// every row once.
 fn rows_that_move_are_never_seen_twice_or_not_at_all(protocol: Protocol) {
     const KEYS: u64 = 7;
     const ROWS: u64 = 3;

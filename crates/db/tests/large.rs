@@ -485,7 +485,7 @@ fn collecting_takes_nothing_that_is_needed(protocol: Protocol) {
     assert!(collected > 0);
 }
 
-/// Wherever a collection is, whoever comes then can link what he uploads.
+/// A client that comes during a collection, at any point of it, can link what it uploads.
 fn who_comes_while_it_is_collected_is_alive(protocol: Protocol) {
     let (cluster, _, large) = seeded(protocol, 1);
     let mut worker_that_collects = worker(&cluster, 1, 1);

@@ -22,7 +22,7 @@ const GLOBAL: Protocol = Protocol::FORD_GLOBAL;
 
 type Rows = Table<u64, Words<1>>;
 
-/// Says that a later version of a record may come to be, as somebody does who aborts then.
+/// Publishes a later version of a record, as a transaction does that then aborts.
 fn publish(cluster: &Cluster, rows: &Rows, key: u64, version: Version) {
     cluster.version_cache(VersionCache::BYTES).publish(std::iter::once((pointer_of(rows, key), version)));
 }
@@ -104,7 +104,7 @@ fn what_the_cache_vouches_for_is_not_looked_at() {
                 let Cost { round_trips, reads, .. } = seen.committed();
                 assert_eq!((round_trips, reads), (2 + missed.min(1), 8 + missed));
             }
-            // Whoever writes it next gives it the version that was published.
+            // The next transaction that writes the record gives it the version that was published.
             for key in [5, 6] {
                 session.transact(async |tx| add(tx, &rows, key..key + 1, 1).await).await.unwrap();
                 rest(session).await;

@@ -75,8 +75,8 @@ fn a_cold_lookup_is_about_one_read_and_a_cached_one_none() {
     drop(table);
 }
 
-/// Memory nodes look at their catalogs while somebody writes them: what they find out then must not
-/// stay.
+/// Memory nodes read their catalogs while a client writes them. What the nodes find out then must
+/// not stay.
 #[test]
 fn a_node_looks_at_its_catalog_until_it_is_whole() {
     const COPIES: [usize; 2] = [68 << 10, 228 << 10];

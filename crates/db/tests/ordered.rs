@@ -65,7 +65,7 @@ fn as_of<const WORDS: usize>(seed: u64, ordered: Ordered<Wide, Words<WORDS>>) ->
     if seed.is_multiple_of(2) { ordered } else { ordered.learned() }
 }
 
-/// Its tree, which is as it should be, as are its records.
+/// Inspects a table's tree. The tree and its records must be as they should be.
 fn look<const WORDS: usize>(cluster: &Cluster, ordered: &Ordered<Wide, Words<WORDS>>) -> TreeInspection {
     let mut values = 0;
     let (records, tree) = cluster.inspect_ordered(ordered, |_, _| values += 1).unwrap();
@@ -889,7 +889,7 @@ fn tables_that_cannot_be_are_refused_by_name() {
     assert_eq!(found.unwrap(), Some(Number(2)));
 }
 
-/// Whoever is trained reads the leaf alone, and a split costs it a link, once.
+/// A trained handle reads the leaf alone. A split costs it a link, once.
 #[test]
 fn a_learned_handle_reads_leaves_alone() {
     let (cluster, ordered) = loaded(Protocol::DRTM_R, 42 * 120);
@@ -914,7 +914,7 @@ fn a_learned_handle_reads_leaves_alone() {
             count
         };
         assert_eq!(look(session, &mut (0..84 * 120).step_by(7), false).await, 12 * 120);
-        // Somebody else splits a leaf.
+        // Another handle splits a leaf.
         let new = || (0..30).map(|key| 84 * 20 + 1 + 2 * key);
         for key in new() {
             session.transact(async |tx| ordered.insert(tx, key, Number(key)).await).await.unwrap();

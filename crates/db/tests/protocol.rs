@@ -27,7 +27,7 @@ use support::{
 
 /// No passive ACK, and flushed logs.
 const DRTM_H_ONE_SIDED: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED);
-/// The same, and locks and validation apart.
+/// No passive ACK, flushed logs, and locks and validation apart.
 const FARM_ONE_SIDED: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED);
 /// Locks that the CPU takes and WRITEs free.
 const UNLOCKED_BY_WRITES: Protocol =

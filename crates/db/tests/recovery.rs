@@ -73,8 +73,8 @@ fn assert_whole(cluster: &Cluster, fabric: &Seeded, rows: &Rows, what: &str) {
     assert_eq!(values.iter().map(|row| row.0[0]).sum::<u64>(), ROWS * MONEY, "{what}: money");
 }
 
-/// Whoever is taken for dead while it registers takes nothing from then on: its slot may be
-/// another's soon, with its rings.
+/// A client that is taken for dead while it registers takes nothing from then on. Its slot and its
+/// rings may soon belong to another client.
 #[test]
 fn who_is_revoked_while_it_registers_goes_no_further() {
     let (mut ends, mut registers) = (0, 0);
@@ -96,8 +96,8 @@ fn who_is_revoked_while_it_registers_goes_no_further() {
     assert!(ends > 0 && registers > 0, "{ends}, {registers}");
 }
 
-/// A victim that loses its access after so many steps, in the middle of a transfer between two
-/// shards. Its answer, and the id that it is about; `None` if it was through before that.
+/// A victim that loses its access after `step` steps, in the middle of a transfer between two
+/// shards. Returns the client, the id of its last transaction, and the result.
 fn victim(
     cluster: &Cluster,
     fabric: &Seeded,
@@ -362,8 +362,8 @@ impl Observer for Versions {
     }
 }
 
-/// Nobody has written the version that a rollback installs: whoever records a history must know
-/// what it is.
+/// No transaction has written the version that a rollback installs. The recorder of a history must
+/// know what it is.
 #[test]
 fn what_is_put_back_is_told() {
     let mut put_back = 0;
@@ -401,8 +401,8 @@ fn what_is_put_back_is_told() {
     assert!(put_back > 2, "{put_back}");
 }
 
-/// Locks without a log stay as long as their client is only suspected, and are freed by whoever
-/// meets them from then on.
+/// Locks without a log stay as long as their client is only suspected. After that, the first client
+/// that meets them frees them.
 #[test]
 fn locks_without_a_log_are_freed_by_who_meets_them_once_all_is_decided() {
     for protocol in [Protocol::DRTM_R, Protocol::FARM] {

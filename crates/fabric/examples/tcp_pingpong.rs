@@ -20,7 +20,7 @@ const RESPONSE_HEAD_BYTES: usize = 16;
 const DEPTH: usize = 64;
 const SPAN: Duration = Duration::from_millis(300);
 
-/// Answers every request with so many bytes, in one write for each read.
+/// Answers every request with `answer_bytes` bytes, in one write for each read.
 fn echo_server(answer_bytes: usize) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound port");
@@ -71,7 +71,7 @@ impl Rounds {
         Rounds { name, worker, lanes, _fabric: fabric }
     }
 
-    /// READs a second by so many lanes.
+    /// READs a second by `depth` lanes.
     fn rate(&self, depth: usize, bytes: usize) -> f64 {
         let began = Instant::now();
         let counts = self.worker.run(self.lanes[..depth].iter().map(|lane| {

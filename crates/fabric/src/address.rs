@@ -18,19 +18,19 @@ pub struct NodeId(pub u16);
 pub struct NodeSet(u64);
 
 impl NodeSet {
-    /// The first so many.
+    /// The set of the first `count` nodes.
     #[must_use]
     pub fn first(count: u16) -> NodeSet {
         NodeSet(u64::MAX.checked_shr(u64::BITS.saturating_sub(count.into())).unwrap_or(0))
     }
 
-    /// From its bits.
+    /// Builds a set from its bits.
     #[must_use]
     pub fn from_bits(bits: u64) -> NodeSet {
         NodeSet(bits)
     }
 
-    /// Its bits.
+    /// The bits of this set.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
@@ -43,13 +43,13 @@ impl NodeSet {
         self.0.checked_shr(node.0.into()).unwrap_or(0) & 1 == 1
     }
 
-    /// The same with a node.
+    /// Returns this set with one more node.
     #[must_use]
     pub fn with(self, node: NodeId) -> NodeSet {
         NodeSet(self.0 | 1 << node.0)
     }
 
-    /// The same without those of another one.
+    /// Returns this set without the nodes of another set.
     #[must_use]
     pub fn without(self, others: NodeSet) -> NodeSet {
         NodeSet(self.0 & !others.0)
@@ -104,7 +104,7 @@ pub struct RegionId(pub u16);
 pub struct Address {
     /// The memory node.
     pub node: NodeId,
-    /// Its region.
+    /// Region of the node.
     pub region: RegionId,
     /// Bytes from the region's start.
     pub offset: u64,

@@ -37,9 +37,9 @@ pub use rounds::*;
 /// How several clients of a backend are played.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clients {
-    /// By as many threads, each with a worker of its own.
+    /// Each client is a thread with a worker of its own.
     Threads,
-    /// By as many endpoints of one worker: the backend interleaves them.
+    /// Each client is an endpoint of one worker: the backend interleaves them.
     Interleaved,
 }
 
@@ -64,8 +64,8 @@ pub trait Bed: Sync {
     /// Whether over all runs everything that the contract allows must have been seen.
     fn reorders(&self) -> bool;
 
-    /// Takes a client's access away after so many more steps, in the middle of whatever it does.
-    /// False if the backend has no such steps.
+    /// Takes a client's access away after `steps` more steps, in the middle of whatever it does.
+    /// Returns false if the backend has no such steps.
     fn revoke_after(&self, fabric: &Self::Fabric, client: ClientId, steps: u64) -> bool {
         let _ = (fabric, client, steps);
         false

@@ -95,7 +95,7 @@ pub fn write<W: Word>(region: &[W], start: usize, from: &[u64]) {
     }
 }
 
-/// The same, whatever the thread does between words.
+/// Writes words like [`write()`], without pauses between them.
 #[inline]
 pub(crate) fn write_at_once<W: Word>(region: &[W], start: usize, from: &[u64]) {
     for (word, value) in region[start..start + from.len()].iter().zip(from) {

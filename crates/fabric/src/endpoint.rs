@@ -1,7 +1,7 @@
 //! An endpoint: one worker's connection to all memory nodes, the same for every backend.
 //!
 //! It leases buffers, posts rounds that nobody awaits, keeps the timers of its lanes, and remembers
-//! which background rounds failed until somebody has been told.
+//! which background rounds failed until it has reported them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

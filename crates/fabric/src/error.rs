@@ -143,9 +143,9 @@ pub enum Refusal {
     /// It speaks another version of the protocol.
     #[error("speaks protocol version {found}; this program speaks {known}: use programs of one version")]
     Version {
-        /// Its version.
+        /// Version that the node speaks.
         found: u32,
-        /// Ours.
+        /// Version that this program speaks.
         known: u32,
     },
     /// It asks for a key, and none was given.
@@ -163,7 +163,8 @@ pub enum Refusal {
     /// It offers no RDMA.
     #[error("offers no RDMA: start it with --fabric verbs, or connect without")]
     NoRdma,
-    /// Its NIC executes the verbs that change memory, which are not atomic to those of its CPU.
+    /// The node's NIC executes the verbs that change memory. They are not atomic to verbs of its
+    /// CPU.
     #[error("is reached by RDMA only: connect with --fabric verbs")]
     NeedsRdma,
     /// The ends do not come together over RDMA.
@@ -208,13 +209,13 @@ pub enum TlsReason {
     /// It does not talk TLS, and the client talks nothing else.
     #[error("does not talk TLS: start it with --tls-cert and --tls-key, or connect without --tls-ca")]
     NotOffered,
-    /// Its certificate is neither trusted by itself, nor signed by one that is.
+    /// The node's certificate is neither trusted by itself, nor signed by one that is.
     #[error("has a certificate that is not to be trusted: it is not the one given (--tls-ca), nor signed by it")]
     Untrusted,
-    /// Its certificate is for other names or addresses than the one it was called by.
+    /// The node's certificate is for other names or addresses than the one it was called by.
     #[error("has a certificate for another name: call it by a name or address that is in its certificate")]
     Name,
-    /// Its certificate is not valid any more, or not yet.
+    /// The node's certificate is not valid any more, or not yet.
     #[error("has a certificate that has expired, or is not valid yet by this machine's clock")]
     Expired,
     /// Anything else: another version, damaged or foreign packets.

@@ -32,7 +32,7 @@ pub(crate) struct ReadySet {
 struct RemoteReady {
     bits: AtomicU64,
     thread: Thread,
-    /// Of the endpoint that the thread idles in, if unparking it is not enough.
+    /// Waker of the endpoint that the thread idles in, if unparking it is not enough.
     idle: Mutex<Option<Waker>>,
 }
 
@@ -204,10 +204,10 @@ pub struct Run<'w, T> {
 /// The part of a run that is the same code whatever its coroutines are.
 struct Turns<'w> {
     worker: &'w Worker,
-    /// The run waits for the first of them. The others serve those, and end with them.
+    /// The run waits for the first `awaited` tasks. The others serve these, and end with them.
     tasks: Vec<Task<'w>>,
     awaited: usize,
-    /// Of those that are awaited.
+    /// Awaited tasks that have not finished.
     running: usize,
     /// The task of each lane.
     by_lane: [u8; LANES_MAX],
@@ -326,8 +326,8 @@ impl<'w, T> Run<'w, T> {
         self.finish()
     }
 
-    /// What the coroutines have returned, in the order in which they were given: of those that have
-    /// finished.
+    /// Returns the results of the coroutines that have finished, in the order in which the
+    /// coroutines were given.
     #[must_use]
     pub fn finish(self) -> Vec<T> {
         self.outputs.iter().filter_map(|output| output.take()).collect()

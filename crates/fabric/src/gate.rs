@@ -1,10 +1,10 @@
 //! The gate of a shared-memory endpoint: where it passes to execute a round, and where it is
 //! stopped from doing so.
 //!
-//! One thread enters and leaves; any thread may refuse it nodes. Refusing marks first and then
-//! looks whether the endpoint is inside; entering says so first and then looks at the marks. All
-//! four are sequentially consistent, so at least one sees the other: whoever refuses either waits
-//! for a round that may have missed the mark, or none has.
+//! One thread enters and leaves; any thread may refuse it nodes. A refusing thread marks first, and
+//! then looks whether the endpoint is inside. The entering thread says so first, and then looks at
+//! the marks. All four are sequentially consistent, so at least one sees the other. So either the
+//! refusing thread waits for a round that may have missed the mark, or no round has missed it.
 //!
 //! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check
 //! just that.
@@ -56,14 +56,14 @@ impl<W: GateWord> Gate<W> {
         self.inside.store(entry + 1);
     }
 
-    /// The nodes whose verbs are refused; asked once inside, since whoever refuses waits for the
-    /// whole round.
+    /// The nodes whose verbs are refused. A round asks once, inside: a refusing thread waits for
+    /// the whole round.
     #[inline]
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load()
     }
 
-    /// Why they are.
+    /// Why the nodes are refused.
     #[cold]
     pub(crate) fn why(&self) -> Refusal {
         if self.revoked.load() == 0 { Refusal::Down } else { Refusal::Revoked }

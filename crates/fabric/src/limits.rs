@@ -9,13 +9,13 @@ pub const ROUND_VERBS_MAX: usize = 128;
 /// Bytes of one round: what it writes and what it reads together.
 pub const ROUND_BYTES_MAX: usize = 64 << 10;
 
-/// The same in words.
+/// Words of one round: what it writes and what it reads together.
 pub const ROUND_WORDS_MAX: usize = ROUND_BYTES_MAX / WORD_BYTES;
 
 /// Coroutines of one worker: its ready bits are one word.
 pub const LANES_MAX: usize = 64;
 
-/// Bits of a client's number: it stands in lock words, which have room for so many.
+/// Bits of a client's number: it stands in lock words, which have room for no more.
 pub const CLIENT_BITS: u32 = 24;
 
 /// Memory nodes of a cluster.
@@ -45,8 +45,8 @@ pub const RECEIVE_BYTES: usize = 128 << 10;
 // Or a frame might never come to be whole.
 const _: () = assert!(RECEIVE_BYTES >= FRAME_WORDS_MAX * WORD_BYTES);
 
-/// Bytes that wait to be sent to one client. A server does not read from who does not fetch his
-/// answers.
+/// Bytes that wait to be sent to one client. A server does not read from a client that does not
+/// fetch its answers.
 pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of posted rounds that a client holds back to send them together.
@@ -55,7 +55,7 @@ pub const BATCH_BYTES: usize = 64 << 10;
 /// Bytes of answers that nobody waits for, before they are sent all the same.
 pub const LAZY_BYTES: usize = 16 << 10;
 
-/// The same in time.
+/// Time after which answers that nobody waits for are sent all the same.
 pub const LAZY_NS: u64 = 1_000_000;
 
 /// Connections that a server takes, unless told otherwise. Those of administration come on top.

@@ -3,15 +3,15 @@
 
 /// The first lock of a transaction is about to be asked for: it may hold locks from now on.
 pub const LOCKS: &str = "locks";
-/// Its locks are held, and its read set is validated.
+/// The transaction's locks are held, and its read set is validated.
 pub const VALIDATED: &str = "validated";
-/// Its log is everywhere: it has committed.
+/// The transaction's log is everywhere: it has committed.
 pub const LOGGED: &str = "logged";
-/// Its write set, and the release of its locks behind it, have been posted.
+/// The transaction's write set, and the release of its locks behind it, have been posted.
 pub const INSTALLED: &str = "installed";
-/// It aborts, and the release of its locks has been posted.
+/// The transaction aborts, and the release of its locks has been posted.
 pub const RELEASED: &str = "released";
-/// It waits for room in a log ring.
+/// The client waits for room in a log ring.
 pub const RING_FULL: &str = "ring-full";
 /// What a dead client has left is about to be repaired: its access has been revoked.
 pub const REPAIRS: &str = "repairs";

@@ -125,9 +125,9 @@ impl Region {
     }
 
     /// Maps a part of a file or of a memory device, shared with every other process that maps it.
-    /// `huge` asks for huge pages. If somebody makes the file shorter afterwards, an access to what
-    /// is gone ends the process: a region's file is locked by its server, and nobody else has
-    /// business with its length.
+    /// `huge` asks for huge pages. If another process makes the file shorter afterwards, an access
+    /// to what is gone ends this process. But a region's file is locked by its server, and no other
+    /// process has business with its length.
     pub(crate) fn of_file(file: &File, offset: u64, bytes: usize, huge: bool) -> Result<Region, RegionError> {
         if bytes == 0 || !bytes.is_multiple_of(LINE_BYTES) {
             return Err(RegionError::Size(bytes));
@@ -136,8 +136,8 @@ impl Region {
         let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(RegionError::Size(bytes))?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this
-        // process that the language knows of; whoever else maps the file reaches it, as we do, by
-        // atomic words only.
+        // process that the language knows of. Another process that maps the file reaches it, as we
+        // do, by atomic words only.
         let base = unsafe { mmap(ptr::null_mut(), mapped_bytes, access, flags, file, offset) }
             .map_err(|cause| RegionError::Refused { bytes, cause })?;
         let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
@@ -198,13 +198,13 @@ impl Region {
         }
     }
 
-    /// Its size in bytes.
+    /// Size of the region in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.words * WORD_BYTES) as u64
     }
 
-    /// Which pages back it.
+    /// Pages that back the region.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.pages
@@ -242,9 +242,9 @@ fn futex(word: &AtomicU64) -> &AtomicU32 {
     unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(half) }
 }
 
-/// Waits until one of the words no longer holds what it is paired with and somebody has said so by
-/// [`futex_wake`], or until CLOCK_MONOTONIC shows `until`. May return early. The words may be
-/// shared with other processes.
+/// Waits until a thread calls [`futex_wake`] for one of the words, which no longer holds the value
+/// that it is paired with. Waits no longer than until CLOCK_MONOTONIC shows `until`, and may return
+/// early. The words may be shared with other processes.
 pub(crate) fn futex_wait(words: &[(&AtomicU64, u64)], until: Option<Nanos>) {
     const WORDS_MAX: usize = 128; // FUTEX_WAITV_MAX
     debug_assert!(words.len() <= WORDS_MAX);

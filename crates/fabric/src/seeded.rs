@@ -72,7 +72,7 @@ struct State {
     connections: Vec<Connection>,
     services: Vec<Serving>,
     revoked: Vec<ClientId>,
-    /// Clients to revoke once so many steps have been taken.
+    /// Clients to revoke, each with the number of steps after which it is revoked.
     revocations: Vec<(u64, ClientId)>,
     down: Vec<NodeId>,
 }
@@ -111,7 +111,7 @@ struct InFlight {
     verbs: Vec<Running>,
     outcome: Result<(), FabricError>,
     orphaned: bool,
-    /// Of everything that its verbs have brought so far, in whatever order.
+    /// Fingerprint of everything that its verbs have brought so far, in whatever order.
     brought: u64,
 }
 
@@ -142,15 +142,15 @@ enum Look {
 }
 
 impl Seeded {
-    /// Memory nodes with the given regions (sizes in bytes), scheduled from `seed`, which also
-    /// draws the tearing.
+    /// Creates memory nodes with the given regions (sizes in bytes), scheduled from `seed`, which
+    /// also draws the tearing.
     pub fn new(nodes: &[Vec<usize>], seed: u64) -> Result<Seeded, RegionError> {
         let mut prng = Prng::derive(seed, 0x5eed);
         let tearing = if prng.below(2) == 0 { Tearing::Words } else { Tearing::Lines };
         Seeded::with_tearing(nodes, seed, tearing)
     }
 
-    /// The same with the tearing given.
+    /// Creates memory nodes like [`Seeded::new`], with the given tearing.
     pub fn with_tearing(nodes: &[Vec<usize>], seed: u64, tearing: Tearing) -> Result<Seeded, RegionError> {
         let state = State {
             schedule: Schedule::Random,

@@ -73,7 +73,7 @@ impl ServiceHandle {
         Ok(ServiceHandle { shared, thread: Some(thread) })
     }
 
-    /// A service that somebody else steps, until the stop is requested.
+    /// Makes the two ends of a service that its owner steps, until the stop is requested.
     pub(crate) fn detached() -> (ServiceHandle, ServiceStop) {
         let shared = Arc::<Shared>::default();
         (ServiceHandle { shared: shared.clone(), thread: None }, ServiceStop(shared))

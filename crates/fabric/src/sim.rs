@@ -60,7 +60,7 @@ pub enum Deployment {
     Symmetric,
 }
 
-/// Of a simulated cluster.
+/// Options of a simulated cluster.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// The hardware.
@@ -77,7 +77,7 @@ pub struct SimOptions {
     pub hostile: bool,
     /// How often an access to memory takes many times as long as usual, 0 to 1.
     pub stretch: f64,
-    /// Of all chance.
+    /// Seed of all chance.
     pub seed: u64,
 }
 
@@ -142,7 +142,7 @@ pub enum SimError {
     /// The profile has no such medium.
     #[error("profile {profile} has no medium {medium}: it has {known}")]
     NoMedium {
-        /// Its name.
+        /// Name of the profile.
         profile: String,
         /// What was asked for.
         medium: String,
@@ -153,9 +153,9 @@ pub enum SimError {
 
 /// A worker of a driven simulation.
 pub struct Driven<'r> {
-    /// Its client incarnations.
+    /// The worker's client incarnations.
     pub clients: Vec<ClientId>,
-    /// Its coroutines.
+    /// The worker's coroutines.
     pub run: &'r mut dyn Turn,
 }
 
@@ -346,7 +346,7 @@ impl Sim {
         self.world().faults.waiting()
     }
 
-    /// Those of them that wait for somebody to reach a probe.
+    /// Planned faults that wait for a client to reach a probe.
     #[must_use]
     pub fn waiting_for(&self, probe: &str) -> usize {
         self.world().faults.waiting_for(probe)
@@ -398,7 +398,7 @@ impl Sim {
         when.map(|when| when / NS)
     }
 
-    /// Takes a client's access away when so many more parts of verbs have taken effect.
+    /// Takes a client's access away when `steps` more parts of verbs have taken effect.
     pub fn revoke_after(&self, client: ClientId, steps: u64) {
         let mut world = self.world();
         let at = world.statistics.pieces + steps;
@@ -438,8 +438,8 @@ impl Fabric for Sim {
         faults::fail(&mut self.world(), node.0.into());
     }
 
-    /// Nothing happens to the node itself: it may be alive and answer whoever does not know that it
-    /// is abandoned.
+    /// Nothing happens to the node itself: it may be alive and answer a client that does not know
+    /// that it is abandoned.
     fn abandon(&self, node: NodeId) {
         self.world().abandoned |= 1 << node.0;
     }

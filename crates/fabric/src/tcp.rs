@@ -7,11 +7,11 @@
 //!
 //! # What it costs
 //!
-//! A round trip is two system calls at each end and what the network takes. Everything that the
-//! coroutines of a worker post in one go leaves in one system call for each node, and is answered
-//! in one; so the more coroutines, the less of it each pays. Answers of background rounds are not
-//! sent for their own sake (passive ACK): they ride on the next answer that somebody waits for, or
-//! leave after a millisecond.
+//! A round trip is two system calls at each end and what the network takes. All rounds that the
+//! coroutines of a worker post in one go leave in one system call for each node, and are answered
+//! in one. So with more coroutines each pays less. Answers of background rounds are not sent for
+//! their own sake (passive ACK). They ride on the next answer that a client waits for, or leave
+//! after a millisecond.
 //!
 //! # Who may come in
 //!
@@ -139,7 +139,7 @@ struct Cluster {
     options: TcpOptions,
     /// Bits of the nodes that are down.
     down: AtomicU64,
-    /// Of the transports: what is down is told to those that wait.
+    /// Bells of the transports: a transport that waits is told which nodes are down.
     bells: Mutex<Vec<Weak<Bell>>>,
     /// Whether nodes answer: one thread at most asks each.
     inquiries: Mutex<BTreeMap<NodeId, Inquiry>>,

@@ -18,9 +18,9 @@
 //!   ends, or that revokes the client, is known at once.
 //!
 //! A flush is a READ behind the WRITEs. Queue pairs are the unit of access: revoking a client
-//! destroys its queue pairs at every node, and no verb of it can take effect any more when that is
-//! confirmed. Its datagrams are nobody's from then on. They are ordered with no other verb, which
-//! the contract does not ask of calls.
+//! destroys its queue pairs at every node. When that is confirmed, no verb of the client can take
+//! effect any more, and its datagrams are dropped. Datagrams are ordered with no other verb; the
+//! contract does not ask that of calls.
 //!
 //! A NIC without 64-bit atomics executes nothing by itself here: all verbs travel in frames, and
 //! the node's CPU runs them, as over TCP. Protocols that use calls alone (`fasst`) lose nothing by
@@ -55,10 +55,10 @@ pub(crate) use backend::{Domain, Exports, Fetched, Queue};
 /// Which device to use, and how.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceOptions {
-    /// Its name, as `rdma link` or `ibv_devices` shows it; the first one that has an active port,
-    /// if `None`.
+    /// Name of the device, as `rdma link` or `ibv_devices` shows it; the first device that has an
+    /// active port, if `None`.
     pub name: Option<String>,
-    /// Its port, from 1; the first that is active, if `None`.
+    /// Port of the device, from 1; the first that is active, if `None`.
     pub port: Option<u8>,
     /// The place of the address to use in the port's table; for RoCE the first of version 2 for
     /// IPv4, otherwise the first of version 2, otherwise the first of all, if `None`.
@@ -67,7 +67,7 @@ pub struct DeviceOptions {
     pub messages_only: bool,
     /// How a client's calls travel. A memory node serves each client as that wants it.
     pub calls: Calls,
-    /// For tests: of so many datagrams that come, one is taken for lost.
+    /// For tests: one in this number of datagrams that come is taken for lost.
     pub lose_every: Option<NonZeroU32>,
 }
 
@@ -104,7 +104,7 @@ pub enum VerbsError {
     NoSuchDevice {
         /// The name asked for.
         name: String,
-        /// Those that are there.
+        /// Devices that are there.
         there: String,
     },
     /// No port can be used.
@@ -120,7 +120,7 @@ pub enum VerbsError {
     NoAddress {
         /// The device.
         device: String,
-        /// Its port.
+        /// Port of the device.
         port: u8,
         /// The place asked for.
         index: Option<u8>,

@@ -36,7 +36,7 @@ fn error(node: u16, fault: Fault) -> FabricError {
     FabricError { node: NodeId(node), fault }
 }
 
-/// More calls than any ring holds, of all sizes: those that find no room wait, and the order stays.
+/// More calls than any ring holds, of all sizes: calls that find no room wait, and the order stays.
 #[test]
 fn calls_that_find_no_room_wait_their_turn() {
     let fabric = fabric(1);

@@ -241,8 +241,8 @@ fn random_programs_lose_no_outcome() {
     }
 }
 
-/// The same where client 1 is taken for dead by client 2, and that one perhaps by client 3: there
-/// is a line that only they access, one after the other.
+/// Random recoveries: client 2 takes client 1 for dead, and client 3 perhaps takes client 2 for
+/// dead. Only these clients access one of the lines, one after the other.
 #[test]
 fn random_recoveries_lose_no_outcome() {
     for seed in 0..60 {
@@ -451,7 +451,7 @@ fn private_memory_is_no_choice_and_is_checked() {
     assert!(stray.is_err());
 }
 
-/// Whoever waits for a word by looking again and again sees it change, and its looks in vain are
+/// A client that waits for a word by looking again and again sees it change. Its looks in vain are
 /// not explored.
 #[test]
 fn sleepers_wake_when_what_they_saw_changes() {

@@ -82,7 +82,7 @@ fn content(version: u64, index: usize) -> u64 {
     100 * version + index as u64
 }
 
-/// A record of so many lines in version 2, its lock free.
+/// A record of `lines` lines in version 2, its lock free.
 fn record(lines: usize) -> Arc<Vec<ModelWord>> {
     Arc::new((0..lines * LINE).map(|index| ModelWord(AtomicU64::new(image(2, index)))).collect())
 }
@@ -279,8 +279,8 @@ fn the_model_finds_a_gate_that_is_asked_before_it_is_entered() {
     assert!(lands_late(early), "this test cannot fail");
 }
 
-/// A futex on a word, as the system has it: whoever sleeps has compared the word under the lock
-/// that wakes need.
+/// A futex on a word, as the system has it: a thread that sleeps has compared the word under the
+/// lock that wakes need.
 #[derive(Default)]
 struct Futex {
     lock: loom::sync::Mutex<()>,

@@ -25,7 +25,7 @@ impl Filler {
     fn fill(&mut self) {
         self.number += 1;
         copy::write(self.region.words(), 0, &[self.number; LINE_WORDS]);
-        // Whoever locks does it at once, in between as well.
+        // A CPU takes a lock by one atomic instruction: at once, in between as well.
         self.region.words()[LINE_WORDS].fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -82,7 +82,7 @@ async fn watch(lane: &Lane, enough: impl Fn(u64) -> bool, seen: &mut BTreeSet<us
     }
 }
 
-/// After each word but the last, somebody must have looked.
+/// After each word but the last, a client must have looked.
 fn every_word(seen: &BTreeSet<usize>) {
     assert_eq!(seen.iter().copied().collect::<Vec<_>>(), (1..LINE_WORDS).collect::<Vec<_>>());
 }

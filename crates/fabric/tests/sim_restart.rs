@@ -35,7 +35,7 @@ fn persistent(seed: u64, ddio: bool) -> SimOptions {
     SimOptions { medium: "optane".to_owned(), ddio, ..volatile(seed) }
 }
 
-/// The same where the caches are kept as well (eADR).
+/// Optane whose processors' caches are kept as well (eADR).
 fn persistent_caches(seed: u64) -> SimOptions {
     let mut options = persistent(seed, true);
     options.profile.media.get_mut("optane").expect("a medium of the profile").caches_persistent = true;

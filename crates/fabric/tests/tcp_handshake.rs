@@ -210,8 +210,8 @@ fn a_key_file_is_its_owners() {
     assert_eq!(read(), Err(KeyError::File(Errno::NOENT.into())));
 }
 
-/// The files of a change of keys, `old` and `new` by turns, and those that a server and its clients
-/// are told to read.
+/// The files of a change of keys: `old` and `new` by turns, and the files that a server and its
+/// clients are told to read.
 struct Change {
     folder: PathBuf,
 }
@@ -303,12 +303,12 @@ fn an_open_connection_outlives_its_key() {
         for step in 1..STEPS.len() {
             change.put("server", step);
             change.put("client", step);
-            // The server learns it from whoever comes.
+            // The server learns it from any client that comes.
             assert!(is_healthy(&client));
             touch(lane, &[0]).await.unwrap();
         }
         assert_eq!(fault(&change.client("old", &address)), Some(Fault::Refused(Refusal::WrongKey)));
-        // Until it is taken: by somebody with the new key.
+        // Until the access is revoked, by a client with the new key.
         client.revoke(ClientId(5)).unwrap();
         touch(lane, &[0]).await
     });

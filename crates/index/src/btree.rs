@@ -50,7 +50,7 @@ pub type Image = [u8; NODE_BYTES];
 #[error("a node of a tree makes no sense: {0}")]
 pub struct Damaged(pub &'static str);
 
-/// Of the keys and values of a tree.
+/// The sizes of the keys and values of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     key_bytes: usize,
@@ -58,8 +58,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Keys and values of so many bytes. `None` if a leaf has no room for [`LEAF_ENTRIES_MIN`] of
-    /// them.
+    /// The shape for keys of `key_bytes` bytes and values of `value_bytes` bytes. `None` if a leaf
+    /// has no room for [`LEAF_ENTRIES_MIN`] entries.
     #[must_use]
     pub fn new(key_bytes: usize, value_bytes: usize) -> Option<Shape> {
         (value_bytes <= Shape::value_bytes_max(key_bytes)?).then_some(Shape { key_bytes, value_bytes })
@@ -84,8 +84,8 @@ impl Shape {
         (NODE_BYTES - self.keys_at()) / (self.key_bytes + self.payload_bytes(level))
     }
 
-    /// Leaves of a tree of so many rows, and its inner nodes, if none but the last of each level is
-    /// less than half full.
+    /// Number of leaves and number of inner nodes of a tree of `rows` rows, if at most the last
+    /// node of each level is less than half full.
     #[must_use]
     pub fn nodes_for(&self, rows: u64) -> (u64, u64) {
         let half = |level| (self.capacity(level) / 2) as u64;
@@ -115,7 +115,7 @@ fn shared(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// A node in bytes that somebody else holds.
+/// A node, as a view of its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<B> {
     shape: Shape,
@@ -166,7 +166,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         u16::from_le_bytes([self.bytes[0], self.bytes[1]])
     }
 
-    /// Its entries.
+    /// Number of entries.
     #[must_use]
     pub fn count(&self) -> usize {
         u16::from_le_bytes([self.bytes[2], self.bytes[3]]).into()
@@ -252,9 +252,9 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         self.find(key).unwrap_or_else(|at| at.saturating_sub(1))
     }
 
-    /// Where to split it, if it is full, before a key is inserted: in the middle, or, for a key
-    /// behind all others of the tree or of those that begin like it, close to the end, because the
-    /// next ones will come there.
+    /// Where to split a full node before a key is inserted: in the middle, or close to the end. It
+    /// is close to the end for a key behind all other keys of the tree, or behind all keys that
+    /// begin like it, because the next keys will come there.
     #[must_use]
     pub fn split_point(&self, key: &[u8]) -> usize {
         let ends = self.high().is_none_or(|high| shared(key, self.low()) > shared(key, high));
@@ -267,7 +267,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         }
     }
 
-    /// Its bytes.
+    /// A copy of the node's bytes.
     #[must_use]
     pub fn image(&self) -> Image {
         let mut image = [0; NODE_BYTES];

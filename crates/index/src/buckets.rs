@@ -10,7 +10,8 @@ use crate::{cluster_hash, fstore};
 /// Bytes of a shard's header, at least, whatever its index.
 pub(crate) const SHARD_HEADER_BYTES: u64 = 128;
 
-/// An array of buckets: main ones, which keys hash to, then those that chains grow by.
+/// An array of buckets: main buckets, which keys hash to, then overflow buckets, which chains grow
+/// by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buckets {
     /// Main buckets.
@@ -64,7 +65,7 @@ impl Buckets {
 /// How an index lies in a shard: what the rounds of a transaction, loaders and checks need to know
 /// of it.
 pub trait Index: fmt::Debug + Send + Sync {
-    /// Its buckets.
+    /// The buckets of a shard.
     fn buckets(&self) -> Buckets;
 
     /// Bytes of a shard.
@@ -80,7 +81,7 @@ pub trait Index: fmt::Debug + Send + Sync {
     fn slot_behind(&self, at: u64) -> Option<u64>;
 }
 
-/// What a table of so many rows for each shard is created with.
+/// What a table is created with, computed from its number of rows per shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Main buckets of a shard.
@@ -107,7 +108,7 @@ impl Sizes {
         }
     }
 
-    /// Of an index.
+    /// The sizes of a shard that has this index.
     #[must_use]
     pub fn of(index: &dyn Index) -> Sizes {
         let Buckets { main, overflow, .. } = index.buckets();

@@ -32,7 +32,7 @@ pub(crate) struct LocationCache {
 }
 
 impl LocationCache {
-    /// For a table of so many buckets, of at most `bytes`.
+    /// A cache of at most `bytes` bytes, for a table of `buckets` buckets.
     pub(crate) fn new(buckets: u64, bytes: usize) -> LocationCache {
         let count = (bytes / size_of::<Line>()).min(buckets as usize).max(1);
         let lines = (0..count).map(|_| Line([const { AtomicU64::new(0) }; BUCKET_WORDS])).collect();

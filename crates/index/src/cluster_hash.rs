@@ -44,7 +44,7 @@
 //! | pair: entry | who holds the lock of the record that it links | to unlink it, after the tombstone |
 //! | record from its version on | the host | while no pair links it |
 //! | record from its version on | who holds its lock | while a pair links it |
-//! | lock word | whoever the table's discipline says | always; preparing and undoing never do |
+//! | lock word | the client that the table's discipline names | always; preparing and undoing never do |
 //!
 //! To *undo* a prepared insert the host acts for the holder of its lock, who waits for the answer
 //! with the lock held. At a backup nobody but its applier writes.
@@ -76,9 +76,9 @@
 //! validation by version need it. The version u that a prepare gives is above the header's *floor*,
 //! above that of the slot it takes, and above those of the records which the empty pairs of the
 //! chain retain for this key; and u becomes the floor. An empty pair therefore keeps the offset and
-//! the key word of its last life, and whoever takes it for another key first raises the floor above
-//! what it retained: what a pair forgets the floor knows. u is odd (nothing was committed); the
-//! commit installs u + 1.
+//! the key word of its last life. When the host takes the pair for another key, it first raises the
+//! floor above what the pair retained: what a pair forgets the floor knows. u is odd (nothing was
+//! committed); the commit installs u + 1.
 //!
 //! # Backups, in any order
 //!
@@ -143,7 +143,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// For a shard of so many rows.
+    /// The geometry of a shard for `rows` rows.
     #[must_use]
     pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
         let buckets = ((rows as f64 / (BUCKET_SLOTS as f64 * OCCUPANCY)).ceil() as u64).max(1);
@@ -153,7 +153,7 @@ impl Geometry {
         Geometry { buckets, indirect, slots: rows, slot_bytes: slot_bytes.into() }
     }
 
-    /// Of a table's shards.
+    /// The geometry of a table's shards.
     #[must_use]
     pub fn of(spec: &TableSpec) -> Geometry {
         Geometry {
@@ -228,7 +228,7 @@ impl Geometry {
         self.slot_at(self.slots)
     }
 
-    /// The same for sizes that may be anything.
+    /// Bytes of the shard, for sizes that are not trusted; `None` if they overflow.
     #[must_use]
     pub fn checked_bytes(&self) -> Option<u64> {
         let buckets = self.buckets.checked_add(self.indirect)?.checked_mul(BUCKET_BYTES as u64)?;

@@ -59,7 +59,7 @@ pub enum IndexError {
         table: String,
         /// "key" or "value".
         what: &'static str,
-        /// Its size.
+        /// Bytes of the value or key.
         bytes: usize,
         /// The table's key width, or its largest value.
         expected: usize,

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! shard
-//! +0    a structural record whose value is the number of overflow buckets in use in part 0 of the reserved space
+//! +0    a structural record whose value is the number of overflow buckets in use in part 0 of the
+//!       reserved space
 //! +64   a line that says how many rows were loaded
 //! +128  the structural records of the other parts, 0 to 1023 of them
 //! ...   main buckets, then overflow buckets (the reserved space), all of one size
@@ -25,9 +26,9 @@
 //!
 //! # Rules
 //!
-//! 1. **Whoever inserts into a chain holds the lock of its main bucket's header**, and changes that
-//!    header's version. So there are never two inserters of one key (the text leaves this open; its
-//!    authors' code lets the second take the next slot: litmus L10).
+//! 1. **A client that inserts into a chain holds the lock of its main bucket's header**, and
+//!    changes that header's version. So there are never two inserters of one key (the text leaves
+//!    this open; its authors' code lets the second take the next slot: litmus L10).
 //! 2. **A delete is an update** to a tombstone, in place. A slot that was never used, or holds a
 //!    visible tombstone, is vacant; who inserts locks it as well, and looks again under that lock.
 //! 3. **Versions never restart**, neither a slot's nor a key's: an insert's version is above those
@@ -83,7 +84,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// For a shard of so many rows.
+    /// The geometry of a shard for `rows` rows.
     #[must_use]
     pub fn for_rows(rows: u64, slot_bytes: u32) -> Geometry {
         let slot_bytes = u64::from(slot_bytes);
@@ -95,7 +96,8 @@ impl Geometry {
         Geometry::new(main, overflow, slots, slot_bytes)
     }
 
-    /// With so many main and overflow buckets of so many slots.
+    /// The geometry of a shard with `main` main and `overflow` overflow buckets of `slots` slots
+    /// each.
     #[must_use]
     pub fn new(main: u64, overflow: u64, slots: u64, slot_bytes: u64) -> Geometry {
         let bytes = slots.saturating_mul(slot_bytes).saturating_add(BUCKET_HEADER_BYTES as u64);
@@ -133,7 +135,7 @@ impl Geometry {
         offset < self.buckets.first || self.buckets.number(offset).is_some()
     }
 
-    /// Of a table's shards.
+    /// The geometry of a table's shards.
     #[must_use]
     pub fn of(spec: &TableSpec) -> Geometry {
         let buckets = spec.buckets.saturating_add(spec.indirect).max(1);
@@ -185,14 +187,14 @@ impl Part {
         if self.number == 0 { 0 } else { (self.number + 1) * LINE_BYTES as u64 }
     }
 
-    /// Its number.
+    /// The number of the part.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The number of its bucket that is taken when so many are in use; `None` if that is all of
-    /// them.
+    /// The number of the bucket to take when `used` buckets of the part are in use; `None` if all
+    /// of them are.
     #[must_use]
     pub fn bucket(&self, used: u64) -> Option<u64> {
         (used < self.count).then(|| self.first + used * self.step)

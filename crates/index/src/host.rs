@@ -6,7 +6,7 @@
 //! for it from elsewhere, so whatever they name may be absurd, and is refused if it is. What only
 //! the host knows, its free list and what it needs to undo, is in this process's memory: when it is
 //! lost, slots are found again by looking for tombstones, and inserts that were not undone stay
-//! prepared until somebody inserts that key.
+//! prepared until a client inserts that key.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -20,8 +20,9 @@ use crate::cluster_hash::{
     link_word, linked_bucket, linked_over, location, offset,
 };
 
-/// Links on the way to a pair that is taken for an insert: an answer, and a log entry, has room for
-/// so many. Pairs further down a chain, which a bulk load may have made, are found like all others.
+/// Most links on the way to a pair that is taken for an insert: an answer, and a log entry, has
+/// room for no more. Pairs further down a chain, which a bulk load may have made, are found like
+/// all others.
 pub const LINKS_MAX: usize = 16;
 
 #[cfg(feature = "mutants")]
@@ -33,19 +34,19 @@ const fn insert_beside_locked() -> bool {
     false
 }
 
-/// What is remembered of prepared inserts, before those that have committed are forgotten.
+/// Prepared inserts that are remembered before the committed ones among them are forgotten.
 const REMEMBERED_MAX: usize = 4096;
 
 /// A shard whose primary is in this node's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostShard {
-    /// Its id.
+    /// The shard's id.
     pub id: ShardId,
     /// Where it begins in the region, in bytes.
     pub base: u64,
     /// What lies where.
     pub geometry: Geometry,
-    /// Of its records.
+    /// The shape of the shard's records.
     pub shape: RecordShape,
 }
 
@@ -114,7 +115,7 @@ pub enum Found {
 /// What an inserter goes on with: a record to lock, at a version to validate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Prepared {
-    /// The key was linked already: present, or prepared by somebody else, or a tombstone about to
+    /// The key was linked already: present, or prepared by another client, or a tombstone about to
     /// be unlinked. The record says which.
     Linked {
         /// Offset within the shard of the pair that links it.
@@ -228,9 +229,9 @@ impl Host {
             let life = Life::Prepared { incarnation: location.incarnation };
             shard.shape.encode(version, life, key.words(), &[], &mut image);
             view.install(slot, &image);
-            // Whoever locks it from here on sees that it is prepared. Somebody who has locked it
-            // since it was taken, where it lay once, may not have seen that, and would not take it
-            // back.
+            // A client that locks the slot from here on sees that it is prepared. A client may have
+            // locked it before, by a stale location, after the slot was taken. That client may not
+            // have seen that it is prepared, and would not take it back.
             fence(Ordering::SeqCst);
             if view.is_unlocked(slot) {
                 break (before, entry, location, version);
@@ -250,10 +251,10 @@ impl Host {
     /// which has the record locked and keeps it locked until it has the answer. Returns whether it
     /// has been taken back: if not, it was not prepared, or not by a host that remembers it.
     ///
-    /// Whoever has the lock may: if the slot has been prepared anew since for somebody else, that
-    /// one cannot have the lock as well, fails its own lock or validation, and tries again. To
-    /// refuse would leave the slot prepared for ever, when that other one gives up meanwhile and
-    /// finds the lock taken.
+    /// Any client that holds the lock may do this. The slot may have been prepared anew since, for
+    /// another client. That client cannot hold the lock too: it fails its own lock or validation,
+    /// and tries again. Refusing would leave the slot prepared for ever, if that client gives up
+    /// meanwhile because the lock is taken.
     pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, me: LockWord) -> bool {
         let allocator = self.shards.entry(shard.id).or_default();
         let view = shard.view(region);
@@ -298,7 +299,7 @@ struct Allocator {
     /// By the slot of a prepared record. If the shard was elsewhere meanwhile, what is prepared has
     /// been prepared here since, and remembered anew: nobody logs or copies such a record.
     remembered: HashMap<u64, Before>,
-    /// How many may be remembered before those that have committed are looked for.
+    /// How many inserts may be remembered before the committed ones among them are looked for.
     remembered_max: usize,
     /// The record slot at which the search for tombstones goes on.
     searched: u64,
@@ -317,14 +318,14 @@ impl Allocator {
     fn take(&mut self, view: &View<'_>) -> Option<u64> {
         let Geometry { slots, .. } = view.shard.geometry;
         let used = view.words[HEADER_SLOTS_WORD].load(Ordering::Acquire).min(slots);
-        // One that is locked is about to be let go by whoever has undone an insert there. The
+        // A locked slot is about to be unlocked by the client that has undone an insert there. The
         // others are hints: since they were freed the shard may have been elsewhere, where its
         // primary has used them, or counts them as never used.
         while let Some(slot) = self.free.iter().copied().find(|slot| view.is_unlocked(*slot)) {
             self.free.remove(&slot);
             if slot < view.shard.geometry.slot_at(used) && view.is_vacant(slot) {
-                // Whoever made it a tombstone: `prepare` raises the floor above the version that is
-                // there now.
+                // It does not matter which client made it a tombstone: `prepare` raises the floor
+                // above the version that is there now.
                 return Some(slot);
             }
         }
@@ -456,13 +457,14 @@ impl View<'_> {
         if self.shard.geometry.is_slot(slot) { self.version(slot) } else { Version::default() }
     }
 
-    /// Whether a record slot can be taken: one that was never used, or a tombstone, and nobody's.
+    /// Whether a record slot can be taken: it was never used or holds a tombstone, and it is
+    /// reusable.
     fn is_vacant(&self, slot: u64) -> bool {
         matches!(self.life(slot), None | Some(Life::Deleted { .. })) && self.is_reusable(slot)
     }
 
-    /// Whether a tombstone, or a slot that was never used, has nothing to do with anybody: unlinked
-    /// by its deleter, who has also unlocked it.
+    /// Whether no pair links a slot, and no client has it locked. The slot is a tombstone, or was
+    /// never used.
     fn is_reusable(&self, slot: u64) -> bool {
         let key: Vec<u64> = self.key(slot).collect();
         let linked =

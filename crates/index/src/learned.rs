@@ -4,7 +4,8 @@
 //! ```text
 //! cuts   sorted keys; a line says about where a key is among them            (top model)
 //! part   of the keys from one cut to the next: a line                        (sub-model)
-//!        and an entry for each leaf (translation table):   known 1 | separator 23 | id of the leaf 40
+//!        and an entry for each leaf (translation table):
+//!            known 1 | separator 23 | id of the leaf 40
 //! ```
 //!
 //! A line is fitted by least squares and comes with bounds: how far behind, and how far ahead, of
@@ -38,10 +39,10 @@
 //!
 //! # Learning
 //!
-//! Whoever sees a leaf that is not as remembered has its fences, which is all that there is to
-//! learn: the entry is set, and the part fitted again, from the separators that it has. That takes
-//! a microsecond and no READ. Nothing else has to be trained on a memory node or fetched from it. A
-//! part that has become large is divided (model expansion).
+//! A client that sees a leaf that is not as remembered has its fences, which is all that there is
+//! to learn. The entry is set, and the part is fitted again, from the separators that it has. That
+//! takes a microsecond and no READ. Nothing else has to be trained on a memory node or fetched from
+//! it. A part that has become large is divided (model expansion).
 
 use std::ops::Range;
 
@@ -56,12 +57,12 @@ const LEAVES: usize = 128;
 const LEAVES_MAX: usize = 2 * LEAVES;
 // A line says places of the list only, so that no bound of a part is saturated.
 const _: () = assert!(LEAVES_MAX - 1 <= u8::MAX as usize);
-/// Bits of a number: `f32` has all integers of so many.
+/// Bits of a number: `f32` has all integers of this many bits.
 const NUMBER_BITS: u32 = 23;
 const NUMBER_MAX: u32 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!(NUMBER_BITS < f32::MANTISSA_DIGITS && NUMBER_BITS + 40 + 1 == u64::BITS);
-/// Between separators that are not exact. Of a leaf's keys, one in so many is at most taken for its
-/// neighbour's.
+/// Least distance between separators that are not exact. At most one in `APART` of a leaf's keys is
+/// taken for its neighbour's.
 const APART: u32 = 16;
 /// Cuts that are added, at least, before the top line is fitted again.
 const ADDED_MIN: usize = 64;
@@ -295,7 +296,7 @@ impl Leaves {
     }
 }
 
-/// Of the keys from a cut to the next.
+/// A model of the keys from one cut to the next.
 struct Part {
     /// Ascending; the first one's separator is 0.
     entries: Box<[Entry]>,
@@ -306,7 +307,7 @@ struct Part {
 }
 
 impl Part {
-    /// Of leaves, the first of which begins at the cut. `None` if they must be divided.
+    /// Fits a part to leaves, the first of which begins at the cut. `None` if they must be divided.
     fn fit(leaves: &Leaves) -> Option<Part> {
         let (last, base) = (leaves.ids.len() - 1, leaves.low(0));
         if last >= LEAVES_MAX {
@@ -326,7 +327,7 @@ impl Part {
         Some(Part { entries, line, scale, behind: behind as u8, ahead: ahead as u8 })
     }
 
-    /// The same, divided as far as must be.
+    /// Fits parts to leaves, and divides the leaves as far as necessary.
     fn fit_all(mut leaves: Leaves, parts: &mut Vec<(Vec<u8>, Part)>) {
         if let Some(part) = Part::fit(&leaves) {
             return parts.push((leaves.low(0).to_vec(), part));
@@ -392,13 +393,15 @@ impl std::fmt::Debug for Learned {
 }
 
 impl Learned {
-    /// Of a table whose keys have so many bytes, and of whose leaves nothing is known.
+    /// A learned cache of a table whose keys have `key_bytes` bytes, and whose leaves are not
+    /// known.
     #[must_use]
     pub fn new(key_bytes: usize) -> Learned {
         Learned::of_leaves(key_bytes, std::iter::empty::<([u8; 0], u64)>())
     }
 
-    /// Of leaves in order, each its low fence and its id; together they have all keys.
+    /// A learned cache of leaves in order, each its low fence and its id; together they have all
+    /// keys.
     #[must_use]
     pub fn of_leaves<K: AsRef<[u8]>>(key_bytes: usize, leaves: impl IntoIterator<Item = (K, u64)>) -> Learned {
         let mut all = Vec::new();
@@ -431,8 +434,8 @@ impl Learned {
         self.parts[part].entries[self.parts[part].place(self.cut(part), key)].id()
     }
 
-    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at
-    /// most so many.
+    /// The leaf of a key and the leaves to its right, as far as they are known, up to the leaf of
+    /// another key; at most `max`.
     #[must_use]
     pub fn chain(&self, from: &[u8], to: &[u8], max: usize) -> Vec<u64> {
         let mut chain = Vec::with_capacity(max.min(64));
@@ -475,7 +478,7 @@ impl Learned {
         }
     }
 
-    /// The same, of the keys of one part.
+    /// Notes where a leaf is, among the keys of one part.
     fn learn_in(&mut self, index: usize, low: &[u8], high: Option<&[u8]>, id: u64) {
         let cut = self.cut(index);
         let part = &self.parts[index];
@@ -545,7 +548,7 @@ impl Learned {
         let at = (index + 1) * self.key_bytes;
         self.cuts.splice(at..at, cuts);
         self.parts.splice(index..=index, parts.into_iter().map(|(_, part)| part));
-        // Places behind are so many more, and so is the last one.
+        // Places behind the part grow by `added`, and so does the last place.
         self.bounds = (self.bounds.0 + added, self.bounds.1 + added);
         self.added += added;
     }

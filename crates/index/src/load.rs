@@ -25,7 +25,7 @@ const LOADER_WORD: usize = HEADER_BYTES as usize / WORD_BYTES - 1;
 /// A client that loads rows.
 #[derive(Clone, Copy)]
 pub struct Loader<'l> {
-    /// Its number.
+    /// The client's number.
     pub client: u32,
     /// Asked now and then whether to go on. If not, the table is empty still, or the next load
     /// empties it.

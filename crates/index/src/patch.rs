@@ -21,9 +21,9 @@ pub enum Patch {
     Entry {
         /// Offset of the pair within the shard.
         at: u64,
-        /// Its first word.
+        /// The first word of the pair.
         entry: u64,
-        /// Its second word.
+        /// The second word of the pair.
         key: u64,
     },
     /// A chain has this link, since whenever.
@@ -79,8 +79,8 @@ pub fn apply_patch(region: &[AtomicU64], base: u64, geometry: &Geometry, patch: 
     true
 }
 
-/// The same of a delete, of this version: no record that is inserted into this shard later has a
-/// lower one, should this backup become the primary.
+/// Raises the floor of a shard at a backup to the version of a delete. Should this backup become
+/// the primary, no record that is inserted into the shard later has a lower version.
 pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
     if let Some(floor) = region.get((base / WORD_BYTES as u64) as usize + HEADER_FLOOR_WORD) {
         floor.fetch_max(version.to_bits(), Ordering::Relaxed);

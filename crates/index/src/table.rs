@@ -32,7 +32,7 @@ pub struct Table {
     id: TableId,
     entry: TableEntry,
     shape: RecordShape,
-    /// Of the records that its index consists of, if it does.
+    /// The shape of the records that the table's index consists of, if it does.
     structural: RecordShape,
     geometry: Geometry,
     buckets: Buckets,
@@ -55,7 +55,7 @@ impl Table {
         Table::open_with_cache(metadata, name, CACHE_BYTES_MAX)
     }
 
-    /// The same with a location cache of at most so many bytes.
+    /// Opens a table of the catalog, with a location cache of at most `cache_bytes` bytes.
     pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table(name)?;
         let spec = &entry.spec;
@@ -84,22 +84,22 @@ impl Table {
         })
     }
 
-    /// The same table where a later configuration has it, with the same location cache: what that
-    /// remembers names no nodes.
+    /// This table where a later configuration has it. Both share the location cache, because what
+    /// it remembers names no nodes.
     pub fn moved(&self, metadata: &Metadata) -> Result<Table, IndexError> {
         let mut moved = Table::open_with_cache(metadata, self.name(), 0)?;
         moved.cache = self.cache.clone();
         Ok(moved)
     }
 
-    /// Its id.
+    /// The table's id.
     #[inline]
     #[must_use]
     pub fn id(&self) -> TableId {
         self.id
     }
 
-    /// Its name.
+    /// The table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.entry.spec.name
@@ -111,14 +111,14 @@ impl Table {
         &self.entry
     }
 
-    /// Of its records.
+    /// The shape of the table's records.
     #[inline]
     #[must_use]
     pub fn shape(&self) -> &RecordShape {
         &self.shape
     }
 
-    /// Of the structural records of its index.
+    /// The shape of the structural records of the table's index.
     #[inline]
     #[must_use]
     pub fn structural(&self) -> &RecordShape {
@@ -134,7 +134,7 @@ impl Table {
         }
     }
 
-    /// The same, if it is the cluster-chaining hash table.
+    /// How the index lies in a shard, if it is the cluster-chaining hash table.
     #[must_use]
     pub fn cluster_hash(&self) -> Option<&cluster_hash::Geometry> {
         match &self.geometry {
@@ -143,7 +143,7 @@ impl Table {
         }
     }
 
-    /// The same, if it is FStore.
+    /// How the index lies in a shard, if it is FStore.
     #[inline]
     #[must_use]
     pub fn fstore(&self) -> Option<&fstore::Geometry> {

@@ -33,12 +33,12 @@ const _: () = assert!(SLOTS_BYTES <= ROUND_BYTES_MAX);
 /// A client that is connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Registration {
-    /// Its incarnation: never 0, never given again.
+    /// Incarnation of this client: never 0, never given again.
     pub incarnation: u32,
     slot: u64,
     lanes: usize,
     nodes: NodeSet,
-    /// Offset of its first ring at each of them.
+    /// Offset of the client's first ring at each node.
     rings: BTreeMap<NodeId, u64>,
 }
 
@@ -50,9 +50,11 @@ impl Registration {
         Registration::connect_as(lane, nodes, incarnation, lanes).await
     }
 
-    /// The same for a client that has its incarnation, and has announced it, so that whoever finds
-    /// out that it has died, at whatever point of this, knows of it. On a lane of its own: when it
-    /// is revoked, it takes no slot any more, and empties no rings that may be another's by then.
+    /// Connects a client that already has an incarnation. The client has announced its incarnation,
+    /// so that a recoverer knows of it wherever in this function it dies.
+    ///
+    /// `lane` must belong to this client. Then a revoked client can neither take a slot nor empty
+    /// rings that another client may have by then.
     pub async fn connect_as(
         lane: &Lane,
         nodes: NodeSet,
@@ -66,7 +68,8 @@ impl Registration {
         for node in nodes.iter() {
             rings.insert(node, prepare_rings(lane, node, slot, lanes).await?);
         }
-        // Published at the others first: who sees it at the leader sees it everywhere.
+        // The leader's slot is published last: a client that is seen at the leader is seen
+        // everywhere.
         for node in nodes.iter().rev() {
             let expected = if node == leader { u64::from(incarnation) | CHANGING } else { 0 };
             change_slot(lane, node, slot, expected, incarnation.into()).await?;
@@ -246,7 +249,7 @@ impl Remains {
     }
 }
 
-/// Bytes that each slot has for rings at a node, whoever has it.
+/// Bytes that each slot has for rings at a node, whether a client has the slot or not.
 pub(crate) async fn ring_bytes(lane: &Lane, node: NodeId) -> Result<Vec<u64>, MemoryError> {
     let mut round = lane.round();
     let read = round.read(slot_at(node, 0), SLOTS_BYTES);
@@ -279,9 +282,10 @@ fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }
 
-/// While no client has access: has the slots of these nodes agree with those of the one of them
-/// that is to be the leader, and was not, perhaps, and it give incarnations above all that have
-/// been given. Somebody who died while it came or left had no transaction: its slot is given back.
+/// Makes the slots of these nodes agree with the slots of `leader`, which may be a new leader. Also
+/// raises the leader's incarnation counter above every incarnation that was given. No client may
+/// have access meanwhile. A client that died while it connected or left had no transaction: its
+/// slot is freed.
 pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnations: u32) -> Result<(), MemoryError> {
     let holders = async |node| {
         let mut round = lane.round();
@@ -320,16 +324,16 @@ pub async fn follow_leader(lane: &Lane, nodes: NodeSet, leader: NodeId, incarnat
 /// A connected client, as its node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientSlot {
-    /// Its incarnation.
+    /// Incarnation of the client.
     pub incarnation: u32,
-    /// Its rings.
+    /// Number of the client's lanes. Each has one ring at the node.
     pub lanes: usize,
-    /// Offset of its first ring.
+    /// Offset of the first ring.
     pub rings: u64,
 }
 
 impl ClientSlot {
-    /// From the words of a slot; `None` if nobody has it.
+    /// Decodes the words of a slot; `None` if no client is connected by it.
     fn of(word: impl Fn(usize) -> u64) -> Option<ClientSlot> {
         let incarnation = word(0);
         let connected = incarnation != 0 && incarnation & CHANGING == 0;
@@ -357,7 +361,7 @@ pub fn clients(region: &[AtomicU64]) -> impl Iterator<Item = ClientSlot> + '_ {
         .filter_map(|slot| ClientSlot::of(|word| slot[word].load(Ordering::Acquire)))
 }
 
-/// The same, read by a client.
+/// Reads the clients that are connected to a node, from another machine.
 pub async fn connected(lane: &Lane, node: NodeId) -> Result<Vec<ClientSlot>, MemoryError> {
     let mut round = lane.round();
     let read = round.read(slot_at(node, 0), SLOTS_BYTES);

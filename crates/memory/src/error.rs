@@ -79,9 +79,9 @@ pub enum MemoryError {
     /// A replica that was copied is not what it is a copy of.
     #[error("the new copy of shard {} at {node} differs from the others: it is made again", shard.0)]
     Differs {
-        /// Of which shard.
+        /// The shard that was copied.
         shard: crate::ShardId,
-        /// Where it is.
+        /// Node that has the new copy.
         node: NodeId,
     },
     /// No table has this name.
@@ -95,7 +95,7 @@ pub enum MemoryError {
     Unfinished {
         /// The table.
         table: String,
-        /// Its creator.
+        /// The client that creates the table.
         client: u32,
     },
     /// Another client has discarded the tables that this one was creating.
@@ -178,9 +178,9 @@ pub enum MemoryError {
     /// A memory node is another one of its cluster than it was taken for.
     #[error("{node} is {number} of the cluster now: name the memory nodes in the order in which the others name them")]
     OtherNumber {
-        /// As which it was named.
+        /// Number by which it was named.
         node: NodeId,
-        /// What it is.
+        /// Number that it has in its cluster.
         number: NodeId,
     },
     /// No memory node answers.

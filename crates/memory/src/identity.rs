@@ -5,7 +5,8 @@
 //! once and for all.
 //!
 //! ```text
-//! superblock +64   identity  u64   | cluster : 40 | founders : 8 | number : 16 |    0 = not founded    CASed
+//! superblock +64   identity u64   | cluster : 40 | founders : 8 | number : 16 |
+//!                  CASed; 0 = not founded
 //! ```
 //!
 //! Founding begins at the first node named, whose CAS decides the cluster's id; the other nodes
@@ -66,7 +67,7 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// As it is sent to the node.
+    /// Encodes the message as it is sent to the node.
     #[must_use]
     pub fn to_words(self) -> [u64; 2] {
         [self.cluster, self.since]
@@ -114,9 +115,9 @@ pub async fn of_each(lane: &Lane, nodes: NodeSet) -> Vec<(NodeId, Result<Option<
     found
 }
 
-/// Fails if one of these nodes of a cluster has lost its memory since, and nobody has missed it
-/// yet: it would answer as if nothing had ever been there. Or if it has come back as another one,
-/// for whoever took it in knew it by another name.
+/// Checks that these nodes are still the nodes that the cluster knows. A node that has lost its
+/// memory would answer as if nothing had ever been there. A node may also have another number than
+/// this client gives it: the client that took it in may have named the nodes in another order.
 pub async fn remembered(lane: &Lane, nodes: NodeSet) -> Result<(), MemoryError> {
     let known = read(lane, nodes.iter()).await?;
     for (node, identity) in nodes.iter().zip(known) {
@@ -206,9 +207,9 @@ async fn read(lane: &Lane, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<Op
     Ok(reads.into_iter().map(|read| Identity::from_bits(done.words(read)[0])).collect())
 }
 
-/// Takes a node that has nothing, in the place of one that was lost, into the cluster of another
-/// one, with an epoch that has not begun. False if it is not new: what somebody has published there
-/// who did not get as far as to begin that epoch is nothing.
+/// Takes a new node into the cluster of node `cluster`, in the place of a node that was lost.
+/// `epoch` has not begun yet. Returns false if the node is not new. A node stays new if it has
+/// metadata of `epoch`: the publisher died before it could begin that epoch.
 pub async fn rejoin(lane: &Lane, node: NodeId, cluster: NodeId, epoch: u64) -> Result<bool, MemoryError> {
     node::superblock(lane, node).await?;
     let Some(one) = of(lane, cluster).await? else { return Ok(false) };

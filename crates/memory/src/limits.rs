@@ -18,9 +18,9 @@ pub const CLIENTS_MAX: usize = 1024;
 pub const INCARNATIONS_MAX: u64 = (1 << 24) - 1;
 /// Bytes of a redo ring, one for each lane of a client and each memory node.
 pub const RING_BYTES: u64 = 64 << 10;
-/// Redo rings that every memory node keeps room for when shards go there, beside those that clients
-/// have at others: they come back in the next epoch before what they had is free. A small node
-/// keeps an eighth of its memory.
+/// Redo rings that a memory node keeps room for when shards go there, beside the rings that clients
+/// have at other nodes. Clients come back in the next epoch before their former rings are free. A
+/// small node keeps an eighth of its memory instead.
 pub const RINGS_SPARE: u64 = 64;
 /// Largest frame of a ring: two must fit, or a client could wait for ever for room.
 pub const FRAME_BYTES_MAX: usize = RING_BYTES as usize / 2;

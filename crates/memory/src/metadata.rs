@@ -1,29 +1,41 @@
 //! The catalog and the configuration: what tables there are, and where the replicas of each shard
 //! lie.
 //!
-//! Both are one value, replicated at every node in two copies, of which the newer whole one counts.
-//! It is changed only by who holds the catalog lock of the leader (the live node with the lowest
-//! number), or has taken everybody's access away, and read by everybody at connect.
+//! Both are one value. Every node has it in two copies, of which the newer whole one counts. Every
+//! client reads it at connect. Only the holder of the leader's catalog lock may change it, or a
+//! client that has revoked the access of all clients. The leader is the live node with the lowest
+//! number.
 //!
 //! ```text
-//! header, 64 bytes                                     table, 128 bytes
-//! +0   magic       u64                                 +0    name          64 bytes, zero-padded UTF-8
-//! +8   format      u32                                 +64   fingerprint   u64   of the schema
-//! +12  checksum    u32   of all else, crc32c           +72   buckets       u64   of a shard's index
-//! +16  features    u64                                 +80   indirect      u64
-//! +24  generation  u64   grows with every change       +88   slots         u64
-//! +32  epoch       u64   of the configuration          +96   value_max     u32   bytes
-//! +40  tables      u32   count                         +100  slot_bytes    u32
-//! +44  shards      u32   count                         +104  shard_first   u16
-//! then tables, then shards                             +106  shard_count   u16
-//!                                                      +108  key_bytes     u16
-//! shard, 128 bytes                                     +110  value_at      u16   bytes of a slot before the value
-//! +0   table       u16                                 +112  line_header   u16   bytes of each further line before data
-//! +2   replicas    u16                                 +114  replicas      u8
-//! +8   bytes       u64                                 +115  index         u8    1 = cluster hash, 2 = FStore
-//! +16  replica     7 times: node u16, region u16,      +116  read_scheme   u8
-//!                  joining u32, base u64               +120  discipline    4 times u8
-//!                                                      +124  creator       u32   0 = ready, see below
+//! header, 64 bytes                                  shard, 128 bytes
+//! +0   magic       u64                              +0   table      u16
+//! +8   format      u32                              +2   replicas   u16
+//! +12  checksum    u32   of all else, crc32c        +8   bytes      u64
+//! +16  features    u64                              +16  replica    7 times: node u16, region u16,
+//! +24  generation  u64   grows with every change                    joining u32, base u64
+//! +32  epoch       u64   of the configuration
+//! +40  tables      u32   count
+//! +44  shards      u32   count
+//! then tables, then shards
+//!
+//! table, 128 bytes
+//! +0    name         64 bytes, zero-padded UTF-8
+//! +64   fingerprint  u64   of the schema
+//! +72   buckets      u64   of a shard's index
+//! +80   indirect     u64
+//! +88   slots        u64
+//! +96   value_max    u32   bytes
+//! +100  slot_bytes   u32
+//! +104  shard_first  u16
+//! +106  shard_count  u16
+//! +108  key_bytes    u16
+//! +110  value_at     u16   bytes of a slot before the value
+//! +112  line_header  u16   bytes of each further line before data
+//! +114  replicas     u8
+//! +115  index        u8    1 = cluster hash, 2 = FStore
+//! +116  read_scheme  u8
+//! +120  discipline   4 times u8
+//! +124  creator      u32   0 = ready, see below
 //! ```
 //!
 //! # Tables that are not ready
@@ -98,7 +110,7 @@ impl Pointer {
         self.0
     }
 
-    /// From the packed form: every word is some pointer.
+    /// Decodes a pointer from its packed form: every word is some pointer.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> Pointer {
@@ -126,7 +138,7 @@ impl Pointer {
 pub struct Fingerprint(pub u64);
 
 impl Fingerprint {
-    /// Of a schema's description and its sizes (FNV-1a).
+    /// Computes the fingerprint of a schema's description and sizes (FNV-1a).
     #[must_use]
     pub fn of(schema: &str, key_bytes: usize, value_bytes: usize) -> Fingerprint {
         let sizes = [key_bytes as u64, value_bytes as u64];
@@ -179,18 +191,18 @@ impl Discipline {
     /// Optimistic concurrency control with redo rings, locks taken by one-sided atomics: presets
     /// `drtm-r`, `drtm-h`.
     pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
-    /// The same with locks taken by the CPU of the primary's node: presets `farm`, `fasst`, and
-    /// `drtm-h` where it must.
+    /// Optimistic concurrency control whose locks are taken by the CPU of the primary's node:
+    /// presets `farm`, `fasst`, and `drtm-h` where it must.
     pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
     /// Exclusive and shared locks taken by one-sided atomics, redo rings: preset `no-wait-2pl`.
     pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
     /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
     pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
-    /// The same where what is only read is validated by a version cache, without a look at the
-    /// record: who does not publish there must not write. The cache of one process: preset
-    /// `ford-local`.
+    /// In-place updates with the version cache of one process: preset `ford-local`. The cache
+    /// validates records that are only read, without a look at the record. So a client that does
+    /// not publish in the cache must not write.
     pub const IN_PLACE_LOCAL: Discipline = Discipline { replication: 3, ..Discipline::IN_PLACE };
-    /// The cluster's cache: preset `ford-global`.
+    /// In-place updates with the version cache of the whole cluster: preset `ford-global`.
     pub const IN_PLACE_GLOBAL: Discipline = Discipline { replication: 4, ..Discipline::IN_PLACE };
 
     /// Whether clients install on every replica in place, and log old values.
@@ -263,15 +275,15 @@ pub struct Layout {
 /// What a table is created from. Sizes are of one shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableSpec {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Of its schema.
+    /// Fingerprint of the schema.
     pub fingerprint: Fingerprint,
-    /// Of its slots.
+    /// Layout of the slots.
     pub layout: Layout,
-    /// What finds its records.
+    /// Index that finds the records.
     pub index: IndexKind,
-    /// Of its protocols.
+    /// Discipline that the table's protocols share.
     pub discipline: Discipline,
     /// Number of shards.
     pub shards: u16,
@@ -292,7 +304,7 @@ pub struct TableSpec {
 pub struct TableEntry {
     /// What it was created from.
     pub spec: TableSpec,
-    /// Its first shard; the others follow.
+    /// First of the table's shards; the others follow.
     pub shard_first: ShardId,
     /// The client that is still creating it; `None` when it is ready.
     pub creator: Option<u32>,
@@ -311,7 +323,7 @@ impl TableEntry {
 pub struct Replica {
     /// The memory node.
     pub node: NodeId,
-    /// Its region.
+    /// Region of the node that has the shard.
     pub region: RegionId,
     /// Where the shard begins.
     pub base: u64,
@@ -329,14 +341,14 @@ impl Replica {
     }
 }
 
-/// Where a shard is: the primary first, then the backups, then those that are joining.
+/// Where a shard is: the primary first, then the backups, then the joining replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardPlacement {
-    /// Its table.
+    /// Table that the shard belongs to.
     pub table: TableId,
-    /// Its size.
+    /// Bytes of each replica.
     pub bytes: u64,
-    /// Its replicas.
+    /// Replicas, the primary first.
     pub replicas: Vec<Replica>,
 }
 
@@ -352,7 +364,7 @@ impl ShardPlacement {
 pub struct Metadata {
     /// Grows with every change.
     pub generation: u64,
-    /// Of the configuration: grows when replicas move.
+    /// Epoch of the configuration: grows when replicas move.
     pub epoch: u64,
     /// Tables, by [`TableId`].
     pub tables: Vec<TableEntry>,
@@ -522,7 +534,7 @@ impl Metadata {
         bytes
     }
 
-    /// From bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
+    /// Decodes bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
     pub fn decode(node: NodeId, bytes: &[u8]) -> Result<Option<Metadata>, MemoryError> {
         let Ok((header, _)) = RawHeader::read_from_prefix(bytes) else { return Ok(None) };
         if header.magic != MAGIC {
@@ -779,12 +791,12 @@ pub async fn finish_tables(
     with_catalog_locked(lane, nodes.leader(), client, finish).await
 }
 
-/// Discards tables that a client, the `creator`, has begun and not finished: those that are
-/// `wanted`. No verb of the creator may take effect any more that writes to them. The names of
-/// those tables, which are free again, and the catalog.
+/// Discards the `wanted` ones among the tables that client `creator` has begun and not finished. No
+/// verb of the creator that writes to them may take effect any more. Returns the names of the
+/// discarded tables, which are free again, and the catalog.
 ///
-/// What the tables had is free. With `give_back`, space at the end of a node's memory is zeroed and
-/// becomes untouched space, which takes as long as writing it does.
+/// The space of the tables becomes free. With `give_back`, space at the end of a node's memory is
+/// zeroed and becomes untouched space, which takes as long as writing it does.
 pub async fn discard_tables(
     lane: &Lane,
     nodes: NodeSet,
@@ -1028,7 +1040,8 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
     }
     after.epoch = epoch;
     if after != *before {
-        // Far above what somebody may be about to write whose access has just been taken.
+        // Far above any generation that a client whose access was just revoked may be about to
+        // write.
         after.generation += CHANGES_UNDER_WAY;
     }
     Ok(after)
@@ -1039,24 +1052,29 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
 pub struct Wanted<'w> {
     /// Nodes that are to have shards.
     pub nodes: NodeSet,
-    /// Nodes that are to have none, also where that leaves fewer copies than there should be. All
-    /// others keep theirs so long.
+    /// Nodes that are to have none, even if that leaves fewer copies than there should be. All
+    /// other nodes keep their shards until there are enough copies elsewhere.
     pub expendable: NodeSet,
-    /// Those of the first that are to have as much as the others: so long, shards move there.
+    /// Nodes, out of `nodes`, that are to have as much as the others. Until then, shards move
+    /// there.
     pub filling: NodeSet,
     /// Joining replicas that have everything by now.
     pub copied: &'w [(ShardId, NodeId)],
 }
 
-/// Of a replica that has no place yet.
+/// Base of a replica that has no place yet.
 const UNPLACED: u64 = u64::MAX;
 
-/// Goes on from a configuration to what is wanted, as far as can be done at once: makes copies of
-/// what has been copied, leaves nodes that are to have nothing where the others have enough, and
-/// those that have most where a filling node has got a copy, and has replicas join where copies are
-/// missing, at the nodes with most `room`, in bytes, and where nodes are to be filled. Those have
-/// no place yet. When all have been copied that joined, and nothing else has changed, it comes to
-/// an end: replicas' bytes are spread more evenly then than they were.
+/// Computes the next step from a configuration to what is wanted:
+///
+/// 1. Joining replicas that have been copied become copies.
+/// 2. Nodes that are to have nothing lose their copies where the others have enough.
+/// 3. Replicas join where copies are missing, at the nodes with most `room`, in bytes.
+/// 4. The fullest node of a shard loses its copy where a filling node has got one.
+/// 5. Replicas join at filling nodes as long as that spreads bytes more evenly.
+///
+/// New replicas have no place yet. Repeated steps come to an end: once all joining replicas are
+/// copied and nothing else has changed, the bytes are spread more evenly than before.
 #[must_use]
 pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeId, u64>) -> Metadata {
     let mut after = before.clone();
@@ -1070,8 +1088,8 @@ pub fn arrangement(before: &Metadata, wanted: &Wanted<'_>, room: &BTreeMap<NodeI
         }
         let here = |replica: &Replica| wanted.nodes.has(replica.node);
         let kept = |replica: &Replica| !wanted.expendable.has(replica.node);
-        // The primary stays that until it leaves: nobody would free a lock that is held there, or
-        // take back an insert.
+        // The primary stays primary until it leaves: no other node would free the locks held there,
+        // or take back an insert.
         shard.replicas.sort_by_key(|replica| replica.joining);
         let staying = shard.copies().filter(|replica| here(replica)).count();
         let keeping = shard.copies().filter(|replica| kept(replica)).count();
@@ -1133,9 +1151,9 @@ impl Load {
     }
 }
 
-/// Gives up the copies that shards have too many, because a filling node has got one, or one to
-/// which they go: those that are at none of the `nodes`, or at the nodes that have most. The copy
-/// that came last takes its place, as the primary too.
+/// Gives up the copies that a shard has too many, after a filling node, or a node that a copy moves
+/// to, has got one. A copy outside `nodes` goes first, then the copy at the node with most bytes.
+/// The last copy takes the place of the copy that goes, also as the primary.
 fn leave_fullest(metadata: &mut Metadata, nodes: NodeSet) {
     let mut load = Load::of(metadata);
     for shard in &mut metadata.shards {
@@ -1179,8 +1197,8 @@ fn fill(after: &mut Metadata, wanted: &Wanted<'_>, room: &mut [(u64, NodeId)]) {
     }
 }
 
-/// A shard, by its place, that a filling node should have a replica of, rather than the one that
-/// has most of those that do.
+/// Finds the next shard, by its place in the list, and the filling node that should get a replica
+/// of it. The replica at the fullest node of the shard is then one too many.
 fn next_to_move(
     metadata: &Metadata,
     wanted: &Wanted<'_>,
@@ -1226,14 +1244,14 @@ pub async fn room(lane: &Lane, nodes: NodeSet) -> Result<BTreeMap<NodeId, u64>, 
     Ok(room)
 }
 
-/// The same by the [`room`] that there is.
+/// Computes the [`arrangement`] with the [`room`] that the nodes have.
 pub async fn arranged(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Result<Metadata, MemoryError> {
     let mut free = BTreeMap::new();
     for node in wanted.nodes.iter() {
         free.insert(node, node::superblock(lane, node).await?.free());
     }
     let after = arrangement(before, wanted, &free);
-    // Who asks all the time looks at the slots of clients only when something may go somewhere.
+    // A caller may ask all the time. So the slots of clients are read only if a replica is to join.
     let is_new = |replica: &Replica| replica.base == UNPLACED;
     if !after.shards.iter().flat_map(|shard| &shard.replicas).any(is_new) {
         return Ok(after);
@@ -1241,8 +1259,8 @@ pub async fn arranged(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Re
     Ok(arrangement(before, wanted, &room(lane, wanted.nodes).await?))
 }
 
-/// The same, and gives new replicas their places, whose memory is zero. Whoever does this has the
-/// whole cluster standing still. If it is not published, the memory is lost.
+/// Computes the next step as [`arranged`] does, and allocates zeroed memory for new replicas. The
+/// caller must have stopped the whole cluster. If the result is not published, the memory is lost.
 pub async fn rearrange(lane: &Lane, before: &Metadata, wanted: &Wanted<'_>) -> Result<Metadata, MemoryError> {
     let mut after = arranged(lane, before, wanted).await?;
     for shard in &mut after.shards {
@@ -1297,7 +1315,8 @@ pub async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result
     Ok(())
 }
 
-/// Frees the catalog lock of a leader, whoever has it: when everybody's access has been taken away.
+/// Frees the catalog lock of a leader, whichever client holds it. The access of every client must
+/// have been revoked.
 pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryError> {
     let mut round = lane.round();
     let read = round.read(node::at(leader, AT_LOCK), WORD_BYTES);

@@ -6,7 +6,7 @@
 //! +4 KiB    client slots    1024 of 64 bytes
 //! +68 KiB   metadata A      160 KiB     the newer valid copy counts, so that a crash in the middle
 //! +228 KiB  metadata B      160 KiB     of writing one leaves the other
-//! +388 KiB  space           rings and shards, allocated upwards; `metadata` says what of it is free again
+//! +388 KiB  space           rings and shards, allocated upwards; `metadata` tells what is free
 //!
 //! superblock
 //! +0   magic        u64   "REMORA" and the byte order
@@ -75,7 +75,7 @@ pub const BYTES_MIN: u64 = AT_SPACE + 4096;
 /// Allocations start at multiples of this.
 pub const ALIGNMENT: u64 = 4096;
 
-/// What an allocation of so many bytes takes; as good as everything if that is absurd.
+/// Bytes that an allocation of `bytes` bytes takes; `u64::MAX` if that overflows.
 #[must_use]
 pub fn extent(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
@@ -87,7 +87,7 @@ pub fn at(node: NodeId, offset: u64) -> Address {
     Address { node, region: REGION, offset }
 }
 
-/// Lays out an empty node. By the node's own CPU, before any client is connected.
+/// Formats an empty node. The node's own CPU does this before any client is connected.
 pub fn format(region: &Region, place: Place) -> Result<(), MemoryError> {
     if region.bytes() < BYTES_MIN {
         return Err(MemoryError::TooSmall { wanted: BYTES_MIN, bytes: region.bytes() });
@@ -97,23 +97,23 @@ pub fn format(region: &Region, place: Place) -> Result<(), MemoryError> {
     store(AT_FEATURES, FEATURES_KNOWN);
     store(AT_BYTES, region.bytes());
     store(AT_ALLOCATED, AT_SPACE);
-    // Last: memory without it is nobody's.
+    // The magic number comes last: memory without it is not formatted.
     region.words()[0].store(MAGIC, Ordering::Release);
     Ok(())
 }
 
-/// Lays a node out anew that gives up what it has. By the node's own CPU, while no client is
+/// Formats a node anew and gives up what it has. The node's own CPU does this while no client is
 /// connected.
 pub fn renew(region: &Region) -> Result<(), MemoryError> {
     let words = region.words();
     let place = Place::from_bits(words[AT_FORMAT as usize / WORD_BYTES].load(Ordering::Relaxed) >> 48);
     let changes = words[AT_CHANGES as usize / WORD_BYTES].load(Ordering::Relaxed);
-    // The magic number first: memory without it is nobody's. What is zero may never have been
-    // touched, and stays so.
+    // The magic number goes first: memory without it is not formatted. A word that is zero may
+    // never have been touched, and stays so.
     for word in words.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
         word.store(0, Ordering::Relaxed);
     }
-    // An applier knows by it that what it has seen is gone.
+    // The counter tells an applier that what it has seen is gone.
     words[AT_CHANGES as usize / WORD_BYTES].store(changes + 1, Ordering::Relaxed);
     format(region, place)
 }

@@ -5,32 +5,36 @@
 //! CPU reads them and says how far it is.
 //!
 //! ```text
-//! ring                                             frame, whole words
-//! +0   applied   u64   position up to which        +0    id       u64   transaction id, growing within the ring
-//!                      frames were applied         +8    kind     u32   1 = entry, 2 = the rest of the ring is skipped,
-//!                                                               3 = undo entry
-//! +8   last      u64   id of the last of them      +12   words    u32   of the frame, all included
-//! +16  reach     u64   undo entries end before     +16   entry    see `remora_txn::log`
-//!                      it, or in their window      end-8 checksum u32   crc32c of everything before
-//! +64  data      RING_BYTES                        end-4 words    u32   again
+//! ring                                       frame, whole words
+//! +0   applied   u64   position up to which  +0    id       u64   transaction id, grows in a ring
+//!                      frames were applied   +8    kind     u32   1 = entry, 2 = skip the rest of
+//! +8   last      u64   id of the last frame                       the ring, 3 = undo entry
+//! +16  reach     u64   undo entries end      +12   words    u32   of the frame, all included
+//!                      before it, or in      +16   entry    see `remora_txn::log`
+//!                      their window          end-8 checksum u32   crc32c of everything before
+//! +64  data      RING_BYTES                  end-4 words    u32   again
 //! ```
 //!
-//! A *position* counts bytes since the ring was made; it never wraps, its place in the data is the
-//! remainder. The node writes `applied` and `last`, the client everything else.
+//! A *position* counts bytes since the ring was made and never wraps. The remainder is its place in
+//! the data. The node writes `applied` and `last`; the client writes everything else.
 //!
 //! # Undo entries
 //!
-//! Where clients install on every replica in place, a lane's transactions need no queue: the log of
-//! each is needed from its commit round until its release, which goes out before the next commit
-//! round on the same connections. So frames of kind 3, which no applier touches, lie one behind the
-//! other in a window at the start of the ring, and then again from its start. Each begins at a
-//! multiple of [`UNDO_STRIDE`], and is freed by a WRITE over its id, with the highest bit set: so
-//! the window says of the lane's last transactions that they have ended. Recovery, which frees what
-//! it has undone, makes the kind 4 before. Behind an entry that is still needed (its outcome is
-//! unknown, or its release has not gone out) the next ones go on beyond the window. A node has the
-//! entries of those transactions only that it took part in, and who looks for them after its death
-//! cannot tell a gap from the end: so ahead of an entry that ends beyond the window goes a WRITE of
-//! `reach`, which never shrinks.
+//! Where clients install on every replica in place, a lane's transactions need no queue. The log of
+//! a transaction is needed from its commit round until its release. The release goes out before the
+//! next commit round, on the same connections.
+//!
+//! So undo entries, which no applier touches, lie one behind the other in a window at the start of
+//! the ring, and then again from its start. Each entry begins at a multiple of [`UNDO_STRIDE`]. A
+//! WRITE over its id, with the highest bit set, frees it: so the window tells which of the lane's
+//! last transactions have ended. Recovery writes kind 4 before it frees an entry that it has
+//! undone.
+//!
+//! Some entries are still needed when the next transaction comes: their outcome is unknown, or
+//! their release has not gone out. The next entries then go on beyond the window. A node has the
+//! undo entries of only those transactions that it took part in. So a recoverer cannot tell a gap
+//! from the end. Therefore the client writes `reach` ahead of an entry that ends beyond the window;
+//! `reach` never shrinks.
 //!
 //! # Why a frame checks itself
 //!
@@ -73,10 +77,10 @@ const KIND_UNDO: u32 = 3;
 const KIND_UNDONE: u32 = 4;
 /// In the id of an undo entry: it is free.
 const FREED: u64 = 1 << 63;
-/// Undo entries begin at multiples of so many bytes.
+/// Undo entries begin at multiples of this number of bytes.
 pub const UNDO_STRIDE: u64 = 256;
 const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
-/// So many bytes hold a lane's undo entries, one behind the other, before the first is overwritten.
+/// Bytes of a lane's undo entries, one behind the other, before the first is overwritten.
 pub const UNDO_WINDOW: u64 = 16 * UNDO_STRIDE;
 const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
 
@@ -96,27 +100,27 @@ fn seal_kind(frame: &mut [u64], id: u64, kind: u32) {
     }
 }
 
-/// The same for an undo entry.
+/// Fills in everything of an undo entry's frame but the entry, which lies in `frame[2..len - 1]`.
 #[inline]
 pub fn seal_undo(frame: &mut [u64], id: u64) {
     seal_kind(frame, id, KIND_UNDO);
 }
 
-/// What frees the undo entry of a transaction that has committed, written over its id.
+/// Returns the word that, written over its id, frees the undo entry of a committed transaction.
 #[inline]
 #[must_use]
 pub fn freed(id: u64) -> u64 {
     id | FREED
 }
 
-/// The kind of an undo entry of so many words, all included, whose transaction has been undone;
-/// written over the word behind its id before that is freed.
+/// Returns the word that marks an undo entry as undone. The entry has `words` words, all included.
+/// Recovery writes the mark over the word behind the entry's id, and then frees the id.
 #[must_use]
 pub fn undone(words: usize) -> u64 {
     u64::from(KIND_UNDONE) | (words as u64) << 32
 }
 
-/// Of the ring at `base`: see [`RingWriter::reach_at`].
+/// Address of the word `reach` of the ring at `base`: see [`RingWriter::reach_at`].
 #[must_use]
 pub fn reach_at(node: NodeId, base: u64) -> Address {
     node::at(node, base + (REACH_WORD * WORD_BYTES) as u64)
@@ -127,9 +131,9 @@ pub fn reach_at(node: NodeId, base: u64) -> Address {
 pub struct UndoEntry<E> {
     /// Bytes into the ring's data.
     pub place: u64,
-    /// Of its transaction.
+    /// Id of the transaction.
     pub id: u64,
-    /// What became of that: `None` as long as the entry is needed, then whether it has committed.
+    /// Whether the transaction has committed; `None` as long as the entry is needed.
     pub ended: Option<bool>,
     /// See `remora_txn::log`.
     pub entry: E,
@@ -141,7 +145,7 @@ impl<E> UndoEntry<E> {
     }
 }
 
-/// The undo entries of a client in the data of one of its rings: those that are whole, and not
+/// Finds a client's undo entries in the data of one of its rings: entries that are whole and not
 /// overwritten.
 fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<&[u64]>> {
     (0..data.len()).step_by(STRIDE_WORDS).filter_map(move |at| {
@@ -182,7 +186,7 @@ pub struct RingWriter {
     node: NodeId,
     base: u64,
     tail: u64,
-    /// As far as this client knows.
+    /// Position up to which the node has applied the ring, as far as this client knows.
     applied: u64,
     /// Transactions up to here are installed everywhere.
     settled: u64,
@@ -209,7 +213,7 @@ impl RingWriter {
         self.node
     }
 
-    /// Room for a frame of so many words, if there is any as far as is known here.
+    /// Finds room for a frame of `words` words; `None` if this client knows of none.
     #[inline]
     #[must_use]
     pub fn reserve(&self, words: usize) -> Option<Reservation> {
@@ -274,7 +278,7 @@ impl RingWriter {
         node::at(self.node, self.base + HEADER_BYTES + position % RING_BYTES)
     }
 
-    /// Where a lane's undo entry lies, so many bytes into the ring: see the [module](self).
+    /// Address of a lane's undo entry that lies `from` bytes into the ring: see the [module](self).
     #[inline]
     #[must_use]
     pub fn undo_at(&self, from: u64) -> Address {
@@ -416,7 +420,7 @@ impl RingReader {
         self.scan_kind(region, KIND_ENTRY, visit);
     }
 
-    /// The same for undo entries.
+    /// Visits every undo entry that is still whole in the ring, in no particular order.
     pub fn scan_undo(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
         self.scan_kind(region, KIND_UNDO, visit);
     }
@@ -472,7 +476,7 @@ impl RingCopy {
         Ok(copy)
     }
 
-    /// The same of what has not been applied yet.
+    /// Reads the part of a ring that has not been applied yet.
     async fn read_unapplied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
         let words = (0..RING_EXTENT_BYTES as usize / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
         let mut copy = RingCopy { node, base, owner, words, read: 0, applied: 0, tail: 0, last: 0 };
@@ -527,7 +531,7 @@ impl RingCopy {
         Ok(copy.applied == copy.tail)
     }
 
-    /// Its undo entries: those that are whole, and not overwritten.
+    /// Reads the client's undo entries: entries that are whole and not overwritten.
     pub async fn undo_entries(&mut self, lane: &Lane) -> Result<Vec<UndoEntry<Vec<u64>>>, MemoryError> {
         let end = self.reach().clamp(UNDO_WINDOW, RING_BYTES);
         self.fetch(lane, 0, end).await?;
@@ -567,7 +571,7 @@ impl RingCopy {
         self.tail + FRAME_BYTES_MAX as u64 <= RING_BYTES
     }
 
-    /// Writes an entry that never came behind those that did, just where its client would have.
+    /// Appends an entry that has not arrived to the entries that have, as its client would have.
     pub async fn append(&mut self, lane: &Lane, id: u64, entry: &[u64]) -> Result<(), MemoryError> {
         let words = entry.len() + FRAME_OVERHEAD_WORDS;
         let mut writer = RingWriter::resume(self.node, self.base, self.tail);

@@ -183,7 +183,7 @@ fn what_another_program_wrote_is_refused_untouched() {
     assert_eq!(with(0, b'X'), Ok(None));
 }
 
-/// A value with so many tables and shards, whatever they say, and a right checksum.
+/// Encodes a value that claims `tables` tables and `shards` shards, with a right checksum.
 fn sealed(tables: u32, shards: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Metadata::default().encode();
     bytes[40..44].copy_from_slice(&tables.to_le_bytes());
@@ -311,7 +311,7 @@ fn as_many_tables_as_fit() {
     assert_eq!(read(&fabric, NODE).unwrap().tables.len(), TABLES_MAX);
 }
 
-/// Several clients create tables at the same time: each is made once, and nobody's is lost.
+/// Several clients create tables at the same time: each table is made once, and none is lost.
 #[test]
 fn tables_created_at_the_same_time() {
     for seed in 0..10 {
@@ -457,7 +457,7 @@ fn a_new_leader_gives_no_incarnation_again() {
     assert!(given(first + 9_000) > first + 9_000, "as the configuration knows");
 }
 
-/// Whoever took a node in may have named the nodes in another order.
+/// The client that took a node in may have named the nodes in another order.
 #[test]
 fn a_node_is_remembered_by_its_number() {
     let fabric = cluster(2, 4 << 20);
@@ -620,9 +620,9 @@ fn what_a_node_has_that_leaves_is_given_up_only_if_that_was_said() {
     }
 }
 
-/// A node that has room for every shard but not for clients as well gets as many as leave room for
-/// these: for those that are there, and for the same as many again, who come in the next epoch
-/// before the others are gone.
+/// A small node gets only as many shards as leave room for the rings of clients. It keeps room for
+/// the present clients, and again for their successors, which come before the former rings are
+/// free.
 #[test]
 fn clients_find_room_where_shards_go() {
     const SMALL: usize = 6 << 20;

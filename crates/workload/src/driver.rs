@@ -2,7 +2,7 @@
 //!
 //! A thread has one worker; its coroutines share the thread's counters. Threads share two things
 //! only: a flag that is written once, and a counter for each thread on a cache line of its own,
-//! written now and then, so that somebody can look on.
+//! written now and then, so that the caller can see the progress.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -30,7 +30,7 @@ use crate::{After, Prng, RunError, Workload};
 pub enum Length {
     /// For so long.
     Time(Duration),
-    /// Until so many transactions have ended, committed or aborted by the workload.
+    /// Until this number of transactions has ended, committed or aborted by the workload.
     Transactions(u64),
 }
 
@@ -47,7 +47,7 @@ pub struct RunOptions {
     pub seed: u64,
     /// See [`WorkerOptions::yield_after_rounds`].
     pub yield_after_rounds: bool,
-    /// At most so many transactions a second, of all threads: what was missed is not caught up
+    /// At most `rate` transactions per second, of all threads. What was missed is not caught up
     /// with.
     pub rate: Option<f64>,
 }
@@ -94,7 +94,7 @@ pub struct Measured {
     pub invariants: Vec<Invariant>,
 }
 
-/// How often whoever looks on is told.
+/// How often `look` is called.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs a workload, and looks at what must hold; `look` is called now and then, on this thread.
@@ -112,8 +112,8 @@ pub fn run<W: Workload>(
     run_then(cluster, workload, options, observers, look, |after| Ok(workload.invariants(cluster, after)?))
 }
 
-/// The same, but who looks on may end it early, and what must hold is the caller's to find out,
-/// when all threads have ended.
+/// Runs a workload. `look` is called now and then, and may end the run early. `conclude` finds out
+/// what must hold, when all threads have ended.
 pub fn run_then<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -137,7 +137,8 @@ pub fn run_then<W: Workload>(
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Whoever waits at the barrier is let go, to find that there is nothing to do.
+                    // The threads that wait at the barrier are let go, to find that there is
+                    // nothing to do.
                     shared.stop.store(true, Ordering::Relaxed);
                     (index..options.threads).for_each(|_| drop(scope.spawn(|| shared.ready.wait())));
                     shared.ready.wait();
@@ -184,8 +185,8 @@ pub fn run_then<W: Workload>(
     })
 }
 
-/// Runs so many transactions on every coroutine of a worker of the calling thread, and looks at
-/// what must hold: for tests, also on a seeded cluster, whose clients all live on one thread.
+/// Runs `transactions` transactions on every coroutine of a worker of the calling thread, and looks
+/// at what must hold: for tests, also on a seeded cluster, whose clients all live on one thread.
 pub fn run_here<W: Workload>(
     cluster: &Cluster,
     workload: &W,
@@ -221,12 +222,12 @@ struct Shared {
     ended: Vec<Ended>,
 }
 
-/// Transactions of a thread that have ended, for whoever looks on. Alone on its cache lines.
+/// Number of a thread's transactions that have ended, for [`Progress`]. Alone on its cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Ended(AtomicU64);
 
-/// A thread stores its counter once in so many transactions.
+/// A thread stores its counter once in this number of transactions.
 const PUBLISH: u64 = 64;
 
 /// What a thread, or all of them, have come to.
@@ -372,7 +373,7 @@ impl Task {
     }
 }
 
-/// The part of so many transactions that is one coroutine's.
+/// How many of `all` transactions coroutine `part` of `parts` runs.
 fn share(all: u64, parts: u64, part: u64) -> u64 {
     all / parts + u64::from(part < all % parts)
 }
@@ -466,7 +467,7 @@ impl<W: Workload> Thread<'_, W> {
         worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
         let ledgers = results.into_iter().collect::<Result<Vec<_>, Error>>()?;
         let settled = match worker.drain() {
-            // Whoever has recovered it has seen to it that its logs are applied.
+            // The client that has recovered this one has seen to it that its logs are applied.
             Err(Error::Fenced) => {
                 fenced.set(true);
                 true
@@ -500,7 +501,7 @@ impl<W: Workload> Thread<'_, W> {
     }
 }
 
-/// The observers of a thread's sessions: its counters, and whoever else wants to know.
+/// The observers of a thread's sessions: its counters, and the caller's observer, if there is one.
 struct Watched {
     statistics: Statistics,
     pauses: Pauses,

@@ -8,8 +8,8 @@ use remora::Nanos;
 
 /// Shorter pauses are not kept.
 const PAUSE_NS_MIN: Nanos = 1_000_000;
-/// Room that is there from the beginning: more pauses are so many milliseconds lost that making
-/// room costs nothing.
+/// Pauses that there is room for from the beginning. A thread with more pauses has lost as many
+/// milliseconds, so that making room costs nothing.
 const ROOM: usize = 1024;
 
 /// A thread's pauses: from when to when it ended no transaction, in order.

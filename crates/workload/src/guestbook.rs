@@ -85,13 +85,13 @@ struct Page {
     came: u64,
     /// ... and those of them that have left.
     left: u64,
-    /// Sums over those that have left.
+    /// Sums over the clients that have left.
     ledger: [i64; LEDGER_WORDS],
-    /// Their transactions of unknown outcome.
+    /// Transactions of unknown outcome, of the clients that have left.
     unknown: u64,
-    /// Those that left before all that they logged had been applied.
+    /// Clients that left before all that they logged had been applied.
     unsettled: u64,
-    /// Those that came to run no transactions, but bare rounds.
+    /// Clients that came to run no transactions, but bare rounds.
     bare: u64,
     /// The configuration that the clients go by that have come and not left, by its identity; 0 if
     /// they have none.
@@ -133,9 +133,9 @@ pub enum GuestError {
     /// Another workload has been loaded.
     #[error("these memory nodes hold {found}, not {wanted}: use others, or start them anew")]
     OtherWorkload {
-        /// Its name.
+        /// The name of the workload that was loaded.
         found: String,
-        /// This one's.
+        /// The name of this workload.
         wanted: &'static str,
     },
     /// The program that waits for it does not want to wait any longer.
@@ -161,12 +161,12 @@ pub struct Farewell {
     pub ledger: [i64; LEDGER_WORDS],
     /// Whether all that it logged has been applied.
     pub settled: bool,
-    /// Its transactions of unknown outcome.
+    /// The client's transactions of unknown outcome.
     pub unknown: u64,
 }
 
 impl Farewell {
-    /// Of the coroutines of a client.
+    /// What a client says, from the ledgers of its coroutines.
     #[must_use]
     pub fn of<L: Ledger>(after: &After<'_, L>) -> Farewell {
         let mut ledger = [0; LEDGER_WORDS];

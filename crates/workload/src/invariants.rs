@@ -24,7 +24,8 @@ pub(crate) fn claimed_by(protocol: Protocol, invariants: Vec<Invariant>) -> Vec<
     invariants.into_iter().map(unchecked).collect()
 }
 
-/// An invariant that cannot be told, because nobody knows how so many transactions ended.
+/// An invariant that cannot be decided, because the outcome of `transactions` transactions is
+/// unknown.
 pub(crate) fn unknown(name: &'static str, transactions: u64) -> Invariant {
     Invariant { name, holds: None, detail: format!("the outcome of {transactions} transactions is unknown") }
 }

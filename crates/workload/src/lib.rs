@@ -42,7 +42,7 @@ pub trait Workload: Sync + Sized {
     /// What a coroutine must remember of its own transactions for the invariants to be checked.
     type Ledger: Ledger;
 
-    /// Its name in reports.
+    /// The workload's name in reports.
     const NAME: &'static str;
 
     /// The names of its types of transactions; the type's place here is the label of its
@@ -58,7 +58,7 @@ pub trait Workload: Sync + Sized {
     /// What other clients need to open the tables.
     fn parameters(&self) -> Parameters;
 
-    /// Reads one of so many parts of the tables once, so that the locations of its records are
+    /// Reads part `part` of `parts` of the tables once, so that the locations of its records are
     /// cached.
     fn warm(&self, session: &mut Session, part: u64, parts: u64) -> impl Future<Output = Result<(), Error>>;
 
@@ -117,8 +117,8 @@ pub(crate) async fn glance(
     }
 }
 
-/// The same of a range of an ordered table, also for where its leaves are: so many keys at a time,
-/// since there may be many.
+/// Reads a range of an ordered table for the locations of its records and leaves. It reads at most
+/// `page` keys at a time, since there may be many.
 pub(crate) async fn glance_range<K: OrderedKey, V: Record>(
     session: &mut Session,
     table: &Ordered<K, V>,

@@ -53,7 +53,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Cas, Kind::CasRead];
 
-    /// Its name.
+    /// The name of the kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,7 +107,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Its name.
+    /// The name of the backend.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ pub struct MicroOptions {
     pub time: Duration,
     /// Whether to measure each verb's latency and rates, too: [`verbs`].
     pub rates: bool,
-    /// Of the addresses.
+    /// Seed of the addresses.
     pub seed: u64,
 }
 
@@ -256,7 +256,7 @@ pub struct MicroReport {
 pub struct VerbsReport {
     /// Verbs under way at most, of rounds with one.
     pub singles_under_way: usize,
-    /// The same of rounds with several.
+    /// Verbs under way at most, of rounds with several.
     pub lists_under_way: usize,
     /// Verb by verb.
     pub verbs: Vec<VerbFigures>,
@@ -267,7 +267,7 @@ pub struct VerbsReport {
 const BLOCK: Duration = Duration::from_micros(20);
 /// Cached records lie within this, the smaller half of a small first-level cache.
 const CACHED_BYTES: usize = 16 << 10;
-/// The missing region is so many times the last cache.
+/// The missing region is this many times as large as the last cache.
 const CACHES: u64 = 4;
 /// For a machine that does not tell how large its last cache is.
 const LAST_CACHE_BYTES: u64 = 64 << 20;
@@ -377,7 +377,7 @@ impl<'a> Bench<'a> {
         (self.random.below(records) + seen) as usize * self.stride
     }
 
-    /// So many rounds; the time that they take.
+    /// Executes `count` rounds, and returns the time that they take.
     async fn rounds(&mut self, kind: Kind, place: Place, count: u32) -> Result<Duration, FabricError> {
         let (lane, records) = (self.lane, self.records(place));
         let bytes = size_of_val(&*self.record);
@@ -407,7 +407,8 @@ impl<'a> Bench<'a> {
         Ok(began.elapsed())
     }
 
-    /// The same work, plainly.
+    /// Does the work of `count` rounds on the memory itself, without rounds. Returns the time that
+    /// it takes.
     fn plain(&mut self, kind: Kind, place: Place, count: u32) -> Duration {
         let (region, records) = (self.region, self.records(place));
         let words = self.record.len();

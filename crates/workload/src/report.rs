@@ -27,7 +27,7 @@ pub struct Report {
     pub seconds: f64,
     /// Transactions that committed.
     pub committed: u64,
-    /// The same for each second.
+    /// Committed transactions per second.
     pub throughput_tps: f64,
     /// Attempts that did not commit, by cause.
     pub aborted: BTreeMap<&'static str, u64>,
@@ -51,9 +51,10 @@ pub struct Report {
     pub latency_us: LatencyUs,
     /// Means over committed transactions, of the attempt that committed.
     pub per_transaction: PerTransaction,
-    /// The same by type.
+    /// Figures for each type of transaction.
     pub by_type: BTreeMap<&'static str, TypeReport>,
-    /// How long the phases of committed attempts took; of those that had them, and of a sample.
+    /// How long the phases of committed attempts took. A phase counts the attempts that had it, and
+    /// only a sample of them.
     pub phases_us: PhasesUs,
     /// Share of the time of these attempts that they waited for records which others had locked, or
     /// were installing.
@@ -85,14 +86,14 @@ pub struct SimulatedIn {
     pub events: u64,
     /// Verbs posted in it.
     pub verbs: u64,
-    /// The same for each second of real time.
+    /// Verbs posted per second of real time.
     pub verbs_per_second: f64,
     /// Most memory that the process had, in bytes; 0 where that is not known.
     pub peak_bytes: u64,
 }
 
 impl SimulatedIn {
-    /// Of a simulation whose tables took so long to load.
+    /// The figures of a simulation whose tables took `loading` to load.
     #[must_use]
     pub fn of(done: &Simulated, loading: Duration) -> SimulatedIn {
         let seconds = done.simulated_in.as_secs_f64();
@@ -134,7 +135,7 @@ pub struct LatencyUs {
 }
 
 impl LatencyUs {
-    /// Of a histogram of nanoseconds.
+    /// The figures of a histogram of nanoseconds.
     #[must_use]
     pub fn of(nanoseconds: &Histogram<u64>) -> LatencyUs {
         if nanoseconds.is_empty() {
@@ -174,7 +175,7 @@ pub struct PerTransaction {
 }
 
 impl PerTransaction {
-    /// A sum's share of each of so many.
+    /// Means over `transactions` transactions, of a sum.
     #[must_use]
     pub fn of(sum: &Cost, transactions: u64) -> PerTransaction {
         let share = |sum: u64| ratio(sum as f64, transactions as f64);
@@ -196,7 +197,7 @@ impl PerTransaction {
 pub struct TypeReport {
     /// Transactions that committed.
     pub committed: u64,
-    /// The same for each second.
+    /// Committed transactions per second.
     pub throughput_tps: f64,
     /// Attempts that did not.
     pub aborted: u64,
@@ -204,7 +205,7 @@ pub struct TypeReport {
     pub user: u64,
     /// See [`Report::latency_us`].
     pub latency_us: LatencyUs,
-    /// Rounds on the critical path of those that committed, on average.
+    /// Rounds on the critical path of committed transactions, on average.
     pub round_trips: f64,
 }
 
@@ -226,8 +227,8 @@ pub struct PhasesUs {
 pub struct CpuSeconds {
     /// By the threads that run transactions.
     pub workers: f64,
-    /// By the memory nodes: of those in this process to apply logs, of those that are processes of
-    /// their own all.
+    /// By the memory nodes. In this process it is the time to apply logs, in processes of their own
+    /// all of their time.
     pub appliers: f64,
 }
 

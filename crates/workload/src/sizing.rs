@@ -27,12 +27,12 @@ pub(crate) struct TableSize {
 }
 
 impl TableSize {
-    /// A table of so many rows, whichever read scheme it will have.
+    /// A table of `rows` rows, whichever read scheme it will have.
     pub(crate) fn of<K: Key, V: Record>(rows: u64) -> TableSize {
         TableSize::new(rows, K::BYTES, size_of::<V>())
     }
 
-    /// The tables that an ordered table of so many rows consists of.
+    /// The tables that an ordered table of `rows` rows consists of.
     pub(crate) fn of_ordered<K: OrderedKey, V: Record>(rows: u64) -> Vec<TableSize> {
         let tables = OrderedOptions::for_rows(rows).tables::<K, V>();
         tables.into_iter().map(|(rows, key_bytes, value_bytes)| TableSize::new(rows, key_bytes, value_bytes)).collect()
@@ -50,7 +50,7 @@ pub(crate) fn node_bytes(tables: &[TableSize], setting: &Setting) -> u64 {
     node_bytes_of(tables, setting, &[IndexKind::ClusterHash, IndexKind::FStore])
 }
 
-/// The same with any of these indexes.
+/// Bytes that each memory node needs for these tables, with any of these indexes.
 pub(crate) fn node_bytes_of(tables: &[TableSize], setting: &Setting, kinds: &[IndexKind]) -> u64 {
     /// Superblock, catalog, and rounding to pages.
     const FIXED: u64 = 4 << 20;

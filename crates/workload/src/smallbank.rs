@@ -127,13 +127,13 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Customers {
     accounts: u64,
-    /// The first so many are hot.
+    /// The first `hot` customers are hot.
     hot: u64,
     hot_probability: f64,
 }
 
 impl Customers {
-    /// Accounts for each thread, unless somebody says otherwise.
+    /// Default number of accounts for each thread.
     pub const ACCOUNTS_PER_THREAD: u64 = 100_000;
     /// The standard hot set: which share of the customers it is, and how probable that a
     /// transaction is about it.
@@ -141,8 +141,8 @@ impl Customers {
     /// A payment needs two, also among the hot ones.
     pub const ACCOUNTS_MIN: u64 = 2;
 
-    /// So many customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot: a
-    /// transaction is about one of these with the given probability.
+    /// `accounts` customers, at least [`Customers::ACCOUNTS_MIN`], of which a share is hot. A
+    /// transaction is about a hot customer with the given probability.
     #[must_use]
     pub fn new(accounts: u64, hot_fraction: f64, hot_probability: f64) -> Customers {
         assert!(accounts >= Customers::ACCOUNTS_MIN, "a payment needs two customers");
@@ -150,7 +150,7 @@ impl Customers {
         Customers { accounts, hot: hot.clamp(Customers::ACCOUNTS_MIN, accounts), hot_probability }
     }
 
-    /// The standard hot set, of so many customers.
+    /// The standard hot set, of `accounts` customers.
     #[must_use]
     pub fn standard(accounts: u64) -> Customers {
         let (fraction, probability) = Customers::HOT;
@@ -217,7 +217,7 @@ impl SmallBank {
         Ok(SmallBank { savings, checking, ledger: None, customers, attempts: TransactionOptions::default().attempts })
     }
 
-    /// The same with a table in which every transaction that changes the sum of all balances says
+    /// Adds a ledger: a table in which every transaction that changes the sum of all balances says
     /// so.
     pub fn with_ledger(self, cluster: &Cluster) -> Result<SmallBank, OpenError> {
         let ledger = cluster.create_table(LEDGER, TableOptions::for_rows(LEDGER_ENTRIES))?;
@@ -237,26 +237,26 @@ impl SmallBank {
         &self.customers
     }
 
-    /// The same tables, with transactions about other customers of as many.
+    /// These tables, with transactions about another set of as many customers.
     #[must_use]
     pub fn with_customers(self, customers: Customers) -> SmallBank {
         assert_eq!(customers.accounts, self.customers.accounts, "the tables have their size");
         SmallBank { customers, ..self }
     }
 
-    /// The same, with transactions that are given up after so many attempts.
+    /// This workload, with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> SmallBank {
         SmallBank { attempts, ..self }
     }
 
-    /// Bytes that each memory node needs for so many accounts.
+    /// Bytes that each memory node needs for `accounts` accounts.
     #[must_use]
     pub fn node_bytes(accounts: u64, setting: &Setting) -> u64 {
         sizing::node_bytes(&[TableSize::of::<u64, Account>(accounts); 2], setting)
     }
 
-    /// The same with a ledger.
+    /// Bytes that each memory node needs for `accounts` accounts and a ledger.
     #[must_use]
     pub fn node_bytes_with_ledger(accounts: u64, setting: &Setting) -> u64 {
         let accounts = TableSize::of::<u64, Account>(accounts);

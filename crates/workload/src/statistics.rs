@@ -55,7 +55,7 @@ pub(crate) fn times() -> Histogram<u64> {
 }
 
 impl Statistics {
-    /// Nothing yet, of so many types.
+    /// Empty statistics, for `types` types of transactions.
     #[must_use]
     pub fn new(types: usize) -> Statistics {
         let one = || TypeStatistics { committed: 0, aborted: 0, by_user: 0, latency: times(), cost: Cost::default() };

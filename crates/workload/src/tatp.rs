@@ -19,8 +19,8 @@
 //! 20 % in the long run, because forwarding that is inserted ends later than what is loaded.
 //!
 //! Where TATP selects a range (all special facilities of a subscriber, all call forwarding that has
-//! begun) there are so few keys that each is asked for by name; those that are not there are
-//! validated like the others.
+//! begun) there are so few keys that each is asked for by name. Keys that are absent are validated
+//! like the others.
 
 mod audit;
 pub mod population;
@@ -111,10 +111,10 @@ pub struct Subscribers {
 }
 
 impl Subscribers {
-    /// How many there are, unless somebody says otherwise.
+    /// Default number of subscribers.
     pub const STANDARD: u32 = 100_000;
 
-    /// So many, at least one.
+    /// `count` subscribers, at least one.
     #[must_use]
     pub fn new(count: u32) -> Subscribers {
         assert!(count > 0, "transactions need a subscriber");
@@ -256,13 +256,13 @@ impl Tatp {
         &self.subscribers
     }
 
-    /// The same, with transactions that are given up after so many attempts.
+    /// This workload, with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Tatp {
         Tatp { attempts, ..self }
     }
 
-    /// Bytes that each memory node needs for so many subscribers.
+    /// Bytes that each memory node needs for `subscribers` subscribers.
     #[must_use]
     pub fn node_bytes(subscribers: u32, setting: &Setting) -> u64 {
         sizing::node_bytes(&Capacity::of(subscribers).tables(), setting)
@@ -314,7 +314,7 @@ impl Tatp {
         Ok(())
     }
 
-    /// The subscriber of a number. All of TATP's numbers are somebody's.
+    /// The subscriber of a number. Each of TATP's numbers has a subscriber.
     async fn subscriber_of(&self, tx: &mut Transaction<'_, '_>, s_id: u32) -> Result<u32, Error> {
         let number = digits(s_id.into());
         Ok(tx.read(&self.number, number).await?.ok_or_else(|| self.number.missing(&number))?.s_id)

@@ -29,8 +29,8 @@
 //!   counted; a log entry has no room for the leaves of all of them. It is not queued. A client
 //!   looks for a district's oldest order from the last one on that it has delivered itself.
 //! - Everything is strictly serializable, also the Stock-Level, of which clause 3.4 asks less.
-//! - Orders are never taken away, so a run needs room for those that it makes ([`Room`]); it ends
-//!   when there is none.
+//! - Orders are never taken away, so a run needs room for the orders that it makes ([`Room`]); it
+//!   ends when there is none.
 
 mod audit;
 mod draw;
@@ -124,14 +124,14 @@ pub struct Scale {
     pub districts: u8,
     /// Customers of each district, each with an order: 3,000, or fewer in tests.
     pub customers: u16,
-    /// Of these orders, the last so many are not delivered: 900, or fewer in tests.
+    /// Number of these orders, the last ones, that are not delivered: 900, or fewer in tests.
     pub undelivered: u16,
     /// Items: 100,000, or fewer in tests.
     pub items: u32,
 }
 
 impl Scale {
-    /// The specification's, of so many warehouses.
+    /// The specification's scale, of `warehouses` warehouses.
     #[must_use]
     pub fn full(warehouses: u16) -> Scale {
         Scale { warehouses, districts: 10, customers: 3_000, undelivered: 900, items: 100_000 }
@@ -180,13 +180,13 @@ pub struct Room {
 }
 
 impl Room {
-    /// For so many orders, and as many payments as come with them.
+    /// Room for `orders` orders, and for as many payments as come with them.
     #[must_use]
     pub fn for_orders(orders: u64) -> Room {
         Room { orders, payments: orders.saturating_add(6 * orders.isqrt()) }
     }
 
-    /// For so many transactions of the mix, with six standard deviations.
+    /// Room for `transactions` transactions of the mix, with six standard deviations.
     #[must_use]
     pub fn for_transactions(transactions: u64) -> Room {
         let part = |percent: u64| transactions / 100 * percent + 4 * transactions.isqrt() + percent;
@@ -234,8 +234,8 @@ pub struct Tpcc {
 }
 
 impl Tpcc {
-    /// Creates the tables and loads the population of a seed; `loaded` is told now and then of so
-    /// many rows more.
+    /// Creates the tables and loads the population of a seed. `loaded` is called now and then with
+    /// the number of rows loaded since its last call.
     pub fn load(
         cluster: &Cluster,
         scale: Scale,
@@ -268,13 +268,13 @@ impl Tpcc {
         &self.room
     }
 
-    /// The same, with transactions that are given up after so many attempts.
+    /// This workload, with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Tpcc {
         Tpcc { attempts, ..self }
     }
 
-    /// The same, with transactions of one kind only, instead of the mix.
+    /// This workload, with transactions of one kind only; the mix if `None`.
     #[must_use]
     pub fn with_only(self, only: Option<Kind>) -> Tpcc {
         Tpcc { only, ..self }

@@ -23,7 +23,7 @@
 //! the value and the leaf of its key, and a scan of 1 to 100 keys takes a round trip for their
 //! values. The other operations are as in a hash table, but for splits, and keys whose leaf the
 //! client does not remember. Records are there by their keys or by a hash of them
-//! ([`InsertOrder`]), and a scan takes those that come next.
+//! ([`InsertOrder`]), and a scan takes the records that come next.
 //!
 //! A transaction has one operation, or several, of different records: then it is of the type of its
 //! operations, or *mixed*. YCSB updates one of ten fields of 100 bytes; here an update replaces the
@@ -96,7 +96,7 @@ impl Ledger for Done {
 pub struct Size {
     /// Records that are loaded, at least one.
     pub records: u64,
-    /// Room for so many that are inserted.
+    /// Inserted records that there is room for.
     pub inserts: u64,
     /// Bytes of a value: one of [`VALUE_BYTES`].
     pub value_bytes: usize,
@@ -130,7 +130,7 @@ struct Tree<const WORDS: usize> {
     order: InsertOrder,
 }
 
-/// The same for tables of all sizes.
+/// Evaluates `$what` with the table of any value size as `$name`.
 macro_rules! each_size {
     ($table:expr, $name:ident => $what:expr) => {
         match $table {
@@ -143,7 +143,7 @@ macro_rules! each_size {
 use each_size;
 
 impl Sized {
-    /// Of values of so many bytes.
+    /// The table of values of `value_bytes` bytes, as `opening` makes or finds it.
     fn of(value_bytes: usize, cluster: &Cluster, opening: impl Opening) -> Result<Sized, OpenError> {
         Ok(match value_bytes {
             32 => Sized::Small(opening.open(cluster)?),
@@ -211,13 +211,13 @@ impl Size {
 }
 
 const TABLE: &str = "usertable";
-/// Of the parameter that says what table it is: kind of it in 8 bits, its node in 16, and this one.
+/// A bit of the parameter that says what table it is: its kind in 8 bits, its node in 16, and this
+/// bit if records are hashed.
 const HASHED: u64 = 1 << 24;
 
 /// Most records that a scan asks for; their number is drawn evenly from 1 on.
 pub const SCAN_MAX: u64 = 100;
-/// Most operations of a transaction: the log entry of so many of the largest values is one that
-/// there is room for.
+/// Most operations of a transaction. Its log entry then has room for the largest values.
 pub const OPERATIONS_MAX: usize = 16;
 
 /// An operation that has been drawn.
@@ -290,10 +290,10 @@ pub struct Ycsb {
 }
 
 impl Ycsb {
-    /// Records, unless somebody says otherwise.
+    /// Default number of records.
     pub const RECORDS: u64 = 100_000;
 
-    /// The same through clients that remember nothing of where keys of an ordered table are.
+    /// This workload through clients that remember nothing of where keys of an ordered table are.
     #[must_use]
     pub fn without_memory(mut self) -> Ycsb {
         each_size!(&mut self.table, rows => {
@@ -304,7 +304,8 @@ impl Ycsb {
         self
     }
 
-    /// The same through clients that keep where keys of an ordered table are in a learned cache.
+    /// This workload through clients that keep where keys of an ordered table are in a learned
+    /// cache.
     #[must_use]
     pub fn learned(mut self) -> Ycsb {
         each_size!(&mut self.table, rows => {
@@ -330,7 +331,7 @@ impl Ycsb {
         Ycsb { table, size, keys, mix, draw, attempts, serializable }
     }
 
-    /// The same table, with other transactions.
+    /// This table, with another mix of transactions.
     #[must_use]
     pub fn with_mix(self, mix: Mix) -> Ycsb {
         let most = OPERATIONS_MAX.min(usize::try_from(self.size.records).unwrap_or(usize::MAX));
@@ -339,7 +340,7 @@ impl Ycsb {
         Ycsb { mix, draw: Draw::new(mix.distribution, self.size.records), ..self }
     }
 
-    /// The same, with transactions that are given up after so many attempts.
+    /// This workload, with transactions that are given up after `attempts` attempts.
     #[must_use]
     pub fn with_attempts(self, attempts: u32) -> Ycsb {
         Ycsb { attempts, ..self }
@@ -592,7 +593,7 @@ impl Workload for Ycsb {
                     });
                     read.await?;
                 }
-                // Beside those that were loaded there may be many others.
+                // Beside the loaded records there may be many others.
                 Rows::Ordered(Tree { table, order }) => {
                     glance_range(session, table, order.places(batch, self.records()), PAGE).await?;
                 }

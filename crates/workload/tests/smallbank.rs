@@ -126,7 +126,7 @@ fn invariants_that_do_not_hold_are_found() {
     assert_eq!(holds(bank.invariants(&cluster, after(&[1], true, 0)).unwrap()), [no, yes, yes, yes]);
     assert_eq!(holds(bank.invariants(&cluster, after(&[], false, 2)).unwrap()), [None, yes, yes, no]);
 
-    // Somebody writes to a backup, and locks a record at a primary, behind everyone's back.
+    // The test writes to a backup, and locks a record at a primary, behind all clients' backs.
     let table = cluster.open_table::<u64, remora_workload::smallbank::Account>("savings").unwrap();
     let table = table.untyped();
     let slots = table.cluster_hash().unwrap().slot_at(0);

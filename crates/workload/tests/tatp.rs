@@ -236,7 +236,7 @@ fn change<T>(worker: &mut Worker, body: impl AsyncFnMut(&mut Transaction<'_, '_>
     result
 }
 
-/// The same for what nothing but the memory itself can show.
+/// The audit finds damage that only the memory itself can show.
 #[test]
 fn damaged_memory_is_found() {
     let cluster = Cluster::embedded(options(Protocol::DRTM_R, 3)).unwrap();

@@ -178,8 +178,8 @@ fn every_type_costs_its_round_trips() {
     };
     for (protocol, least) in [(Protocol::DRTM_R, [4, 3, 3, 3 * 5, 5]), (Protocol::FORD, [3, 3, 3, 3 * 4, 5])] {
         let found = costs(protocol);
-        // All take so many, but for splits and merges of leaves, and if all locations are known. A
-        // Delivery is three transactions.
+        // A transaction takes this number of round trips if all locations are known, but for splits
+        // and merges of leaves. A Delivery is three transactions.
         assert_eq!(found.map(|(least, ..)| least), least, "{protocol:?}: {found:?}");
         // Who pays by name is read, and validated: two round trips more.
         assert_eq!(found[1].1, 5, "{protocol:?}");

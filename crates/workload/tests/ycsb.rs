@@ -35,13 +35,14 @@ fn size(records: u64, inserts: u64) -> Size {
 
 const ORDERS: [InsertOrder; 2] = [InsertOrder::Hashed, InsertOrder::Ordered];
 
-/// The same of an ordered table, of each design and each order in turn: six are all of them.
+/// The size of an ordered table, of each design and each order in turn: six numbers give all of
+/// them.
 fn in_order(size: Size, number: usize) -> Size {
     let design = [Design::Fine, Design::Hybrid(1), Design::Coarse(0)][number % 3];
     Size { ordered: Some((design, ORDERS[number % 2])), ..size }
 }
 
-/// One of YCSB's, with so many operations in a transaction.
+/// One of YCSB's mixes, with `operations` operations in a transaction.
 fn mix(name: &str, operations: usize) -> Mix {
     Mix { operations, ..Mix::named(name).unwrap() }
 }

@@ -46,13 +46,13 @@ impl fmt::Display for Report {
 pub struct Counts {
     /// All transactions.
     pub transactions: u64,
-    /// Those that committed for certain.
+    /// Transactions that committed for certain.
     pub committed: u64,
-    /// Those that aborted.
+    /// Transactions that aborted.
     pub aborted: u64,
-    /// Those whose outcome nobody recorded.
+    /// Transactions whose outcome is not recorded.
     pub unknown: u64,
-    /// Unknown ones that others show to have committed.
+    /// Unknown transactions that others show to have committed.
     pub unknown_observed: u64,
     /// Keys read, by point reads and scans together.
     pub reads: u64,
@@ -131,7 +131,7 @@ pub enum AnomalyClass {
 }
 
 impl AnomalyClass {
-    /// Its name in a report.
+    /// The name of the class in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -166,7 +166,7 @@ impl fmt::Display for AnomalyClass {
 /// Something that cannot happen in a strictly serializable history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anomaly {
-    /// Its kind.
+    /// The kind of the anomaly.
     pub class: AnomalyClass,
     /// The ids of the transactions involved; those of a cycle in its order.
     pub transactions: Vec<u64>,

@@ -190,8 +190,8 @@ impl Evidence {
     }
 }
 
-/// The transactions taken to have committed: those that say so, and unknown ones that were
-/// observed.
+/// The transactions taken to have committed: those recorded as committed, and unknown ones that
+/// were observed.
 #[derive(Debug)]
 pub(super) struct Inclusion {
     included: Vec<bool>,

@@ -1,9 +1,9 @@
 //! Reads history files into a [`History`], or says in one line which line of which file is wrong
 //! and how.
 //!
-//! Whoever reads such an error has a crashed or half-written recording in front of them, so every
-//! message names file, line and column, and a truncated last line, which a killed client leaves
-//! behind legitimately, is told apart from damage.
+//! Such an error comes from a crashed or half-written recording. So every message names file, line
+//! and column. A truncated last line, which a killed client leaves behind legitimately, is told
+//! apart from damage.
 
 use super::json::Scanner;
 use super::marks::{Mark, Unended};
@@ -159,7 +159,7 @@ pub enum LineError {
     /// The last line of a history whose first line is gone.
     #[error("the history ends here, and does not begin: its first lines are missing")]
     NotBegun,
-    /// Its writer could not write on.
+    /// The client that recorded the history could not write all of it.
     #[error(
         "the history is cut: its client could not write on, as on a full disk, so it says less than what happened, and \
          cannot be checked"

@@ -12,8 +12,8 @@ pub(crate) const AS_MEMORY_NODE: &str = "--memory-node";
 /// Room for the table, and for a redo ring of every coroutine.
 const NODE_BYTES: u64 = 256 << 20;
 
-/// Serves memory until standard input ends: a memory node ends with whoever started it, however
-/// that ends.
+/// Serves memory until standard input ends. So a memory node ends with the process that started it,
+/// however that ends.
 pub(crate) fn be_memory_node() {
     let node = MemoryNode::listen("127.0.0.1:0", NODE_BYTES, ServerOptions::default()).expect("a memory node");
     println!("{}", node.address().expect("a node over TCP has an address"));

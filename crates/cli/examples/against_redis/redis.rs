@@ -92,7 +92,7 @@ impl Redis {
         }
     }
 
-    /// Transactions on one connection, sent and answered so many at a time, as by
+    /// Transactions on one connection, sent and answered `IN_FLIGHT` at a time, as by
     /// `redis-benchmark`. What they write does not depend on what they read: Redis would need a
     /// script for that, or a round trip more and WATCH.
     pub(crate) fn transactions(&self, time: Duration) -> Sample {

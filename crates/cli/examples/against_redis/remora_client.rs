@@ -1,4 +1,4 @@
-//! The same keys in a cluster of memory nodes, and transactions on them.
+//! The keys of the comparison in a cluster of memory nodes, and transactions on them.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -159,11 +159,12 @@ impl Client {
             Some(TERMINATED) => return Ok(()),
             _ => {}
         }
-        // What does not hold is found by the check that follows, whoever has noticed it.
+        // The check that follows finds what does not hold, whether or not this client has noticed
+        // it.
         if matches!(status.code(), Some(0 | 1)) { Ok(()) } else { Err(self.process.failure(status)) }
     }
 
-    /// Of one that has left in good order.
+    /// The report of a client that has left in good order.
     pub(super) fn report(&self) -> Option<Value> {
         serde_json::from_slice(&fs::read(&self.report).ok()?).ok()
     }
@@ -385,7 +386,7 @@ impl Processes {
     }
 }
 
-/// What whoever is started has to do within the drill's patience.
+/// What a started process has to do within the drill's patience.
 const READY: &str = "be ready";
 
 /// Has a process end in good order.

@@ -20,7 +20,7 @@ const SHARE_BACK: f64 = 0.9;
 /// One client's part.
 #[derive(Debug)]
 struct Line {
-    /// Its first bin, and the one behind its last.
+    /// The client's first bin, and the bin behind its last.
     alive: (usize, usize),
     /// When it was killed.
     killed: Option<Nanos>,
@@ -129,7 +129,7 @@ impl Timeline {
         plot::timeline(&labels, &line, (marked, &kills))
     }
 
-    /// When somebody was killed, and the victim if it was a client.
+    /// When each kill happened, and the victim if it was a client.
     fn kills(&self) -> impl Iterator<Item = (Nanos, Option<&Line>)> {
         let clients = self.clients.iter().filter_map(|client| Some((client.killed?, Some(client))));
         clients.chain(self.nodes.iter().map(|(_, at)| (*at, None)))

@@ -40,14 +40,14 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(50);
 /// A caller waits so much longer than its patience for the thread that knows when that is over.
 const GRACE: Duration = Duration::from_secs(1);
-/// A connection that says nothing is asked whether it lives. etcd takes who asks more often than
-/// every 5 s for an attacker.
+/// A connection that says nothing is asked whether it lives. If a client asks more often than every
+/// 5 s, etcd takes it for an attacker.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// A process whose key is gone may only have been kept from etcd, or etcd from everybody: it has so
-/// long to put it again. No longer than half of [`EtcdOptions::ttl`].
+/// Time for a process whose key is gone to put it again: it may only have been kept from etcd, or
+/// etcd from every client. No longer than half of [`EtcdOptions::ttl`].
 const SIGN_AGAIN: Duration = Duration::from_secs(1);
-/// Orphans are named to one of the threads that ask, at most so often: each of them suspects all of
-/// them.
+/// Shortest time between two times that orphans are named to a thread that asks. Each thread that
+/// hears of them suspects all of them.
 const ORPHANS_EVERY: Duration = Duration::from_millis(20);
 
 /// A configuration in etcd, which client processes on any number of hosts share.
@@ -68,9 +68,9 @@ struct Store {
 /// The membership as etcd had it at a revision.
 #[derive(Clone)]
 struct Seen {
-    /// Of the whole store: the higher one is the later one.
+    /// Revision of the whole store: the higher one is the later one.
     revision: i64,
-    /// Of the key, which a change compares; 0 if there is none.
+    /// Revision of the key's last change, which a change compares; 0 if there is no key.
     modified: i64,
     membership: Arc<Membership>,
 }

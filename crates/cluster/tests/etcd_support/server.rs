@@ -41,7 +41,7 @@ impl Server {
     pub fn start_cluster(members: usize, arguments: &[String]) -> Vec<Server> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let scheme = if arguments.iter().any(|argument| argument.contains("--cert-file")) { "https" } else { "http" };
-        // Somebody else may take a port that was free.
+        // Another process may take a port that was free.
         for _ in 0..5 {
             let peers: Vec<u16> = (0..members).map(|_| free_port()).collect();
             let names = peers.iter().map(|peers| format!("on-{peers}=http://127.0.0.1:{peers}"));
@@ -80,8 +80,7 @@ impl Server {
         assert!(self.is_ready(), "etcd does not start again");
     }
 
-    /// As when a backup was put back: it will start with the data of another one, in place of its
-    /// own.
+    /// Replaces the server's data by the data of another server, as when a backup was put back.
     pub fn take_the_data_of(&mut self, mut other: Server) {
         other.kill();
         fs::remove_dir_all(self.folder.join("data")).unwrap();
@@ -100,7 +99,7 @@ impl Server {
     fn is_ready(&mut self) -> bool {
         let began = Instant::now();
         while self.process.try_wait().unwrap().is_none() {
-            // Somebody else may listen there: it says itself that it serves.
+            // Another process may listen on the port: the server's own log says that it serves.
             if self.log().contains("ready to serve client requests") {
                 return true;
             }
@@ -119,8 +118,8 @@ impl Drop for Server {
     }
 }
 
-/// One that no other server of these tests has had, and below those that kernels choose: nobody
-/// answers in place of a server that has been killed.
+/// Finds a port that no other server of these tests has had, below the ports that kernels choose.
+/// So nothing answers in place of a server that has been killed.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes that run at the same time begin apart.

@@ -51,8 +51,8 @@ pub fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Each comes and leaves again and again: a change that was lost leaves somebody there, or a
-/// smaller generation.
+/// Each opening joins and leaves again and again: a lost change leaves a client there, or a smaller
+/// generation.
 pub fn changes_of_several_openings_are_in_one_order<P: Place>() {
     const OPENINGS: u32 = 4;
     const TIMES: u32 = 50;
@@ -87,7 +87,8 @@ pub fn what_one_has_changed_all_others_see_at_once<P: Place>() {
     }
 }
 
-/// Whoever is asked for orphans many times a second, as clients ask, knows of changes soon.
+/// A configuration that is asked for orphans many times a second, as clients ask, soon knows
+/// changes.
 pub fn the_generation_follows<P: Place>() {
     let place = P::new();
     let (here, there) = (place.open(), place.open());

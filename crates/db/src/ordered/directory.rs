@@ -17,7 +17,7 @@ use crate::table::OrderedKey;
 /// wrong or missing is written.
 pub(super) struct Directory<K> {
     leaves: RwLock<Nodes<K>>,
-    /// The nodes above leaves, as far as they have been met: for whoever splits a leaf.
+    /// The nodes above leaves that have been met. A transaction that splits a leaf uses them.
     parents: RwLock<Nodes<K>>,
     /// Learns nothing.
     forgetful: bool,
@@ -153,13 +153,14 @@ impl<K> Directory<K> {
         self.forgetful.then(Directory::default)
     }
 
-    /// Leaves that so many keys probably take; as few as can be, while nobody has looked.
+    /// How many leaves `keys` keys probably take. While no leaf has been seen, the least number
+    /// possible.
     pub(super) fn leaves_of(&self, keys: usize, capacity: usize) -> usize {
         let seen = Some(self.entries.load(Ordering::Relaxed)).filter(|entries| *entries > 0);
         keys.saturating_mul(16).div_ceil(seen.unwrap_or(16 * capacity).max(16))
     }
 
-    /// A leaf has so many entries.
+    /// Notes that a leaf has `count` entries.
     pub(super) fn seen(&self, count: usize) {
         let before = self.entries.load(Ordering::Relaxed);
         let after = if before == 0 { 16 * count } else { before - before / 16 + count };
@@ -191,8 +192,8 @@ impl<K: OrderedKey> Directory<K> {
         read(&self.parents).find(key)
     }
 
-    /// The leaf of a key and those to its right, as far as it knows, up to that of another key; at
-    /// most so many.
+    /// The leaf of a key and the leaves to its right, as far as they are known, up to the leaf of
+    /// another key; at most `max`.
     pub(super) fn chain(&self, from: &K, to: &K, max: usize) -> Vec<u64> {
         read(&self.leaves).chain(from, to, max)
     }
@@ -211,7 +212,7 @@ impl<K: OrderedKey> Directory<K> {
         }
     }
 
-    /// The same of a node above leaves.
+    /// Notes where a node above leaves is: its fences and its id.
     pub(super) fn learn_parent(&self, (low, high, id): (K, Option<K>, u64)) {
         if !self.forgetful {
             write(&self.parents).learn(low, high, id);

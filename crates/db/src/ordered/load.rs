@@ -9,7 +9,7 @@ use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 /// [`Builder::inner`].
 pub(super) struct Builder<I> {
     shape: Shape,
-    /// Keys that differ in their first so many bytes share no leaf.
+    /// Keys that differ in their first `apart` bytes share no leaf.
     apart: usize,
     rows: I,
     /// The next row, which says where a leaf ends.
@@ -107,7 +107,7 @@ pub struct TreeInspection {
     pub rows: u64,
     /// Leaves.
     pub leaves: u64,
-    /// Those that have no entries.
+    /// Leaves without entries.
     pub empty_leaves: u64,
     /// Nodes that are no leaves.
     pub inner_nodes: u64,

@@ -49,7 +49,7 @@ macro_rules! every_protocol {
     )* };
 }
 
-/// A record of so many words.
+/// A record of `N` words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Words<const N: usize>(pub [u64; N]);
@@ -105,7 +105,7 @@ fn device() -> Option<Device> {
     DEVICE.get_or_init(|| wanted().then(open)).clone()
 }
 
-/// So many turns, or a tenth of them where the device is software on an emulated processor.
+/// `many` turns, or a tenth of them where the device is software on an emulated processor.
 pub fn turns(many: u64) -> u64 {
     if device().is_some() { many / 10 } else { many }
 }
@@ -144,7 +144,7 @@ fn files(bytes: usize) -> ShmFiles {
     files
 }
 
-/// A worker that plays so many clients, one coroutine each.
+/// A worker that plays `clients` clients, one coroutine each.
 pub fn worker(cluster: &Cluster, clients: usize, seed: u64) -> Worker {
     cluster.worker(WorkerOptions { coroutines: clients, clients, seed, yield_after_rounds: true }).unwrap()
 }

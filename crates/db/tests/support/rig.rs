@@ -68,7 +68,7 @@ impl<F: Host> Rig<F> {
         self.table_with(name, scheme, replicas, value_max, rows, |_| ())
     }
 
-    /// The same with other sizes.
+    /// Makes and loads a table whose sizes `resize` changes.
     pub fn table_with(
         &self,
         name: &str,
@@ -126,7 +126,7 @@ impl<F: Host> Rig<F> {
         Ok(table)
     }
 
-    /// A table that exists, with a location cache of its own of at most so many bytes.
+    /// Opens a table that exists, with a location cache of its own of at most `cache_bytes` bytes.
     pub fn open(&self, name: &str, cache_bytes: usize) -> Arc<Table> {
         Arc::new(Table::open_with_cache(&self.metadata.borrow(), name, cache_bytes).unwrap())
     }
@@ -138,7 +138,7 @@ impl<F: Host> Rig<F> {
         self.administer(async |lane: &Lane| bulk_load(lane, table, loader, &mut each).await)
     }
 
-    /// So many clients with one session each, on one worker.
+    /// `count` clients with one session each, on one worker.
     pub fn sessions(&self, worker: &Worker, protocol: Protocol, count: usize) -> Vec<Session> {
         let nodes = self.fabric.nodes();
         let session = |index| {

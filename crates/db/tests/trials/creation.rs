@@ -105,7 +105,7 @@ fn what_is_created_together_is_seen_together_or_not_at_all() {
             });
             assert!(matches!(memory_error(inner.map(drop)), MemoryError::Unfinished { .. }));
             step(creating, "two")?;
-            // Somebody else's table behind them, whose ids stay as they are.
+            // Another client's table behind them, whose ids stay as they are.
             step(&cluster, "between")?;
             step(creating, "between")
         });

@@ -58,7 +58,7 @@ fn a_thread_that_is_kept_busy_holds_up_nobody(protocol: Protocol) {
     assert_eq!(look(&cluster, &rows).0, [Words([2]); 3]);
 }
 
-/// Counts the ends of attempts, and the round trips of those that have committed.
+/// Counts the ends of attempts, and the round trips of committed attempts.
 #[derive(Default)]
 struct Counts {
     committed: Cell<u64>,

@@ -87,7 +87,7 @@ pub fn an_access_to_nowhere_is_refused<B: Bed>(bed: &B) {
         assert!(fabric.region(at.node, at.region).is_none());
     }
     healthy(&stage);
-    // As for those that do exist, a failure of a node that does not is no reason to panic.
+    // Failing a node that does not exist is no reason to panic either.
     fabric.fail(NodeId(2));
     fabric.fail(NodeId(u16::MAX));
     healthy(&stage);

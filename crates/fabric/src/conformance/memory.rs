@@ -39,7 +39,7 @@ pub fn words_are_atomic<B: Bed>(bed: &B) {
     }
 }
 
-/// Whoever has seen a word of a WRITE sees all words before it.
+/// A client that has seen a word of a WRITE sees all words before it.
 pub fn a_write_becomes_visible_in_ascending_order<B: Bed>(bed: &B) {
     let mut seen_halfway = 0;
     for seed in 0..bed.runs() {
@@ -79,8 +79,8 @@ fn content(version: u64, index: usize) -> u64 {
     version.wrapping_mul(0x1_0001).wrapping_mul(index as u64 + 1)
 }
 
-/// Changes a record of so many lines under its lock, as the discipline says: the lock is CASed and
-/// awaited, the WRITE goes from the version on, every further line begins with the version, and the
+/// Changes a record of `lines` lines under its lock, as the discipline says. The lock is CASed and
+/// awaited. The WRITE goes from the version on, and every further line begins with the version. The
 /// lock is CASed free behind it.
 async fn change_record(lane: &Lane, lines: usize, owner: u64) {
     let mut round = lane.round();
@@ -129,7 +129,7 @@ fn judge(words: &[u64]) -> Shown {
     Shown::Whole
 }
 
-/// Two clients change a record of so many lines; two read the first `words` words of it.
+/// Two clients change a record of `lines` lines; two others read its first `words` words.
 fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
     let mut shown = [0u64; 3];
     for seed in 0..bed.runs() {
@@ -189,17 +189,18 @@ pub fn a_record_of_several_lines_is_read_whole<B: Bed>(bed: &B) {
     records(bed, 3, 24);
 }
 
-/// The same for a READ that ends within the first line.
+/// A READ that ends within the first line of a record is whole, or shows a lock.
 pub fn part_of_a_line_is_read_whole<B: Bed>(bed: &B) {
     records(bed, 1, 7);
 }
 
-/// The same for a READ that ends within a later line.
+/// A READ that ends within a later line of a record is whole, or shows a lock or another line
+/// version.
 pub fn part_of_a_later_line_is_read_whole<B: Bed>(bed: &B) {
     records(bed, 3, 23);
 }
 
-/// Of several that CAS a word from 0, one wins, and the others are told who.
+/// If several clients CAS a word from 0, one wins, and the others are told who.
 pub fn one_compare_swap_wins<B: Bed>(bed: &B) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {

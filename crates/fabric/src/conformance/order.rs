@@ -382,8 +382,8 @@ enum Store {
 }
 
 /// Dekker's question, over and over: each of two clients stores its own word and then loads the
-/// other's. Whoever loads something older than a store of the other must be seen by the load that
-/// follows that store.
+/// other's. If a client loads something older than a store of the other client, the load that
+/// follows that store must see the first client's store.
 fn store_then_load<B: Bed>(bed: &B, store: Store) {
     let nodes = if let Store::WriteAwaited = store { [0, 1] } else { [0, 0] };
     // Threads that happen to run one after the other prove nothing: they try again until they have

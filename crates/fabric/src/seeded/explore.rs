@@ -86,7 +86,8 @@ pub enum Reduction {
     Nothing,
     /// One order of each set that differs in the order of commuting steps only.
     Commuting,
-    /// The same, and nothing behind a state that was met before.
+    /// One order of each set that differs in the order of commuting steps only, and nothing behind
+    /// a state that was met before.
     #[default]
     States,
 }
@@ -94,12 +95,12 @@ pub enum Reduction {
 /// Memory that others leave alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Private {
-    /// Who accesses it, in verbs: one client; or several, one after the other, each once it has
-    /// revoked those before it. If nobody, all may read it, and none writes.
+    /// Clients that access it, in verbs: one; or several, one after the other, each once it has
+    /// revoked the clients before it. If there are none, every client may read it, and none writes.
     pub clients: Vec<ClientId>,
     /// Where it begins.
     pub at: Address,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -123,9 +124,9 @@ impl Private {
 /// revocation and what is posted after it fail alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspicion {
-    /// Who is taken for dead; if it is somebody's recoverer, only once it has begun.
+    /// The client that is taken for dead; if it is a recoverer itself, only once it has begun.
     pub of: ClientId,
-    /// Who recovers it: begins then, in every run, and does nothing before.
+    /// The client that recovers it: begins then, in every run, and does nothing before.
     pub by: ClientId,
 }
 
@@ -173,13 +174,13 @@ pub struct Counts {
     /// Orders explored, to the end or to a state that was met before: no two differ in commuting
     /// steps only.
     pub interleavings: u64,
-    /// Those of them that were run to the end.
+    /// Orders that were run to the end.
     pub complete: u64,
-    /// Runs, with those that turned out to be another order of what had been explored.
+    /// Runs, also runs that turned out to be another order of what had been explored.
     pub runs: u64,
     /// Different states in which there was a choice.
     pub states: u64,
-    /// Steps, without those that were only repeated.
+    /// Steps, without steps that were only repeated.
     pub steps: u64,
     /// Verbs of those steps.
     pub verbs: u64,
@@ -272,7 +273,7 @@ enum StepId {
     Service {
         index: usize,
     },
-    /// Nothing else can happen: whoever sleeps wakes.
+    /// Nothing else can happen: every client that sleeps wakes.
     Time,
 }
 
@@ -316,11 +317,11 @@ struct Step {
 /// What an exploration keeps of a connection.
 #[derive(Default)]
 pub(super) struct Trail {
-    /// Its client's own time, which only rounds and sleep let pass.
+    /// The client's own time, which only rounds and sleep let pass.
     pub(super) clock: Nanos,
-    /// Everything that its client has done and seen, in order.
+    /// Everything that the client has done and seen, in order.
     history: u64,
-    /// What its last completed round has seen.
+    /// What the client's last completed round has seen.
     looked: Vec<Looked>,
     /// When it will wake, if it sleeps.
     asleep_until: Option<Nanos>,
@@ -409,7 +410,7 @@ struct Search {
     path: Vec<StepId>,
     /// How many of the path's first steps only repeat what an earlier run has done.
     repeats: usize,
-    /// By fingerprint: what was left asleep.
+    /// Steps that were left asleep at a state, by the fingerprint of the state.
     visited: HashMap<u64, Vec<StepId>>,
     counts: Counts,
     taken: Vec<Taken>,

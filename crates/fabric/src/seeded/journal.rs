@@ -30,14 +30,15 @@ struct Copy {
 /// What a node's memory is, in two words.
 #[derive(Clone, Copy, Default)]
 pub(super) struct NodeState {
-    /// Of its words, in no order: the same memory has the same fingerprint, however it came to be.
+    /// Fingerprint of the node's words, in no order: equal memory has an equal fingerprint, however
+    /// it came to be.
     pub(super) fingerprint: u64,
     /// How many words have been changed so far.
     pub(super) changes: u64,
 }
 
 impl Journal {
-    /// Of memory as it is now, which is what [`Journal::rewind`] goes back to.
+    /// Begins a journal of memory as it is now, which is what [`Journal::rewind`] goes back to.
     pub(super) fn begin(memory: &Memory) -> Journal {
         let regions = (0..memory.nodes())
             .flat_map(|node| (0..REGIONS_PER_NODE_MAX as u16).map(move |region| (NodeId(node), RegionId(region))));

@@ -272,7 +272,7 @@ impl ShmTransport {
         outcome != Ok(false)
     }
 
-    /// The same as [`ShmTransport::execute`], which is inlined where it must be fast.
+    /// Executes a verb like [`ShmTransport::execute`], which is inlined where it must be fast.
     #[inline(never)]
     fn execute_apart(&self, refused: u64, verb: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
         self.execute(refused, verb, words)

@@ -1,13 +1,14 @@
 //! A channel: one endpoint's mailboxes at one node, a ring of requests and one of replies.
 //!
 //! ```text
-//! byte     0  client 8 | start of its process 8 | zero 48           the client, before it asks
-//!         64  requests put 8 | replies taken 8 | zero 48            the client
-//!        128  requests taken 8 | replies put 8 | zero 48            the server
-//!        192  doorbell of the client: rings 8 (server, and others) | parked 8 (the client) | zero 48
+//! byte     0  client 8 | start of its process 8 | zero 48      the client, before it asks
+//!         64  requests put 8 | replies taken 8 | zero 48       the client
+//!        128  requests taken 8 | replies put 8 | zero 48       the server
+//!        192  doorbell of the client:
+//!             rings 8 (server, and others) | parked 8 (the client) | zero 48
 //!       256.. zero
-//!      4096  requests, 128 KiB                                      the client, while it owns the words
-//! 4096+128Ki  replies, 128 KiB                                      the server, while it owns the words
+//!       4096  requests, 128 KiB                                the client, while it owns the words
+//! 4096+128Ki  replies, 128 KiB                                 the server, while it owns the words
 //!
 //! request:  words 32 | room for the reply, in words 32 | the words
 //! reply:    words 32 | outcome 32                      | the words, if the outcome is 0
@@ -19,7 +20,7 @@
 //! that it hands over, and loaded with Acquire before they are touched.
 //!
 //! Replies come in the order of the requests. A client sends a request only while the replies of
-//! all that it has sent fit, so the server never waits for a client; one that lies waits for
+//! all that it has sent fit, so the server never waits for a client. A client that lies waits for
 //! itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -117,7 +118,7 @@ struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// The places of so many words from a position on: up to the end of the ring, and from its
+    /// The places of `count` words from a position on: up to the end of the ring, then from its
     /// beginning.
     fn places(self, at: u64, count: usize) -> impl Iterator<Item = &'a AtomicU64> {
         let start = (at % RING_WORDS) as usize;
@@ -312,7 +313,7 @@ mod tests {
             channel.requests().put(0, &[first]);
             assert_eq!(Receiver::default().receive(channel, &mut request), Received::Nonsense, "{put} {first:x}");
         }
-        // One that does not take its replies waits, and is in nobody's way.
+        // A client that does not take its replies waits, and hinders no other client.
         let words = words();
         let channel = Channel::of(&words);
         let (mut client, mut server) = (Sender::default(), Receiver::default());

@@ -3,16 +3,16 @@
 //! file. All of it is accessed by atomic words.
 //!
 //! ```text
-//! byte     0  magic 8 | version 8 | features 8 | region bytes 8 | zero 32            written once, magic last
-//!         64  service 8 | incarnation 8 | server pid 8 | its start 8 | zero 32       the server
+//! byte     0  magic 8 | version 8 | features 8 | region bytes 8 | zero 32         once, magic last
+//!         64  service 8 | incarnation 8 | server pid 8 | its start 8 | zero 32    the server
 //!        128  doorbell of the server: rings 8 (any client) | parked 8 (the server) | zero 48
-//!        192  answers 8 | serving 8 | zero 48                                        the server
-//!        256  channels ever claimed 8 | zero 56                                      clients, growing
+//!        192  answers 8 | serving 8 | zero 48                                     the server
+//!        256  channels ever claimed 8 | zero 56                                   clients, growing
 //!       320.. zero
-//!      4096  512 channel states of 8 bytes: generation 32 | process 24 | phase 8      see below
-//!      8192  revoked clients, a bit for each of 2^24                                  set by whoever revokes, never cleared
-//!  8192+2Mi  512 channels of 260 KiB each                                             see `channel`
-//!  134 MiB   the region
+//!       4096  512 channel states of 8 bytes: generation 32 | process 24 | phase 8 see below
+//!       8192  revoked clients, a bit for each of 2^24, by the revoking process      never cleared
+//!   8192+2Mi  512 channels of 260 KiB each                                        see `channel`
+//!   134 MiB   the region
 //! ```
 //!
 //! # Channels and their states
@@ -21,23 +21,27 @@
 //! CAS only:
 //!
 //! ```text
-//! Free -> Claimed       a client that found it free, which thereby owns the channel's page, with a new generation
-//! Claimed -> Asked      the same client, when it has written who it is; the server's answer is next
-//! Asked -> Open         the server, when it can revoke the client's access (it may signal its process)
+//! Free -> Claimed       a client that found it free, which thereby owns the channel's page, with a
+//!                       new generation
+//! Claimed -> Asked      the same client, when it has written who it is; the server answers next
+//! Asked -> Open         the server, when it can revoke the client's access (it may signal its
+//!                       process)
 //! Asked -> Refused      the server, when it cannot, or the client is revoked
 //! Claimed -> Open       a client in the server's own process
-//! any -> Stale          a new server, if the client of an old one still lives: it can be revoked, but is not served
-//! any -> Closing        whoever ends it: its client, who revokes the client, or the server when the process has ended
-//! Closing -> Free       whoever has seen the server outside of the channel since
+//! any -> Stale          a new server, if the client of an old one still lives: it can be revoked,
+//!                       but is not served
+//! any -> Closing        the process that ends it: its client, a client that revokes this one, or
+//!                       the server when the client's process has ended
+//! Closing -> Free       the process that has seen the server outside of the channel since
 //! ```
 //!
-//! The generation makes every step of an earlier life fail, so that ending a channel twice, or
-//! late, ends nobody else's.
+//! The generation makes every step of an earlier life fail. So ending a channel twice, or late,
+//! does not end its next life.
 //!
-//! Nothing of a channel is served once [`Control::close`] has returned. It is the argument of
-//! [`gate`](crate::gate): the server makes `serving` odd, then looks at the state, serves, and
-//! makes it even; who closes changes the state, then looks at `serving`, and waits while it is odd
-//! and the same.
+//! Nothing of a channel is served once [`Control::close`] has returned. The argument is that of
+//! [`gate`](crate::gate). The server makes `serving` odd, then looks at the state, serves, and
+//! makes `serving` even. The process that closes changes the state, then looks at `serving`, and
+//! waits while it is odd and the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -248,7 +252,7 @@ impl Control {
             if free.phase() != Phase::Free || !self.change(index, free, claimed) {
                 return None;
             }
-            // Before it is open: whoever looks for open channels looks so far.
+            // Before it is open: the server looks for open channels only up to this count.
             self.word(Word::Channels).fetch_max(index as u64 + 1, Ordering::SeqCst);
             Some((index, claimed))
         })
@@ -261,7 +265,7 @@ impl Control {
         let closing = loop {
             let state = self.state(index);
             if state.generation() != generation || state.phase() == Phase::Free {
-                return; // somebody else has ended it, and waited
+                return; // another process has ended it, and waited
             }
             if state.phase() == Phase::Closing || self.change(index, state, state.to(Phase::Closing)) {
                 break state.to(Phase::Closing);

@@ -80,9 +80,9 @@ pub enum OpenError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u64,
-        /// Ours.
+        /// Version that this program knows.
         known: u64,
     },
     /// It uses what this program does not know.
@@ -100,7 +100,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Bytes of the region, or of the whole file.
         found: u64,
-        /// The same, as they should be.
+        /// Bytes that the region, or the whole file, should have.
         expected: u64,
     },
     /// There is no room for it.
@@ -426,7 +426,7 @@ impl Drop for ShmNode {
     }
 }
 
-/// What becomes of a channel that an earlier server left: whoever still has the memory mapped can
+/// Takes over a channel that an earlier server left. A client that still has the memory mapped can
 /// be revoked.
 fn inherit(control: &Arc<Control>, watch: &Watch, index: usize, state: State) {
     let process = Process { pid: state.process(), start: control.channel(index).start() };

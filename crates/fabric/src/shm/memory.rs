@@ -23,7 +23,7 @@ pub struct Memory {
     answering: Box<[Arc<Answering>]>,
 }
 
-/// A node's CPU, as far as it serves calls: one after the other, whoever brings them.
+/// A node's CPU that serves calls: one after the other, on whichever thread they come.
 #[derive(Default)]
 pub(crate) struct Answering {
     serving: Mutex<Serving>,

@@ -1,5 +1,5 @@
 //! The endpoint's side of shared memory: a round of one-sided verbs is executed by the thread that
-//! posts it, at once. Rounds with calls, and those that must wait behind one, go through
+//! posts it, at once. Rounds with calls, and rounds that must wait behind one, go through
 //! [`calls`](super::calls).
 
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ use super::{Shared, gate_bit};
 pub(super) struct Attachment {
     pub(super) gate: Gate<AtomicU64>,
     pub(super) client: ClientId,
-    /// Of each node's server, as it was when the endpoint was connected.
+    /// Incarnation of each node's server when the endpoint was connected.
     pub(super) incarnations: Box<[u64]>,
     /// A token as that of [`thread::park`], for an endpoint that idles with calls under way.
     rings: AtomicU64,

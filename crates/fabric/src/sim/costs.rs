@@ -3,7 +3,7 @@
 use super::profile::{Medium, Profile};
 use super::queue::{NS, Picos};
 
-/// Picoseconds of so many nanoseconds.
+/// Converts nanoseconds to picoseconds.
 pub(super) fn picos(ns: f64) -> Picos {
     (ns * NS as f64).round() as Picos
 }
@@ -16,7 +16,7 @@ struct PerByte(u64);
 impl PerByte {
     const FRACTION_BITS: u32 = 20;
 
-    /// What a byte takes at so many gigabytes per second.
+    /// The time for each byte at `gb_s` gigabytes per second.
     fn at(gb_s: f64) -> PerByte {
         PerByte((NS as f64 / gb_s * f64::from(1u32 << PerByte::FRACTION_BITS)).round() as u64)
     }
@@ -63,7 +63,7 @@ pub(super) struct Costs {
     pub(super) serve: Picos,
     pub(super) serve_word: Picos,
     pub(super) resend: Picos,
-    /// Of a switch that stands for the last memory node: how far it is, and how long it takes.
+    /// How far the switch that stands for the last memory node is, and how long it takes.
     pub(super) in_switch: Option<(Picos, Picos)>,
 }
 
@@ -115,7 +115,7 @@ impl Costs {
         self.link_per_byte.times(payload + packets * self.header_bytes)
     }
 
-    /// Time of so many bytes between NIC and memory.
+    /// The time that `bytes` bytes take between NIC and memory.
     pub(super) fn pcie(&self, bytes: u64) -> Picos {
         self.pcie_per_byte.times(bytes)
     }
@@ -129,8 +129,8 @@ impl Costs {
         self.slot_mask as usize + 1
     }
 
-    /// What a verb costs, beside its own, a NIC that has so many connections in use: those that are
-    /// not cached are fetched.
+    /// What a verb costs more at a NIC that has `connections` connections in use: connections that
+    /// are not cached are fetched.
     fn miss(&self, connections: u32) -> Picos {
         let connections = f64::from(connections);
         if self.cached_connections == 0.0 || connections <= self.cached_connections {
@@ -189,7 +189,7 @@ pub(super) struct MediumState {
     /// Occupancies.
     write: Picos,
     line_write: Picos,
-    /// The same for a line of a long WRITE.
+    /// Occupancy of a line of a long WRITE.
     bulk_line_write: Picos,
     partial: Picos,
     line_read: Picos,

@@ -1,8 +1,8 @@
 //! What goes wrong, from a plan: clients that die or stand still, nodes that fail, messages that
 //! are late.
 //!
-//! A fault happens when somebody has reached a *probe* (a place in a protocol, such as "a lock may
-//! have been taken") for the n-th time, or at a time. Probes are what makes faults hit where they
+//! A fault happens at a time, or when a client has reached a *probe* for the n-th time. A probe is
+//! a place in a protocol, such as "a lock may have been taken". Probes make faults hit where they
 //! hurt.
 
 use std::collections::HashMap;
@@ -42,13 +42,13 @@ pub enum FaultKind {
     Lose,
     /// The next call of a client arrives twice.
     Duplicate,
-    /// Nothing of the simulation's own: whoever has planned it does something by this name when it
-    /// has been set off ([`Sim::injected`](super::Sim::injected)).
+    /// The simulation itself does nothing. The test that has planned the fault does something by
+    /// this name when it has been set off ([`Sim::injected`](super::Sim::injected)).
     Told(&'static str),
 }
 
 impl FaultKind {
-    /// Its name on the command line.
+    /// Name of the fault on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl FaultKind {
 /// A fault of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Planned {
-    /// The probe that sets it off; whoever reaches it is the client concerned.
+    /// The probe that sets it off; the client that reaches it is the client concerned.
     pub probe: &'static str,
     /// How often it must have been reached, by anyone.
     pub nth: u64,
@@ -78,8 +78,8 @@ pub struct Planned {
     pub after: Nanos,
     /// What happens.
     pub kind: FaultKind,
-    /// Only while a transaction of that client is between its first lock and its release: else it
-    /// waits for the next that reaches the probe.
+    /// Only while a transaction of that client is between its first lock and its release. Otherwise
+    /// the fault waits for the next client that reaches the probe.
     pub holding: bool,
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Profile {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
     /// The machines it stands for.
     pub about: String,
@@ -39,10 +39,10 @@ pub struct Profile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "profiles", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Path {
-    /// Its NIC.
+    /// The NIC of the memory node.
     Nic,
-    /// Its CPU: a round is one message to each node, and the verbs are done in software. What
-    /// protocols take for atomics of a NIC is emulated.
+    /// The CPU of the memory node: a round is one message to each node, and the verbs are done in
+    /// software. What protocols take for atomics of a NIC is emulated.
     Messages,
     /// The client's own CPU, by loads, stores and atomic instructions that reach the memory (CXL).
     Loads,
@@ -159,7 +159,7 @@ pub struct Calls {
 pub struct Switch {
     /// Latency from a NIC to it: part of the wire.
     pub wire_ns: f64,
-    /// From a call's arrival until its answer leaves.
+    /// Time from a call's arrival until its answer leaves.
     pub serve_ns: f64,
 }
 

@@ -83,7 +83,7 @@ impl Profile {
         names
     };
 
-    /// The profile of that name among those that come with the simulator.
+    /// Finds a profile that comes with the simulator by its name.
     #[must_use]
     pub fn named(name: &str) -> Option<Profile> {
         let (_, text) = SHIPPED.iter().find(|(shipped, _)| *shipped == name)?;
@@ -167,7 +167,7 @@ fn wrong(field: &str, reason: String) -> Result<(), Wrong> {
     Err(Wrong { field: field.to_owned(), reason })
 }
 
-/// Of all keys, also of those that a later version of the struct adds: a pattern without `..` does
+/// Checks all keys, also keys that a later version of the struct adds: a pattern without `..` does
 /// not compile then.
 fn check(profile: &Profile) -> Result<(), Wrong> {
     let Profile { name, about: _, path: _, coherent_atomics: _, machine, nic, cpu, calls, switch, clock, media } =

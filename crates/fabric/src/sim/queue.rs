@@ -2,12 +2,12 @@
 //! waiting.
 //!
 //! Time is cut into slices of a few nanoseconds. The next events, at least [`AHEAD`] of them, are
-//! sorted; those of the next sixty microseconds are in buckets, a list in any order for each slice;
-//! what is later waits in a heap. Events of one instant come in the order in which they were put
-//! in.
+//! sorted. Events of the next sixty microseconds are in buckets, a list in any order for each
+//! slice. Later events wait in a heap. Events of one instant come in the order in which they were
+//! put in.
 //!
-//! That some events are known before they happen is for the caches: whoever runs them can fetch
-//! what the next ones need.
+//! Some events are known before they happen. That is for the caches: the code that runs the events
+//! can fetch what the next ones need.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,13 +19,13 @@ pub(crate) type Picos = u64;
 /// Picoseconds of a nanosecond.
 pub(crate) const NS: Picos = 1_000;
 
-/// Events that are sorted before they are due, if there are so many.
+/// Events that are sorted before they are due, if that many are waiting.
 pub(crate) const AHEAD: usize = 4;
 
 const SLICE_BITS: u32 = 11;
 const SLICES: usize = 1 << 15;
 const OCCUPIED_WORDS: usize = SLICES / 64;
-/// Events that are over and still stand before those that are sorted, at most.
+/// Events that are over and still stand before the sorted events, at most.
 const OVER_MAX: usize = 64;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -84,7 +84,7 @@ pub(crate) struct Queue<E> {
     /// Which buckets have events, a bit each.
     occupied: [u64; OCCUPIED_WORDS],
     links: Vec<Link<E>>,
-    /// The first free link. Those that were used last are used first: they are in the cache.
+    /// The first free link. The links that were used last are used first: they are in the cache.
     free: u32,
     later: BinaryHeap<Reverse<Entry<E>>>,
     /// Events that are not in `front`.
@@ -125,8 +125,7 @@ impl<E: Copy> Queue<E> {
         }
     }
 
-    /// Puts an event where it belongs among those that are sorted: near their end, and there are
-    /// few.
+    /// Puts an event where it belongs among the sorted events: near their end, and there are few.
     #[inline]
     fn insert(&mut self, entry: Entry<E>) {
         let sorted = &self.front[self.first..];
@@ -176,13 +175,14 @@ impl<E: Copy> Queue<E> {
         Some((entry.at, entry.event))
     }
 
-    /// The event that comes after so many others, as far as is known: fewer than [`AHEAD`].
+    /// The event that comes after `others` other events, if it is known: `others` is less than
+    /// [`AHEAD`].
     #[inline]
     pub(crate) fn ahead(&self, others: usize) -> Option<&E> {
         self.front.get(self.first + others).map(|entry| &entry.event)
     }
 
-    /// Takes the next slice that has events to those that are sorted.
+    /// Adds the events of the next slice that has any to the sorted events.
     fn advance(&mut self) {
         let wheel = self.next_occupied();
         let heap = self.later.peek().map(|Reverse(entry)| entry.slice());

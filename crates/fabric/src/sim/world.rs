@@ -4,12 +4,13 @@
 //! A round goes through these events, once for each node it has verbs for (a *group*):
 //!
 //! ```text
-//! post     the client's core pays; its NIC sends                        (no event: computed when posted)
-//! Arrive   the group is at the node: its NIC, or a CPU, takes the verbs one after the other; when each takes effect
-//!          is drawn here, within the time that the access to memory takes
-//! Piece    a part of a verb takes effect: an atomic, some words of a WRITE, some lines of a READ, a call; the last of a
-//!          group sends its answer
-//! Done     the last group's answer is at the client: the round has completed   (one event for the round)
+//! post     the client's core pays; its NIC sends (no event: computed when posted)
+//! Arrive   the group is at the node: its NIC, or a CPU, takes the verbs one after the other; when
+//!          each takes effect is drawn here, within the time that the access to memory takes
+//! Piece    a part of a verb takes effect: an atomic, some words of a WRITE, some lines of a READ,
+//!          a call; the last of a group sends its answer
+//! Done     the last group's answer is at the client: the round has completed (one event for the
+//!          round)
 //! ```
 //!
 //! What memory nodes' CPUs do for calls and services is their own code, which stores whenever it
@@ -44,8 +45,8 @@ use crate::transport::{ClientId, LaneId, Posted, Ticket};
 
 /// In how many parts a READ or WRITE takes effect at most.
 const PARTS_MAX: u64 = 4;
-/// The same where it tears at words: two instants show every way in which a reader can meet a
-/// writer.
+/// In how many parts a READ or WRITE that tears at words takes effect at most: two instants show
+/// every way in which a reader can meet a writer.
 const WORD_PARTS_MAX: u64 = 2;
 /// How long an RC connection sends again before it gives a node up.
 pub(super) const RETRY: Picos = 1_000_000 * NS;
@@ -58,8 +59,8 @@ const NAP_MIN: Picos = service::NAP_MIN.as_nanos() as Picos * NS;
 const NAP_MAX: Picos = service::NAP_MAX.as_nanos() as Picos * NS;
 /// What a step of a service that has found work costs its CPU.
 const SERVICE_STEP: Picos = 1_000 * NS;
-/// For how long a CPU stands still between two of its stores, at most, and how often: one in so
-/// many.
+/// A CPU may stand still between two of its stores: for how long at most, and how often. The latter
+/// is the number of stores to one that it stands still at.
 const BETWEEN_STORES: Picos = 200 * NS;
 const BETWEEN_STORES_ONE_IN: u64 = 4;
 
@@ -204,7 +205,7 @@ pub(super) struct Floor {
     /// Until when the connection's unit of the NIC is occupied.
     sending: Picos,
     used: bool,
-    /// Of a client that has died: what was sent later never left.
+    /// When a client that has died did so: what was sent later never left.
     pub(super) cut: Picos,
     /// Added to the next group's way.
     pub(super) delay: Picos,
@@ -214,14 +215,13 @@ pub(super) struct Connection {
     pub(super) client: ClientId,
     pub(super) machine: usize,
     nic: usize,
-    /// The core whose coroutines use it, while somebody drives the simulation.
+    /// The core whose coroutines use it, while a driver runs the simulation.
     pub(super) core: Option<usize>,
     pub(super) floors: Box<[Floor]>,
     completed: Vec<(Ticket, Box<RoundBuffer>, Picos)>,
     reclaimed: Vec<Box<RoundBuffer>>,
     ready: Vec<LaneId>,
-    /// Its endpoint need not poll: somebody else drives the simulation, and there is nothing to be
-    /// told.
+    /// The endpoint need not poll: a driver runs the simulation, and there is nothing to be told.
     pub(super) idle: Arc<AtomicBool>,
     /// Rounds with parts behind a fence that have not been posted.
     fenced: u32,
@@ -232,9 +232,9 @@ pub(super) struct Connection {
     pub(super) revoked: u64,
     /// Which lives of the nodes it is connected to.
     lives: Box<[u32]>,
-    /// Its rounds under way.
+    /// Rounds of this connection that are under way.
     under_way: Vec<(Ticket, u32)>,
-    /// So many of its next calls, or their answers, are lost; arrive twice.
+    /// How many of its next calls, or their answers, are lost; how many arrive twice.
     pub(super) lose_calls: u32,
     pub(super) duplicate_calls: u32,
 }
@@ -243,7 +243,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) clock: Picos,
-    /// Of its worker, which has only one that is alive: the last.
+    /// Connection of the core's worker, which has only one that is alive: the last.
     pub(super) connection: Option<usize>,
     /// When it looks next.
     turn_at: Option<Picos>,
@@ -267,7 +267,7 @@ pub(super) struct NodeState {
     /// Grows with each restart: what was connected before is not any more.
     pub(super) life: u32,
     medium: MediumState,
-    /// Its services stand still until then.
+    /// The node's services stand still until then.
     pub(super) stalled_until: Picos,
 }
 
@@ -313,7 +313,7 @@ pub(super) struct World {
     /// What a flush covers is kept by persistent memory: it gets further than to a cache that is
     /// lost.
     pub(super) flush_persists: bool,
-    /// Somebody drives it, so that endpoints that poll do not.
+    /// A driver runs the simulation, so endpoints that poll do not.
     pub(super) driven: bool,
     /// The core whose worker has its turn.
     pub(super) acting: Option<usize>,
@@ -321,9 +321,9 @@ pub(super) struct World {
     /// more.
     pub(super) abandoned: u64,
     pub(super) faults: Faults,
-    /// A word that somebody polls, and when it was written.
+    /// A word that is polled, and when it was written.
     pub(super) watched: Option<(Address, Option<Picos>)>,
-    /// Clients that lose their access when so many pieces have taken effect.
+    /// Clients that lose their access, each with the number of pieces after which it does.
     pub(super) revocations: Vec<(u64, ClientId)>,
     pub(super) statistics: SimStatistics,
     spare_groups: Vec<Vec<Group>>,
@@ -465,7 +465,7 @@ impl World {
         core
     }
 
-    /// All cores are gone: whoever drove the simulation has stopped.
+    /// Removes all cores, because the driver of the simulation has stopped.
     pub(super) fn remove_cores(&mut self) {
         for core in &self.cores {
             self.now = self.now.max(core.clock.min(self.now + 1_000_000 * NS));
@@ -1059,8 +1059,8 @@ impl World {
         }
     }
 
-    /// A NIC takes a verb: when its access to memory begins. A call has its handler `work` for so
-    /// long.
+    /// A NIC takes a verb. Returns when its access to memory begins. `work` is the time for which
+    /// the handler of a call works.
     fn take_verb(&mut self, node: usize, connection: usize, verb: &Verb, received: Picos, work: Picos) -> Picos {
         let occupied = match verb {
             Verb::Read { .. } | Verb::Flush { .. } | Verb::AfterCompletion => self.costs.read,
@@ -1095,8 +1095,8 @@ impl World {
         }
     }
 
-    /// From when to when a verb that has been taken has its effect; what is ordered behind it comes
-    /// after.
+    /// Returns from when to when a verb that has been taken has its effect. What is ordered behind
+    /// the verb comes after.
     fn access(&mut self, node: usize, connection: usize, verb: &Verb, taken: Picos) -> (Picos, Picos) {
         let (dma_read, dma_write) = match self.path {
             Path::Messages => (0, 0),

@@ -48,7 +48,7 @@ impl Cluster {
         self.ask(node, Kind::Forget, order).map(|[]| ())
     }
 
-    /// Sends one request; so many words of answer.
+    /// Sends one request, and returns the `ANSWER` words of the answer.
     fn ask<const ANSWER: usize>(
         &self,
         node: NodeId,

@@ -51,7 +51,7 @@ impl Outbox {
         &mut self.words[..self.end]
     }
 
-    /// Adds so many words of arbitrary content; returns the place of the first.
+    /// Adds `words` words of arbitrary content; returns the place of the first.
     #[inline]
     pub(crate) fn grow(&mut self, words: usize) -> usize {
         let at = self.end;

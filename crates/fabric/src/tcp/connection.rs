@@ -106,7 +106,7 @@ impl Connection {
         self.stream.channel()
     }
 
-    /// Its place at the server, for [`Node::ready`].
+    /// Tells the stream the connection's place at the server, for [`Node::ready`].
     pub(crate) fn own(&mut self, place: usize) {
         self.stream.own(place);
     }

@@ -29,7 +29,7 @@
 //!                +------------------------------------------+--------+----------------------+
 //!                |                                  ticket                                  |
 //!                +--------------------------------------------------------------------------+
-//!                |  answers in the order of the verbs; of a call: its length, then so many  |
+//!                |  answers in the order of the verbs; of a call: its length n, n words     |
 //! ```
 //!
 //! A failure's status is its kind, and its words are what the client needs to name the same fault
@@ -67,7 +67,7 @@ pub(crate) enum Kind {
 /// The head of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
-    /// Of the whole frame.
+    /// Words of the whole frame.
     pub(crate) words: usize,
     pub(crate) kind: Kind,
     pub(crate) lazy: bool,
@@ -77,13 +77,13 @@ pub(crate) struct Request {
 /// The head of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Response {
-    /// Of the whole frame.
+    /// Words of the whole frame.
     pub(crate) words: usize,
     pub(crate) status: u8,
     pub(crate) ticket: u64,
 }
 
-/// These words are no frame of this protocol: whoever sent them is cut off.
+/// These words are no frame of this protocol: the end that sent them is cut off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("a frame of {0} words")]

@@ -21,15 +21,16 @@
 //! The first sixteen bytes of both hellos are the same in all versions: ends of different versions
 //! can name the difference.
 //!
-//! After the handshake plain TCP is neither encrypted nor signed: the key keeps out strangers and
-//! mistakes, but not who can read or forge the packets of an open connection. TLS does; all this is
-//! said inside of it. Who speaks plain TCP to an end with TLS, or the other way round, is answered
-//! with a prefix that tells him so.
+//! After the handshake plain TCP is neither encrypted nor signed. The key keeps out strangers and
+//! mistakes, but not an attacker who can read or forge the packets of an open connection. TLS does;
+//! the whole handshake is said inside of it. An end that speaks plain TCP to an end with TLS, or
+//! the other way round, is answered with a prefix that says so.
 //!
 //! ```text
 //! Prefix       | magic : 8 bytes | version : u32 | features : u32 |
-//! ClientHello  | Prefix | client : u32 | flags : u32 | nonce : 32 bytes |                              56 bytes
-//! ServerHello  | Prefix | flags : u32 | regions : u32 | bytes of each of 8 : u64 | nonce : 32 bytes | 120 bytes
+//! ClientHello  | Prefix | client : u32 | flags : u32 | nonce : 32 bytes |               56 bytes
+//! ServerHello  | Prefix | flags : u32 | regions : u32 | bytes of each of 8 : u64
+//!              | nonce : 32 bytes |                                                    120 bytes
 //! Proof        | 32 bytes |
 //! Verdict      | code : u64 |
 //! ```
@@ -51,7 +52,7 @@ use crate::transport::ClientId;
 /// What both hellos begin with.
 pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";
 
-/// Of the frames and of this handshake. History: 1, the first.
+/// Version of the frames and of this handshake. History: 1, the first.
 pub(crate) const VERSION: u32 = 1;
 
 /// Extensions that this program knows; both ends use what both know. None yet.
@@ -128,7 +129,7 @@ impl Verdict {
 pub(crate) enum Purpose {
     /// A client, to execute verbs.
     Verbs(ClientId),
-    /// Somebody with questions and orders.
+    /// A connection for questions and orders.
     Administration,
 }
 

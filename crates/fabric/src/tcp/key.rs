@@ -51,7 +51,7 @@ struct State {
 /// The file that keys are from.
 struct Watched {
     path: PathBuf,
-    /// Of the file that has been read.
+    /// Stamp of the file that has been read.
     stamp: Stamp,
     /// What the log has been told since.
     complaint: Option<KeyError>,
@@ -96,7 +96,7 @@ pub enum KeyError {
     /// Others than its owner may read the file.
     #[error("others may read the key file (mode {mode:03o}): chmod 600 it")]
     Exposed {
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// There is no second key to put first, or none but the first.
@@ -198,7 +198,7 @@ impl Watched {
             return Ok(None);
         }
         if !now.is_file() {
-            return Err(KeyError::Format); // and whoever opens a pipe may wait for ever
+            return Err(KeyError::Format); // opening a pipe may wait for ever
         }
         let (pair, metadata) = read(&self.path)?;
         self.stamp = stamp(&metadata);

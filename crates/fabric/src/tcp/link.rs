@@ -42,9 +42,9 @@ pub(crate) struct Link {
     pub(crate) out: Outbox,
     pub(crate) rest: Rest,
     open: Option<Open>,
-    /// In the order sent, which is the order in which answers come.
+    /// Parts in the order sent, which is the order in which answers come.
     pub(crate) waiting: VecDeque<Part>,
-    /// The last so many of them have not been sent yet.
+    /// How many of the last parts have not been sent yet.
     unsent: usize,
     /// The socket takes no more: the poller says when.
     pub(crate) blocked: bool,

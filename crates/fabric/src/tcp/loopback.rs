@@ -16,7 +16,7 @@ use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport}
 /// A cluster of servers could not be started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoopbackError {
-    /// Its memory.
+    /// Memory of the cluster.
     #[error(transparent)]
     Memory(#[from] RegionError),
     /// A server.
@@ -48,7 +48,7 @@ impl Loopback {
         Loopback::with_servers(nodes, &servers, options)
     }
 
-    /// The same, with the servers' options.
+    /// Starts servers like [`Loopback::new`], with the given options of the servers.
     pub fn with_servers(
         nodes: &[Vec<usize>],
         servers: &ServerOptions,

@@ -66,9 +66,9 @@ const RUNG: u8 = 2;
 
 /// Wakes a thread that waits in a [`Poller`], and costs a system call only if it does wait.
 ///
-/// One word is enough to miss nothing: whoever rings leaves `RUNG`, and writes to the descriptor if
-/// that replaced `ASLEEP`; the thread falls asleep by replacing `AWAKE`, which fails if it has been
-/// rung for meanwhile.
+/// One word is enough to miss nothing. A ringing thread leaves `RUNG`, and writes to the descriptor
+/// if that replaced `ASLEEP`. The waiting thread falls asleep by replacing `AWAKE`, which fails if
+/// it has been rung for meanwhile.
 #[derive(Debug)]
 pub(crate) struct Bell {
     state: AtomicU8,
@@ -88,7 +88,7 @@ impl Bell {
         }
     }
 
-    /// The thread is about to wait. False if somebody has rung: it must look again first.
+    /// The thread is about to wait. False if another thread has rung: it must look again first.
     pub(crate) fn sleep(&self) -> bool {
         let asleep = self.state.compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if !asleep {

@@ -366,7 +366,7 @@ impl Server {
         any
     }
 
-    /// Forgets everything, if whoever is at this place has ordered that. True if it has.
+    /// Forgets everything, if the connection at this place has ordered that. True if it has.
     fn forget(&mut self, asking: usize) -> bool {
         let Some(order) = self.node.forgetting.take() else { return false };
         let memory = self.shared.memory.clone();
@@ -438,7 +438,7 @@ impl Server {
                 Order::Revoke(client, confirm) => {
                     self.node.revoke(client);
                     self.evict();
-                    let _ = confirm.send(()); // whoever asked may have gone
+                    let _ = confirm.send(()); // the thread that asked may have gone
                 }
                 Order::Serve(running) => self.add_service(running),
                 Order::Wake => self.node.wrote = true,

@@ -96,10 +96,10 @@ struct State {
     free: Vec<u32>,
     hints: [u32; HINTS],
     news: VecDeque<News>,
-    /// The round whose last stage has not been sent, and those that were posted since.
+    /// The round whose last stage has not been sent, and the rounds that were posted since.
     fenced: Option<u32>,
     held: VecDeque<u32>,
-    /// Rounds to be posted when those with these tickets have completed.
+    /// Rounds to be posted when the rounds with these tickets have completed.
     chained: Vec<(u64, Box<RoundBuffer>)>,
     /// Rounds under way, and links with something to send: without either there is nothing to poll
     /// for.
@@ -234,7 +234,7 @@ impl Transport for TcpTransport {
             self.shared.worked.turn(state.under_way == 0);
         }
         loop {
-            // Taken out one by one: whoever is told may post.
+            // Taken out one by one: a callback may post.
             let Some(news) = self.state().news.pop_front() else { return };
             match news {
                 News::Ready(lane) => ready(lane),
@@ -321,8 +321,8 @@ impl State {
         self.begin(slot)
     }
 
-    /// A round has completed: posts the one that waited for it. If it has failed, so do those that
-    /// waited for it.
+    /// A round has completed: posts the round that waited for it. If it has failed, so do the
+    /// rounds that waited for it.
     fn run_chain(&mut self, completed: u64, outcome: Result<(), FabricError>) {
         let Some(at) = self.chained.iter().position(|(after, _)| *after == completed) else { return };
         let (_, mut next) = self.chained.remove(at);

@@ -3,9 +3,9 @@
 //! `present/datagrams.rs` has those.
 //!
 //! ```text
-//! word  0   token           what the receiver has given to this sender, on their authenticated connection
+//! word  0   token           from the receiver to this sender, on their authenticated connection
 //!       1   sequence        from 1; 0: nothing is carried
-//!       2   acknowledged    all below it have come to who sends this
+//!       2   acknowledged    all below it have come to the sender of this datagram
 //!       3   early           bit i: so has acknowledged + 1 + i
 //!       4.. words of the stream
 //! ```
@@ -27,8 +27,8 @@
 //! 5. What has come is acknowledged by the next datagram that goes the other way (passive ACK), or
 //!    by one of its own: after half a window, or a duplicate, at once; otherwise after [`TELL_NS`],
 //!    or before this end sleeps.
-//! 6. Whoever does not read is not acknowledged: beyond [`UNREAD_WORDS_MAX`], what comes next is
-//!    refused.
+//! 6. An end that does not read does not acknowledge: beyond [`UNREAD_WORDS_MAX`], what comes next
+//!    is refused.
 
 use std::collections::VecDeque;
 
@@ -49,7 +49,7 @@ pub(crate) const RECEIVES: usize = 4 * WINDOW as usize;
 pub(crate) const RESEND_NS: Nanos = 5_000_000;
 /// Time that an acknowledgement waits for a datagram to ride on.
 pub(crate) const TELL_NS: Nanos = 2_000_000;
-/// A datagram that is overtaken by so many is taken for lost.
+/// A datagram is taken for lost when this many later ones have overtaken it.
 const REORDER: u64 = 3;
 /// Words that may wait to be read.
 const UNREAD_WORDS_MAX: usize = 16 << 10;
@@ -300,7 +300,7 @@ impl Conversation {
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     doors: Vec<Option<Door>>,
-    /// Datagrams that were nobody's, or said impossible things.
+    /// Datagrams of no conversation, or that said impossible things.
     strange: u64,
 }
 
@@ -335,7 +335,7 @@ impl Doors {
         }
     }
 
-    /// From now on all that comes for it is nobody's.
+    /// Drops from now on all that comes for a conversation.
     pub(crate) fn close(&mut self, place: usize) {
         if let Some(door) = self.doors.get_mut(place) {
             *door = None;

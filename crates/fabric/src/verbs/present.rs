@@ -29,7 +29,7 @@ use queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, W
 
 /// Work requests of a client's queue pair that may be under way.
 const CLIENT_SENDS: u32 = 1024;
-/// The same of a server's: messages only.
+/// Work requests of a server's queue pair that may be under way: messages only.
 const SERVER_SENDS: u32 = 128;
 /// Work requests that are left for messages.
 const SPARE_SENDS: usize = 8;

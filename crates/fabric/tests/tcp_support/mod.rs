@@ -56,7 +56,7 @@ pub fn server_hello() -> Vec<u8> {
     hello.extend((REGION as u64).to_le_bytes());
     hello.extend([0; 56]);
     hello.extend([0x5a; 32]);
-    hello.extend([0; 32]); // the proof of somebody who has no key
+    hello.extend([0; 32]); // the proof of a client that has no key
     hello
 }
 

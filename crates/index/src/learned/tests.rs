@@ -45,7 +45,7 @@ fn check(learned: &Learned) {
     }
 }
 
-/// Keys of several kinds, in order; so many.
+/// `count` keys of one of several kinds, in order.
 fn keys(kind: usize, count: u64, random: &mut Prng) -> Vec<Vec<u8>> {
     let key = |number: u64| -> Vec<u8> {
         match kind {
@@ -142,7 +142,7 @@ proptest! {
                 1 if low != [0, 0] => { // The leaf goes, and the one before it gets its keys.
                     fences.remove(&low);
                 }
-                _ => { // Somebody sees it.
+                _ => { // A client sees it.
                     let id = fences[&low];
                     learned.learn(&low, high_of(&fences, &low), id);
                     prop_assert_eq!(learned.find(&key), Some(id));
@@ -237,8 +237,7 @@ fn nothing_is_saturated() {
     assert!(behind.max(ahead) > 255);
 }
 
-// ---- lost
-// keys ------------------------------------------------------------------------------------------------------
+// ---- lost keys ----------------------------------------------------------------------------
 
 /// Whose places bounds are computed from.
 #[derive(Clone, Copy, PartialEq)]
@@ -251,9 +250,9 @@ enum Bounds {
     Fences,
 }
 
-/// Random keys whose leaf is not within what a lookup would read, of so many. 320 keys in 40 leaves
-/// that are half full, of which a share is deleted before lines are fitted; the top model is a line
-/// over the keys that are left.
+/// Random keys whose leaf is not within what a lookup would read, and the number of keys tried.
+/// There are 320 keys in 40 leaves that are half full. A share of the keys is deleted before lines
+/// are fitted. The top model is a line over the keys that are left.
 fn lost(bounds: Bounds, lognormal: bool, parts: usize, deleted: f64, seeds: Range<u64>) -> (u64, u64) {
     const KEYS: usize = 320;
     const SPACE: u32 = 1 << 22;

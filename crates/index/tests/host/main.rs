@@ -292,7 +292,7 @@ fn a_chain_grows_at_its_end_and_nothing_moves() {
     assert!(primary.prepare(&key(90)).unwrap().links.is_empty());
 }
 
-/// An answer to a client, and its log entry, have room for so many links.
+/// An answer to a client, and its log entry, have room for at most `LINKS_MAX` links.
 #[test]
 fn a_chain_that_is_long_enough_grows_no_more() {
     let geometry = Geometry { buckets: 1, indirect: 20, slots: 200, slot_bytes: 64 };

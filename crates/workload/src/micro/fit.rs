@@ -101,7 +101,7 @@ const BEGUN_NS: u64 = 2_000;
 const SLOWER: f64 = 1.05;
 /// A time that is none.
 const NOTHING_NS: f64 = 1e-3;
-/// Times of a profile have at most so many nanoseconds.
+/// Times of a profile have at most this number of nanoseconds.
 const TIME_MAX_NS: f64 = 1e10;
 /// No memory is faster.
 const BANDWIDTH_MAX_GB_S: f64 = 1e3;
@@ -535,8 +535,8 @@ impl Model {
         Model { options: SimOptions { hostile: false, ..SimOptions::new(profile.clone(), seed) } }
     }
 
-    /// A verb's, on a cluster where nothing else has happened, for about as long as so many of the
-    /// measured ones take.
+    /// The times of a verb on a cluster where nothing else has happened. How long it measures is a
+    /// multiple of the `measured` times.
     fn times(&self, kind: VerbKind, measured: Times) -> Result<Times, FitError> {
         let SimOptions { profile, seed, .. } = &self.options;
         let sim = Sim::new(&verbs::regions(), &self.options)?;

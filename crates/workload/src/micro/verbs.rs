@@ -34,7 +34,7 @@ pub enum Verb {
     Call,
 }
 
-/// A verb of so many bytes.
+/// A verb and the bytes that it moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct VerbKind {
     /// What it is.
@@ -44,13 +44,13 @@ pub struct VerbKind {
 }
 
 impl VerbKind {
-    /// A READ of so many bytes.
+    /// A READ of `bytes` bytes.
     #[must_use]
     pub const fn read(bytes: usize) -> VerbKind {
         VerbKind { verb: Verb::Read, bytes }
     }
 
-    /// A WRITE of so many bytes.
+    /// A WRITE of `bytes` bytes.
     #[must_use]
     pub const fn write(bytes: usize) -> VerbKind {
         VerbKind { verb: Verb::Write, bytes }
@@ -78,7 +78,7 @@ impl VerbKind {
         VerbKind::CALL,
     ];
 
-    /// So many of them, each somewhere in the region.
+    /// Adds `count` such verbs to a round, each somewhere in the region.
     fn add_to(self, round: &mut Round<'_>, lane: &Lane, count: usize) {
         // All write the same bytes, as those of perftest do.
         let staged = (self.verb == Verb::Write).then(|| round.stage_words(self.bytes / WORD_BYTES));
@@ -146,7 +146,7 @@ const CHUNK: u64 = 16;
 const SLICE: Nanos = 1_000_000;
 /// Rounds of each coroutine in a measurement of a rate, at least.
 const ROUNDS: u64 = 10;
-/// Of the repetitions, so many in a hundred were slower.
+/// Percentage of the repetitions that are slower than the one that is reported.
 const UNDISTURBED: usize = 90;
 
 /// Bytes of each region of a node to be measured.
@@ -198,7 +198,7 @@ impl Stand {
         Ok(Stand { worker, lanes, sim, at_once, clock })
     }
 
-    /// Verbs under way at most, of rounds with so many.
+    /// Verbs under way at most, of rounds with `list` verbs each.
     #[must_use]
     pub fn under_way(&self, list: usize) -> usize {
         self.coroutines(list) * list
@@ -261,8 +261,8 @@ impl Stand {
         Ok(all.into_iter().next().unwrap_or_else(times))
     }
 
-    /// Verbs a second, with so many to a round and as many rounds as a worker has under way, for
-    /// `time` after `warmup`.
+    /// Verbs per second, with `list` verbs to a round and as many rounds as a worker has under way,
+    /// for `time` after `warmup`.
     pub fn rate(&self, kind: VerbKind, list: usize, warmup: Nanos, time: Nanos) -> Result<f64, MicroError> {
         let from = self.now() + warmup;
         let chunk = self.chunk();

@@ -231,7 +231,7 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// For so many subscribers.
+    /// Room for `subscribers` subscribers.
     ///
     /// Of access information and special facilities a subscriber has 2.5 on average, and their
     /// number is settled when they are loaded: six standard deviations more is enough.

@@ -81,7 +81,7 @@ struct SeenOrder {
     ol_cnt: u8,
     lines: u8,
     delivered_lines: u8,
-    /// Of the lines that have been delivered.
+    /// Sum over the lines that have been delivered.
     amount: u32,
 }
 

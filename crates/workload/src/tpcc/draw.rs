@@ -10,9 +10,9 @@ use crate::tpcc::schema::{LINES_MAX, LINES_MIN};
 pub(super) const C_LAST_LOAD: u64 = 157;
 /// ... and when they are looked for.
 const C_LAST_RUN: u64 = 223;
-/// The same of customers.
+/// The specification's constant C of customers.
 const C_ID: u64 = 259;
-/// The same of items.
+/// The specification's constant C of items.
 const I_ID: u64 = 7_911;
 
 // Clause 2.1.6.1: how far the two must be apart.
@@ -92,7 +92,7 @@ pub struct NewOrderInput {
     pub entry_d: u64,
     /// How many lines.
     pub ol_cnt: u8,
-    /// The lines, so many of them.
+    /// The lines; the first `ol_cnt` of them count.
     pub lines: [Wanted; LINES_MAX],
 }
 
@@ -202,7 +202,7 @@ pub struct StockLevelInput {
     pub w_id: u16,
     /// The district.
     pub d_id: u8,
-    /// Fewer of an item than so many are few.
+    /// Less of an item than this is low stock.
     pub threshold: i16,
 }
 

@@ -2,8 +2,8 @@
 //! tables repeat their keys, as the specification's do.
 //!
 //! Money is in cents, rates are in hundredths of a percent, times are nanoseconds of the clock of
-//! whoever writes them; 0 is the specification's null, of a carrier and of a time of delivery. Text
-//! is padded with zeros.
+//! the client that writes them; 0 is the specification's null, of a carrier and of a time of
+//! delivery. Text is padded with zeros.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub const LINES_MAX: usize = 15;
 /// Fewest lines of an order.
 pub const LINES_MIN: usize = 5;
 
-/// Where somebody is.
+/// A postal address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Address {
@@ -74,7 +74,7 @@ pub struct District {
     pub ytd: i64,
     /// The next order's number.
     pub next_o_id: u32,
-    /// Its warehouse.
+    /// The district's warehouse.
     pub w_id: u16,
     /// At most 20 %.
     pub tax: u16,
@@ -104,13 +104,13 @@ pub struct Customer {
     pub payment_cnt: u32,
     /// Orders delivered.
     pub delivery_cnt: u32,
-    /// Its warehouse.
+    /// The customer's warehouse.
     pub w_id: u16,
     /// From 1 on, within the district.
     pub c_id: u16,
     /// At most 50 %.
     pub discount: u16,
-    /// Its district.
+    /// The customer's district.
     pub d_id: u8,
     /// First name.
     pub first: [u8; 16],
@@ -197,7 +197,7 @@ pub struct OrderLine {
 pub struct Item {
     /// From 1 on.
     pub i_id: u32,
-    /// Its image.
+    /// The item's image.
     pub im_id: u32,
     /// 1.00 to 100.00.
     pub price: u32,
@@ -287,7 +287,8 @@ macro_rules! tables {
         }
 
         impl Tables {
-            /// Creates and loads them; `loaded` is told now and then of so many rows more.
+            /// Creates and loads the tables. `loaded` is called now and then with the number of
+            /// rows loaded since its last call.
             pub(super) fn load(
                 cluster: &Cluster,
                 capacity: &Capacity,

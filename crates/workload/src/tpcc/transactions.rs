@@ -46,7 +46,7 @@ pub struct Status {
 }
 
 impl Tpcc {
-    /// A customer orders: [`UnusedItem`] if one of the items is nobody's.
+    /// A customer orders: [`UnusedItem`] if one of the items does not exist.
     pub async fn new_order(&self, session: &mut Session, input: &NewOrderInput) -> Result<Ordered, Error> {
         session.transact_with(self.options(Kind::NewOrder), async |tx| self.order(tx, input).await).await
     }

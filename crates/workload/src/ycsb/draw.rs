@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that a hash table has, too.
+    /// Kinds that a hash table has, too.
     pub const OF_ONE_RECORD: [Kind; 4] = [Kind::Read, Kind::Update, Kind::Insert, Kind::ReadModifyWrite];
     /// All of them.
     pub const ALL: [Kind; 5] = [Kind::Read, Kind::Update, Kind::Insert, Kind::ReadModifyWrite, Kind::Scan];
@@ -34,7 +34,7 @@ pub enum Distribution {
     Uniform,
     /// Zipf's law with this exponent, hot records all over the table.
     Zipf(f64),
-    /// The same by age: what was inserted last is the hottest.
+    /// Zipf's law with this exponent, by age: the record that was inserted last is the hottest.
     Latest(f64),
 }
 
@@ -186,7 +186,7 @@ impl Keys {
         self.inserted.begun.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Its key, for one of this process' clients.
+    /// The key of an inserted record, for one of this process' clients.
     pub(super) fn inserted(&self, number: u64, client: u32) -> u64 {
         // No client number comes twice, so no other process has the first one of this.
         of_number(*self.inserted.owner.get_or_init(|| client), number)
@@ -206,7 +206,7 @@ impl Keys {
         }
     }
 
-    /// The key of so many ranks before the latest.
+    /// The key that is `rank` ranks before the latest.
     fn latest(&self, rank: u64) -> u64 {
         let known = self.inserted.known.load(Ordering::SeqCst);
         match self.inserted.owner.get() {

@@ -9,8 +9,8 @@ use remora_fabric::splitmix;
 pub enum InsertOrder {
     /// By a hash of their keys, YCSB's default: inserts are all over the table.
     Hashed,
-    /// By their keys: all that are inserted are behind those that were loaded, at the end of their
-    /// process' keys.
+    /// By their keys: inserted records are behind the loaded ones, at the end of their process'
+    /// keys.
     Ordered,
 }
 
@@ -34,8 +34,8 @@ impl InsertOrder {
         }
     }
 
-    /// The places of some of so many loaded records: of about as many as these, where they are
-    /// hashed. The parts of all records cover all places of loaded ones.
+    /// The places of a part of `records` loaded records. Where they are hashed, they are the places
+    /// of about as many records. The parts of all records cover all places of loaded ones.
     pub(super) fn places(self, part: Range<u64>, records: u64) -> RangeInclusive<u64> {
         let bound = |number: u64| match self {
             InsertOrder::Hashed => (u128::from(number) << 64) / u128::from(records),

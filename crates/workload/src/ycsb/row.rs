@@ -3,12 +3,12 @@
 use remora_fabric::splitmix;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A value of so many words:
+/// A value of `WORDS` words:
 ///
 /// ```text
 /// +0   key    u64
 /// +8   count  u64   changes since it was loaded or inserted
-/// +16  stamp  u64   drawn by whoever has written it
+/// +16  stamp  u64   drawn by the client that has written it
 /// +24  fill   u64 x (WORDS - 3)   follows from these three
 /// ```
 ///

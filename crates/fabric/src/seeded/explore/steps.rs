@@ -50,8 +50,8 @@ impl State {
         })
     }
 
-    /// The same for a verb: also no other verb of its round, which it may not be ordered with, gets
-    /// in its way.
+    /// Whether only the client of a verb accesses these words now, or nobody changes them. No other
+    /// verb of its round, which may not be ordered with it, may get in its way either.
     fn is_quiet_for(
         &self,
         connection: usize,
@@ -431,7 +431,7 @@ impl State {
 }
 
 impl Trail {
-    /// Whoever sleeps wakes.
+    /// Wakes the client if it sleeps.
     fn wake(&mut self) {
         if let Some(until) = self.asleep_until.take() {
             self.clock = self.clock.max(until);
@@ -543,7 +543,7 @@ fn lines(first: usize, words: usize) -> impl Iterator<Item = usize> {
     (first / LINE_WORDS..(first + words).div_ceil(LINE_WORDS)).map(|line| line * LINE_WORDS)
 }
 
-/// Those that it has not read.
+/// The first words of the lines of a READ that it has not read.
 fn lines_to_read(running: &Running, first: usize, words: usize) -> Vec<usize> {
     match running {
         Running::Reading { lines, .. } => lines.clone(),

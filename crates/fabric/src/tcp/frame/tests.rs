@@ -147,7 +147,7 @@ fn a_frame_of_an_absurd_length_is_refused_before_it_is_there() {
     assert_eq!(request(&[1 << 50 | 1 << 32 | 2, 0]), Err(Malformed::Kind(1 << 18 | 1)));
 }
 
-/// Version 1, word for word: whoever changes this changes the version.
+/// Version 1, word for word: a change of these words needs a new version.
 #[test]
 fn golden_words() {
     let at = Address { node: NodeId(0), region: RegionId(3), offset: 64 };

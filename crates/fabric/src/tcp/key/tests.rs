@@ -38,7 +38,7 @@ fn line(byte: u8) -> String {
     format!("{LINE_TAG}{}\n", format!("{byte:02x}").repeat(KEY_BYTES))
 }
 
-/// As whoever hands out key files should: at once.
+/// Replaces a key file at once, as an operator should.
 fn put(path: &Path, contents: &str) {
     let beside = path.with_extension("put");
     fs::write(&beside, contents).unwrap();
@@ -103,7 +103,7 @@ fn steps_lead_to_the_new_key_and_keep_the_file_whole() {
     std::os::unix::fs::symlink("cluster.key", &link).unwrap();
     Keys::step(&link, KeyStep::Add).unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && held().second.is_some());
-    // Somebody else is at it, or was interrupted.
+    // Another process is at it, or was interrupted.
     fs::write(folder.0.join("cluster.key.new"), "").unwrap();
     assert_eq!(step(KeyStep::Swap), Err(KeyError::File(Errno::EXIST.into())));
     assert!(folder.0.join("cluster.key.new").exists() && held().first == new);

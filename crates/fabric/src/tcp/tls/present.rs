@@ -58,9 +58,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 pub struct ServerTls(Arc<ServerConfig>);
 
 impl ServerTls {
-    /// Reads files in PEM: the server's certificate, followed by those that lead to one that
-    /// clients trust, and its private key. A key that others may read is refused: it would prove
-    /// nothing.
+    /// Reads files in PEM: the server's certificate, followed by the certificates that lead to one
+    /// that clients trust, and its private key. A key that others may read is refused: it would
+    /// prove nothing.
     pub fn read(certificates: &Path, private_key: &Path) -> Result<ServerTls, TlsError> {
         let chain = self::certificates(certificates)?;
         let file = |error: io::Error| TlsError::PrivateKey(error.into());
@@ -133,8 +133,8 @@ impl ServerCertVerifier for Trust {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.authorities.verify_server_cert(certificate, chain, name, ocsp, now) {
-            // A certificate that somebody signs for himself says, unless he takes care, that it is
-            // an authority's; and no server may show one of those. If just this one is what the
+            // A self-signed certificate says, unless its maker takes care, that it is an
+            // authority's; and no server may show such a certificate. If just this one is what the
             // client trusts, that is what was meant. It is in time, which is checked first, but its
             // name has not been looked at.
             Err(rustls::Error::InvalidCertificate(CertificateError::Other(_))) if self.own.contains(certificate) => {
@@ -208,8 +208,8 @@ pub(crate) fn reason(error: &io::Error) -> Option<TlsReason> {
 
 /// TLS over a socket, blocking or not.
 ///
-/// Nothing says goodbye: every frame tells its length, and the end of a connection is the end of
-/// its node or client, whoever has cut it.
+/// Nothing says goodbye: every frame tells its length. The end of a connection is the end of its
+/// node or client, whichever end has cut it.
 pub(crate) struct Session {
     socket: TcpStream,
     tls: Connection,

@@ -61,7 +61,7 @@ fn ends() -> [End; 2] {
     let mut tokens = [0; 2];
     let mut ends = [0, 1].map(|end| {
         let mut doors = Doors::default();
-        doors.open(99); // somebody else's
+        doors.open(99); // another conversation's
         let (place, token) = doors.open(0x1234_5678_9abc + end as u64);
         doors.expect(place, NUMBERS[1 - end]);
         tokens[end] = token;
@@ -278,8 +278,8 @@ fn half_a_window_is_acknowledged_at_once() {
     }
 }
 
-/// Of a window that is lost, the oldest alone is sent again, in time; once that is acknowledged,
-/// all others at once.
+/// If a window is lost, the oldest datagram alone is sent again, in time; once that is
+/// acknowledged, all others at once.
 #[test]
 fn what_was_lost_with_the_oldest_is_sent_again_when_the_other_end_lives() {
     let mut world = World::new(1, Channel { delay_max: 1, ..GOOD });
@@ -347,7 +347,7 @@ fn what_is_nobodys_is_dropped_and_counted() {
     assert!(!receiver.conversation().has_more());
     assert_eq!(receiver.doors.arrived(1, NUMBERS[0], &words), Some(place));
     assert!(receiver.conversation().has_more());
-    // Revoked, and somebody else is there now.
+    // Revoked, and another client is there now.
     receiver.doors.close(place);
     assert_eq!(receiver.doors.arrived(1, NUMBERS[0], &words), None);
     let (again, token) = receiver.doors.open(77);

@@ -25,7 +25,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Of a queue pair that is broken.
+    /// The block of a queue pair that is broken.
     pub(super) const NONE: Block = Block { memory: u32::MAX, at: 0, size: 0 };
 }
 
@@ -42,7 +42,7 @@ impl Arena {
         Arena { domain, free: Default::default(), uncut: None }
     }
 
-    /// A block of at least so many words.
+    /// Takes a block of at least `words` words.
     pub(super) fn take(&mut self, pair: &mut QueuePair, words: usize) -> io::Result<Block> {
         let size = words.div_ceil(BLOCK_WORDS_MIN).next_power_of_two().trailing_zeros() as u8;
         let free = self.free.get_mut(usize::from(size)).ok_or(io::ErrorKind::InvalidInput)?;

@@ -9,8 +9,8 @@
 //! connection, frames would have to be put in order across both, which costs more code than cutting
 //! them, and they are rare.
 //!
-//! A datagram that comes is copied out of its buffer, and the buffer is posted again, whoever it
-//! was for.
+//! A datagram that comes is copied out of its buffer, and the buffer is posted again, whichever
+//! conversation it was for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,8 +30,8 @@ use crate::verbs::conversation::{Doors, HEAD_WORDS, RECEIVES, WINDOW};
 
 /// Conversations that share a queue pair.
 const DOORS: usize = 32;
-/// Work requests that may be under way. One in so many tells of its completion, and of those before
-/// it.
+/// Work requests that may be under way. One in [`SIGNAL_EVERY`] tells of its completion, and of the
+/// completion of all before it.
 const SENDS: u32 = 512;
 const SIGNAL_EVERY: u64 = 8;
 /// What the NIC puts in front of a datagram: where it came from (GRH).
@@ -39,16 +39,17 @@ const ROUTE_WORDS: usize = 40 / WORD_BYTES;
 /// A packet's longest content.
 const PACKET_WORDS: usize = 4096 / WORD_BYTES;
 const BUFFER_WORDS: usize = ROUTE_WORDS + PACKET_WORDS;
-/// Slots of a conversation: for datagrams of the stream, by sequence, and for those that only tell.
+/// Slots of a conversation: for datagrams of the stream, by sequence, and for mere
+/// acknowledgements.
 const SLOTS: u64 = 2 * WINDOW;
 const TELL_SLOTS: u64 = SIGNAL_EVERY;
 const SLOTS_AT: usize = RECEIVES * BUFFER_WORDS;
 const TELLS_AT: usize = SLOTS_AT + SLOTS as usize * PACKET_WORDS;
 const ALL_WORDS: usize = TELLS_AT + TELL_SLOTS as usize * HEAD_WORDS;
 
-// Slots are used in turn, also from one conversation to the next. So one that is needed again is
-// told to be complete without further ado: all other slots were posted behind it, and of so many
-// work requests one tells. And what it held has been acknowledged.
+// Slots are used in turn, also from one conversation to the next. So a slot that is needed again is
+// told to be complete without further ado: all other slots were posted behind it, and one in
+// SIGNAL_EVERY work requests tells. And what it held has been acknowledged.
 const _: () = assert!(SLOTS >= WINDOW && SLOTS >= SIGNAL_EVERY && TELL_SLOTS >= SIGNAL_EVERY);
 const _: () = assert!(BUFFER_WORDS * WORD_BYTES < u32::MAX as usize && SENDS as u64 > 2 * SIGNAL_EVERY);
 
@@ -67,16 +68,16 @@ struct Office {
     /// Senders must know it. The system's own begin with a one.
     key: u32,
     doors: Doors,
-    /// By the doors' places.
+    /// Memory and whereabouts of each conversation, by the doors' places.
     desks: Vec<Desk>,
     /// Work requests posted and completed, from the beginning, and which of those under way tell.
     posted: u64,
     completed: u64,
     signaled: VecDeque<u64>,
-    /// Of conversations that are over: those they spoke with, and what must have completed before
-    /// they are forgotten.
+    /// Ends that conversations which are over spoke with, each with the work request that must have
+    /// completed before the end is forgotten.
     retired: Vec<(u64, u32)>,
-    /// Who has something to read, or room to write that was waited for.
+    /// Conversations that have something to read, or room to write that was waited for.
     ready: Vec<usize>,
     /// When there is something to send that nobody asks for.
     due: Nanos,
@@ -392,7 +393,7 @@ fn lock(office: &Shared) -> MutexGuard<'_, Office> {
 pub(super) struct Offices {
     domain: Arc<Domain>,
     offices: Vec<Shared>,
-    /// Of a server: it looks for news of all conversations at once.
+    /// Whether these belong to a server, which looks for news of all conversations at once.
     serves: bool,
 }
 
@@ -417,7 +418,7 @@ impl Offices {
         Ok(Datagrams { office, place, address, serves: self.serves })
     }
 
-    /// Has `add` look at the channels of those that it does not look at yet.
+    /// Has `add` look at the channels that it does not look at yet.
     pub(super) fn watch(&self, mut add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         for office in &self.offices {
             let mut office = lock(office);
@@ -459,7 +460,7 @@ impl Offices {
 }
 
 /// A conversation: a stream of bytes each way. Dropping it ends it: whatever comes for it then is
-/// nobody's.
+/// dropped.
 pub(super) struct Datagrams {
     office: Shared,
     place: usize,

@@ -14,7 +14,7 @@ use crate::shm::CAPABILITIES;
 use crate::transport::{Capabilities, Flush};
 use crate::verbs::{Calls, DeviceOptions, VerbsError};
 
-/// Of the kernel: no RDMA; of the loader: no libibverbs.
+/// The kernel says `ENOSYS` without RDMA; the loader says `EOPNOTSUPP` without libibverbs.
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 /// `IBV_LINK_LAYER_ETHERNET`.

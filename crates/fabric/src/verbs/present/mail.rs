@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! words                        written by
-//! 0          inbox : ring      the other end, by WRITE with immediate: so many words more
-//! RING       consumed          the other end, by WRITE with immediate 0: bytes that it has read, and messages
-//! RING + 8   outbox : ring     this end: what its messages are sent from, at the place that they have at the other end
+//! 0          inbox : ring      the other end, by WRITE with immediate: number of words added
+//! RING       consumed          the other end, by WRITE with immediate 0: bytes that it has read,
+//!                              and messages
+//! RING + 8   outbox : ring     this end: what its messages are sent from, at the place that they
+//!                              have at the other end
 //! 2 RING + 8 consumed          this end, likewise
 //! ```
 //!
@@ -55,7 +57,7 @@ pub(super) struct Mail {
     theirs: Mailbox,
     /// Bytes and messages sent, from the beginning.
     sent: [u64; 2],
-    /// The same that the other end has told us to have read and seen.
+    /// Bytes and messages that, as the other end has told us, it has read and seen.
     consumed: [u64; 2],
     /// Bytes that have come, and that have been read.
     arrived: u64,
@@ -88,7 +90,7 @@ impl Mail {
         pair.memory(self.memory).map_or(&[], |memory| memory.region().words())
     }
 
-    /// A message of the other end has come: so many words, or what it has read.
+    /// A message of the other end has come: `words` words, or, if 0, what the other end has read.
     pub(super) fn arrived(&mut self, pair: &QueuePair, words: u32) -> io::Result<()> {
         if words == 0 {
             let consumed = [CONSUMED, CONSUMED + 1].map(|at| self.words(pair)[at].load(Ordering::Relaxed));

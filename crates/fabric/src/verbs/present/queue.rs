@@ -120,7 +120,7 @@ pub(super) struct WorkRequest {
     pub(super) memory: u32,
     pub(super) at: usize,
     pub(super) words: usize,
-    /// Its completion is to be told.
+    /// Whether the completion is to be told.
     pub(super) signaled: bool,
 }
 
@@ -167,7 +167,7 @@ impl Drop for Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) number: u32,
-    /// Of the first packet that it sends.
+    /// Sequence number of the first packet that this end sends.
     pub(super) sequence: u32,
     pub(super) lid: u16,
     pub(super) mtu: u32,
@@ -205,8 +205,9 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair for so many work requests and so many messages of the other end under way. One
-    /// for datagrams is ready; the other kind is to be connected, and takes messages already.
+    /// Makes a queue pair for `sends` work requests and `messages` messages of the other end under
+    /// way. A queue pair for datagrams is ready; the other kind is to be connected, and takes
+    /// messages already.
     pub(super) fn new(
         domain: &Arc<Domain>,
         kind: Kind,
@@ -422,8 +423,8 @@ impl QueuePair {
         let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
         to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
         to.sq_psn = self.sequence;
-        // 67 ms without an acknowledgement, again and again; whoever waits for an answer loses
-        // patience first.
+        // 67 ms without an acknowledgement, again and again; a client that waits for an answer
+        // loses patience first.
         to.timeout = 14;
         to.retry_cnt = 7; // without end for Soft-RoCE
         to.rnr_retry = 7; // without end
@@ -432,8 +433,8 @@ impl QueuePair {
         self.modify(to, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN | retries | mask::IBV_QP_MAX_QP_RD_ATOMIC)
     }
 
-    /// Posts work requests: a list, one doorbell, for each so many. The caller sees to it that
-    /// there is room.
+    /// Posts work requests: a list and one doorbell for each [`LIST_MAX`] of them. The caller sees
+    /// to it that there is room.
     pub(super) fn post(&mut self, requests: impl Iterator<Item = WorkRequest>) -> io::Result<()> {
         let mut requests = requests.peekable();
         while requests.peek().is_some() {
@@ -510,7 +511,7 @@ impl QueuePair {
         self.post_receive(sys::ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 })
     }
 
-    /// Makes room for one more datagram: so many words of one of its memories.
+    /// Makes room for one more datagram: `words` words of one of its memories.
     pub(super) fn receive_into(&mut self, memory: u32, at: usize, words: usize) -> Result<(), VerbsError> {
         let strange = VerbsError::System { what: "post a receive", cause: io::ErrorKind::InvalidInput.into() };
         let registered = self.memories.get(memory as usize);
@@ -545,7 +546,7 @@ impl QueuePair {
     fn poll_some(&mut self) -> io::Result<()> {
         let mut found = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; POLL_MAX];
         let into = found.as_mut_ptr().cast();
-        // SAFETY: the completion queue exists, and the array has room for so many.
+        // SAFETY: the completion queue exists, and the array has room for `POLL_MAX` completions.
         let count = unsafe { sys::ibv_poll_cq(self.completions.as_ptr(), POLL_MAX as i32, into) };
         let count = usize::try_from(count).map_err(|_| io::Error::other("a completion queue is broken"))?;
         (self.polled_from, self.polled_to) = (0, 0);
