@@ -45,6 +45,8 @@ macro_rules! every_protocol {
             fn ford_local() { super::$test(remora::Protocol::FORD_LOCAL); }
             #[test]
             fn ford_global() { super::$test(remora::Protocol::FORD_GLOBAL); }
+            #[test]
+            fn no_wait() { super::$test(remora::Protocol::NO_WAIT); }
         }
     )* };
 }

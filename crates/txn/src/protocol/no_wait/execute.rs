@@ -212,7 +212,11 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
     match seen {
         Seen::Kept => {
             let item = &mut tx.state.sets.items[index];
-            let is_same = before.fetched_before().is_none_or(|existed| existed == item.existed && before.version == item.version);
+            let is_same = match before.fetched_before() {
+                None => true,
+                Some(true) => item.existed && item.version == before.version,
+                Some(false) => !item.existed,
+            };
             item.prepared &= !item.existed;
             if mutant!(UnlockReadsEarly) && item.lock == Lock::Shared {
                 release(tx, index);

@@ -137,7 +137,7 @@ pub enum Locks {
 }
 
 impl Primitives {
-    /// [`Protocol::Farm`].
+    /// [`Protocol::FARM`].
     pub const FARM: Primitives = Primitives {
         execute: Execute::OneSided { cached: false },
         locks: Locks::Cpu { install: Primitive::Call },
@@ -147,7 +147,7 @@ impl Primitives {
         merged: true,
         flush: false,
     };
-    /// [`Protocol::Fasst`].
+    /// [`Protocol::FASST`].
     pub const FASST: Primitives = Primitives {
         execute: Execute::Call,
         locks: Locks::Cpu { install: Primitive::Call },
@@ -157,7 +157,7 @@ impl Primitives {
         merged: true,
         flush: false,
     };
-    /// [`Protocol::DrtmR`].
+    /// [`Protocol::DRTM_R`].
     pub const DRTM_R: Primitives = Primitives {
         execute: Execute::OneSided { cached: true },
         locks: Locks::Nic,
@@ -167,7 +167,7 @@ impl Primitives {
         merged: true,
         flush: false,
     };
-    /// [`Protocol::DrtmH`].
+    /// [`Protocol::DRTM_H`].
     pub const DRTM_H: Primitives = Primitives { execute: Execute::Hybrid, ..Primitives::DRTM_R };
     /// DrTM+H by one-sided verbs alone, as FORD is compared with it (FORD, section 6): four round
     /// trips, each awaited.
