@@ -492,8 +492,9 @@ impl Sets {
                 if intent.exceeds(item.intent) {
                     item.intent = intent;
                 }
+                let is_asked = matches!(item.fetch, Fetch::Place(asked) if !intent.exceeds(asked));
                 if let (Intent::Insert | Intent::Delete, None) = (intent, item.place)
-                    && !matches!(item.fetch, Fetch::Place(_))
+                    && !is_asked
                 {
                     item.fetch = Fetch::Place(intent);
                     self.fetched = self.fetched.min(index);

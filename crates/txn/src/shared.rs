@@ -150,9 +150,10 @@ impl SharedLocks {
         self.0.borrow().words.get(&at).map_or(LockWord::FREE, |word| word.last)
     }
 
-    /// A word does not have the bit any more: a transaction has made its shared lock exclusive.
+    /// A word does not have the bit any more: a transaction has made its shared lock exclusive, and
+    /// does not rely on the bit. Others that have joined since will find that.
     pub(crate) fn upgraded(&self, at: Address) {
-        self.0.borrow_mut().words.remove(&at);
+        self.0.borrow_mut().leave(at);
     }
 
     /// A transaction does not rely any more on a lock that it has. If it was the last one, the

@@ -152,9 +152,10 @@ impl Tx<'_> {
         let seen = self.kept_from_call(index, location, record)?;
         // A record that is not there keeps no place: its slot may be another key's by the time this
         // transaction inserts, which therefore asks again.
+        // (Where it is locked before it is read, what is there is known then.)
         let item = &mut self.state.sets.items[index];
         let is_there = matches!(seen, Seen::Kept) && item.existed;
-        if intent.is_some() && (is_there || mutant!(KeepPlace)) {
+        if intent.is_some() && (is_there || self.state.spec.locks_reads || mutant!(KeepPlace)) {
             item.place = Some(Place { bucket_slot, entry, links: Span::default() });
         }
         Ok(seen)

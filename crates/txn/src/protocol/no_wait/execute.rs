@@ -218,6 +218,10 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
                 Some(false) => !item.existed,
             };
             item.prepared &= !item.existed;
+            if !item.existed && item.intent != Intent::Insert {
+                // An insert needs the links of the key's chain.
+                item.place = None;
+            }
             if mutant!(UnlockReadsEarly) && item.lock == Lock::Shared {
                 release(tx, index);
             }
@@ -227,7 +231,7 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
         Seen::Another => {
             release(tx, index);
             tx.state.sets.items[index].prepared = false;
-            tx.look_up_again(index, found).map(|()| Seen::Another)
+            look_elsewhere(tx, index, found)
         }
         seen => Ok(seen),
     }
@@ -238,12 +242,23 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
 fn beside_another(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) -> Result<Seen, Stop> {
     let before = tx.state.sets.items[index];
     match tx.examine(index, words) {
-        Seen::Another => tx.look_up_again(index, found).map(|()| Seen::Another),
+        Seen::Another => look_elsewhere(tx, index, found),
         _ => {
             tx.state.sets.items[index] = before;
             Ok(Seen::Unstable(Abort::Changed))
         }
     }
+}
+
+/// The record at an item's location is another's: searches on in the index, or asks the primary's CPU
+/// again, if that has named the location.
+fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: Found) -> Result<Seen, Stop> {
+    tx.look_up_again(index, found)?;
+    let item = &mut tx.state.sets.items[index];
+    if item.place.take().is_some() {
+        item.fetch = Fetch::Place(item.intent);
+    }
+    Ok(Seen::Another)
 }
 
 /// The primary's CPU has found the key's place, or linked one. The record is locked next, and what
