@@ -12,8 +12,10 @@
 //!    is known to be set. A CAS behind it frees the word if no other client holds it.
 //! 3. **A transaction that joins another one's bit reads the word.** It holds the lock only if that
 //!    word has the bit.
-//! 4. **A CAS whose answer is lost leaves an orphan**: a bit that may be set and that no transaction
-//!    relies on. The client reads the word, and takes the bit out if it is there ([`settle`]).
+//! 4. **A CAS whose answer is lost leaves an orphan**: a bit that may be set without a transaction
+//!    that relies on it. The client reads the word, and takes the bit out if it is there
+//!    ([`settle`]). A word is an orphan no more once the bit is known to have gone, by a verb that
+//!    was posted behind that CAS. A READ or CAS that was posted ahead of it proves nothing.
 //!
 //! [`settle`]: SharedLocks::settle
 
@@ -96,8 +98,6 @@ impl SharedLocks {
 
     /// A transaction that has asked for a lock has found the word to be this: what it must do next.
     pub(crate) fn found(&self, at: Address, found: LockWord) -> Result<Next, Limit> {
-        // Whether the bit is set is known now.
-        self.0.borrow_mut().orphans.retain(|orphan| *orphan != at);
         if found.is_exclusive() {
             self.0.borrow_mut().leave(at);
             return Ok(Next::Conflict);
@@ -117,7 +117,6 @@ impl SharedLocks {
     /// A word that a transaction relies on has the bit, and is this.
     pub(crate) fn set(&self, at: Address, to: LockWord) {
         let mut registry = self.0.borrow_mut();
-        registry.orphans.retain(|orphan| *orphan != at);
         if let Some(word) = registry.words.get_mut(&at) {
             word.last = to;
         }
@@ -153,7 +152,9 @@ impl SharedLocks {
     /// A word does not have the bit any more: a transaction has made its shared lock exclusive, and
     /// does not rely on the bit. Others that have joined since will find that.
     pub(crate) fn upgraded(&self, at: Address) {
-        self.0.borrow_mut().leave(at);
+        let mut registry = self.0.borrow_mut();
+        registry.leave(at);
+        registry.settled(at);
     }
 
     /// A transaction does not rely any more on a lock that it has. If it was the last one, the
@@ -164,42 +165,53 @@ impl SharedLocks {
             && let Ok(bit) = registry.bit()
         {
             leave_in(round, at, bit, registry.epoch);
+            registry.settled(at);
         }
     }
 
-    /// A transaction does not rely any more on a lock that it has asked for without hearing whether
-    /// it has it. If it was the last one, the bit is an orphan.
-    pub(crate) fn give_up(&self, at: Address) {
+    /// A transaction does not rely any more on a lock that it has asked for: whether the answer to
+    /// a CAS of the word has not been heard.
+    pub(crate) fn give_up(&self, at: Address, in_doubt: bool) {
+        let is_last = self.0.borrow_mut().leave(at);
+        if in_doubt || is_last {
+            self.doubt(at);
+        }
+    }
+
+    /// The answer to a CAS that may have set the bit is lost.
+    pub(crate) fn doubt(&self, at: Address) {
         let mut registry = self.0.borrow_mut();
-        if registry.leave(at) && !registry.orphans.contains(&at) {
+        if !registry.orphans.contains(&at) {
             registry.orphans.push(at);
         }
     }
 
-    /// Whether there are orphans.
+    /// Whether there is a word to be settled now.
     #[inline]
     pub(crate) fn has_orphans(&self) -> bool {
-        !self.0.borrow().orphans.is_empty()
+        let registry = self.0.borrow();
+        !registry.orphans.is_empty() && registry.next_orphan().is_some()
     }
 
     /// Takes this client's bit out of every word that may have it although no transaction relies on
-    /// it. Returns the error of the fabric if a word could not be read; the others are settled
-    /// then by the next call.
+    /// it. Words that transactions rely on, or have asked for, are left to a later call. Returns
+    /// the error of the fabric if a word could not be read.
     pub async fn settle(&self, lane: &Lane) -> Result<(), FabricError> {
         loop {
-            let Some(at) = self.0.borrow().orphans.first().copied() else { return Ok(()) };
+            let next = self.0.borrow().next_orphan();
+            let Some(at) = next else { return Ok(()) };
             let mut round = lane.round();
             let read = round.read(at, WORD_BYTES);
             let done = lane.execute(round).await?;
             let found = LockWord::from_bits(done.words(read)[0]);
             drop(done);
             let mut registry = self.0.borrow_mut();
-            // A transaction may rely on it again since.
-            let was_orphan = registry.orphans.iter().position(|orphan| *orphan == at);
-            let Some(place) = was_orphan else { continue };
-            registry.orphans.swap_remove(place);
+            // Other transactions of this client have gone on meanwhile.
+            if registry.words.contains_key(&at) || !registry.orphans.contains(&at) {
+                continue;
+            }
+            registry.settled(at);
             if registry.has_bit(found)
-                && !registry.words.contains_key(&at)
                 && let Ok(bit) = registry.bit()
             {
                 let mut round = lane.round();
@@ -219,6 +231,16 @@ pub(crate) fn leave_in(round: &mut Round<'_>, at: Address, bits: u64, epoch: u64
 impl Registry {
     fn bit(&self) -> Result<u64, Limit> {
         SharedLock::bit(self.slot).ok_or(Limit::SharedLocks { slot: self.slot })
+    }
+
+    /// An orphan that no transaction relies on.
+    fn next_orphan(&self) -> Option<Address> {
+        self.orphans.iter().copied().find(|at| !self.words.contains_key(at))
+    }
+
+    /// What may have set the bit of a word is followed by what takes it out, or by a look at it.
+    fn settled(&mut self, at: Address) {
+        self.orphans.retain(|orphan| *orphan != at);
     }
 
     /// One transaction less relies on a lock. Returns whether it was the last.
@@ -288,15 +310,30 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_is_one_only_until_a_transaction_relies_on_it() {
+    fn an_orphan_waits_until_no_transaction_relies_on_the_bit() {
         let locks = SharedLocks::of_slot(0, 1);
         let _first = locks.join(AT);
-        locks.give_up(AT);
+        locks.give_up(AT, true);
         assert!(locks.has_orphans());
         assert_eq!(locks.take(AT, shared(1, 1), LockWord::from_bits(7)), None);
         let _second = locks.join(AT);
-        assert_eq!(locks.found(AT, shared(1, 1)), Ok(Next::Held));
         assert!(!locks.has_orphans());
+        // Its CAS may have been ahead of the first one's: that it has found none proves nothing.
+        assert_eq!(locks.found(AT, LockWord::from_bits(7)), Ok(Next::Conflict));
+        assert!(locks.has_orphans());
+    }
+
+    #[test]
+    fn an_upgrade_counts_those_that_have_joined_meanwhile() {
+        let (locks, me) = (SharedLocks::of_slot(0, 1), LockWord::from_bits(77));
+        let _first = locks.join(AT);
+        locks.set(AT, shared(1, 1));
+        assert!(locks.upgrade(AT, me).is_some());
+        assert_eq!(locks.join(AT), Ok(Next::Look));
+        locks.upgraded(AT);
+        assert_eq!(locks.join(AT), Ok(Next::Look));
+        assert_eq!(locks.found(AT, me), Ok(Next::Conflict));
+        assert!(leave(&locks), "the third one relies on the bit still");
     }
 
     #[test]

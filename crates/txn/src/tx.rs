@@ -303,11 +303,11 @@ impl<'s> Tx<'s> {
                 }
                 Lock::MaybeShared => {
                     item.lock = Lock::No;
-                    self.state.shared.give_up(item.address);
+                    self.state.shared.give_up(item.address, item.asked && item.asks.is_some());
                 }
                 Lock::Upgrading => {
                     item.lock = Lock::Maybe;
-                    self.state.shared.give_up(item.address);
+                    self.state.shared.give_up(item.address, true);
                 }
                 Lock::No | Lock::Maybe | Lock::Unseen | Lock::Held => {}
             }
@@ -452,7 +452,13 @@ impl Tx<'_> {
         let mut round = self.lane.round();
         let items = &mut self.state.sets.items;
         for index in 0..items.len() {
-            items[index].asked = false;
+            if std::mem::take(&mut items[index].asked)
+                && items[index].lock == Lock::MaybeShared
+                && items[index].asks.is_some()
+            {
+                // It is asked for again.
+                self.state.shared.doubt(items[index].address);
+            }
             if items[index].lock != Lock::Maybe {
                 continue;
             }
