@@ -49,6 +49,8 @@ struct Registry {
 #[derive(Debug)]
 struct Word {
     transactions: u32,
+    /// Whether one of them has found the bit to be set, and none has taken it out.
+    is_set: bool,
     /// The word as it was last seen or set.
     last: LockWord,
 }
@@ -91,7 +93,7 @@ impl SharedLocks {
         let mut registry = self.0.borrow_mut();
         let bit = registry.bit()?;
         let to = SharedLock::of_epoch(registry.epoch).with(bit);
-        let word = registry.words.entry(at).or_insert(Word { transactions: 0, last: to });
+        let word = registry.words.entry(at).or_insert(Word { transactions: 0, is_set: false, last: to });
         word.transactions += 1;
         Ok(if word.transactions > 1 { Next::Look } else { Next::Swap(Swap { from: LockWord::FREE, to }) })
     }
@@ -99,7 +101,12 @@ impl SharedLocks {
     /// A transaction that has asked for a lock has found the word to be this: what it must do next.
     pub(crate) fn found(&self, at: Address, found: LockWord) -> Result<Next, Limit> {
         if found.is_exclusive() {
-            self.0.borrow_mut().leave(at);
+            let mut registry = self.0.borrow_mut();
+            let is_set = registry.words.get(&at).is_some_and(|word| word.is_set);
+            // Another transaction of this client may have set the bit since, and left it to this one.
+            if registry.leave(at) && is_set {
+                registry.doubt(at);
+            }
             return Ok(Next::Conflict);
         }
         let to = {
@@ -118,7 +125,7 @@ impl SharedLocks {
     pub(crate) fn set(&self, at: Address, to: LockWord) {
         let mut registry = self.0.borrow_mut();
         if let Some(word) = registry.words.get_mut(&at) {
-            word.last = to;
+            (word.is_set, word.last) = (true, to);
         }
     }
 
@@ -153,6 +160,9 @@ impl SharedLocks {
     /// does not rely on the bit. Others that have joined since will find that.
     pub(crate) fn upgraded(&self, at: Address) {
         let mut registry = self.0.borrow_mut();
+        if let Some(word) = registry.words.get_mut(&at) {
+            word.is_set = false;
+        }
         registry.leave(at);
         registry.settled(at);
     }
@@ -180,10 +190,7 @@ impl SharedLocks {
 
     /// The answer to a CAS that may have set the bit is lost.
     pub(crate) fn doubt(&self, at: Address) {
-        let mut registry = self.0.borrow_mut();
-        if !registry.orphans.contains(&at) {
-            registry.orphans.push(at);
-        }
+        self.0.borrow_mut().doubt(at);
     }
 
     /// Whether there is a word to be settled now.
@@ -236,6 +243,12 @@ impl Registry {
     /// An orphan that no transaction relies on.
     fn next_orphan(&self) -> Option<Address> {
         self.orphans.iter().copied().find(|at| !self.words.contains_key(at))
+    }
+
+    fn doubt(&mut self, at: Address) {
+        if !self.orphans.contains(&at) {
+            self.orphans.push(at);
+        }
     }
 
     /// What may have set the bit of a word is followed by what takes it out, or by a look at it.
@@ -320,6 +333,19 @@ mod tests {
         assert!(!locks.has_orphans());
         // Its CAS may have been ahead of the first one's: that it has found none proves nothing.
         assert_eq!(locks.found(AT, LockWord::from_bits(7)), Ok(Next::Conflict));
+        assert!(locks.has_orphans());
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_does_not_forget_the_bit() {
+        let (locks, other) = (SharedLocks::of_slot(0, 1), LockWord::from_bits(77));
+        let _first = locks.join(AT);
+        assert_eq!(locks.join(AT), Ok(Next::Look));
+        // The second one has found the word free, has set the bit, and leaves it to the first one.
+        locks.set(AT, shared(1, 1));
+        assert!(!leave(&locks));
+        // That one's CAS was ahead of all this.
+        assert_eq!(locks.found(AT, other), Ok(Next::Conflict));
         assert!(locks.has_orphans());
     }
 
