@@ -29,7 +29,7 @@ pub struct Scale {
     pub measure_us: u64,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 

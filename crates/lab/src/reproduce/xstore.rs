@@ -44,7 +44,7 @@ pub struct Scale {
     pub measure: Duration,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct HardwareOptions {
     /// All profiles that come with remora.
     #[arg(long, conflicts_with = "profile")]
     all: bool,
-    /// Of all chance.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Where the rows go as JSON: a file, or - for standard output.

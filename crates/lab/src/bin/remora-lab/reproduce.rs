@@ -28,7 +28,7 @@ pub(crate) struct ReproduceOptions {
     /// Machines of drtm-h [default: the text's 16].
     #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u16).range(3..=16))]
     nodes: Option<u16>,
-    /// Of all chance.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Where the rows go as JSON: a file, or - for standard output.
