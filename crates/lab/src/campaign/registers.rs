@@ -174,8 +174,8 @@ impl Registers {
         done
     }
 
-    /// Reads one recent record, or several one after the other, so that other transactions commit in
-    /// between.
+    /// Reads one recent record, or several one after the other, so that other transactions commit
+    /// in between.
     async fn look(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let records = if random.below(2) == 0 { 1 } else { 2 + random.below(7) };
         session

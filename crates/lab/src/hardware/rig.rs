@@ -70,8 +70,8 @@ impl Rig {
         Rig { warmup: warmup * 1_000, measure: measure * 1_000, ..self }
     }
 
-    /// Returns how many millions a second of what `body` counts. Each coroutine runs `body` again and
-    /// again.
+    /// Returns how many millions a second of what `body` counts. Each coroutine runs `body` again
+    /// and again.
     pub(crate) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (total, _) = self.run(body)?;
         Ok(total * 1e3 / self.measure as f64)

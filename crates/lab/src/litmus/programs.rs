@@ -137,8 +137,8 @@ pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Found {
     increments(protocol, 3, runs_max)
 }
 
-/// One client writes a record of two lines, the other reads it. The reader sees all or nothing, even
-/// if it will not commit.
+/// One client writes a record of two lines, the other reads it. The reader sees all or nothing,
+/// even if it will not commit.
 fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Found {
     const WORDS: usize = 8;
     let mut stage = Stage::new(1, &[protocol; 2]);
@@ -652,8 +652,8 @@ pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes x because of what it has read of y. Another overwrites y, and its commit is
-/// reported. Then a third begins and reads x alone. If the first has seen the old y, it comes before
-/// the second, and the third after both.
+/// reported. Then a third begins and reads x alone. If the first has seen the old y, it comes
+/// before the second, and the third after both.
 pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -700,8 +700,8 @@ pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A client crashes anywhere while it writes a record. If its commit was reported, every replica has
-/// the record.
+/// A client crashes anywhere while it writes a record. If its commit was reported, every replica
+/// has the record.
 pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol]);

@@ -51,8 +51,8 @@ async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
         .await
 }
 
-/// Adds the client's amount to each of these records, which are named to be read. So they are locked
-/// when they are committed.
+/// Adds the client's amount to each of these records, which are named to be read. So they are
+/// locked when they are committed.
 async fn add_late(actor: &mut Actor, rows: &[Row]) -> Said {
     let amount = actor.amount();
     actor
@@ -203,8 +203,8 @@ pub(super) fn two_lines_checksum(protocol: Protocol, runs_max: u64) -> Found {
     one_writer(protocol, NODES, Checksum, TWO_LINES, &suspected(&SUSPECTED, runs_max))
 }
 
-/// One client writes the only copy of a record of one line, and is taken for dead. Each WRITE may be
-/// cut short between two words.
+/// One client writes the only copy of a record of one line, and is taken for dead. Each WRITE may
+/// be cut short between two words.
 pub(super) fn words_of_a_line(protocol: Protocol, runs_max: u64) -> Found {
     let explored = Explored { words: true, ..suspected(&SUSPECTED, runs_max) };
     one_writer(protocol, 1, SingleLine, 1, &explored)
@@ -270,9 +270,9 @@ pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record, and is taken for dead. Another begins when the recoverer has decided.
-/// It frees the locks that it meets, as does the recoverer, and tries again. A third one writes the
-/// record as well.
+/// One client writes a record, and is taken for dead. Another begins when the recoverer has
+/// decided. It frees the locks that it meets, as does the recoverer, and tries again. A third one
+/// writes the record as well.
 pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];

@@ -171,8 +171,8 @@ impl Stage {
         block_on(&self.fabric, ClientId(self.admin.incarnation), body).expect("a connection")
     }
 
-    /// Creates a table at node 0 with backups at all other nodes. It holds the keys 0, 1, 2 ... with
-    /// `values`, each of `words` equal words.
+    /// Creates a table at node 0 with backups at all other nodes. It holds the keys 0, 1, 2 ...
+    /// with `values`, each of `words` equal words.
     pub(super) fn table(&mut self, scheme: ReadScheme, words: usize, values: &[u64]) -> impl Fn(u64) -> Row + use<> {
         self.table_at(0, self.nodes, scheme, words, values)
     }
@@ -204,8 +204,8 @@ impl Stage {
             layout,
             index,
             discipline: self.clients[0].1.discipline(),
-            // All shards but the last one are empty. Shard by shard, primaries are at one node after
-            // the other.
+            // All shards but the last one are empty. Shard by shard, primaries are at one node
+            // after the other.
             shards: primary + 1,
             replicas: replicas as u8,
             buckets: sizes.buckets,
@@ -403,8 +403,8 @@ impl Stage {
     }
 }
 
-/// Lists the clients that a recoverer recovers: the one that it takes for dead, and the clients that
-/// this one was to recover.
+/// Lists the clients that a recoverer recovers: the one that it takes for dead, and the clients
+/// that this one was to recover.
 fn dead_of(recoverer: usize, suspicions: &[(usize, usize)]) -> Vec<usize> {
     let of = |by: &usize| suspicions.iter().find(|(_, other)| other == by).map(|(of, _)| *of);
     std::iter::successors(of(&recoverer), of).collect()

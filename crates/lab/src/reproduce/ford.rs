@@ -386,8 +386,8 @@ impl Results<'_> {
         ]
     }
 
-    /// Compares FORD with the baselines without a location cache. The text does not say whether they
-    /// have one.
+    /// Compares FORD with the baselines without a location cache. The text does not say whether
+    /// they have one.
     fn uncached(&self) -> Vec<Row> {
         let pairs = Kind::ALL.into_iter().flat_map(|kind| [(kind, FARM_UNCACHED), (kind, DRTM_H_UNCACHED)]);
         let row = |(kind, baseline): (Kind, Protocol)| {
@@ -490,7 +490,8 @@ impl Results<'_> {
         rows
     }
 
-    /// Returns the throughput of one thread with several transactions in flight, over that with one.
+    /// Returns the throughput of one thread with several transactions in flight, over that with
+    /// one.
     fn coroutines(&self) -> Vec<Row> {
         let source = "FORD, section 6, figure 22";
         let row = |(kind, published, peak): (Kind, f64, f64)| {

@@ -1,5 +1,5 @@
-//! XStore (Wei thesis, chapter 3): clients that find leaves by a learned cache, against clients that
-//! keep all inner nodes, some of them or none, and against a server's CPU.
+//! XStore (Wei thesis, chapter 3): clients that find leaves by a learned cache, against clients
+//! that keep all inner nodes, some of them or none, and against a server's CPU.
 //!
 //! The cluster has one server and 15 machines, profile `connectx4`. There are two kinds of
 //! experiment.
