@@ -1,32 +1,33 @@
 //! Campaigns: a workload, many seeds, and everything that can go wrong; every history is checked.
 //!
-//! A [`Case`] is one run, and all that it depends on; a failing one is shrunk to fewer clients,
-//! keys and faults as long as it fails. Faults are planned between the first lock of some
+//! A [`Case`] is one run, and all that it depends on. The campaign shrinks a failing case to fewer
+//! clients, keys and faults as long as it fails. Faults are planned between the first lock of some
 //! transaction and its release, because that is where they hurt.
 //!
-//! Each seed draws the faults of its run from those that may happen (*swarm testing*): a fault can
-//! hide what another one shows.
+//! Each seed draws the faults of its run from the campaign's faults (*swarm testing*), because a
+//! fault can hide what another one shows.
 //!
-//! A run in which memory nodes fail, or are taken for dead, as many as there are copies to spare,
-//! has controllers, who find that out: every client lives on in the next epoch. There may be a
-//! spare node, and one that failed may come back with nothing; one that was taken for dead gives up
-//! what it had. The run does not end before there are as many copies of everything again as there
-//! can be.
+//! In some runs memory nodes fail, or are declared lost: at most as many as there are copies to
+//! spare. Such a run has controllers, which detect that. Every client goes on in the next epoch.
+//! There may be a spare node. A node that failed may come back empty. A node that was declared lost
+//! while it was alive gives up what it had. The run does not end before there are as many copies of
+//! everything again as there can be.
 //!
-//! Where transactions are validated locally, all clients share one version cache: they stand for
-//! threads of one process, though each has a network of its own, and dies alone while the process
-//! lives on.
+//! Where transactions are validated locally, all clients share one version cache. They stand for
+//! threads of one process. But each client has a network of its own, and dies alone while the
+//! process goes on.
 //!
 //! Where futures are dropped (the fault `cancel`), programs give up what they await: a whole
-//! transaction, wherever it is when the fault says so, and in the workloads `registers` and
-//! `ranges` also single fetches and operations inside a transaction, which then does them again and
-//! goes on.
+//! transaction, wherever it is at the time of the fault. In the workloads `registers` and `ranges`
+//! programs also give up single fetches and operations inside a transaction. The transaction then
+//! does them again and goes on.
 //!
-//! In three of four runs clients have leases, often so short that a pause makes others take a
-//! client for dead that is not: it goes on as a zombie, is told so, and another takes its place. In
-//! the other runs nobody watches. In the end of every run somebody recovers all who are gone, asks
-//! what became of each transaction whose answer was lost, and reads every record; the history with
-//! those answers and those reads must be strictly serializable.
+//! In three of four runs clients have leases. These are often so short that other clients take a
+//! client for dead that only pauses. It goes on as a zombie, finds that out, and another client
+//! takes its place. In the other runs no client watches the others. At the end of every run a
+//! janitor recovers all clients that are gone, asks what became of each transaction whose answer
+//! was lost, and reads every record. The history with those answers and those reads must be
+//! strictly serializable.
 
 mod aftermath;
 mod cancel;
@@ -64,7 +65,7 @@ use remora_workload::ycsb::{self, Mix, Size, Ycsb};
 use remora_workload::{After, Invariant, Prng, Setting, Workload};
 use reported::Reported;
 
-/// What runs.
+/// A workload of a campaign.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
     /// SmallBank on few accounts.
@@ -85,7 +86,7 @@ impl Load {
     /// All of them.
     pub const ALL: [Load; 6] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges];
 
-    /// Its name on the command line.
+    /// Returns the name of the workload on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -115,14 +116,14 @@ pub const FAULTS: [&str; 12] = [
     CANCEL,
 ];
 
-/// What an operator does is none of the simulation's faults.
+/// The fault in which an operator drains a node. It is not a fault of the simulation.
 const DRAIN: &str = "drain";
 
-/// Nor is what a program gives up.
+/// The fault in which a program drops a future. It is not a fault of the simulation.
 const CANCEL: &str = "cancel";
 
-/// How often a fault of this name is planned in a run that has it. A crash and a stall leave too
-/// little behind, and take too long, to have several.
+/// Returns how often a fault of this name is planned in a run that has it. A run has one crash at
+/// most, since too little is left after it, and one stall, since it takes too long.
 fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     match name {
         "crash" | "stall" => 1,
@@ -134,19 +135,19 @@ fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
     }
 }
 
-/// How long after its probe a fault happens: at once, before the packets have left, after some
-/// round trip.
+/// Draws how long after its probe a fault happens: at once, before the packets have left, or after
+/// some round trip.
 fn after(random: &mut Prng) -> Nanos {
     let most = [1, 300, 4_000][random.below(3) as usize];
     random.below(most)
 }
 
-/// A fault of this name, with times drawn.
+/// Makes a fault of this name, and draws its times.
 fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
     Some(match name {
         "isolate" => {
-            // So long that controllers take the node for dead, and clients lose it: any of them, or
-            // they alone.
+            // So long that controllers declare the node lost, and clients lose it: any of the
+            // clients, or only clients.
             let all = |places: usize| 1u64.checked_shl(places as u32).map_or(u64::MAX, |end| end - 1);
             let clients = all(case.places());
             let controllers = all(case.places() + CONTROLLERS) & !clients;
@@ -169,38 +170,38 @@ fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
     })
 }
 
-/// One run.
+/// One run of a campaign, and all that it depends on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// Of all chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// What runs.
+    /// The workload.
     pub load: Load,
     /// How transactions are run.
     pub protocol: Protocol,
     /// Faults by name, each of which happens at least once in this run.
     pub faults: Vec<String>,
-    /// Clients, each on a machine of its own; those that validate locally are threads of one
+    /// Clients, each on a machine of its own. If they validate locally, they are threads of one
     /// process all the same.
     pub clients: usize,
-    /// Coroutines of each.
+    /// Coroutines of each client.
     pub coroutines: usize,
-    /// Keys that they meet at.
+    /// Keys, which all clients share.
     pub keys: u64,
     /// Transactions that must have committed.
     pub transactions: u64,
 }
 
 impl Case {
-    /// The least that a campaign's run must be.
+    /// Returns the smallest run that makes sense in a campaign.
     #[must_use]
     pub fn new(seed: u64, load: Load, protocol: Protocol, faults: &[String]) -> Case {
         let faults = faults.to_vec();
         Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
     }
 
-    /// The same for another seed, which chooses among its faults: each with even chance, and all
-    /// where that leaves none.
+    /// Returns this case for another seed. The seed draws each fault of the case with even chance;
+    /// if that leaves none, the run has all of them.
     #[must_use]
     pub fn of(&self, seed: u64) -> Case {
         let mut random = Prng::derive(seed, 0x5a32);
@@ -218,13 +219,12 @@ impl Case {
         self.has("fail") || self.has("isolate") || self.has(DRAIN)
     }
 
-    /// Places of its clients, and of those who take the places of others; controllers have the next
-    /// ones.
+    /// Counts the places of clients and of their spares. Controllers have the next places.
     fn places(&self) -> usize {
         2 * self.clients
     }
 
-    /// The command that runs it again.
+    /// Returns the command that runs the case again.
     #[must_use]
     pub fn command(&self) -> String {
         let mut command = format!(
@@ -240,18 +240,18 @@ impl Case {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Ran {
     /// Attempts that committed.
     pub committed: u64,
     /// Attempts whose client was not told how they ended.
     pub unknown: u64,
-    /// Those of which it was found out in the end.
+    /// Attempts of unknown outcome whose outcome was found out at the end.
     pub resolved: u64,
     /// Clients that were gone, dead or taken for dead, and were recovered.
     pub recovered: u64,
-    /// Those of them that were taken for dead and were not.
+    /// Clients that were taken for dead and were not dead.
     pub fenced: u64,
     /// Attempts that aborted, by cause.
     pub aborted: BTreeMap<&'static str, u64>,
@@ -292,15 +292,15 @@ impl Ran {
 /// A run that shows a mistake.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// As it was found.
+    /// The case as it was found.
     pub case: Case,
     /// What is wrong.
     pub what: String,
-    /// The smallest run found that shows one too.
+    /// The smallest run that was found to show a mistake too.
     pub shrunk: Case,
 }
 
-/// A file in memory that can be read while its writer is somewhere else.
+/// A file in memory that can be read while another owner writes it.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -322,18 +322,18 @@ struct Watch {
     lane: usize,
     counts: Rc<RefCell<Ran>>,
     reported: Rc<RefCell<Reported>>,
-    /// What may commit, and whose client has not been told whether it has.
+    /// Transactions that may commit, and whose clients have not been told whether they have.
     open: Rc<RefCell<BTreeSet<TransactionId>>>,
     recorder: Box<dyn Observer>,
 }
 
-/// Of a worker that plays.
+/// A client that takes part in the workload, with its worker.
 struct Client {
     worker: Worker,
     lives: Rc<dyn Fn() -> Vec<u32>>,
-    /// Whether it waits at first until it has to take the place of one that is gone.
+    /// Whether the client first waits until it has to take the place of a client that is gone.
     spare: bool,
-    /// It was taken for dead and told so.
+    /// Whether the client was taken for dead and has found that out.
     fenced: Cell<bool>,
 }
 
@@ -453,7 +453,7 @@ impl Tables {
         }
     }
 
-    /// What must hold when all is still, and those who have died are recovered.
+    /// Checks what must hold when nothing runs any more, and all dead clients are recovered.
     fn invariants(
         &self,
         cluster: &Cluster,
@@ -489,29 +489,30 @@ impl Tables {
     }
 }
 
-/// What must hold of any tables.
+/// Returns what must hold for any tables.
 fn whole(tables: &[Inspection], settled: bool) -> Invariant {
     let wrong = |table: &Inspection| table.locked + table.torn + table.differing_lines;
     let holds = Some(settled && tables.iter().map(wrong).sum::<u64>() == 0);
     Invariant { name: "replicas are identical and no lock is held", holds, detail: format!("{tables:?}") }
 }
 
-/// How often a transaction is tried: who meets what a dead client holds goes elsewhere soon.
+/// How often a transaction is tried. A client that meets a lock of a dead client soon goes
+/// elsewhere.
 const ATTEMPTS: u32 = 8;
-/// How long a client may be silent until others take it for dead; or nobody watches.
+/// How long a client may be silent until others take it for dead; or never, if `None`.
 const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
-/// Bytes of a version cache: one bucket, which drops nearly everything; some; more than there is to
-/// know.
+/// Bytes of a version cache: one bucket, which drops nearly everything; some buckets; or more than
+/// a run ever fills.
 const VCACHES: [usize; 3] = [64, 512, 1 << 20];
 /// How often a spare client looks whether it is needed.
 const SPARE_LOOKS: Nanos = 20_000;
-/// Bytes of a memory node, but for TPC-C.
+/// Bytes of a memory node, except for TPC-C.
 const NODE_BYTES: usize = 12 << 20;
-/// Who looks after the memory nodes, where one fails.
+/// Controllers that look after the memory nodes, where one fails.
 const CONTROLLERS: usize = 2;
-/// Memory nodes of every cluster, but for spares.
+/// Memory nodes of every cluster, without spares.
 const NODES: u16 = 3;
-/// How long a node that failed is away until it comes back, at most: before the others have
+/// The longest time after which a failed node comes back. That may be before the others have
 /// noticed, or long after.
 const ABSENCE: Nanos = 4_000_000;
 /// Virtual time in which every coroutine must commit again when the faults are over.
@@ -523,15 +524,15 @@ const RUN: Nanos = 4_000_000_000;
 const AFTERMATH: Nanos = 1_000_000;
 const STALL_AFTERMATH: Nanos = 9_000_000;
 
-/// Runs a case; what it came to, or what is wrong.
+/// Runs a case. Returns its result, or what is wrong.
 pub fn run(case: &Case) -> Result<Ran, String> {
     run_recorded(case).0
 }
 
-/// The same with the history, in the format of `remora check`.
+/// Runs a case, and also returns the history, in the format of `remora check`.
 pub fn run_recorded(case: &Case) -> (Result<Ran, String>, Vec<u8>) {
     let mut history = Vec::new();
-    // A mistake may show as a panic too, of an assertion of ours or of the protocol's.
+    // A mistake may also show as a panic: an assertion here or in the protocol fails.
     let ran = catch_unwind(AssertUnwindSafe(|| run_case(case, &mut history)));
     let ran = ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -563,8 +564,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     };
     let (cluster, sim) = Cluster::simulated(cluster, &options).map_err(|e| fail(&e))?;
     let lease = LEASES[random.below(LEASES.len() as u64) as usize].map(Duration::from_nanos);
-    // Of a tree's nodes everybody needs some: what a client has locked that nobody recovers stops
-    // all.
+    // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
+    // recovers it, all of them stop.
     let needed = case.load == Load::Ranges && case.has("crash") || fails;
     let lease = lease.or(LEASES.into_iter().flatten().max().filter(|_| needed).map(Duration::from_nanos));
     let cluster = cluster.with_lease(lease);
@@ -587,7 +588,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     let presets = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
     let presets: Vec<_> = presets.filter(|one| one.accepts(case.protocol.discipline())).collect();
     let mixed = random.below(4) == 0;
-    // Where those that are taken for dead are told so, others take their places.
+    // With leases, a spare client takes the place of each client that is taken for dead.
     let spares = if lease.is_some() { case.clients } else { 0 };
     let mut clients = Vec::new();
     for number in 0..case.clients + spares {
@@ -622,12 +623,12 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
             lives().iter().try_for_each(|client| sim.revoke(ClientId(*client))).map_err(|error| fail(&error))?;
             continue;
         }
-        // One that does not know it yet is told now.
+        // A client that was taken for dead and does not know it yet finds out now.
         match worker.drain() {
             Ok(drained) => settled &= drained || fenced.get(),
             Err(Error::Fenced) => fenced.set(true),
-            // It alone has lost a node, without having needed that since, and no controller is left
-            // for whom it would come back.
+            // Only this client has lost a node, and has not needed that node since. No controller
+            // is left for which it would come back.
             Err(Error::Unavailable(_)) if case.has("isolate") => fenced.set(true),
             Err(error) => return Err(format!("draining failed: {error}")),
         }
@@ -657,7 +658,8 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         return Err(format!("copies were not made again: {:?}", cluster.catalog().shards));
     }
     let recovered = gone.len() as u64;
-    // And those of a former epoch, who live on as others, and those who could not leave.
+    // Also the incarnations of former epochs, whose clients go on as new incarnations, and clients
+    // that could not leave.
     let configuration = cluster.configuration().ok_or("no configuration")?;
     let ended = configuration.look(|membership| {
         let ended = membership.clients().filter(|(_, standing)| *standing != Standing::Forgotten);
@@ -692,7 +694,7 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
         }
         _ => {}
     }
-    // The ledgers of the dead are gone with them.
+    // The ledgers of dead clients are lost.
     let untold = unknown.len() as u64 + recovered;
     let invariants = tables.invariants(&cluster, played.ledgers, settled, untold);
     let invariants = invariants.map_err(|error| format!("failed: {error}"))?;
@@ -715,20 +717,20 @@ fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
     Ok(ran)
 }
 
-/// TPC-C's size: about as many customers as there are keys, and room for more orders than a run
-/// makes.
+/// Returns TPC-C's size: about as many customers as there are keys, and room for more orders than a
+/// run makes.
 fn supplier(case: &Case) -> (Scale, Room) {
     let customers = (case.keys / 4).clamp(5, 3_000) as u16;
     (Scale::small(2, 2, customers, case.keys.max(20) as u32), Room::for_orders(8 * case.transactions))
 }
 
 fn node_bytes(case: &Case, replicas: u8) -> usize {
-    // Where nodes fail, others have what was theirs.
+    // Where nodes fail, other nodes get their shards.
     let times = if case.loses_nodes() { 2 } else { 1 };
     if case.load != Load::Tpcc {
         return times * NODE_BYTES;
     }
-    // Those that take the places of others, too; and the janitor.
+    // Spare clients count, too, and so does the janitor.
     let (workers, coroutines) = (2 * case.clients as u64 + 1, case.coroutines as u64);
     let setting = Setting { memory_nodes: NODES, replicas, workers, coroutines };
     let (scale, room) = supplier(case);
@@ -738,16 +740,16 @@ fn node_bytes(case: &Case, replicas: u8) -> usize {
 /// The memory nodes of a run.
 #[derive(Clone, Copy)]
 struct Nodes {
-    /// All of them, spares as well.
+    /// How many there are, including spares.
     count: u16,
     replicas: u8,
     /// How many of them fail.
     failures: u64,
-    /// How many are cut off so long that they are taken for dead.
+    /// How many are partitioned for so long that they are declared lost.
     isolations: u64,
     /// How many are drained.
     drains: u64,
-    /// How long each of them is away; for ever if `None`.
+    /// How long each failed or drained node is away; for ever if `None`.
     absence: Option<Nanos>,
 }
 
@@ -758,7 +760,7 @@ impl Nodes {
         }
         let mut random = Prng::derive(case.seed, 0xfa11);
         let count = NODES + random.below(2) as u16;
-        // As many in all as there are copies to spare.
+        // In sum at most as many as there are copies to spare.
         let losses = 1 + random.below(replicas.saturating_sub(1).into());
         let absence = (random.below(2) == 0).then(|| random.below(ABSENCE));
         let isolations = match (case.has("fail"), case.has("isolate")) {
@@ -770,14 +772,14 @@ impl Nodes {
         let drains = match (case.has(DRAIN), isolations + failures) {
             (false, _) => 0,
             (true, 0) => losses,
-            // One of the others is drained in its stead.
+            // A drain takes the place of a failure or an isolation.
             (true, _) => random.below(losses + 1),
         };
         let isolations = isolations.saturating_sub(drains);
         Nodes { count, replicas, failures: losses - isolations - drains, isolations, drains, absence }
     }
 
-    /// Whether any of them is lost, be it for a while.
+    /// Whether any node can be lost, if only for a while.
     fn can_be_lost(&self) -> bool {
         self.failures + self.isolations + self.drains > 0
     }
@@ -793,11 +795,11 @@ struct Memory<'c> {
     sim: &'c Sim,
     cluster: &'c Cluster,
     nodes: Nodes,
-    /// Since when those have been down that are to come back.
+    /// The failed nodes that are to come back, and since when they have been down.
     failed: RefCell<BTreeMap<NodeId, Nanos>>,
-    /// Those that are leaving, or have left, and since when.
+    /// The nodes that are leaving (`None`), or have left, and since when.
     drained: RefCell<BTreeMap<NodeId, Option<Nanos>>>,
-    /// How many were told to leave until now.
+    /// How many nodes were told to leave until now.
     told: Cell<usize>,
     random: RefCell<Prng>,
 }
@@ -816,7 +818,7 @@ impl<'c> Memory<'c> {
         }
     }
 
-    /// Those that have been away long enough work again, and have nothing.
+    /// Restarts the failed nodes that have been away long enough, empty, and drains nodes.
     fn tend(&self) {
         let now = self.sim.now();
         if self.nodes.drains > 0
@@ -844,8 +846,8 @@ impl<'c> Memory<'c> {
         }
     }
 
-    /// Does what an operator does: has a node leave, and all others have their share, and starts it
-    /// again, to have its own, when it has left.
+    /// Does what an operator does: drains a node, and fills all others. When the node has left,
+    /// starts it again, and fills it.
     fn drain(&self, configuration: &Arc<dyn Configuration>, now: Nanos) -> Result<(), ConfigurationError> {
         let all = NodeSet::first(self.nodes.count);
         let mut drained = self.drained.borrow_mut();
@@ -857,7 +859,7 @@ impl<'c> Memory<'c> {
                 let live: Vec<NodeId> = all.without(membership.lost()).without(membership.leaving()).iter().collect();
                 let node = live[number % live.len()];
                 let leaver = NodeSet::default().with(node);
-                // Of those that die and never come back, too few may be left.
+                // If nodes never come back, too few may be left for as many copies.
                 if self.nodes.absence.is_some() && live.len() > usize::from(self.nodes.replicas) {
                     membership.drain(leaver);
                 } else {
@@ -869,7 +871,7 @@ impl<'c> Memory<'c> {
             drained.insert(leaves, None);
         }
         let (leaving, lost) = configuration.look(|membership| (membership.leaving(), membership.lost()))?;
-        // One that dies or is lost before it has left is like others that are.
+        // A node that dies or is lost before it has left is treated like other failed nodes.
         drained.retain(|node, _| self.sim.answers(*node) && (leaving.has(*node) || lost.has(*node)));
         let mut started = NodeSet::default();
         drained.retain(|node, left| {
@@ -888,8 +890,8 @@ impl<'c> Memory<'c> {
         Ok(())
     }
 
-    /// Whether the cluster goes on without those that have failed, with those that are back, and
-    /// has as many copies as it can have.
+    /// Whether the cluster goes on without the failed nodes, with the nodes that are back, and has
+    /// as many copies as it can have.
     fn is_whole(&self) -> bool {
         let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.can_be_lost()) else {
             return true;
@@ -900,14 +902,15 @@ impl<'c> Memory<'c> {
         let looked =
             configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
         let lost = match looked {
-            // Nobody replaces them here: one has died, and the other was taken for dead.
+            // No controller is left: one has died, and the other was taken for dead. A run starts
+            // no new ones.
             Ok((false, ..)) => return true,
             Ok((true, false, lost)) => lost,
             _ => return false,
         };
         let all = NodeSet::first(self.nodes.count);
-        // One that has come back has nothing until it is taken in, be it that nobody had missed it
-        // yet.
+        // A node that has come back has nothing until it is readmitted, even if no client had
+        // missed it yet.
         let has_catalog = |node| {
             self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
         };
@@ -928,8 +931,8 @@ impl<'c> Memory<'c> {
     }
 }
 
-/// Plans the faults of a run. One that has leases may lose a second client: the one that recovers
-/// the first.
+/// Plans the faults of a run. A run with leases may lose a second client: the recoverer of the
+/// first.
 fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), String> {
     for name in &case.faults {
         for _ in 0..times(name, nodes, random) {
@@ -947,7 +950,7 @@ fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: &mut Prng) 
     Ok(())
 }
 
-/// A coroutine that plays, until it has gone.
+/// Counts a coroutine of the workload as gone when it is dropped.
 struct Leaves<'c>(&'c Cell<usize>);
 
 impl Drop for Leaves<'_> {
@@ -960,12 +963,12 @@ impl Drop for Leaves<'_> {
 struct Played {
     ledgers: Vec<Ledgers>,
     ended: Ended,
-    /// A client and a coroutine of it that has not committed any more.
+    /// A client, and a coroutine of it that has not committed since the faults were over.
     stuck: Option<(usize, usize)>,
 }
 
-/// Runs the workload until enough has committed and the faults are over, and everybody who is left
-/// has committed since.
+/// Runs the workload until enough transactions have committed, the faults are over, and every
+/// coroutine that is left has committed since.
 fn play(
     case: &Case,
     memory: &Memory<'_>,
@@ -977,14 +980,14 @@ fn play(
     let sim = memory.sim;
     let began = sim.now();
     let stuck = Cell::new(None);
-    // When the last fault was seen to have happened.
+    // The time at which the last fault was seen to have happened.
     let calm_from = Cell::new(None);
     let is_over = |now: Nanos| {
         memory.tend();
-        // A node that had nothing is lost without a copy being made.
+        // If a lost node had nothing, no copy is made, and faults at that probe never happen.
         if sim.waiting() == sim.waiting_for(probes::COPIES) && calm_from.get().is_none() {
             let stalled = case.has("stall");
-            // Who is cut off may be missed until that is over.
+            // A partitioned node may be missed until the partition is over.
             let over = sim.injected().iter().fold(now, |over, fault| match fault.kind {
                 FaultKind::Isolate(time, _) => over.max(fault.at + time),
                 _ => over,
@@ -1057,7 +1060,7 @@ fn play(
     let mut watching = Vec::new();
     for controller in controllers {
         let (id, others, left) = (ClientId(controller.incarnation()), &others, &left);
-        // Nobody who is alive plays any more.
+        // No client that is alive takes part in the workload any more.
         let over = move || {
             let mut players = others.iter().zip(left);
             players.all(|((lives, ..), left)| left.get() == case.coroutines || is_dead(sim, &**lives))
@@ -1077,7 +1080,8 @@ fn play(
     Ok(Played { ledgers, ended, stuck: stuck.get() })
 }
 
-/// A case that fails too, with less in it: fewer faults, clients, coroutines, keys, transactions.
+/// Shrinks a failing case to one that also fails: with fewer faults, clients, coroutines, keys or
+/// transactions.
 #[must_use]
 pub fn shrink(case: &Case) -> Case {
     let mut best = case.clone();
@@ -1099,16 +1103,16 @@ pub fn shrink(case: &Case) -> Case {
     }
 }
 
-/// What a campaign came to.
+/// The result of a campaign.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
-    /// Runs.
+    /// How many runs there were.
     pub runs: u64,
-    /// All of them together.
+    /// The sum of their results.
     pub total: Ran,
-    /// The runs that show a mistake: the first few.
+    /// The first few runs that show a mistake.
     pub violations: Vec<Violation>,
-    /// How many did.
+    /// How many runs show a mistake.
     pub violating: u64,
     /// What the campaign has not tested, so that it proves less than it should.
     pub untested: Vec<String>,
@@ -1122,8 +1126,8 @@ impl Summary {
     }
 }
 
-/// Runs a case for each seed, with some of its faults ([`Case::of`]), on so many threads. `look` is
-/// told of each run that has ended.
+/// Runs a case for each seed, with some of its faults ([`Case::of`]), on `threads` threads. Calls
+/// `look` after each run.
 pub fn campaign(case: &Case, seeds: Range<u64>, threads: usize, look: &(dyn Fn() + Sync)) -> Summary {
     const SHOWN: usize = 3;
     let next = AtomicU64::new(seeds.start);
@@ -1165,9 +1169,9 @@ pub fn campaign(case: &Case, seeds: Range<u64>, threads: usize, look: &(dyn Fn()
     summary
 }
 
-/// What should have been met and was not.
+/// Lists what the campaign should have tested and has not.
 fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
-    /// Of fewer runs it is chance whether a pause is longer than a lease.
+    /// In fewer runs it is chance whether a pause is longer than a lease.
     const MANY: u64 = 20;
     let mut untested = Vec::new();
     for fault in &case.faults {
@@ -1175,7 +1179,9 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
             untested.push(format!("no {fault} has met a transaction that held locks"));
         }
     }
-    for cause in ["lock_conflict", "validation"] {
+    // A protocol that reads under locks has nothing to validate but absent keys.
+    let causes = ["lock_conflict", "validation"].into_iter().take(2 - usize::from(case.protocol.spec().locks_reads));
+    for cause in causes {
         if total.aborted.get(cause).is_none_or(|count| *count == 0) {
             untested.push(format!("no attempt aborted by {cause}"));
         }
@@ -1210,16 +1216,16 @@ fn untested(case: &Case, runs: u64, total: &Ran) -> Vec<String> {
 pub struct Caught {
     /// The error.
     pub mutant: Mutant,
-    /// The first seed that shows it, of the workload that does.
+    /// The workload and the first seed that show the error.
     pub seed: Option<(Load, u64)>,
-    /// What it showed.
+    /// What that run showed.
     pub what: String,
     /// Runs until then.
     pub runs: u64,
 }
 
-/// Puts one published error after the other back, and sees whether a campaign finds it within so
-/// many seeds of each workload.
+/// Puts one published error after the other back, and checks whether a campaign finds it within
+/// these seeds of each workload.
 pub fn mutation_score(
     mutants: &[Mutant],
     case: &Case,
@@ -1249,8 +1255,8 @@ pub fn mutation_score(
     found.into_iter().map(|(_, caught)| caught).collect()
 }
 
-/// Looks for a seed that shows an error, and shows nothing without it. Only the calling thread has
-/// the error.
+/// Looks for a seed whose run fails with the error and passes without it. Only the calling thread
+/// has the error.
 fn hunt(mutant: Mutant, case: &Case, seeds: Range<u64>) -> Caught {
     let mut caught = Caught { mutant, seed: None, what: String::new(), runs: 0 };
     let loads = match mutant {

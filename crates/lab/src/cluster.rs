@@ -24,11 +24,11 @@ pub enum LabError {
 /// A simulated cluster to be measured.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// Hardware, deployment, chance.
+    /// Hardware, deployment and seed.
     pub sim: SimOptions,
     /// Memory nodes.
     pub memory_nodes: u16,
-    /// Bytes of each.
+    /// Bytes of each memory node.
     pub node_bytes: usize,
     /// Copies of each record.
     pub replicas: u8,
@@ -36,7 +36,7 @@ pub struct Bench {
     pub protocol: Protocol,
     /// Client machines. With [`Deployment::Symmetric`] they are the memory nodes.
     pub machines: usize,
-    /// Workers of each.
+    /// Workers of each machine.
     pub threads: usize,
     /// Transactions in flight for each worker.
     pub coroutines: usize,
@@ -47,7 +47,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A symmetric cluster of so many machines, each with all its threads, as the profile has them.
+    /// Returns a symmetric cluster of `nodes` machines, each with all threads of the profile.
     #[must_use]
     pub fn symmetric(sim: SimOptions, nodes: u16) -> Bench {
         let threads = sim.profile.machine.threads as usize;
@@ -65,13 +65,14 @@ impl Bench {
         }
     }
 
-    /// Builds the cluster and loads a workload's tables, in no virtual time; how long that took.
+    /// Builds the cluster and loads a workload's tables, in no virtual time. Also returns how long
+    /// that took.
     pub fn load<W>(
         &self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<(Sim, Cluster, W, Duration), LabError> {
         let began = Instant::now();
-        // Who has the cluster's version cache: a machine of its own, which has nothing else.
+        // The cluster's version cache is on a machine of its own, which has nothing else.
         let spares = u16::from(self.protocol.validation() == Validation::Global);
         let options = ClusterOptions {
             memory_nodes: self.memory_nodes + spares,
@@ -85,7 +86,7 @@ impl Bench {
         Ok((sim, cluster, workload, began.elapsed()))
     }
 
-    /// Who runs, and for how long.
+    /// Returns how many coroutines run, and for how long.
     #[must_use]
     pub fn simulation(&self) -> Simulation {
         Simulation {

@@ -1,11 +1,11 @@
 //! Calibration: what the texts have measured on real hardware, next to what the simulator makes of
 //! it.
 //!
-//! Every row is an experiment: clients run verbs through the model as those of the text did, and
-//! what they count is the row's value. Nothing is copied from the profile, so a row is off when a
+//! Every row is an experiment. Clients run verbs through the model as the text's clients did, and
+//! what they count is the row's value. Nothing is copied from the profile. So a row is off when a
 //! number of the profile is wrong, when two of them do not go together, or when the model lacks
-//! something. A profile of one's own has no published values; its rows are those that perftest
-//! measures, to be compared by hand.
+//! something. A profile of your own has no published values. Its rows are what perftest measures,
+//! so that you can compare them by hand.
 
 pub(crate) mod rig;
 
@@ -41,11 +41,11 @@ pub struct Row {
     pub name: String,
     /// Unit of both values.
     pub unit: &'static str,
-    /// On the hardware.
+    /// The value on the hardware.
     pub published: Option<f64>,
-    /// In the simulator.
+    /// The value in the simulator.
     pub simulated: f64,
-    /// How far that is above or below what was published, as a share of it.
+    /// How far the simulated value is above or below the published one, as a share of that.
     pub error: Option<f64>,
     /// Where it was published; without a published value, what there is to compare with: a plot, or
     /// the command of perftest that measures the same.
@@ -71,31 +71,32 @@ impl Row {
         }
     }
 
-    /// The published value, and where it is.
+    /// Adds the published value, and where it was published.
     fn published(self, published: f64, source: &str) -> Row {
         let error = (self.simulated - published) / published;
         Row { published: Some(published), error: Some(error), source: source.to_owned(), ..self }
     }
 
-    /// As [`published`](Row::published); the simulator must reproduce it.
+    /// Adds the published value, as [`published`](Row::published) does. The simulator must
+    /// reproduce it.
     fn required(self, published: f64, source: &str) -> Row {
         Row { required: true, ..self.published(published, source) }
     }
 
-    /// What there is to compare it with.
+    /// Adds what there is to compare the value with.
     fn by(self, source: impl Into<String>) -> Row {
         Row { source: source.into(), ..self }
     }
 
-    /// Whether it is required, and off by more than [`ERROR_MAX`].
+    /// Whether the row is required, and off by more than [`ERROR_MAX`].
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.required && self.error.is_none_or(|error| error.abs() > ERROR_MAX)
     }
 }
 
-/// Measures what the texts have measured on a profile's hardware; or, where none did, what perftest
-/// would.
+/// Measures what the texts have measured on a profile's hardware. If no text did, measures what
+/// perftest would.
 ///
 /// # Errors
 ///

@@ -2,20 +2,21 @@
 //! synchronization compare (Ziegler thesis, sections 5 and 11). Each optimization can be switched,
 //! and published errors can be put back.
 //!
-//! Transactions have no latches: the locks of records name their owners, so that they can be
-//! recovered, and who only reads validates. `remora-lab reproduce latches` is about what the
-//! alternatives would come to.
+//! Transactions have no latches. The locks of records name their owners, so that dead clients can
+//! be recovered, and readers validate. `remora-lab reproduce latches` shows what the alternatives
+//! would cost.
 //!
 //! | | blocking round trips of an update | of a read under a shared latch |
 //! | --- | --- | --- |
 //! | each verb awaited | CAS, READ, WRITE, FETCH_ADD: 4 | FETCH_ADD, READ, FETCH_ADD: 3 |
 //! | + speculative read: the READ rides behind the atomic | 3 | 2 |
 //! | + write combining: the unlatch rides behind the WRITE | 2 | 2 |
-//! | + asynchronous unlatch: nobody awaits it | 1 | 1 |
+//! | + asynchronous unlatch: it is not awaited | 1 | 1 |
 //! | + write unlatch: it is the last word of the WRITE | 1, of three verbs | impossible |
 //!
-//! Buffers of rounds that nobody awaits are the transport's until they have completed (rule 5 of
-//! the contract), so an asynchronous unlatch cannot write what the next operation has put there.
+//! The transport owns the buffers of a round that is not awaited until the round has completed
+//! (rule 5 of the contract). So an asynchronous unlatch cannot write what the next operation has
+//! put there.
 
 use remora::floors::memory::ReadScheme;
 use remora::floors::sync::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
@@ -23,19 +24,19 @@ use remora::floors::sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape,
 use remora_fabric::{Address, FabricError, LINE_WORDS, Lane, Nanos, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
-/// Between attempts.
+/// The pause between two attempts.
 const RETRY_NS: Nanos = 100;
-/// Unlatches of a client that may be on their way.
+/// How many unlatches of a client may be on their way.
 const UNLATCHES_MAX: u32 = 2;
 
 /// Data, and the latch that guards it.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// Its word.
+    /// Where the latch word is.
     pub latch: Address,
     /// Where the data begins.
     pub data: Address,
-    /// Its length.
+    /// Length of the data.
     pub words: usize,
 }
 
@@ -46,7 +47,7 @@ pub struct Latching {
     pub speculative: bool,
     /// The unlatch is in the round that writes the data.
     pub combined: bool,
-    /// Nobody awaits the unlatch.
+    /// The unlatch is not awaited.
     pub asynchronous: bool,
     /// How a writer leaves.
     pub unlatch: Unlatch,
@@ -59,18 +60,19 @@ pub struct Latching {
 pub enum Unlatch {
     /// By FETCH_ADD: readers may have added themselves meanwhile.
     Add,
-    /// By CAS, whose answer nobody looks at. Wrong where there are readers: it fails if one has
-    /// just come in vain.
+    /// By CAS, whose answer is not looked at. Wrong where there are readers: the CAS fails if a
+    /// reader has just come in vain.
     Cas,
-    /// The WRITE of the data ends with the latch, which is behind it. Only where all take the latch
-    /// by CAS, which leaves memory alone if it fails: a NIC may store what a FETCH_ADD has made of
-    /// a word that the WRITE has changed since. Wrong where the latch is in front of the data: who
-    /// sees it free sees data that is not there yet.
+    /// The WRITE of the data ends with the latch, which is behind the data. This is right only
+    /// where all clients take the latch by CAS, which leaves memory alone if it fails. A FETCH_ADD
+    /// would not: a NIC may store its result over a word that the WRITE has changed since. Wrong
+    /// where the latch is in front of the data: a client may see the latch free before the data is
+    /// there.
     Write,
 }
 
 impl Latching {
-    /// The ladder of the ablation: each with all before it.
+    /// The steps of the ablation. Each adds one optimization to those before it.
     pub const LADDER: [(&'static str, Latching); 5] = {
         let basic = Latching {
             speculative: false,
@@ -92,7 +94,7 @@ impl Latching {
     };
     /// No optimization.
     pub const BASIC: Latching = Latching::LADDER[0].1;
-    /// All that shared latches allow.
+    /// All optimizations that shared latches allow.
     pub const BEST: Latching = Latching::LADDER[3].1;
 
     /// Changes an item under its latch.
@@ -103,7 +105,7 @@ impl Latching {
         Ok(())
     }
 
-    /// The same if nobody has the latch; whether that was so.
+    /// Changes an item under its latch if the latch is free. Returns whether it was free.
     pub async fn try_update(
         self,
         lane: &Lane,
@@ -161,7 +163,7 @@ impl Latching {
         }
     }
 
-    /// The same if no writer has the latch.
+    /// Reads an item under its latch, shared, if no writer has the latch. Otherwise `None`.
     pub async fn try_read(self, lane: &Lane, item: Item) -> Result<Option<Vec<u64>>, FabricError> {
         let bytes = item.words * WORD_BYTES;
         let mut round = lane.round();
@@ -182,7 +184,7 @@ impl Latching {
         Ok(data)
     }
 
-    /// Posts the last round, and awaits it unless that is not to be.
+    /// Posts the last round, and awaits it unless the unlatch is asynchronous.
     pub(crate) async fn finish(self, lane: &Lane, round: Round<'_>) -> Result<(), FabricError> {
         if !self.asynchronous {
             return lane.execute(round).await.map(drop);
@@ -201,7 +203,7 @@ async fn read_words(lane: &Lane, at: Address, bytes: usize) -> Result<Vec<u64>, 
     Ok(lane.execute(round).await?.words(read).to_vec())
 }
 
-/// How a reader that takes no latch knows that what it has read of a record is of one instant.
+/// How a reader that takes no latch knows that it has read one state of a record.
 ///
 /// A writer holds the lock, WRITEs version and value in one WRITE, and unlocks behind it. READs
 /// take lines in any order.
@@ -222,17 +224,17 @@ pub enum Reading {
     Bookends,
     /// Wrong: two READs, posted together, as if the first were over before the second began.
     TwoReads,
-    /// Wrong: the lock alone, as a mark that nobody changes the record.
+    /// Wrong: the lock alone, as a mark that no client changes the record.
     Marking,
 }
 
 impl Reading {
-    /// Those that are right.
+    /// The correct ways.
     pub const CORRECT: [Reading; 3] = [Reading::Versioning, Reading::Checksum, Reading::Lines];
-    /// Those that have been published, and are not.
+    /// The ways that have been published and are wrong.
     pub const INCORRECT: [Reading; 4] = [Reading::AtOnce, Reading::Bookends, Reading::TwoReads, Reading::Marking];
 
-    /// For people.
+    /// Returns the name, as reports print it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -246,7 +248,7 @@ impl Reading {
         }
     }
 
-    /// What records it is for.
+    /// Returns the read scheme of the records that this way of reading needs.
     #[must_use]
     pub fn scheme(self) -> ReadScheme {
         match self {
@@ -265,7 +267,7 @@ impl Reading {
         }
     }
 
-    /// The same once: `None` if somebody else was in the middle of changing it.
+    /// Tries once to read a record's value. `None` if a client was in the middle of changing it.
     pub async fn attempt(self, lane: &Lane, at: Address, shape: &RecordShape) -> Result<Option<Vec<u64>>, FabricError> {
         let first = match self {
             Reading::Versioning => Some(read_words(lane, at, VALIDATED_BYTES).await?),
@@ -298,8 +300,8 @@ impl Reading {
         if self == Reading::Marking {
             return Ok(Some(value));
         }
-        // That it was read whole proves nothing of now; and versioning has no other proof that it
-        // was.
+        // The record was read whole, but that proves nothing about now. With versioning, only this
+        // second READ proves that it was read whole.
         let again = read_words(lane, at, VALIDATED_BYTES).await?;
         let is_same = again[1] == version && (is_checked || LockWord::from_bits(again[0]).is_free());
         Ok(is_same.then_some(value))

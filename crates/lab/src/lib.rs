@@ -1,4 +1,5 @@
-//! Experiments on simulated clusters: what the simulator is for.
+//! Experiments on simulated clusters: calibration, reproduced tables, fault campaigns and litmus
+//! tests.
 #![forbid(unsafe_code)]
 
 pub mod campaign;

@@ -2,9 +2,9 @@
 //! of its steps.
 //!
 //! A litmus test is a program of a few clients, an invariant, and a [`Mutant`]: the error put back.
-//! Ours is correct if no order breaks the invariant; the test is worth something if an order does
-//! with the mutant. See [`explore`](remora::floors::fabric::seeded::explore) for what a step is,
-//! and what is left out and why.
+//! Our protocol is correct if no order breaks the invariant. The test proves that only if some
+//! order breaks the invariant with the mutant. [`explore`](remora::floors::fabric::seeded::explore)
+//! says what a step is, and which orders are left out and why.
 
 mod programs;
 mod recovery;
@@ -20,13 +20,13 @@ use serde::Serialize;
 /// A litmus test.
 #[derive(Clone, Copy, Debug)]
 pub struct Litmus {
-    /// Its name; `docs/litmus.md` says what it is about.
+    /// Name of the test. `docs/litmus.md` says what the test is about.
     pub name: &'static str,
     /// Where the error was published, or lurks.
     pub source: &'static str,
     /// The error, put back.
     pub mutant: Mutant,
-    /// Which protocol plays.
+    /// The protocol under test.
     pub protocol: Protocol,
     program: fn(Protocol, u64) -> Exploration<String>,
 }
@@ -60,7 +60,7 @@ pub struct Side {
 /// What [`run`] found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Of which test.
+    /// The test that was run.
     pub litmus: Litmus,
     /// The program as it is.
     pub ours: Side,
@@ -808,7 +808,7 @@ pub const ALL: &[Litmus] = &[
 /// Explores a litmus test: its program as it is, and with the error put back until it is caught.
 #[must_use]
 pub fn run(litmus: &Litmus, bound: Bound) -> Found {
-    // What the errors make the library log is no news.
+    // The library logs the consequences of an error that was put back. That is expected.
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || Found {
         litmus: *litmus,
         ours: side(litmus, bound, None),
@@ -817,7 +817,7 @@ pub fn run(litmus: &Litmus, bound: Bound) -> Found {
 }
 
 fn side(litmus: &Litmus, bound: Bound, put_back: Option<Mutant>) -> Side {
-    /// Also if a program panics.
+    /// Restores the correct protocol when it is dropped, also if a program panics.
     struct Restore;
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -833,13 +833,13 @@ fn side(litmus: &Litmus, bound: Bound, put_back: Option<Mutant>) -> Side {
 }
 
 impl Found {
-    /// Whether ours is correct and the mutant caught.
+    /// Whether our protocol is correct and the mutant is caught.
     #[must_use]
     pub fn is_as_it_should_be(&self) -> bool {
         self.ours.violation.is_none() && self.mutated.violation.is_some()
     }
 
-    /// For the report.
+    /// Makes a line of the report.
     #[must_use]
     pub fn entry(&self) -> Entry {
         let Found { litmus, ours, mutated } = self;

@@ -1,8 +1,8 @@
-//! What the texts have published about transactions, next to what comes out of the same experiments
-//! on simulated clusters.
+//! What the texts have published about transactions, next to the results of the same experiments on
+//! simulated clusters.
 //!
-//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware));
-//! nothing is fitted to the figures here. What does not come out as published is shown and
+//! The hardware's profile is calibrated against bare verbs only ([`hardware`](crate::hardware)).
+//! Nothing is fitted to the figures here. A result that differs from the published one is shown and
 //! explained.
 
 pub mod drtm_h;
@@ -28,7 +28,7 @@ use crate::hardware::CalibrationError;
 use crate::{Bench, LabError};
 use remora_command::plot::{self, Labels, Series};
 
-/// Why nothing came out.
+/// Why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproduceError {
     /// A cluster could not be simulated, or a transaction failed.
@@ -60,43 +60,44 @@ pub struct Row {
     pub name: String,
     /// Unit of both figures; `x` is a ratio.
     pub unit: &'static str,
-    /// As printed; `None` where the text has only words, or a figure that is not transcribed.
+    /// The figure as printed; `None` where the text has only words, or a figure that is not
+    /// transcribed.
     pub published: Option<f64>,
-    /// What came out.
+    /// The figure of the simulation.
     pub ours: f64,
-    /// How far that is above or below what was published, as a share of it.
+    /// How far ours is above or below the published figure, as a share of that.
     pub error: Option<f64>,
     /// Where it was published; empty if it was not.
     pub source: &'static str,
-    /// Whether what the text says is better is better here too; `None` where it says nothing of the
-    /// kind.
+    /// Whether the system that the text calls better is better here, too; `None` where the text
+    /// compares nothing.
     pub direction_holds: Option<bool>,
-    /// Why it is off, or what is different.
+    /// Why the figure is off, or what is different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
 }
 
-/// How far a figure may be off without a word about it.
+/// A figure that is off by more than this share needs an explanation.
 pub const EXPLAINED_FROM: f64 = 0.25;
 
 impl Row {
-    /// A figure that nobody has published.
+    /// Makes a row of a figure that was not published.
     fn ours(name: impl Into<String>, unit: &'static str, ours: f64) -> Row {
         let name = name.into();
         Row { name, unit, published: None, ours, error: None, source: "", direction_holds: None, note: None }
     }
 
-    /// What was published.
+    /// Adds the published figure.
     fn published(self, published: f64, source: &'static str) -> Row {
         Row { published: Some(published), error: Some(self.ours / published - 1.0), source, ..self }
     }
 
-    /// What was said in words.
+    /// Adds where the text says something in words only.
     fn said(self, source: &'static str) -> Row {
         Row { source, ..self }
     }
 
-    /// Whether it is as the text says.
+    /// Notes whether the direction is as the text says.
     fn holds(self, holds: bool) -> Row {
         Row { direction_holds: Some(holds), ..self }
     }
@@ -105,20 +106,20 @@ impl Row {
         Row { note: Some(note), ..self }
     }
 
-    /// Ours over the published figure.
+    /// Returns our figure over the published one.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         self.published.map(|published| self.ours / published)
     }
 
-    /// Whether it is not as published, so that its note has to say why.
+    /// Whether the figure is not as published, so that its note has to say why.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.direction_holds == Some(false) || self.error.is_some_and(|error| error.abs() > EXPLAINED_FROM)
     }
 }
 
-/// All that came out of a text's experiments.
+/// All results of a text's experiments.
 #[derive(Debug)]
 pub struct Reproduction {
     /// What was done, and on what: a few lines.
@@ -126,11 +127,11 @@ pub struct Reproduction {
     /// Whether the cluster is the text's, so that its figures can be compared. On a smaller one
     /// only directions can.
     pub is_comparable: bool,
-    /// Published and ours.
+    /// Published figures and ours.
     pub rows: Vec<Row>,
-    /// What some of the simulations came to by themselves.
+    /// The results of some of the simulations by themselves.
     pub runs: Vec<Run>,
-    /// What the text has and this does not.
+    /// Experiments of the text that are left out here.
     pub left_out: &'static [&'static str],
     /// Invariants that did not hold, with the experiment's name.
     pub violated: Vec<String>,
@@ -138,27 +139,27 @@ pub struct Reproduction {
     series: Vec<Series>,
 }
 
-/// A simulation by itself.
+/// The result of one simulation by itself.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Run {
     /// What was run.
     pub name: String,
-    /// Under what load.
+    /// The load under which it was run.
     pub load: String,
-    /// Transactions that committed, a second.
+    /// Committed transactions a second.
     pub throughput: f64,
-    /// From the first attempt's begin to the commit.
+    /// Time from the beginning of the first attempt to the commit.
     pub latency: LatencyUs,
     /// Share of the attempts that did not commit.
     pub abort_rate: f64,
     /// Rounds on a committed transaction's critical path.
     pub round_trips: f64,
-    /// Its verbs and calls.
+    /// Verbs and calls of a committed transaction.
     pub verbs: f64,
 }
 
 impl Reproduction {
-    /// The simulations' own figures as rows: nobody has published them.
+    /// Returns the simulations' own figures as rows. They were not published.
     #[must_use]
     pub fn run_rows(&self) -> Vec<Row> {
         let rows = self.runs.iter().flat_map(|run| {
@@ -171,27 +172,27 @@ impl Reproduction {
         rows.collect()
     }
 
-    /// Throughput, as an SVG.
+    /// Draws throughput as an SVG.
     ///
     /// # Errors
     ///
-    /// None that is known.
+    /// No case is known.
     pub fn plot(&self) -> Result<String, std::fmt::Error> {
         plot::lines(&self.labels, &self.series)
     }
 }
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Clone, Debug)]
 struct Measurement {
     throughput: f64,
     latency: LatencyUs,
     abort_rate: f64,
-    /// Of a committed transaction.
+    /// Costs of a committed transaction.
     costs: PerTransaction,
     by_type: BTreeMap<&'static str, TypeReport>,
     waiting_share: f64,
-    /// That do not hold.
+    /// Invariants that do not hold.
     broken: Vec<Invariant>,
 }
 
@@ -237,8 +238,8 @@ fn measure<W: Workload>(
     })
 }
 
-/// Runs simulations, so many at a time, in this order as far as possible; `look` is told how many
-/// of how many are done.
+/// Runs simulations, at most `parallel` at a time, in this order as far as possible. Calls `look`
+/// with the numbers of finished simulations and of all.
 fn run_all<P: Copy + Send + Sync, M: Send>(
     points: &[P],
     parallel: usize,
@@ -264,19 +265,19 @@ fn run_all<P: Copy + Send + Sync, M: Send>(
     Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Simulations that run side by side: more take more memory than machines of so many cores have.
+/// Returns how many simulations run side by side: at most two, because more need too much memory.
 fn parallel() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(2)
 }
 
-/// What was measured at a point, which has been run.
+/// Returns what was measured at a point, which has been run.
 fn measured<'r, P: PartialEq + fmt::Debug, M>(runs: &'r [(P, M)], point: &P) -> &'r M {
     let found = runs.iter().find(|(ran, _)| ran == point);
     let Some((_, measured)) = found else { unreachable!("{point:?} was not run") };
     measured
 }
 
-/// The invariants that did not hold, each with the name of its experiment.
+/// Lists the invariants that did not hold, each with the name of its experiment.
 fn violated<P>(runs: &[(P, Measurement)], name: impl Fn(&P) -> String) -> Vec<String> {
     let broken = runs.iter().flat_map(|(point, measurement)| {
         let named = |invariant: &Invariant| format!("{}: {}: {}", name(point), invariant.name, invariant.detail);

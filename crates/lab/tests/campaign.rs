@@ -1,4 +1,4 @@
-//! Fault campaigns: they are deterministic, meet what they are to meet, find nothing in the
+//! Fault campaigns are deterministic, reach what they should reach, find nothing wrong in the
 //! protocols, and find published errors that are put back.
 
 use remora::Protocol;
@@ -64,8 +64,8 @@ fn calls_are_served_once_though_they_are_lost_and_doubled() {
     assert!(summary.is_clean(), "{summary:?}");
 }
 
-/// Leaves are split and merged all the time, of all designs, by clients that die, pause and
-/// remember what is no more.
+/// Clients that die, pause and have stale memory split and merge leaves of all designs all the
+/// time.
 #[test]
 fn ordered_tables_stay_ordered() {
     for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD, Protocol::FORD_LOCAL] {
@@ -83,16 +83,16 @@ fn rings_fill_when_a_node_does_not_apply_them() {
     assert!(summary.is_clean(), "{summary:?}");
 }
 
-/// `remora-lab campaign --mutants` has the whole score. Here are the errors that few seeds suffice
-/// for: all but one that needs some dozens, and one that the simulator cannot show yet
-/// (`docs/simulator.md`).
+/// A few seeds show most published errors. One error is left out because it needs some dozens of
+/// seeds, and one because the simulator cannot show it yet (`docs/simulator.md`).
+/// `remora-lab campaign --mutants` has the whole score.
 #[test]
 fn published_errors_are_found_within_few_seeds() {
     let rare = [Mutant::ValidateReadOnlyVersionOnly, Mutant::CpuLocksForNics];
     let concerns = |mutant: &Mutant| mutant.concerns(Protocol::DRTM_R) && !rare.contains(mutant);
     let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(concerns).collect();
-    // Where a node that lives is lost or leaves, clients may be ended before anybody looks for
-    // their log entries.
+    // If a node that is alive is lost or leaves, clients may be ended before their log entries are
+    // looked for.
     let all: Vec<&str> = FAULTS.into_iter().filter(|fault| !["isolate", "drain"].contains(fault)).collect();
     let case = Case::new(0, Load::Registers, Protocol::DRTM_R, &faults(&all));
     let score = mutation_score(&mutants, &case, 0..40, 2, &|_, _| {});
@@ -104,7 +104,7 @@ fn published_errors_are_found_within_few_seeds() {
     }
 }
 
-/// Clients as threads of one process, which share a version cache, large or too small.
+/// Clients are threads of one process, and share a version cache, which is large or too small.
 #[test]
 fn errors_of_localized_validation_are_found_within_few_seeds() {
     let all = [
@@ -123,7 +123,7 @@ fn errors_of_localized_validation_are_found_within_few_seeds() {
 }
 
 /// Any node is lost, also the one that has the cluster's version cache, and starts again without
-/// it; every client lives on in the next epoch.
+/// it. Every client goes on in the next epoch.
 #[test]
 fn version_caches_outlive_memory_nodes() {
     for protocol in [Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL] {
@@ -148,8 +148,8 @@ fn a_failing_run_is_shrunk() {
     mutant::set(None);
 }
 
-/// A client dies between unlinking a record that it deletes and freeing its lock; another inserts
-/// the key again, by the same pair of the index, before the dead one is recovered.
+/// A client dies between unlinking a record that it deletes and freeing its lock. Another inserts
+/// the key again, by the same pair of the index, before the dead client is recovered.
 #[test]
 fn a_deleted_record_is_unlinked_once() {
     let faults = faults(&["crash", "delay", "stall", "clock-step", "lose"]);
@@ -160,6 +160,6 @@ fn a_deleted_record_is_unlinked_once() {
         mutant::set(None);
         with.is_err() && run(&case).is_ok()
     };
-    // Every hundredth does, or so.
+    // About every hundredth seed shows it.
     assert!((0..300).any(shows), "no seed shows it any more");
 }

@@ -1,5 +1,5 @@
-//! The `remora-lab` command as its users meet it: exit status, one line for what is wrong, results
-//! that are not lost.
+//! The `remora-lab` command as its users see it: the exit status, one line for each error, and
+//! results that are not lost.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! Memory nodes that die, or that nobody can reach, while transactions run: on simulated clusters.
+//! Memory nodes die, or become unreachable, while transactions run: on simulated clusters.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ impl Record for Account {
 const ROWS: u64 = 64;
 const MONEY: i64 = 1_000;
 const LEASE: Duration = Duration::from_millis(1);
-/// Of a run, in nanoseconds.
+/// When the node is lost, in nanoseconds of a run.
 const LOSS_AT: u64 = 300_000;
 const BACK_AT: u64 = 6_000_000;
 const END_AT: u64 = 36_000_000;
@@ -37,11 +37,11 @@ struct Shape {
     spares: u16,
     replicas: u8,
     lost: NodeId,
-    /// It is not lost, but leaves when it has nothing any more.
+    /// Whether the node is drained instead of lost: it leaves when it has nothing any more.
     is_drained: bool,
-    /// After the loss, the node works again, empty.
+    /// Whether the node rejoins after the loss, empty.
     comes_back: bool,
-    /// All nodes are to have as much as the others.
+    /// Whether all nodes are filled, so that they have as much as the others.
     fills: bool,
 }
 
@@ -88,8 +88,8 @@ async fn total(session: &mut Session, accounts: &Table<u64, Account>) -> Result<
     sum.await
 }
 
-/// Two clients that transfer, one that adds up, and two controllers; a node fails in the middle.
-/// Commits before and after.
+/// Runs two clients that transfer, one that adds up, and two controllers. A node fails in the
+/// middle. Returns the commits before and after.
 fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     let lost = shape.lost;
     let (cluster, sim, accounts) = cluster(protocol, shape, seed);
@@ -235,8 +235,7 @@ fn a_node_that_comes_back_with_nothing_gets_copies() {
     }
 }
 
-/// While shards move to a node that is to be filled, another one dies, and comes back, and is
-/// filled too.
+/// While shards move to a node that is filled, another node dies, rejoins, and is filled too.
 #[test]
 fn shards_move_to_nodes_that_are_filled() {
     goes_on(Shape { nodes: 4, spares: 1, comes_back: true, fills: true, ..SHAPE });
@@ -257,8 +256,9 @@ fn a_cluster_goes_on_without_its_leader() {
     goes_on_without(0);
 }
 
-/// Has a spare node get copies of what a node of a cluster had that nobody uses, at most so many
-/// bytes a second; how long that takes, from the loss. `look` at the spare node's memory meanwhile.
+/// A node of an idle cluster is lost, and a spare node gets copies of what it had, at most `rate`
+/// bytes a second. Returns how long that takes, from the loss. Calls `look` with the spare node's
+/// memory meanwhile.
 fn copied_within(protocol: Protocol, rate: Option<u64>, look: impl Fn(&Metadata, &[AtomicU64])) -> u64 {
     let shape = Shape { nodes: 4, spares: 1, ..SHAPE };
     // Full, so that chains of the index have grown.
@@ -294,23 +294,23 @@ fn copies_are_made_as_fast_as_they_may_be() {
     const RATE: u64 = 1_000_000;
     for protocol in [Protocol::DRTM_R, Protocol::FORD] {
         let (slow, fast) = (copied_within(protocol, Some(RATE), |_, _| ()), copied_within(protocol, None, |_, _| ()));
-        // Read once to be copied, and at both to be compared, a line each.
+        // Each record is a line. It is read once to be copied, and at both nodes to be compared.
         let bytes = ROWS * 64 * 3;
         assert!(slow - fast > bytes * 1_000_000_000 / RATE * 9 / 10, "{protocol:?}: {slow} and {fast} ns");
     }
 }
 
-/// What the word at an offset of a shard is to be instead, if it is one to be spoilt.
+/// Returns a wrong word for an offset of a shard, if the word there is one to be spoilt.
 type Spoil = fn(&Geometry, u64, u64) -> Option<u64>;
 
 const VALUE: Spoil = |_, _, word| (word == MONEY as u64).then_some(MONEY as u64 + 1);
-/// Of a bucket that has an indirect one.
+/// Spoils the link of a bucket that has an indirect bucket.
 const LINK: Spoil = |geometry, at, word| (geometry.is_link(at) && word != 0).then_some(0);
-/// The second word of a pair.
+/// Spoils the second word of a pair.
 const KEY: Spoil = |geometry, at, word| (geometry.is_pair(at.wrapping_sub(8)) && word != 0).then_some(u64::MAX);
 
-/// What has come to the joining node is compared with what is there, also if no version tells them
-/// apart.
+/// The copy at the joining node is compared with the original, and differences are found even if
+/// the versions are equal.
 #[test]
 fn a_copy_that_differs_is_made_again() {
     let cases = [(Protocol::FORD, VALUE), (Protocol::DRTM_R, VALUE), (Protocol::DRTM_R, LINK), (Protocol::DRTM_R, KEY)];
@@ -329,13 +329,13 @@ fn a_copy_that_differs_is_made_again() {
                 }
             }
         });
-        // It is looked at again for two seconds, in case somebody writes it.
+        // The controller compares again for two seconds, in case a client writes the record.
         assert!(is_spoilt.get() && took > 2_000_000_000, "case {number}: {took} ns");
     }
 }
 
-/// What its caller ends cannot be tried again by the session: it ends with its epoch, without
-/// effect, and the session goes on.
+/// The session cannot retry a transaction that its caller has begun and will end. Such a
+/// transaction ends with its epoch, without effect, and the session goes on.
 #[test]
 fn a_begun_transaction_ends_with_its_epoch() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
@@ -382,8 +382,8 @@ fn a_begun_transaction_ends_with_its_epoch() {
     }
 }
 
-/// A node that answers and applies nothing, because it has stopped half-way, would be waited for
-/// for ever: it is named, so that the next epoch can begin without it.
+/// A node may answer and apply nothing, because it has stopped half-way. A controller would wait
+/// for it for ever. Instead it names the node, so that the next epoch can begin without it.
 #[test]
 fn a_node_that_does_not_apply_what_was_logged_is_named() {
     let (cluster, sim, accounts) = cluster(Protocol::DRTM_R, SHAPE, 7);
@@ -415,8 +415,8 @@ fn a_node_that_does_not_apply_what_was_logged_is_named() {
     assert!(sim.now() - began > 10_000_000_000, "{} ns", sim.now() - began);
 }
 
-/// The network between one client and a memory node is cut, and nobody else misses that node. What
-/// the client had under way is left to others; it goes on as a new one, in the same epoch.
+/// One client is partitioned from a memory node, and no other client misses that node. Other
+/// clients finish what the client had under way. It goes on as a new client, in the same epoch.
 #[test]
 fn a_client_that_alone_has_lost_a_node_connects_again() {
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
@@ -480,7 +480,7 @@ fn a_client_that_alone_has_lost_a_node_connects_again() {
     }
 }
 
-/// It would find nothing there, and take that for the truth.
+/// The client would find nothing at that node, and take that for the truth.
 #[test]
 fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     let shape = Shape { comes_back: true, ..SHAPE };
@@ -493,15 +493,14 @@ fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     assert!(refused.to_string().contains("node 1"), "{refused}");
 }
 
-/// Everything that can go wrong together, and a node of three or four that fails while it does, or
-/// is taken for dead.
+/// Runs all faults together. Meanwhile a node of three or four fails, or is declared lost.
 fn survives(load: Load) {
     let faults = ["fail", "isolate", "crash", "pause", "delay", "partition"].map(String::from);
     let seeds = std::env::var("REMORA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2);
     for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
         let case = Case { transactions: 300, ..Case::new(0, load, protocol, &faults) };
         for seed in 0..seeds {
-            // Whatever else a seed chooses, a node is lost.
+            // Whatever else the seed draws, a node is lost.
             let mut case = case.of(seed);
             let loss = &faults[seed as usize % 2];
             if !case.faults.contains(loss) {
@@ -527,15 +526,15 @@ fn replay_of(load: Load, seed: u64, protocol: &str, faults: &[&str]) {
     }
 }
 
-/// A client came with the nodes of one epoch, and was told to be one of the next, which another had
-/// entered meanwhile.
+/// A client connected with the nodes of one epoch. Another client had entered the next epoch
+/// meanwhile, and the first was told to be of that epoch.
 #[test]
 fn who_enters_an_epoch_has_its_nodes() {
     replay(59, "farm", &["fail", "crash", "delay"]);
 }
 
-/// A node was taken in, had been told of the epoch to come, and then its conductor had to begin
-/// that anew.
+/// A node was readmitted and had been told of the epoch to come. Then its conductor had to begin
+/// that epoch anew.
 #[test]
 fn a_node_that_is_taken_in_may_have_been_told_so_before() {
     replay(10417, "drtm-r", &["fail", "partition"]);
@@ -547,21 +546,21 @@ fn a_node_that_takes_copies_knows_it() {
     replay(10179, "drtm-r", &["fail", "partition"]);
 }
 
-/// A client was drained that had not come back yet from the epoch before.
+/// A client was drained before it had rejoined after the last epoch.
 #[test]
 fn who_is_drained_may_have_to_come_back_first() {
     replay(10396, "drtm-r", &["fail", "crash"]);
 }
 
-/// A transaction of unknown outcome had its undo entry beyond the window, and the survivors had no
-/// part in the one before.
+/// A transaction of unknown outcome had its undo entry beyond the window, and the survivors took no
+/// part in the transaction before it.
 #[test]
 fn an_undo_entry_behind_a_gap_is_found() {
     replay_of(Load::Registers, 794, "ford-global", &["fail", "crash", "delay"]);
 }
 
-/// A chain was to grow, and its client's access taken away when it had locked a slot of the bucket
-/// that it was about to take.
+/// A client was about to take a bucket for a chain, and had locked a slot of it. Then its access
+/// was revoked.
 #[test]
 fn locks_in_a_bucket_that_was_never_taken_are_freed() {
     replay_of(Load::Registers, 15, "ford-global", &["fail", "crash", "partition"]);

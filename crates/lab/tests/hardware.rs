@@ -84,7 +84,7 @@ fn messages() {
     reproduces("ethernet10g", &[]);
 }
 
-/// A text's statement without a number: more connections than the NIC caches make it slow.
+/// A text states without a number that more connections than the NIC caches make it slow.
 #[test]
 fn connections_thrash() {
     let rows = rows("connectx5");
@@ -95,7 +95,7 @@ fn connections_thrash() {
     assert!(rate("256 connections") < 0.8 * rate("128 connections"));
 }
 
-/// Whoever has a profile of his own gets what perftest measures, and no published values.
+/// The rows of a user's own profile are what perftest measures, without published values.
 #[test]
 fn of_a_profile_of_ones_own() {
     let mut mine = Profile::named("connectx5").expect("it comes with the simulator");

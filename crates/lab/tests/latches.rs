@@ -1,5 +1,5 @@
-//! Latches and reads without them, in every order of their steps: ours, and what has been published
-//! and is wrong.
+//! Latches and reads without them, in every order of their steps: the correct forms, and forms that
+//! have been published and are wrong.
 
 use std::sync::atomic::Ordering;
 
@@ -29,8 +29,8 @@ fn words(fabric: &Seeded, at: Address, words: usize) -> Vec<u64> {
     region.words()[at.offset as usize / 8..][..words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
-/// What is wrong with some order of what clients do: in the end `judge` is told what they have
-/// said.
+/// Explores what clients do. Returns what is wrong with some order. At the end of each order
+/// `judge` checks what the clients have said.
 fn wrong(
     fabric: &Seeded,
     clients: u32,
@@ -58,7 +58,7 @@ fn wrong(
     found.violation.map(|(what, _)| what)
 }
 
-/// Two clients add one to each word, and a third one reads, if there is to be one; all of them try
+/// Two clients add one to each word, and a third one reads, if `reads` says so. Each of them tries
 /// once.
 fn wrong_with(fabric: &Seeded, how: Latching, item: Item, reads: bool) -> Option<String> {
     let body = async |client: u32, lane: &Lane| -> Vec<u64> {
@@ -93,7 +93,7 @@ fn latches_exclude_and_are_left_free() {
     }
 }
 
-/// Trap 8, and the derived one of reader counts that make a CAS fail.
+/// Trap 8, and the trap that follows from it: counts of readers make a CAS fail.
 #[test]
 fn counts_of_readers_leak_and_hold_latches() {
     let leaks = Latching { takes_back: false, ..Latching::BEST };
@@ -113,7 +113,7 @@ fn latches_are_written_only_behind_the_data_and_where_all_are_swapped() {
     }
 }
 
-/// A record of so many lines, whose value is written once while somebody reads it.
+/// One client writes the value of a record of `lines` lines once, while another reads it.
 fn wrong_reading(how: Reading, lines: usize) -> Option<String> {
     let value = 5 + 7 * (lines - 1);
     let shape = RecordShape::of(&layout(0, 8 * value, how.scheme()).unwrap());

@@ -6,12 +6,12 @@ use std::thread;
 
 use remora_lab::litmus::{ALL, Bound, Litmus, run};
 
-/// Those that are too large to be explored to the end.
+/// Tests that are too large to be explored to the end.
 const BOUNDED: [&str; 1] = ["ford-rollback-to-old-version"];
 
 #[test]
 fn ours_is_correct_and_every_mutant_is_caught() {
-    // Each explored by one thread: together they take minutes.
+    // One thread explores each test: together they take minutes.
     let next = AtomicUsize::new(0);
     let explore_some = || {
         while let Some(litmus) = ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -53,7 +53,7 @@ fn names_are_unique_and_an_exploration_repeats() {
     assert_eq!(run(&ALL[0], Bound::default()).entry(), run(&ALL[0], Bound::default()).entry());
 }
 
-/// The book's table names every test, and none that there is not.
+/// The tables of `docs/litmus.md` name every test, and no test that does not exist.
 #[test]
 fn the_table_of_litmus_tests_is_complete() {
     let book = include_str!("../../../docs/litmus.md");

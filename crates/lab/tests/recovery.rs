@@ -1,5 +1,5 @@
-//! How long a simulated cluster takes to get over the death of a client, or of a memory node: from
-//! then until every survivor commits as much again as before.
+//! How long a simulated cluster takes to recover from the death of a client, or of a memory node:
+//! the time until every survivor commits as much again as before.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use remora_workload::{After, Prng, Workload};
 const MS: Nanos = 1_000_000;
 const NODES: u16 = 4;
 const CLIENTS: usize = 4;
-/// Who look after the memory nodes, where one of these dies.
+/// Controllers that look after the memory nodes, where one of these dies.
 const CONTROLLERS: usize = 2;
 const COROUTINES: usize = 4;
 /// CPU time of a transaction beside its verbs: 40 transactions of each client in a bin are enough
 /// to see its rate.
 const THINKING: Nanos = 25_000;
-/// The rate before is the mean over so long.
+/// The time over which the rate before the crash is averaged.
 const BEFORE: Nanos = 100 * MS;
 const AFTER: Nanos = 80 * MS;
 const BOUND: Nanos = 50 * MS;
@@ -41,8 +41,8 @@ impl Observer for Commits {
 }
 
 /// Kills a client, or a memory node, when a client reaches a place in the protocol with its locks
-/// held. Time until each surviving client is back at 90 % of its rate; `None` of one that was not
-/// within the time looked at.
+/// held. Returns the time until each surviving client is back at 90 % of its rate; `None` for a
+/// client that was not back in the measured time.
 fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> Vec<Option<Nanos>> {
     const BYTES: usize = 64 << 20;
     let profile = Profile::named("connectx5").unwrap();
@@ -51,7 +51,7 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
     let options =
         ClusterOptions { memory_nodes: NODES, replicas: 3, node_bytes: BYTES, protocol, ..ClusterOptions::default() };
     let cluster = Cluster::on(Arc::new(sim.clone()), options).unwrap().with_lease(Some(Duration::from_millis(5)));
-    // Few customers, so that survivors do meet what the dead one has locked.
+    // Few customers, so that survivors do meet locks of the dead client.
     let bank = SmallBank::load(&cluster, Customers::new(2_000, 0.01, 0.9)).unwrap();
     let mut commits = Vec::new();
     let mut workers: Vec<_> = (0..CLIENTS)
@@ -118,7 +118,7 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
     let survivors = clients.iter().zip(&commits).filter(|(clients, _)| !died(clients));
     let times: Vec<Option<Nanos>> = survivors.map(|(_, commits)| back_after(&commits.borrow(), crash.at)).collect();
     assert_eq!(times.len(), CLIENTS - usize::from(kind == FaultKind::Crash));
-    // And nothing is left of the dead one.
+    // Nothing is left of the dead client.
     sim.instant(true);
     drop(controllers);
     for (mut worker, clients) in workers.into_iter().zip(clients) {
@@ -130,15 +130,16 @@ fn kill(protocol: Protocol, seed: u64, kind: FaultKind, probe: &'static str) -> 
         }
     }
     sim.settle_services();
-    // How much money there is, nobody knows who has not asked what became of the last transactions.
+    // The test does not ask what became of the last transactions. So it cannot check how much money
+    // there is.
     for invariant in bank.invariants(&cluster, After { ledgers: &[], settled: true, unknown: 1 }).unwrap() {
         assert_ne!(invariant.holds, Some(false), "seed {seed}: {invariant:?}");
     }
     times
 }
 
-/// Time from the crash to the end of the first bin from which on a client commits at 90 % of its
-/// mean rate before: the mean of that bin and the four behind it.
+/// Returns the time from the crash to the end of the first bin from which on a client commits at
+/// 90 % of its mean rate before. The rate is the mean of that bin and the four behind it.
 fn back_after(commits: &[Nanos], crash: Nanos) -> Option<Nanos> {
     let between = |from: Nanos, to: Nanos| commits.iter().filter(|at| (from..to).contains(at)).count() as f64;
     let wanted = 0.9 * between(crash - BEFORE, crash) / (BEFORE / MS) as f64;

@@ -1,5 +1,5 @@
-//! The experiments that are reproduced, on a small cluster: transactions are transactions whichever
-//! primitives do their phases, and what is better by far is better there too.
+//! The reproduced experiments, on a small cluster. Transactions are correct whichever primitives
+//! their phases use. A system that is better by far is better on the small cluster, too.
 
 use remora_lab::reproduce::drtm_h::{Scale, reproduce};
 use remora_lab::reproduce::{Reproduction, Row, ford, latches, trees, xstore};
@@ -30,7 +30,7 @@ fn directions_hold_on_a_small_cluster() {
         "DrTM+H over FaSST, peaks",
     ];
     assert_as_said(&done, &robust);
-    // Whatever is off is explained.
+    // Every figure that is off has an explanation.
     let unexplained: Vec<&Row> = done.rows.iter().filter(|row| row.is_off() && row.note.is_none()).collect();
     assert!(unexplained.is_empty(), "{unexplained:?}");
     let svg = done.plot().expect("an SVG");

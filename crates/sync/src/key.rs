@@ -13,18 +13,18 @@ pub struct Key {
     bytes: u16,
 }
 
-/// What an index knows of a key: the key itself if it has at most 8 bytes, else a hash of it, and
-/// where that scatters to.
+/// What an index knows of a key: the key itself if it has at most 8 bytes, otherwise a hash of it;
+/// and a scattered form of that word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KeyHash {
     /// What a hash slot holds and is compared with. Two keys of more than 8 bytes can share it.
     pub word: u64,
-    /// Spread over all 64 bits.
+    /// The word, scattered over all 64 bits.
     pub scatter: u64,
 }
 
 impl Key {
-    /// A key of so many bytes. `None` if it is longer than [`KEY_BYTES_MAX`].
+    /// Makes a key of these bytes. `None` if there are more than [`KEY_BYTES_MAX`].
     #[inline]
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Key> {
@@ -33,21 +33,21 @@ impl Key {
         Some(Key { words, bytes: bytes.len() as u16 })
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the key.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.words.as_bytes()[..usize::from(self.bytes)]
     }
 
-    /// Its words, the last one zero-padded.
+    /// Returns the words of the key, the last one zero-padded.
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words[..usize::from(self.bytes).div_ceil(WORD_BYTES)]
     }
 
-    /// For an index.
+    /// Returns what an index knows of the key.
     #[inline]
     #[must_use]
     pub fn hash(&self) -> KeyHash {
@@ -56,7 +56,7 @@ impl Key {
 }
 
 impl KeyHash {
-    /// Of a key's words.
+    /// Hashes the words of a key.
     #[inline]
     #[must_use]
     pub fn of(words: &[u64]) -> KeyHash {

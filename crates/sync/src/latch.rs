@@ -4,23 +4,23 @@
 //! | readers : 63 | exclusive : 1 |      bit 63 .. bit 0
 //! ```
 //!
-//! A latch names no owner: unlike a [lock](crate::LockWord) nobody can tell whose it is, or release
-//! it for the dead.
+//! A latch names no owner. Unlike with a [lock](crate::LockWord), no client can tell which client
+//! holds it, or release it for a dead one.
 //!
 //! 1. The writer enters by CAS(free -> exclusive), and leaves by FETCH_ADD([`LEAVE_EXCLUSIVE`]). It
-//!    may not leave by CAS: a reader that comes in vain adds itself for a moment, and the CAS would
-//!    fail for it; nobody looks at the answer of an unlatch that is not awaited, so the latch would
-//!    be taken for ever.
-//! 2. A reader enters by FETCH_ADD([`ENTER_SHARED`]). If the word it found is exclusive it is not
-//!    in, and must take itself back by FETCH_ADD([`LEAVE_SHARED`]) before it comes again; else the
-//!    count leaks, and no writer ever enters.
-//! 3. Nobody WRITEs the word: WRITE and FETCH_ADD are not atomic to each other. (A latch that only
-//!    CAS enters may be left by the WRITE of the data, which then has to end with it; the word here
-//!    is not such a latch.)
+//!    may not leave by CAS. A reader that comes in vain adds itself for a moment, and the CAS would
+//!    fail because of that. The answer of an unlatch that is not awaited is never looked at, so the
+//!    latch would be taken for ever.
+//! 2. A reader enters by FETCH_ADD([`ENTER_SHARED`]). If the word that it found is exclusive, the
+//!    reader is not in. It must then take itself back by FETCH_ADD([`LEAVE_SHARED`]) before it
+//!    comes again; otherwise the count leaks, and no writer ever enters.
+//! 3. No client WRITEs the word, since WRITE and FETCH_ADD are not atomic to each other. (A latch
+//!    that clients enter by CAS alone may be left by the WRITE of the data, which then has to end
+//!    with it. The word here is not such a latch.)
 
 /// What a reader adds to enter.
 pub const ENTER_SHARED: u64 = 2;
-/// What a reader adds to leave, and one that came in vain to take itself back.
+/// What a reader adds to leave, and what a reader that came in vain adds to take itself back.
 pub const LEAVE_SHARED: u64 = ENTER_SHARED.wrapping_neg();
 /// What the writer adds to leave.
 pub const LEAVE_EXCLUSIVE: u64 = LatchWord::EXCLUSIVE.0.wrapping_neg();
@@ -31,26 +31,27 @@ pub const LEAVE_EXCLUSIVE: u64 = LatchWord::EXCLUSIVE.0.wrapping_neg();
 pub struct LatchWord(u64);
 
 impl LatchWord {
-    /// Nobody's.
+    /// A free latch: no writer, and no reader.
     pub const FREE: LatchWord = LatchWord(0);
-    /// A writer's, with no reader at the door.
+    /// A latch that a writer holds, with no reader that came in vain.
     pub const EXCLUSIVE: LatchWord = LatchWord(1);
 
-    /// From memory: every word is some latch word.
+    /// Unpacks a word of memory. Every word is some latch word.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> LatchWord {
         LatchWord(bits)
     }
 
-    /// The packed form.
+    /// Packs the word.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Readers that are in, and those that came in vain and have not taken themselves back.
+    /// Counts the readers that are in, and the readers that came in vain and have not taken
+    /// themselves back.
     #[inline]
     #[must_use]
     pub fn readers(self) -> u64 {
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// What is put back of the published errors.
+    /// Which published error is put back.
     #[derive(Clone, Copy, PartialEq)]
     enum Rule {
         Correct,

@@ -1,7 +1,7 @@
 //! Words that coordinate, and records that one READ can check.
 //!
-//! Pure decisions on plain values: nothing here talks to a memory node, so everything is tested
-//! without one.
+//! The crate has pure decisions on plain values. Nothing here talks to a memory node, so all tests
+//! run without one.
 #![forbid(unsafe_code)]
 
 mod key;

@@ -14,7 +14,8 @@
 //! Recovery takes the bit of a dead client out of every word before another client is given its
 //! slot.
 //!
-//! The word is only ever CASed; the WRITE that installs a value does not cover it.
+//! The word is changed by CAS alone, and by the FETCH_ADD that takes a client out of a shared lock.
+//! The WRITE that installs a value does not cover it.
 
 use std::fmt;
 
@@ -28,8 +29,8 @@ use remora_memory::ring::OWNER_SHIFT;
 pub struct TransactionId(u64);
 
 impl TransactionId {
-    /// Sequence numbers of an incarnation: at ten million transactions per second, fifteen hours...
-    /// so a worker that reaches the end connects as a new incarnation.
+    /// The last sequence number of an incarnation. At ten million transactions per second it is
+    /// reached after fifteen hours. The worker then connects as a new incarnation.
     pub const SEQUENCE_MAX: u64 = (1 << OWNER_SHIFT) - 1;
 
     /// Packs an id. `None` if the owner is 0 or has more than 24 bits, or the sequence more
@@ -41,28 +42,28 @@ impl TransactionId {
         fits.then_some(TransactionId(u64::from(owner) << OWNER_SHIFT | sequence))
     }
 
-    /// The packed form: what stands in lock words, logs and histories.
+    /// Packs the id, as lock words, logs and histories have it.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The client incarnation.
+    /// Returns the client incarnation.
     #[inline]
     #[must_use]
     pub fn owner(self) -> u32 {
         (self.0 >> OWNER_SHIFT) as u32
     }
 
-    /// The number within the incarnation.
+    /// Returns the number within the incarnation.
     #[inline]
     #[must_use]
     pub fn sequence(self) -> u64 {
         self.0 & TransactionId::SEQUENCE_MAX
     }
 
-    /// The lock word of a record that this transaction has locked.
+    /// Returns the lock word of a record that this transaction has locked.
     #[inline]
     #[must_use]
     pub fn lock(self) -> LockWord {
@@ -82,24 +83,24 @@ impl fmt::Display for TransactionId {
 pub struct LockWord(u64);
 
 impl LockWord {
-    /// Nobody's.
+    /// The word of a record that no transaction has locked.
     pub const FREE: LockWord = LockWord(0);
 
-    /// From memory: every word is some lock word.
+    /// Unpacks a word of memory. Every word is some lock word.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> LockWord {
         LockWord(bits)
     }
 
-    /// The packed form.
+    /// Packs the word.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Whether nobody has it.
+    /// Whether no transaction holds the lock.
     #[inline]
     #[must_use]
     pub fn is_free(self) -> bool {

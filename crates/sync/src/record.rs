@@ -3,41 +3,45 @@
 //! ```text
 //! slot: whole 64-byte lines, 64-byte aligned
 //! +0   lock      u64   see `lock`                     CASed only
-//! +8   version   u64   see `version`                  written by the lock's holder, with all that follows
-//! +16  meta      u64   | checksum : 32 | length : 16 | incarnation : 14 | deleted : 1 | present : 1 |
+//! +8   version   u64   see `version`                  written by the lock's holder,
+//!                                                     with all that follows
+//! +16  meta      u64   | checksum : 32 | length : 16 | incarnation : 14 |
+//!                      | deleted : 1 | present : 1 |
 //! +24  key, then value, each in whole words; with line versions every further line is
 //!      version u64, 56 bytes of key and value
 //! ```
 //!
-//! `length` is the value's in bytes. `incarnation` is the lossy incarnation of the key's life in
-//! this slot: the index and its caches hold the same 14 bits, so a location that has gone stale is
-//! told by the record itself. It wraps, so the key in the record is always compared as well.
+//! `length` is the length of the value in bytes. `incarnation` is the lossy incarnation of the
+//! key's life in this slot. The index and its caches hold the same 14 bits, so the record itself
+//! shows that a location is stale. The incarnation wraps, so the key in the record is always
+//! compared as well.
 //!
 //! ```text
 //! deleted present
-//!    0       0     never used (version 0, all zero), or prepared: linked by an inserter that has not committed
+//!    0       0     never used (version 0, all zero), or prepared: linked by an inserter that has
+//!                  not committed
 //!    0       1     present
-//!    1       -     a tombstone: unlinked. Nobody locks its version, and it proves nothing of its key, which may have
-//!                  been inserted again elsewhere
+//!    1       -     a tombstone: unlinked. No transaction locks its version. It proves nothing
+//!                  about its key, which may have been inserted again elsewhere
 //! ```
 //!
 //! An *image* is what a WRITE installs: everything from the version on, always to the end of the
-//! largest value, so that replicas that skip a version are still byte-identical.
+//! largest value. So replicas that skip a version are still byte-identical.
 //!
-//! # Who may look at a value
+//! # When a value may be read
 //!
 //! Bytes from another machine are a [`FetchedRecord`] until [`FetchedRecord::check`] has found that
-//! they are one state of the record; only the [`StableRecord`] that this gives has accessors. With
+//! they are one state of the record. Only the [`StableRecord`] that it returns has accessors. With
 //! single lines and line versions a record whose lock is held may be half written, so it is never
-//! stable (see `remora_fabric::copy` for the other half of the argument). A checksum also vouches
-//! for a record that is locked and not written yet.
+//! stable (see `remora_fabric::copy` for the other half of the argument). A checksum also shows
+//! that a record is whole while it is locked and not written yet.
 //!
 //! Where records are installed in place ([`FetchedRecord::check_in_place`]) a record is stable if
 //! it is visible and its lines belong together, locked or not.
 //!
-//! Stable does not mean current: a transaction can have committed while its write-back is still in
-//! flight, and then holds the lock. Whoever does not validate later must therefore also see the
-//! lock free.
+//! Stable does not mean current. A transaction can have committed while its write-back is still in
+//! flight, and then it holds the lock. A reader that does not validate later must therefore also
+//! see the lock free.
 
 use remora_fabric::copy::{self, Word};
 use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
@@ -66,14 +70,15 @@ pub const INCARNATION_MASK: u16 = (1 << 14) - 1;
 const LENGTH_SHIFT: u32 = 16;
 const CHECKSUM_SHIFT: u32 = 32;
 
-/// Words of a value of so many bytes.
+/// Returns how many words a value of `bytes` bytes takes.
 #[inline]
 #[must_use]
 pub fn value_words(bytes: usize) -> usize {
     bytes.div_ceil(WORD_BYTES)
 }
 
-/// The layout of records with such keys and values. `scheme` is taken where the record fits it.
+/// Returns the layout of records with keys of `key_bytes` and values of at most `value_max` bytes.
+/// Fails if a single-line record would be too long.
 pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<Layout, MemoryError> {
     let data = key_bytes.div_ceil(WORD_BYTES) + value_words(value_max);
     let line_header = if scheme == ReadScheme::LineVersions { WORD_BYTES } else { 0 };
@@ -92,8 +97,8 @@ pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<
     })
 }
 
-/// The layout of a *structural record*: a word of an index that is changed like a record. It has no
-/// key and one line.
+/// Returns the shape of a *structural record*: a word of an index that is changed like a record. It
+/// has no key and one line.
 #[must_use]
 pub fn structural(scheme: ReadScheme) -> RecordShape {
     let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
@@ -111,7 +116,7 @@ pub struct RecordShape {
 }
 
 impl RecordShape {
-    /// Of a layout.
+    /// Computes the shape of records with this layout.
     #[must_use]
     pub fn of(layout: &Layout) -> RecordShape {
         let key_words = usize::from(layout.key_bytes).div_ceil(WORD_BYTES);
@@ -124,41 +129,41 @@ impl RecordShape {
         shape
     }
 
-    /// Bytes to READ for a whole record.
+    /// Returns the number of bytes to READ for a whole record.
     #[inline]
     #[must_use]
     pub fn record_bytes(&self) -> usize {
         self.words * WORD_BYTES
     }
 
-    /// Words of a key.
+    /// Returns the number of words of a key.
     #[inline]
     #[must_use]
     pub fn key_words(&self) -> usize {
         self.key_words
     }
 
-    /// Places in the slot of the key's words: for the node's own CPU, which may look at them in any
-    /// record that is linked, because they don't change as long as it is.
+    /// Returns the places of the key's words in the slot. The node's own CPU may read them in any
+    /// record that is linked, because they do not change as long as it is linked.
     #[inline]
     pub fn key_places(&self) -> impl Iterator<Item = usize> {
         (0..self.key_words).map(|index| self.data_at(index))
     }
 
-    /// Words of an image.
+    /// Returns the number of words of an image.
     #[inline]
     #[must_use]
     pub fn image_words(&self) -> usize {
         self.words - VERSION
     }
 
-    /// Bytes of the largest value.
+    /// Returns the number of bytes of the largest value.
     #[must_use]
     pub fn value_max(&self) -> usize {
         self.value_max
     }
 
-    /// Place in the slot of a word of key and value.
+    /// Returns the place in the slot of a word of key and value.
     #[inline]
     fn data_at(&self, index: usize) -> usize {
         if self.scheme != ReadScheme::LineVersions || index < FIRST_LINE_DATA {
@@ -171,10 +176,10 @@ impl RecordShape {
     /// Installs an image by the CPU of the record's node, which holds its lock. `slot` begins with
     /// the lock word.
     ///
-    /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So a
-    /// further line says that it is being changed before its data is, and has its version when that
-    /// is whole: as FaRM does it (Dragojević et al., NSDI 2014, section 4). The first line says so
-    /// by its lock, and a checksum needs no order.
+    /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So
+    /// each further line is marked as invisible before its data changes. It gets its version when
+    /// the data is whole, as in FaRM (Dragojević et al., NSDI 2014, section 4). The lock marks the
+    /// first line, and a checksum needs no order.
     pub fn install<W: Word>(&self, slot: &[W], image: &[u64]) {
         debug_assert_eq!(image.len(), self.image_words());
         if self.scheme != ReadScheme::LineVersions {
@@ -248,20 +253,20 @@ impl RecordShape {
     }
 }
 
-/// Whether a slot's key is there, and in which life.
+/// Whether a slot's key exists, and in which life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// It is.
+    /// The key exists.
     Present {
         /// Lossy incarnation.
         incarnation: u16,
     },
-    /// Not yet: an inserter has linked the slot and has not committed.
+    /// An inserter has linked the slot and has not committed.
     Prepared {
         /// Lossy incarnation.
         incarnation: u16,
     },
-    /// It was deleted: a tombstone, unlinked, whose version still counts.
+    /// The key was deleted. The slot is a tombstone: unlinked, but its version still counts.
     Deleted {
         /// Lossy incarnation.
         incarnation: u16,
@@ -269,7 +274,7 @@ pub enum Life {
 }
 
 impl Life {
-    /// Of the first three words of a slot; `None` if it was never used.
+    /// Reads the life from the first three words of a slot. `None` if the slot was never used.
     #[inline]
     #[must_use]
     pub fn of(words: &[u64; HEADER_WORDS]) -> Option<Life> {
@@ -284,7 +289,8 @@ impl Life {
         }
     }
 
-    /// Its lossy incarnation: that of the index entry that links it, or did.
+    /// Returns the lossy incarnation of the key's life. The index entry that links the slot, or did
+    /// so before, has the same one.
     #[inline]
     #[must_use]
     pub fn incarnation(self) -> u16 {
@@ -299,16 +305,16 @@ impl Life {
 /// The first two words of a record, read for validation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// Who has it locked.
+    /// The lock word, which names the transaction that has the record locked.
     pub lock: LockWord,
-    /// Its version.
+    /// The version of the record.
     pub version: Version,
-    /// Whether it is being installed in place.
+    /// Whether the record is being installed in place.
     pub invisible: bool,
 }
 
 impl RecordHeader {
-    /// Of at least two words; `None` of fewer.
+    /// Reads the header from the first two words. `None` if there are fewer than two.
     #[inline]
     #[must_use]
     pub fn parse(words: &[u64]) -> Option<RecordHeader> {
@@ -321,15 +327,15 @@ impl RecordHeader {
 /// Why fetched bytes are not one state of a record. Read them again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unstable {
-    /// Its lock is held, and the read scheme cannot tell whether its holder has begun to write.
+    /// The record is locked, and the read scheme cannot tell whether the holder has begun to write.
     Locked(LockWord),
-    /// It is being installed in place.
+    /// The record is being installed in place.
     Invisible(LockWord),
-    /// Parts of several states.
+    /// The bytes are parts of several states.
     Torn,
 }
 
-/// Words of a slot that have arrived. Nobody knows yet whether they belong together.
+/// Words of a slot that have arrived. They are not checked yet: they may not belong together.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchedRecord<'b> {
     words: &'b [u64],
@@ -337,14 +343,14 @@ pub struct FetchedRecord<'b> {
 }
 
 impl<'b> FetchedRecord<'b> {
-    /// What a READ of [`RecordShape::record_bytes`] brought.
+    /// Wraps what a READ of [`RecordShape::record_bytes`] has returned.
     #[inline]
     #[must_use]
     pub fn new(words: &'b [u64], shape: &'b RecordShape) -> FetchedRecord<'b> {
         FetchedRecord { words, shape }
     }
 
-    /// Whether the words are one state of the record.
+    /// Checks that the words are one state of the record.
     #[inline]
     pub fn check(self) -> Result<StableRecord<'b>, Unstable> {
         let record = self.parse()?;
@@ -354,9 +360,9 @@ impl<'b> FetchedRecord<'b> {
         record.whole()
     }
 
-    /// The same in tables whose records are installed in place: a writer marks a record as
-    /// invisible in the very WRITE that begins to change it, and makes it visible when it is whole
-    /// on every replica, so that a lock alone says nothing.
+    /// Checks a record of a table whose records are installed in place. A writer marks a record as
+    /// invisible in the same WRITE that begins to change it. It makes the record visible when that
+    /// is whole on every replica. So a record may be stable although it is locked.
     #[inline]
     pub fn check_in_place(self) -> Result<StableRecord<'b>, Unstable> {
         self.parse()?.whole()
@@ -375,9 +381,9 @@ impl<'b> FetchedRecord<'b> {
         if record.value_bytes() > self.shape.value_max { Err(Unstable::Torn) } else { Ok(record) }
     }
 
-    /// The record without any check: what a protocol without the read scheme would hand to the
-    /// application. For mutants and for runs that are labelled as unsynchronized; lengths are
-    /// clamped, so a torn one is wrong but not unsound.
+    /// Returns the record without any check, as a protocol without the read scheme would hand it to
+    /// the application. This is for mutants, and for runs that are labelled as unsynchronized. A
+    /// torn record is wrong but not unsound, since a value of an impossible length is refused.
     #[inline]
     #[must_use]
     pub fn unchecked(self) -> Option<StableRecord<'b>> {
@@ -396,49 +402,49 @@ pub struct StableRecord<'b> {
 }
 
 impl StableRecord<'_> {
-    /// Who has it locked: with a checksum a stable record can be.
+    /// Returns the lock word. With a checksum a stable record may be locked.
     #[inline]
     #[must_use]
     pub fn lock(&self) -> LockWord {
         self.header.lock
     }
 
-    /// Its version.
+    /// Returns the version of the record.
     #[inline]
     #[must_use]
     pub fn version(&self) -> Version {
         self.header.version
     }
 
-    /// Whether its key is there.
+    /// Whether the key of the record exists.
     #[inline]
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.words[META] & (PRESENT | DELETED) == PRESENT
     }
 
-    /// Whether its key was deleted: a tombstone.
+    /// Whether the key was deleted, so that the record is a tombstone.
     #[inline]
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.words[META] & DELETED != 0
     }
 
-    /// Its key's life; `None` if the slot was never used.
+    /// Returns the life of the record's key. `None` if the slot was never used.
     #[inline]
     #[must_use]
     pub fn life(&self) -> Option<Life> {
         Life::of(self.words.first_chunk()?)
     }
 
-    /// The lossy incarnation of its key's life.
+    /// Returns the lossy incarnation of the key's life.
     #[inline]
     #[must_use]
     pub fn incarnation(&self) -> u16 {
         (self.words[META] >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
     }
 
-    /// Whether it is this key's record.
+    /// Whether this is the record of `key`.
     #[inline]
     #[must_use]
     pub fn has_key(&self, key: &[u64]) -> bool {
@@ -446,26 +452,26 @@ impl StableRecord<'_> {
             && self.shape.key_places().zip(key).all(|(place, word)| self.words[place] == *word)
     }
 
-    /// Its key's words.
+    /// Returns the words of the record's key.
     pub fn key(&self) -> impl Iterator<Item = u64> {
         self.shape.key_places().map(|place| self.words[place])
     }
 
-    /// Bytes of its value.
+    /// Returns the number of bytes of the value.
     #[inline]
     #[must_use]
     pub fn value_bytes(&self) -> usize {
         (self.words[META] >> LENGTH_SHIFT) as usize & 0xffff
     }
 
-    /// What a WRITE would install to bring this state back.
+    /// Returns what a WRITE would install to restore this state.
     #[inline]
     #[must_use]
     pub fn image(&self) -> &[u64] {
         &self.words[VERSION..]
     }
 
-    /// The first words of its value; zeros where it has not so many.
+    /// Copies the first words of the value to `out`, and zeros where the value is shorter.
     #[inline]
     pub fn first_words(&self, out: &mut [u64]) {
         let count = value_words(self.value_bytes());
@@ -474,7 +480,7 @@ impl StableRecord<'_> {
         }
     }
 
-    /// What the scheme says of a record that may be looked at.
+    /// Applies the read scheme to a record that is neither locked nor invisible.
     #[inline]
     fn whole(self) -> Result<Self, Unstable> {
         let whole = match self.shape.scheme {
@@ -487,7 +493,7 @@ impl StableRecord<'_> {
         if whole { Ok(self) } else { Err(Unstable::Torn) }
     }
 
-    /// Appends its value to `out`, in whole words.
+    /// Appends the value to `out`, in whole words.
     #[inline]
     pub fn copy_value(&self, out: &mut Vec<u64>) {
         let mut left = value_words(self.value_bytes());
@@ -533,7 +539,7 @@ mod tests {
         words
     }
 
-    /// Memory whose every store is seen by somebody: all states of each line, in order.
+    /// Memory that records the state of each line after every store, in order.
     struct Watched<'m> {
         value: Cell<u64>,
         line: usize,

@@ -1,5 +1,5 @@
-//! The end of a run: whoever is gone is recovered, whatever is unknown is found out, and everything
-//! is read once more.
+//! The end of a run: a janitor recovers all clients that are gone, finds out all unknown outcomes,
+//! and reads every record once more.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,12 +10,12 @@ use remora_fabric::sim::Sim;
 
 use super::Tables;
 
-/// A client that comes when all is still, and recovers those who are gone. Nothing of them is left
-/// then.
+/// Connects a client when nothing runs any more. It recovers all clients that are gone, so that
+/// nothing of them is left.
 pub(super) fn janitor(cluster: &Cluster, sim: &Sim, gone: &BTreeSet<u32>) -> Result<Worker, String> {
     let options = WorkerOptions { coroutines: 1, ..WorkerOptions::default() };
     let mut janitor = cluster.with_lease(None).worker(options).map_err(|error| error.to_string())?;
-    // Their slots are given back when their rings have been applied.
+    // A client's slot is given back when its rings have been applied.
     for _ in 0..2 {
         for client in gone {
             janitor.recover(*client).map_err(|error| format!("recovery of client {client} failed: {error}"))?;
@@ -39,7 +39,7 @@ pub(super) fn read_all(janitor: &mut Worker, tables: &Tables) -> Result<(), Stri
     read.map_err(|error| format!("records cannot be read when all is still: {error}"))
 }
 
-/// What became of transactions whose clients never knew, where that can be told.
+/// Finds out what became of transactions whose clients never knew, where that is possible.
 pub(super) fn resolve(janitor: &mut Worker, unknown: &BTreeSet<TransactionId>) -> Result<BTreeMap<u64, bool>, String> {
     let mut resolved = BTreeMap::new();
     for id in unknown {
@@ -54,14 +54,14 @@ pub(super) fn resolve(janitor: &mut Worker, unknown: &BTreeSet<TransactionId>) -
     Ok(resolved)
 }
 
-/// The history as if the clients had been told, in the end.
+/// Adds the verdicts to a history, as if the clients had been told at the end.
 pub(super) fn with_verdicts(history: Vec<u8>, verdicts: &BTreeMap<u64, bool>, now: u64) -> Vec<u8> {
     const UNKNOWN: &str = "\"status\":\"unknown\"";
     let text = String::from_utf8_lossy(&history);
     let id_of = |line: &str| line.strip_prefix("{\"id\":")?.split(',').next()?.parse::<u64>().ok();
     let mut told: Vec<Cow<'_, str>> = text.split_inclusive('\n').map(Cow::Borrowed).collect();
     let mut open = verdicts.clone();
-    // Of several lines of a transaction the last one counts.
+    // If a transaction has several lines, the last one counts.
     for line in told.iter_mut().rev() {
         if let Some(committed) = id_of(line).and_then(|id| open.remove(&id)) {
             let status = if committed { "committed" } else { "aborted" };

@@ -7,10 +7,10 @@ use std::task::Poll;
 use remora::Transaction;
 use remora_fabric::Nanos;
 
-/// Round trips are a few microseconds: a future is dropped after at most so long.
+/// A future is dropped after at most this time. Round trips take a few microseconds.
 const CANCELLED_AFTER: Nanos = 8_000;
 
-/// What a future comes to; `None` if it was dropped, which is asked whenever it is polled.
+/// Awaits a future. Returns `None` and drops the future if `is_cancelled` says so at a poll.
 pub(super) async fn unless<F: Future>(is_cancelled: &dyn Fn() -> bool, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -22,8 +22,8 @@ pub(super) async fn unless<F: Future>(is_cancelled: &dyn Fn() -> bool, future: F
     .await
 }
 
-/// Does something within a transaction, if `cancels`, sometimes twice: the first time it is dropped
-/// after a random time.
+/// Does an operation within a transaction. If `cancels`, it sometimes drops the operation after a
+/// random time and then does it again.
 pub(super) async fn perhaps_twice<T>(
     cancels: bool,
     tx: &mut Transaction<'_, '_>,

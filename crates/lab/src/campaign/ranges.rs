@@ -1,13 +1,13 @@
 //! A workload for ordered tables: few keys that come and go, so that leaves are split and merged
 //! all the time, and ranges.
 //!
-//! Two tables have the same keys and numbers, of which one has its values in leaves and the other
-//! out of line. Whoever changes one changes both, so a transaction that has looked at a range of
-//! both must have seen the same. Of the one whose values are out of line, histories say what each
-//! scan has found, and [`check`](remora_check::check) whether that can have been all.
+//! Two tables have the same keys and numbers. One has its values in leaves, and the other out of
+//! line. A transaction that changes one changes both. So a transaction that has read a range of
+//! both must have seen the same. For the table with values out of line, histories record what each
+//! scan has found, and [`check`](remora_check::check) tells whether that can have been all.
 //!
-//! Clients remember different things of where keys are: each transaction takes one of several
-//! handles.
+//! Clients remember different things about where keys are, since each transaction takes one of
+//! several handles.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -21,7 +21,7 @@ use remora_workload::Prng;
 use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Of 64 bytes, so that few fit a node.
+/// A key of 64 bytes, so that few fit a node.
 type Wide = ([u8; 56], u64);
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -32,7 +32,7 @@ impl<const N: usize> Record for Words<N> {
     const SCHEMA: &'static str = "words";
 }
 
-/// Seven to a leaf; of the other table's keys thirteen.
+/// A value in leaves. Seven rows fit a leaf; of the other table's keys thirteen.
 type Short = Words<8>;
 type Long = Words<24>;
 
@@ -58,7 +58,7 @@ pub(crate) struct Ranges {
     cancels: bool,
 }
 
-/// What is done to a key, or to a range.
+/// An operation on a key, or on a range.
 #[derive(Clone, Copy)]
 enum Action {
     Get(u64),
@@ -92,7 +92,7 @@ impl Action {
 }
 
 impl Ranges {
-    /// Every third key is there at first. Designs are drawn.
+    /// Creates the tables and loads every third key. The designs are drawn.
     pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Ranges, OpenError> {
         let keys = keys.max(8);
         let mut options = || {
@@ -112,12 +112,12 @@ impl Ranges {
         Ok(Ranges { handles, keys, next: Cell::new(1), wrong: Cell::new(0), cancels })
     }
 
-    /// Transactions that have committed and have seen what cannot be.
+    /// Counts the transactions that have committed and have seen an impossible state.
     pub(crate) fn wrong(&self) -> u64 {
         self.wrong.get()
     }
 
-    /// Both tables from outside, and what is wrong with their trees.
+    /// Inspects both tables from outside. Also returns what is wrong with their trees.
     pub(crate) fn inspect(&self, cluster: &Cluster) -> Result<(Vec<Inspection>, Vec<String>), Error> {
         let Handle { short, long } = &self.handles[0];
         let (mut tables, one) = cluster.inspect_ordered(short, |_, _| ())?;
@@ -127,7 +127,7 @@ impl Ranges {
         Ok((tables, [one.fault, other.fault, differing].into_iter().flatten().collect()))
     }
 
-    /// One transaction: of one to four keys and ranges.
+    /// Runs one transaction, of one to four keys and ranges.
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
         // For some time there are more and more keys, and then fewer.
@@ -158,7 +158,7 @@ impl Ranges {
             }
             Ok(agrees)
         });
-        // What an attempt sees that aborts may be a mixture.
+        // An attempt that aborts may have seen a mixture.
         if !run.await? {
             self.wrong.set(self.wrong.get() + 1);
         }
@@ -166,7 +166,7 @@ impl Ranges {
     }
 }
 
-/// Does it to both tables; whether they agree.
+/// Does the operation on both tables. Returns whether they agree.
 async fn act(
     Handle { short, long }: &Handle,
     tx: &mut Transaction<'_, '_>,
@@ -174,7 +174,7 @@ async fn act(
     number: u64,
     cancels: bool,
 ) -> Result<bool, Error> {
-    /// The number of a value, if it is whole.
+    /// Returns the number of a value, if the value is whole.
     fn of<const N: usize>(value: &Words<N>) -> Option<u64> {
         value.0.iter().all(|word| *word == value.0[0]).then_some(value.0[0])
     }

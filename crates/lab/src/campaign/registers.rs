@@ -4,9 +4,9 @@
 //! Every word of a value is the same number, so that a torn record shows; every number is written
 //! once.
 //!
-//! One in four transactions only looks at records that were just reported as written, one alone or
-//! several: what it may miss is a write-back under way. Values are large, so that log rings fill
-//! when they are not applied.
+//! One in four transactions only reads records that were just reported as written, one alone or
+//! several. A write-back may be under way then, and the transaction must not miss it. Values are
+//! large, so that log rings fill when they are not applied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,8 +20,8 @@ use super::cancel::perhaps_twice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const LARGE: usize = 200;
-/// Records reported last, to be looked at: of some microseconds, which a write-back that is late
-/// takes.
+/// How many of the records reported last are read again. They are from the last microseconds, in
+/// which a late write-back may be under way.
 const RECENT: usize = 8;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -54,7 +54,7 @@ pub(crate) struct Registers {
 /// A record: whether it is in the table of large ones, and its key.
 type At = (bool, u64);
 
-/// What is done to a record.
+/// An operation on a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     Read,
@@ -68,8 +68,9 @@ fn options() -> TransactionOptions {
 }
 
 impl Registers {
-    /// Half of the keys are there at first. How torn records are told is drawn for each table: by
-    /// checksum, which does not tell a lock, or as the fabric allows, which does.
+    /// Creates the tables and loads half of the keys. The read scheme is drawn for each table: a
+    /// checksum, with which a locked record may be stable, or what the fabric allows, with which it
+    /// is not.
     pub(crate) fn load(cluster: &Cluster, keys: u64, cancels: bool, random: &mut Prng) -> Result<Registers, OpenError> {
         let keys = (keys / 2).max(2);
         let mut layout = || {
@@ -92,7 +93,7 @@ impl Registers {
         })
     }
 
-    /// Records that an application has seen torn.
+    /// Counts the records that an application has seen torn.
     pub(crate) fn torn(&self) -> u64 {
         self.torn.get()
     }
@@ -101,7 +102,7 @@ impl Registers {
         Ok(vec![cluster.inspect(&self.small, |_| {})?, cluster.inspect(&self.large, |_| {})?])
     }
 
-    /// One transaction: of one to four records, or a look at recent ones.
+    /// Runs one transaction: of one to four records, or a read of recent ones.
     pub(crate) async fn transact(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         if !self.recent.borrow().is_empty() && random.below(4) == 0 {
             return self.look(session, random).await;
@@ -119,7 +120,7 @@ impl Registers {
                 plan.push((at, action));
             }
         }
-        // Whether what is written is named for that, so that it may be locked early.
+        // Whether records are named for an update, so that they may be locked early.
         let named = random.below(2) == 0;
         let done = session
             .transact_with(options(), async |tx| {
@@ -173,8 +174,8 @@ impl Registers {
         done
     }
 
-    /// Looks at one recent record, or at several one after the other, so that others commit in
-    /// between.
+    /// Reads one recent record, or several one after the other, so that other transactions commit
+    /// in between.
     async fn look(&self, session: &mut Session, random: &mut Prng) -> Result<(), Error> {
         let records = if random.below(2) == 0 { 1 } else { 2 + random.below(7) };
         session

@@ -1,8 +1,8 @@
-//! What was reported as committed outlives its client: every memory node that had to log it has its
-//! entry.
+//! A transaction that was reported as committed outlives its client: every memory node that had to
+//! log it has its entry.
 //!
-//! Recovery can finish a transaction only from its log, so this must hold whoever has died, and
-//! whatever else went wrong.
+//! Recovery can finish a transaction only from its log. So this must hold whichever clients and
+//! nodes have died, and whatever else went wrong.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use remora_fabric::{Fabric, NodeId};
 /// A redo ring: its client's incarnation, its lane, its memory node.
 type Ring = (u32, usize, NodeId);
 
-/// The last transaction that was reported of each ring that had to log it. A node applies a ring in
-/// order, so the others came before.
+/// For each ring, the last reported transaction that had to be logged there. A node applies a ring
+/// in order, so it has applied all earlier ones before.
 #[derive(Debug, Default)]
 pub(super) struct Reported(BTreeMap<Ring, TransactionId>);
 
 impl Reported {
-    /// A lane is told that its transaction has committed.
+    /// Notes that a lane was told that its transaction has committed.
     pub(super) fn note(&mut self, lane: usize, event: &TransactionEvent<'_>) {
         for access in event.accesses().filter(|access| access.written.is_some()) {
             if access.table.entry().spec.discipline.is_in_place() {
@@ -36,8 +36,8 @@ impl Reported {
         }
     }
 
-    /// Something reported that a memory node has not applied, though all is still.
-    /// The rings of clients that others have recovered may be gone already.
+    /// Names a reported transaction that a memory node has not applied, although nothing runs any
+    /// more. The rings of recovered clients may be gone already; they are passed over.
     pub(super) fn lost(&self, cluster: &Cluster, sim: &Sim) -> Option<String> {
         let standing = |client| cluster.configuration()?.change(|membership| membership.standing(client)).ok()?;
         let mut left = self.0.iter().filter(|((client, ..), _)| standing(*client) == Some(Standing::Alive));
@@ -46,8 +46,8 @@ impl Reported {
     }
 }
 
-/// The id of the last entry of a ring that its node has applied; 0 if there is none, or the client
-/// has no slot there.
+/// Returns the id of the last entry of a ring that its node has applied. 0 if there is none, or the
+/// client has no slot there.
 fn last_applied(sim: &Sim, (incarnation, lane, at): Ring) -> u64 {
     let Some(region) = sim.region(at, node::REGION) else { return 0 };
     let client = clients(region.words()).find(|client| client.incarnation == incarnation);

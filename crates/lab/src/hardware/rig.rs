@@ -15,15 +15,15 @@ pub(crate) const NODE_BYTES: u64 = 4 << 20;
 /// A cluster, its clients, and for how long they are watched.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
-    /// Hardware, deployment, chance.
+    /// Hardware, deployment and seed.
     pub(crate) sim: SimOptions,
     /// Memory nodes.
     pub(crate) nodes: u16,
     /// Client machines. In a symmetric cluster they are the memory nodes.
     pub(crate) machines: usize,
-    /// Threads of each.
+    /// Threads of each machine.
     pub(crate) threads: usize,
-    /// Coroutines of each, dealt out to its endpoints.
+    /// Coroutines of each thread, divided among its endpoints.
     pub(crate) coroutines: usize,
     /// Endpoints of each thread: with every one it has another connection to each node.
     pub(crate) endpoints: usize,
@@ -65,31 +65,33 @@ impl Rig {
         Rig { nodes: machines, measure: 50_000, ..Rig::server(&sim, machines.into(), threads, coroutines) }
     }
 
-    /// So long a run: where rounds take long or are few.
+    /// Sets the length of a run in microseconds, where rounds take long or are few.
     pub(crate) fn for_us(self, warmup: u64, measure: u64) -> Rig {
         Rig { warmup: warmup * 1_000, measure: measure * 1_000, ..self }
     }
 
-    /// How many millions a second of what `body` counts; each coroutine does it again and again.
+    /// Returns how many millions a second of what `body` counts. Each coroutine runs `body` again
+    /// and again.
     pub(crate) fn rate(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (total, _) = self.run(body)?;
         Ok(total * 1e3 / self.measure as f64)
     }
 
-    /// How many microseconds `body` takes.
+    /// Returns how many microseconds `body` takes.
     pub(crate) fn time(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (_, times) = self.run(body)?;
         let clients = self.machines * self.threads * self.coroutines;
         Ok(clients as f64 * self.measure as f64 / (1e3 * times))
     }
 
-    /// What `body` returns, on average.
+    /// Returns the mean of what `body` returns.
     pub(crate) fn mean(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Measured {
         let (total, times) = self.run(body)?;
         Ok(total / times)
     }
 
-    /// The sum of what `body` has returned within the measured time, and how often it has.
+    /// Returns the sum of what `body` has returned within the measured time, and how often it has
+    /// returned.
     fn run(&self, body: impl AsyncFn(&Client<'_>) -> Result<f64, FabricError>) -> Result<(f64, f64), CalibrationError> {
         let sim = Sim::new(&vec![vec![NODE_BYTES as usize]; self.nodes.into()], &self.sim)?;
         for node in 0..self.nodes {
@@ -139,7 +141,7 @@ impl Rig {
         }
     }
 
-    /// One thread with its lanes, and who it is.
+    /// Makes one thread with its lanes, and returns its clients' ids.
     fn worker(&self, sim: &Sim, thread: usize) -> Result<(Worker, Vec<Lane>, Vec<ClientId>), FabricError> {
         let worker = Worker::new();
         let first = thread * self.endpoints;
@@ -156,10 +158,10 @@ impl Rig {
     }
 }
 
-/// What an experiment comes to.
+/// The result of an experiment.
 pub(crate) type Measured = Result<f64, CalibrationError>;
 
-/// Answers a call with its first word, after so long.
+/// Answers a call with its first word, after this time.
 struct Answering(Nanos);
 
 impl Handler for Answering {
@@ -177,18 +179,19 @@ impl Handler for Answering {
 pub(crate) struct Client<'a> {
     pub(crate) lane: &'a Lane,
     sim: &'a Sim,
-    /// Among all coroutines.
+    /// The coroutine's number among all coroutines.
     pub(crate) number: usize,
     nodes: u16,
 }
 
 impl Client<'_> {
-    /// So far into the first memory node.
+    /// Returns the address at an offset of the first memory node.
     pub(crate) fn at(&self, offset: u64) -> Address {
         Address { node: NodeId(0), region: RegionId(0), offset: offset % NODE_BYTES }
     }
 
-    /// Somewhere on some node, aligned to lines and, if `bytes` are more, to a power of two.
+    /// Returns a random address on a random node, aligned to lines and, if `bytes` are more, to a
+    /// power of two.
     pub(crate) fn anywhere(&self, bytes: usize) -> Address {
         let unit = (bytes as u64).next_power_of_two().max(64);
         let node = NodeId((self.lane.random() % u64::from(self.nodes)) as u16);
@@ -240,7 +243,7 @@ impl Client<'_> {
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// As many bytes there as back, in one round.
+    /// Sends as many bytes there as back, in one round.
     pub(crate) async fn ping(&self, bytes: usize) -> Result<f64, FabricError> {
         let mut round = self.lane.round();
         write(&mut round, self.at(0), bytes);
@@ -248,7 +251,7 @@ impl Client<'_> {
         self.lane.execute(round).await.map(|_| 1.0)
     }
 
-    /// The microseconds from posting a WRITE until a CPU that polls its last word sees it.
+    /// Returns the microseconds from posting a WRITE until a CPU that polls its last word sees it.
     pub(crate) async fn one_way(&self, bytes: usize) -> Result<f64, FabricError> {
         let at = self.anywhere(bytes);
         self.sim.watch(at.plus(bytes as u64 - 8));
@@ -260,7 +263,8 @@ impl Client<'_> {
         Ok((seen - posted) as f64 / 1e3)
     }
 
-    /// Lists of so many WRITEs, each with one doorbell; at most `depth` are not completed. WRITEs.
+    /// Posts `list` WRITEs with one doorbell, when fewer than `depth` rounds are not completed.
+    /// Returns the number of WRITEs.
     pub(crate) async fn stream(&self, bytes: usize, list: usize, depth: u32) -> Result<f64, FabricError> {
         while self.lane.background() >= depth {
             self.lane.sleep(100).await;

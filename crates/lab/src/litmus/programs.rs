@@ -26,24 +26,24 @@ fn check(holds: bool, broken: impl FnOnce() -> Broken) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
-/// Each of two clients reads both halves of a pair and takes its own if both are there: one must
-/// stay.
+/// Write skew: each of two clients reads both halves of a pair, and takes its own half if both are
+/// there. One half must stay.
 pub(super) fn write_skew(protocol: Protocol, runs_max: u64) -> Found {
     skew(&mut Stage::new(1, &[protocol; 2]), want, runs_max, |_, _| ())
 }
 
-/// The same where each names what it means to change.
+/// Write skew of two clients that each name for an update the half that they mean to change.
 pub(super) fn write_skew_named(protocol: Protocol, runs_max: u64) -> Found {
     skew(&mut Stage::new(1, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
-/// The same where reads may be of a backup.
+/// Write skew of two clients whose reads may go to a backup.
 pub(super) fn write_skew_backup(protocol: Protocol, runs_max: u64) -> Found {
     skew(&mut Stage::new(2, &[protocol; 2]), want_to_change, runs_max, |_, _| ())
 }
 
-/// The same where both also read a record of which something was published that nobody has written,
-/// so that it has to be looked at again.
+/// Write skew of two clients that also read a third record. A version of it was published, but no
+/// transaction has written that. So both have to read the record again at its primary.
 pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, rows| {
@@ -53,7 +53,7 @@ pub(super) fn write_skew_beside_a_miss(protocol: Protocol, runs_max: u64) -> Fou
     })
 }
 
-/// The same with a version cache that has no room.
+/// Write skew of two clients whose version cache has no room.
 pub(super) fn write_skew_without_room(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     skew(&mut stage, want_to_change, runs_max, |stage, _| stage.fill_version_cache())
@@ -91,7 +91,7 @@ fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut 
     )
 }
 
-/// Clients that each add one to the same record, once: what was committed is there.
+/// Each client adds one to the same record, once. What was committed is there.
 fn increments(protocol: Protocol, clients: usize, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &vec![protocol; clients]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
@@ -120,7 +120,7 @@ fn counted(stage: &Stage, counter: Row, explored: &Explored) -> Found {
     )
 }
 
-/// What was committed is there, and nothing is locked.
+/// Checks that what was committed is there, and that nothing is locked.
 fn counts(scene: &Scene<'_>, counter: Row) -> Result<(), Broken> {
     let (values, found) = scene.look(&[counter]);
     let committed = scene.committed();
@@ -132,13 +132,13 @@ pub(super) fn lost_update(protocol: Protocol, runs_max: u64) -> Found {
     increments(protocol, 2, runs_max)
 }
 
-/// One is inside, one fails at its lock and aborts, one comes in.
+/// One client holds the lock, a second one fails at it and aborts, and a third one comes.
 pub(super) fn complicit_abort(protocol: Protocol, runs_max: u64) -> Found {
     increments(protocol, 3, runs_max)
 }
 
-/// One writes a record of two lines, the other reads it: all or nothing, also where it will not
-/// commit.
+/// One client writes a record of two lines, the other reads it. The reader sees all or nothing,
+/// even if it will not commit.
 fn torn(protocol: Protocol, scheme: ReadScheme, runs_max: u64) -> Found {
     const WORDS: usize = 8;
     let mut stage = Stage::new(1, &[protocol; 2]);
@@ -211,7 +211,7 @@ pub(super) fn logged(protocol: Protocol, runs_max: u64) -> Found {
 /// A ring is full of entries that its node has not applied; one more is written while the node
 /// begins to apply them.
 pub(super) fn ring_overwrite(protocol: Protocol, runs_max: u64) -> Found {
-    /// Of a value: some thirty entries fill a ring.
+    /// Words of a value. Some thirty entries fill a ring.
     const WORDS: usize = 250;
     let mut stage = Stage::new(2, &[protocol]);
     let layout = layout(8, 8 * WORDS, Checksum).expect("a value that a slot has room for");
@@ -276,8 +276,7 @@ pub(super) fn backup_order(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// Two clients insert the same key: it is there once, with what the one has inserted that
-/// committed.
+/// Two clients insert the same key. It is there once, with the value of the client that committed.
 pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(7);
@@ -303,8 +302,8 @@ pub(super) fn insert_insert(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One deletes a record that another writes, and a third gives up an insert, for which there is no
-/// slot but that one.
+/// One client deletes a record that another writes, and a third one gives up an insert. The only
+/// slot for the insert is that of the deleted record.
 pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let rows = stage.table(SingleLine, 1, &[1]);
@@ -338,8 +337,8 @@ pub(super) fn reused_slot(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// Client 0 has a slot linked for a key and gives its insert up. Client 1 means to delete the key,
-/// finds that it is not there, and inserts it in the same transaction: if that commits, client 0
-/// finds the key afterwards.
+/// finds that it is absent, and inserts it in the same transaction. If that commits, client 0 finds
+/// the key afterwards.
 pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(SingleLine, 1, &[])(0);
@@ -385,8 +384,8 @@ pub(super) fn stale_place(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One takes a token because a key is absent, the other inserts the key because the token is there:
-/// not both.
+/// One client takes a token because a key is absent, the other inserts the key because the token is
+/// there. Not both may commit.
 pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let tokens = stage.table(SingleLine, 1, &[1]);
@@ -420,7 +419,8 @@ pub(super) fn absent_read(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One writes a record and is reported; the other begins then, and reads that record alone.
+/// One client writes a record, and its commit is reported. Then the other begins, and reads that
+/// record alone.
 pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let record = stage.table(Checksum, 1, &[0])(0);
@@ -449,8 +449,8 @@ pub(super) fn stale_read(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One writes y and is reported; then another begins and writes x. Who sees x sees y, also one that
-/// only reads.
+/// One client writes y, and its commit is reported. Then another begins and writes x. A transaction
+/// that sees x sees y, even if it only reads.
 pub(super) fn reported_before(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -496,8 +496,8 @@ pub(super) fn mixed_atomics(protocol: Protocol, runs_max: u64) -> Found {
     counted(&stage, counter, &within(runs_max))
 }
 
-/// Three clients add one to a record; the future of one is dropped anywhere, and takes back its
-/// lock, if it has it.
+/// Three clients add one to a record. The future of one is dropped anywhere, and frees its lock, if
+/// it holds it.
 pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
@@ -508,7 +508,7 @@ pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
         |scene| {
             let (values, found) = scene.look(&[counter]);
             let least = scene.committed();
-            // The one that was dropped may have been beyond its log.
+            // The client whose future was dropped may have written its log already.
             let most = least + u64::from(scene.said[1].is_none());
             check(values.iter().all(|value| (least..=most).contains(value)), || {
                 format!("{least} increments were reported, the counter says {values:?}")
@@ -518,7 +518,7 @@ pub(super) fn shared_ids(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One writes two records, the other reads both: all or nothing.
+/// One client writes two records, the other reads both. It sees all or nothing.
 pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -552,8 +552,8 @@ pub(super) fn half_visible(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// Two clients write one record, one of them crashes: whatever a replica shows as a version is what
-/// that version was.
+/// Two clients write one record, and one of them crashes. If a replica shows a version, it shows
+/// what that version was.
 pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
@@ -566,8 +566,8 @@ pub(super) fn late_release(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record, takes its lock over and gives it up; another one writes the record,
-/// and crashes: whatever a replica shows as a version is what that version was.
+/// One client writes a record, takes its lock over and gives it up. Another one writes the record,
+/// and crashes. If a replica shows a version, it shows what that version was.
 pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol; 2]);
@@ -591,7 +591,7 @@ pub(super) fn heir_aborts(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// Writes a client's own value; what was there before.
+/// Writes a client's own value. Returns what was there before.
 async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
     actor
         .once(async |tx| {
@@ -604,11 +604,11 @@ async fn write_own(actor: &mut Actor, record: Row, client: usize) -> Said {
         .await
 }
 
-/// Checks a record that client 0 and client 1 write once each: whatever a replica shows as a
-/// version is what it was.
+/// Checks a record that client 0 and client 1 write once each: if a replica shows a version, it
+/// shows what that version was.
 fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Broken> {
-    // What client 0 has read tells who came first; if it has not committed, only the other one
-    // wrote.
+    // What client 0 has read tells which client came first. If client 0 has not committed, only
+    // client 1 wrote.
     let first = if scene.said[0].as_deref() == Some(&[0]) { 1 } else { 2 };
     let values = [0, first, 3 - first];
     (0..nodes).try_for_each(|node| {
@@ -621,7 +621,7 @@ fn shown_is_right(scene: &Scene<'_>, nodes: u16, record: Row) -> Result<(), Brok
     })
 }
 
-/// Two clients add one to a record; one of them drops the future of its fetch, and fetches again.
+/// Two clients add one to a record. One of them drops the future of its fetch, and fetches again.
 pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 2]);
     let counter = stage.table(SingleLine, 1, &[0])(0);
@@ -651,9 +651,9 @@ pub(super) fn dropped_fetch(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One writes x because of what it has read of y; another overwrites y and is reported; then a
-/// third begins and reads x alone. If the first has seen y as it was, it comes before the second,
-/// and the third after both.
+/// One client writes x because of what it has read of y. Another overwrites y, and its commit is
+/// reported. Then a third begins and reads x alone. If the first has seen the old y, it comes
+/// before the second, and the third after both.
 pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);
@@ -700,8 +700,8 @@ pub(super) fn read_behind_lock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A client crashes anywhere while it writes a record: if its commit was reported, every replica
-/// has it.
+/// A client crashes anywhere while it writes a record. If its commit was reported, every replica
+/// has the record.
 pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
     const NODES: u16 = 2;
     let mut stage = Stage::new(NODES, &[protocol]);
@@ -720,10 +720,10 @@ pub(super) fn complete_everywhere(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One reads y and writes x; another writes y. Whatever became of the first, a third that begins
-/// then, and tries again as long as it must, can read both.
+/// One client reads y and writes x; another writes y. Then a third begins. Whatever became of the
+/// first, the third can read both after some attempts.
 pub(super) fn read_behind_an_abort(protocol: Protocol, runs_max: u64) -> Found {
-    /// Of the third: the others' unlocks are under way in the first ones.
+    /// Attempts of the third client. The others' unlocks are under way in its first attempts.
     const ATTEMPTS: u32 = 8;
     let mut stage = Stage::new(1, &[protocol; 3]);
     let rows = stage.table(SingleLine, 1, &[0, 0]);

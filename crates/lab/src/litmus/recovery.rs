@@ -18,7 +18,7 @@ use super::stage::{
 
 type Found = Exploration<Broken>;
 
-/// Memory nodes, and words of a value, where records have a second line.
+/// Memory nodes of most programs.
 const NODES: u16 = 2;
 const TWO_LINES: usize = 8;
 
@@ -51,7 +51,8 @@ async fn add(actor: &mut Actor, rows: &[Row]) -> Said {
         .await
 }
 
-/// The same where records are named to be read first, and locked when they are committed.
+/// Adds the client's amount to each of these records, which are named to be read. So they are
+/// locked when they are committed.
 async fn add_late(actor: &mut Actor, rows: &[Row]) -> Said {
     let amount = actor.amount();
     actor
@@ -85,7 +86,8 @@ async fn read(actor: &mut Actor, rows: &[Row]) -> Said {
         .await
 }
 
-/// A transaction that writes: whose, which of that client's, and what.
+/// A transaction that writes: its client, its number among the client's transactions, and the rows
+/// that it writes.
 struct Writes<'a> {
     client: usize,
     nth: usize,
@@ -96,8 +98,8 @@ fn writes(client: usize, rows: &[Row]) -> Writes<'_> {
     Writes { client, nth: 0, rows }
 }
 
-/// How a run with these transactions, and others that only read, must end: nothing is left of
-/// anybody; what is there is what was told; what was read is there.
+/// Checks the end of a run with these transactions, and others that only read. No client has left
+/// anything behind. What is there agrees with what clients were told. What was read is there.
 fn judge(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Broken> {
     scene.apply();
     let mut values = Vec::new();
@@ -130,20 +132,20 @@ fn judge(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Brok
     Ok(())
 }
 
-/// Nothing is locked, invisible or torn, and replicas are equal.
+/// Checks that nothing is locked, invisible or torn, and that replicas are equal.
 fn clean(found: &Inspection) -> Result<(), Broken> {
     check(found.locked + found.torn + found.differing_lines == 0, || format!("something is left: {found:?}"))
 }
 
-/// And nothing is logged any more.
+/// Checks the end of a run as [`judge`] does, and also that no undo entry is left.
 fn judge_all(scene: &Scene<'_>, rows: &[Row], all: &[Writes<'_>]) -> Result<(), Broken> {
     let entries = scene.undo_entries();
     check(entries == 0, || format!("{entries} undo entries are left"))?;
     judge(scene, rows, all)
 }
 
-/// What was reported of a transaction, and what recovery has found, agrees with whether it is
-/// there.
+/// Checks that what was reported of a transaction, and what recovery has found, agree with whether
+/// it is there.
 fn answers(scene: &Scene<'_>, (client, nth): (usize, usize), there: bool) -> Result<(), Broken> {
     for told in scene.told.iter().filter(|told| (told.client, told.nth) == (client, nth)) {
         let reported = match told.answer {
@@ -166,7 +168,7 @@ fn answers(scene: &Scene<'_>, (client, nth): (usize, usize), there: bool) -> Res
     Ok(())
 }
 
-/// Of what a transaction read, each other transaction is there as a whole or not at all.
+/// Checks that a reader has seen each other transaction as a whole or not at all.
 fn sees_whole(scene: &Scene<'_>, reader: usize, all: &[Writes<'_>]) -> Result<(), Broken> {
     let Some(seen) = &scene.said[reader] else { return Ok(()) };
     all.iter().try_for_each(|Writes { client, nth, .. }| {
@@ -201,14 +203,15 @@ pub(super) fn two_lines_checksum(protocol: Protocol, runs_max: u64) -> Found {
     one_writer(protocol, NODES, Checksum, TWO_LINES, &suspected(&SUSPECTED, runs_max))
 }
 
-/// The same of the only copy of a record of one line, where each WRITE may be cut short between two
-/// words.
+/// One client writes the only copy of a record of one line, and is taken for dead. Each WRITE may
+/// be cut short between two words.
 pub(super) fn words_of_a_line(protocol: Protocol, runs_max: u64) -> Found {
     let explored = Explored { words: true, ..suspected(&SUSPECTED, runs_max) };
     one_writer(protocol, 1, SingleLine, 1, &explored)
 }
 
-/// The same where a location has to be looked up, and a lock is taken behind.
+/// One client writes a record whose location it does not know, and is taken for dead. It looks up
+/// the location first, and takes the lock afterwards.
 pub(super) fn cold(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -232,7 +235,8 @@ pub(super) fn two_writers(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// The same where records are locked when they are committed.
+/// One client writes a record, which it locks when it commits, and is taken for dead, while another
+/// writes the record.
 pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -244,8 +248,8 @@ pub(super) fn two_late_writers(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record, and is taken for dead, while another frees the locks of those that
-/// it knows to be recovered, who are nobody, and tries again.
+/// One client writes a record, and is taken for dead, while another writes it and tries again. The
+/// second one would free the locks of clients that it knows to be recovered, but it knows none.
 pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -266,8 +270,9 @@ pub(super) fn no_lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One that begins when it is decided frees the locks that it meets, as does the recoverer, and
-/// tries again; another one writes the record as well.
+/// One client writes a record, and is taken for dead. Another begins when the recoverer has
+/// decided. It frees the locks that it meets, as does the recoverer, and tries again. A third one
+/// writes the record as well.
 pub(super) fn lazy_unlock(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -301,7 +306,8 @@ pub(super) fn successor(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// The same while another client writes the record.
+/// One client writes a record, and is taken for dead, as is its recoverer, while another client
+/// writes the record.
 pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 4]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0)];
@@ -313,10 +319,10 @@ pub(super) fn successor_and_writer(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A client that begins when it is decided reads the record and another, and tries again as long as
-/// it must: in the end it can, whatever has become of the writer.
+/// A client that begins when the recoverer has decided reads the record and another one. Whatever
+/// has become of the writer, it can read both after some attempts.
 pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
-    /// The dead client's lock may be met in the first ones.
+    /// Attempts of the reader. Its first ones may meet the dead client's lock.
     const ATTEMPTS: u32 = 8;
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let records = stage.table(SingleLine, 1, &[0, 0]);
@@ -345,7 +351,7 @@ pub(super) fn read_behind_recovery(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// A recoverer crashes anywhere, and nobody follows it: each node alone can say what is half
+/// A recoverer crashes anywhere, and no other follows it. Each node alone can say what is half
 /// written there.
 pub(super) fn half_recovered(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 2]).tight();
@@ -435,12 +441,12 @@ pub(super) fn two_reads(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record of two lines, and is taken for dead; another writes it then; a third
-/// reads it all the while. Not explored to the end: that takes 165 000 runs.
+/// One client writes a record of two lines, and is taken for dead. Another writes it then. A third
+/// one reads it all the while. The program is not explored to the end, which takes 165 000 runs.
 pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Found {
     const RUNS: u64 = 40_000;
     let mut stage = Stage::new(1, &[protocol; 4]).tight();
-    // The second record is what the first client has not written yet when it is undone.
+    // The first client has not written the second record yet when it is undone.
     let all = [stage.table(LineVersions, TWO_LINES, &[0])(0), stage.table(SingleLine, 1, &[0])(0)];
     let rows = [all[0]];
     stage.explore(
@@ -458,8 +464,8 @@ pub(super) fn reader_of_lines(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record because of what it has read of another, and is taken for dead; that
-/// other one is written.
+/// One client writes a record because of what it has read of another record, and is taken for dead.
+/// Another client writes that other record.
 pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[0, 0]);
@@ -487,7 +493,7 @@ pub(super) fn skew(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// One client writes a record and then another with its primary elsewhere, and is taken for dead,
-/// as is its recoverer: the entry of the second lies where that of the first did.
+/// as is its recoverer. The entry of the second write lies where that of the first did.
 pub(super) fn two_in_a_row(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(NODES, &[protocol; 3]).tight();
     let rows = [stage.table(SingleLine, 1, &[0])(0), stage.table_at(1, NODES, SingleLine, 1, &[0])(0)];
@@ -510,7 +516,7 @@ pub(super) fn again(protocol: Protocol, runs_max: u64) -> Found {
     again_of(SingleLine, 1, protocol, runs_max)
 }
 
-/// The same with a record of two lines.
+/// One client writes a record of two lines twice, and is taken for dead, while another writes it.
 pub(super) fn again_two_lines(protocol: Protocol, runs_max: u64) -> Found {
     again_of(Checksum, TWO_LINES, protocol, runs_max)
 }
@@ -546,7 +552,7 @@ pub(super) fn heir(protocol: Protocol, runs_max: u64) -> Found {
 }
 
 /// Each of two clients takes its half of a pair if both are there, and one of them is taken for
-/// dead: one half stays.
+/// dead. One half stays.
 pub(super) fn skew_of_two(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]).tight();
     let halves = stage.table(SingleLine, 1, &[1, 1]);
@@ -613,8 +619,8 @@ async fn insert_once(actor: &mut Actor, row: Row) -> Said {
         .await
 }
 
-/// How a run must end in which client 0 changes whether a record is there, and perhaps client 2:
-/// what is there, and of whom it says that they have committed.
+/// Checks the end of a run in which client 0, and perhaps client 2, inserts or deletes a record. A
+/// case has the values that may be there, and whether client 0 and client 2 have committed then.
 fn judge_presence(scene: &Scene<'_>, row: Row, cases: &[(&[u64], bool, bool)]) -> Result<(), Broken> {
     let (values, found) = scene.look(&[row]);
     clean(&found)?;
@@ -637,7 +643,7 @@ pub(super) fn inserter(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// The same while another inserts the same key.
+/// One client inserts a record, and is taken for dead, while another inserts the same key.
 pub(super) fn two_inserters(protocol: Protocol, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &[protocol; 3]);
     let row = stage.table(SingleLine, 1, &[])(1);
@@ -680,13 +686,13 @@ pub(super) fn deleter(protocol: Protocol, runs_max: u64) -> Found {
     )
 }
 
-/// One client writes a record with two backups, which apply the redo log in the end, and is taken
+/// One client writes a record with two backups, which apply the redo log at the end, and is taken
 /// for dead.
 pub(super) fn two_backups(protocol: Protocol, runs_max: u64) -> Found {
     one_writer(protocol, 3, SingleLine, 1, &suspected(&SUSPECTED, runs_max))
 }
 
-/// The same of the only copy.
+/// One client writes the only copy of a record, and is taken for dead.
 pub(super) fn one_copy(protocol: Protocol, runs_max: u64) -> Found {
     one_writer(protocol, 1, SingleLine, 1, &suspected(&SUSPECTED, runs_max))
 }

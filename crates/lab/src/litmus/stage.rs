@@ -1,4 +1,4 @@
-//! Where litmus programs play: small memory nodes, tables of a few rows, and clients that are made
+//! Where litmus programs run: small memory nodes, tables of a few rows, and clients that are made
 //! anew for every run.
 
 use std::cell::{Cell, RefCell};
@@ -37,13 +37,13 @@ use zerocopy::IntoBytes;
 /// Bytes of a memory node: its metadata, the rings of a few clients, a few rows.
 const NODE_BYTES: usize = 768 << 10;
 
-/// What a client says in the end: what its transaction returned, if it has committed.
+/// What a client says at the end: what its transaction returned, if it has committed.
 pub(super) type Said = Option<Vec<u64>>;
 
 /// What is wrong with a run.
 pub(super) type Broken = String;
 
-/// A row: a key of a table whose values are so many equal words.
+/// A row: a key of a table, whose value is `words` equal words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Row {
     pub(super) table: TableId,
@@ -59,10 +59,10 @@ pub(super) struct Stage {
     metadata: Metadata,
     names: Vec<String>,
     clients: Vec<(Registration, Protocol)>,
-    /// What has been published of records when a run begins, in which a bucket of the version cache
-    /// is all there is.
+    /// The versions of records that have been published when a run begins. The version cache of a
+    /// run has one bucket.
     published: Vec<(Pointer, Version)>,
-    /// Rows that tables have room for, beside those that they begin with.
+    /// How many rows tables have room for, beside the rows that they begin with.
     spare: u64,
 }
 
@@ -81,20 +81,21 @@ pub(super) struct Explored {
     pub(super) cancel: Option<usize>,
     /// Whether WRITEs land word by word, and not line by line.
     pub(super) words: bool,
-    /// Numbers of clients that are taken for dead at any time, and of those that recover them,
-    /// which do nothing else.
+    /// Numbers of clients that are taken for dead at any time, each with the number of its
+    /// recoverer. A recoverer does nothing else.
     pub(super) suspicions: Vec<(usize, usize)>,
-    /// Whether the memory nodes apply their rings, at any time; else they do in the end.
+    /// Whether the memory nodes apply their rings at any time. If not, they do so at the end.
     pub(super) appliers: bool,
 }
 
 impl Stage {
-    /// Memory nodes and one client for each protocol.
+    /// Makes memory nodes, and one client for each of the protocols.
     pub(super) fn new(nodes: u16, protocols: &[Protocol]) -> Stage {
         Stage::on(Seeded::new(&vec![vec![NODE_BYTES]; nodes.into()], 1).expect("so little a node"), protocols)
     }
 
-    /// The same on memory whose NICs' atomics do not exclude the CPU.
+    /// Makes one memory node whose NIC's atomics do not exclude the CPU, and one client for each of
+    /// the protocols.
     pub(super) fn with_split_atomics(protocols: &[Protocol]) -> Stage {
         let fabric = Seeded::new(&[vec![NODE_BYTES]], 1).expect("so little");
         Stage::on(fabric.with_split_atomics(), protocols)
@@ -129,25 +130,25 @@ impl Stage {
         }
     }
 
-    /// Tables have no room for more than they begin with: there is less to be looked at.
+    /// Leaves tables no room for further rows, so that there is less memory to read.
     pub(super) fn tight(self) -> Stage {
         Stage { spare: 0, ..self }
     }
 
-    /// Somebody has published a version of a row, and aborted.
+    /// Publishes a version of a row, as a transaction does that aborts afterwards.
     pub(super) fn publish(&mut self, row: Row) {
         let (table, offset) = self.slot_of(row);
         let pointer = Pointer::new(table.shard_id(table.home(KeyHash::of(key(row.key).words())).shard), offset);
         self.published.push((pointer, Version::LOADED.committed_over()));
     }
 
-    /// The version cache is full of records that have been written more often than any row.
+    /// Fills the version cache with records that have been written more often than any row.
     pub(super) fn fill_version_cache(&mut self) {
         let version = Version::from_bits(1_000).0;
         self.published.extend((0..7).map(|number| (Pointer::new(ShardId(u16::MAX), number), version)));
     }
 
-    /// The table of a row, and the offset of its slot in its shard.
+    /// Finds the table of a row, and the offset of its slot in its shard.
     fn slot_of(&self, row: Row) -> (Table, u64) {
         let name = &self.names[usize::from(row.table.0)];
         let table = Table::open_with_cache(&self.metadata, name, 0).expect("a table of the stage");
@@ -170,13 +171,14 @@ impl Stage {
         block_on(&self.fabric, ClientId(self.admin.incarnation), body).expect("a connection")
     }
 
-    /// A table at node 0 with backups at all others, of values of so many words, that holds the
-    /// keys 0, 1, 2 ...
+    /// Creates a table at node 0 with backups at all other nodes. It holds the keys 0, 1, 2 ...
+    /// with `values`, each of `words` equal words.
     pub(super) fn table(&mut self, scheme: ReadScheme, words: usize, values: &[u64]) -> impl Fn(u64) -> Row + use<> {
         self.table_at(0, self.nodes, scheme, words, values)
     }
 
-    /// The same with its primary at a node and its replicas at so many, the following ones.
+    /// Creates a table with its primary at the node `primary`. Its `replicas` replicas are at this
+    /// node and the following ones.
     pub(super) fn table_at(
         &mut self,
         primary: u16,
@@ -193,7 +195,7 @@ impl Stage {
             geometry.slots = values.len() as u64 + self.spare;
             Sizes::of(&geometry)
         } else {
-            // One chain, with room for what is inserted, that never grows.
+            // One chain that never grows, with room for inserted rows.
             Sizes::of(&fstore::Geometry::new(1, 0, values.len() as u64 + self.spare, layout.slot_bytes.into()))
         };
         let spec = TableSpec {
@@ -202,8 +204,8 @@ impl Stage {
             layout,
             index,
             discipline: self.clients[0].1.discipline(),
-            // All but the last one are empty: shard by shard, primaries are at one node after the
-            // other.
+            // All shards but the last one are empty. Shard by shard, primaries are at one node
+            // after the other.
             shards: primary + 1,
             replicas: replicas as u8,
             buckets: sizes.buckets,
@@ -230,8 +232,8 @@ impl Stage {
         move |number| Row { table: id, key: keys[number as usize], words }
     }
 
-    /// Explores a program: every client plays `part`, after `before` has been played at once by one
-    /// after the other, and in the end `judge` is told what they said.
+    /// Explores a program. First each client runs `before`, one after the other and without being
+    /// explored. Then every client runs `part`. At the end `judge` checks what they said.
     pub(super) fn explore(
         &self,
         explored: &Explored,
@@ -307,15 +309,15 @@ impl Stage {
         })
     }
 
-    /// Makes room in the logs at node 0. Nothing else comes of applying them there, so it is not
-    /// explored.
+    /// Applies the logs at node 0, which makes room in them. It has no other effect there, so it is
+    /// not explored.
     fn apply_at_primaries(&self) {
         let region = self.fabric.region(NodeId(0), node::REGION).expect("a node's memory");
         let mut applier = Applier::new(region);
         while applier.step() != Progress::Idle {}
     }
 
-    /// Who applies the rings of backups; node 0 has primaries only, where there are backups at all.
+    /// Starts the appliers of backups. Node 0 has primaries only, where there are backups at all.
     fn appliers(&self) -> Vec<ServiceHandle> {
         let applier = |at| {
             let region = self.fabric.region(at, node::REGION).expect("a node's memory");
@@ -324,7 +326,7 @@ impl Stage {
         (1..self.nodes).map(NodeId).map(applier).collect()
     }
 
-    /// Memory that others leave alone.
+    /// Lists the memory that only certain clients use, or none.
     fn private(&self, explored: &Explored, suspicions: &[Suspicion]) -> Vec<Private> {
         let mut private = Vec::new();
         for at in (0..self.nodes).map(NodeId) {
@@ -336,14 +338,14 @@ impl Stage {
             };
             let mut rings: Vec<Private> = self.clients.iter().map(rings).collect();
             if !suspicions.is_empty() {
-                // What nobody writes: all but tables, and the beginnings of rings.
+                // No client writes anything except tables and the beginnings of rings.
                 rings.iter_mut().for_each(|ring| ring.bytes = RING_USED_BYTES);
                 let shards = &self.metadata.shards;
                 let is_last = |next: usize, table| shards.get(next).is_none_or(|next| next.table != table);
                 let used = shards.iter().zip(1..).filter(|(shard, next)| is_last(*next, shard.table));
                 let of_tables = used.flat_map(|(shard, _)| {
                     let replicas = shard.replicas.iter().filter(|replica| replica.node == at);
-                    // Where nothing is inserted, headers do not change.
+                    // Without inserts, headers do not change.
                     let name = &self.names[usize::from(shard.table.0)];
                     let table = Table::open_with_cache(&self.metadata, name, 0).expect("a table of the stage");
                     let from = if self.spare > 0 { 0 } else { table.index().slot_behind(0).unwrap_or(0) };
@@ -362,7 +364,7 @@ impl Stage {
                 private.extend(rings);
             }
         }
-        // Nobody else looks at the primaries of one that is alone, and has backups.
+        // A single client shares the primaries with no other, if there are backups.
         if self.clients.len() == 1 && self.nodes > 1 {
             let clients = vec![ClientId(self.clients[0].0.incarnation)];
             private.push(Private { clients, at: node::at(NodeId(0), 0), bytes: NODE_BYTES as u64 });
@@ -385,8 +387,8 @@ impl Stage {
         let shared = SharedLocks::new(registration, 1);
         let config = SessionConfig { protocol: *protocol, epoch: 1, sequence: sequence.clone(), vcache, shared };
         let mut session = Session::new(lane, registration, 0, config);
-        // A client that takes the table's locks for the CPU's own has been told so by a catalog of
-        // its own.
+        // A client that takes locks by the CPU has a catalog of its own, which says that the table
+        // is of that discipline.
         let mut metadata = self.metadata.clone();
         for table in &mut metadata.tables {
             if !protocol.accepts(table.spec.discipline) {
@@ -402,7 +404,8 @@ impl Stage {
     }
 }
 
-/// Whom a client recovers: the one that it takes for dead, and whom that one was to recover.
+/// Lists the clients that a recoverer recovers: the one that it takes for dead, and the clients
+/// that this one was to recover.
 fn dead_of(recoverer: usize, suspicions: &[(usize, usize)]) -> Vec<usize> {
     let of = |by: &usize| suspicions.iter().find(|(_, other)| other == by).map(|(of, _)| *of);
     std::iter::successors(of(&recoverer), of).collect()
@@ -416,7 +419,7 @@ pub(super) enum Answer {
     Unknown,
 }
 
-/// What is to be known in the end of a run beside memory.
+/// What the judge must know at the end of a run, beside memory.
 #[derive(Default)]
 struct Ledger {
     /// Commits that were reported.
@@ -439,12 +442,12 @@ pub(super) struct Told {
     pub(super) answer: Answer,
 }
 
-/// What a client's transaction adds to records.
+/// Returns what the `nth` transaction of a client adds to records.
 pub(super) fn amount(client: usize, nth: usize) -> u64 {
     1 << (8 * client + 4 * nth)
 }
 
-/// Says that these clients' locks mean nothing any more.
+/// Clients that are recovered, so that their locks mean nothing any more.
 struct Gone(Vec<u32>);
 
 impl Departed for Gone {
@@ -456,16 +459,16 @@ impl Departed for Gone {
 /// A client of a run.
 pub(super) struct Actor {
     pub(super) session: Session,
-    /// Its number in the program.
+    /// The client's number in the program.
     number: usize,
-    /// Of all clients.
+    /// The incarnations of all clients, by number.
     incarnations: Rc<[u32]>,
     sequence: Rc<Cell<u64>>,
     fabric: Seeded,
     ledger: Rc<Ledger>,
 }
 
-/// What a client of this number does.
+/// What each client does, given its number.
 trait Part<T> {
     fn play<'a>(&'a self, number: usize, actor: &'a mut Actor) -> Pin<Box<dyn Future<Output = T> + 'a>>;
 }
@@ -477,12 +480,13 @@ impl<T, F: AsyncFn(usize, &mut Actor) -> T> Part<T> for F {
 }
 
 impl Actor {
-    /// Runs a transaction once: what it returned, if it has committed.
+    /// Runs a transaction once. Returns what it returned, if it has committed.
     pub(super) async fn once(&mut self, body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Vec<u64>, Stop>) -> Said {
         self.attempt(1, body).await
     }
 
-    /// The same, tried so often while it aborts.
+    /// Runs a transaction, with at most `attempts` attempts while it aborts. Returns what it
+    /// returned, if it has committed.
     pub(super) async fn attempt(
         &mut self,
         attempts: u32,
@@ -507,7 +511,7 @@ impl Actor {
         said
     }
 
-    /// Recovers clients: nothing if it is recovered itself meanwhile.
+    /// Recovers clients. Returns `None` if this client is revoked meanwhile.
     async fn recover(&mut self, dead: &[u32]) -> Said {
         let (lane, nodes) = (self.session.lane(), NodeSet::first(self.fabric.nodes()));
         let verdicts = unless_revoked(recovery::repair(&self.fabric, lane, nodes, dead, &|_| ()).await)?;
@@ -534,7 +538,8 @@ impl Actor {
         .await;
     }
 
-    /// What its next transaction adds to records: an amount that no other does.
+    /// Returns what the client's next transaction adds to records. No other transaction adds the
+    /// same amount.
     pub(super) fn amount(&self) -> u64 {
         let own = self.ledger.told.borrow().iter().filter(|told| told.client == self.number).count();
         amount(self.number, own)
@@ -545,25 +550,25 @@ impl Actor {
         self.ledger.reported.set(self.ledger.reported.get() + 1);
     }
 
-    /// Waits until so many commits have been reported. Only before the client's first round.
+    /// Waits until `count` commits have been reported. Only before the client's first round.
     pub(super) async fn reported(&self, count: usize) {
         poll_fn(|_| if self.ledger.reported.get() >= count { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Where it notes what it reads, whether it commits or not.
+    /// Returns a function that notes what the client reads, whether it commits or not.
     pub(super) fn seen(&self) -> impl Fn(Vec<u64>) + use<> {
         let ledger = self.ledger.clone();
         move |words| ledger.seen.borrow_mut().push(words)
     }
 
-    /// Frees the locks of these clients that it meets.
+    /// From now on, frees each lock of these clients that the client meets.
     pub(super) fn watch_for(&mut self, dead: &[usize]) {
         let dead = dead.iter().map(|number| self.incarnations[*number]).collect();
         self.session.watch_for(Rc::new(Gone(dead)), Rc::default());
     }
 
-    /// Waits until a recoverer has decided, and frees the locks of these clients that it meets from
-    /// then on. Only before the client's first round.
+    /// Waits until a recoverer has decided. From then on, frees each lock of these clients that the
+    /// client meets. Only before the client's first round.
     pub(super) async fn recovered(&mut self, dead: &[usize]) {
         let is_recovered = || self.ledger.recovered.get() > 0;
         poll_fn(|_| if is_recovered() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -571,7 +576,7 @@ impl Actor {
     }
 }
 
-/// `None` if its client was revoked meanwhile.
+/// Returns `None` if the client was revoked meanwhile.
 fn unless_revoked<T>(result: Result<T, MemoryError>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
@@ -596,13 +601,13 @@ pub(super) struct Scene<'s> {
 }
 
 impl Scene<'_> {
-    /// How many have committed.
+    /// Counts the clients that have committed.
     pub(super) fn committed(&self) -> u64 {
         self.said.iter().flatten().count() as u64
     }
 
-    /// The values of the records with these keys, one for each record, and what else is to be said
-    /// of their table.
+    /// Reads the values of the records with these keys, one for each record, and inspects their
+    /// table.
     pub(super) fn look(&self, rows: &[Row]) -> (Vec<u64>, Inspection) {
         let name = &self.stage.names[usize::from(rows[0].table.0)];
         let table = Table::open_with_cache(&self.stage.metadata, name, 0).expect("a table of the stage");
@@ -629,7 +634,7 @@ impl Scene<'_> {
         self.stage.fabric.settle_services();
     }
 
-    /// The version word and the first word of a row's value at a node.
+    /// Reads the version word and the first word of a row's value at a node.
     pub(super) fn replica(&self, at: u16, row: Row) -> (u64, u64) {
         let (table, offset) = self.stage.slot_of(row);
         let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
@@ -654,7 +659,7 @@ impl Scene<'_> {
         found
     }
 
-    /// Undo entries at a node that are not free.
+    /// Counts the undo entries at a node that are not free.
     pub(super) fn undo_entries_at(&self, at: u16) -> usize {
         let region = self.stage.fabric.region(NodeId(at), node::REGION).expect("a node's memory");
         let of_client = |(registration, _): &(Registration, Protocol)| {
@@ -667,12 +672,12 @@ impl Scene<'_> {
         self.stage.clients.iter().map(of_client).sum()
     }
 
-    /// The same at all nodes.
+    /// Counts the undo entries at all nodes that are not free.
     pub(super) fn undo_entries(&self) -> usize {
         (0..self.stage.nodes).map(|at| self.undo_entries_at(at)).sum()
     }
 
-    /// What recoverers have found to have become of a transaction.
+    /// Returns what each recoverer has found out about a transaction.
     pub(super) fn verdicts_of(&self, told: Told) -> impl Iterator<Item = Verdict> {
         let of_client = self.verdicts.iter().filter(move |(client, _)| *client == told.id.owner());
         of_client.map(move |(_, verdicts)| verdicts.of(told.id))
@@ -688,7 +693,7 @@ pub(super) fn want(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
     tx.want(row.table, &key(row.key))
 }
 
-/// Names a row to be changed: where a protocol locks early, it is locked when it is fetched.
+/// Names a row to be changed. A protocol that locks early locks it when it is fetched.
 pub(super) fn want_to_change(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
     tx.want_for(row.table, &key(row.key), Intent::Update)
 }
@@ -703,14 +708,14 @@ pub(super) fn want_to_insert(tx: &mut Tx<'_>, row: Row) -> Result<Slot, Stop> {
     tx.want_for(row.table, &key(row.key), Intent::Insert)
 }
 
-/// The words of a row that was fetched.
+/// Returns the words of a row that was fetched.
 pub(super) fn words(tx: &Tx<'_>, slot: Slot) -> Result<Vec<u64>, Stop> {
     let value = tx.value(slot)?.ok_or(Stop::Absent)?;
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     Ok(value.chunks(8).map(word).collect())
 }
 
-/// The first word of a row that was fetched.
+/// Returns the first word of a row that was fetched.
 pub(super) fn get(tx: &Tx<'_>, slot: Slot) -> Result<u64, Stop> {
     words(tx, slot)?.first().copied().ok_or(Stop::Absent)
 }

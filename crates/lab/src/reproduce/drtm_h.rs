@@ -3,12 +3,15 @@
 //!
 //! 16 symmetric machines of the profile `connectx4` with 24 workers each, three copies, 4 % of the
 //! accounts in 90 % of the transactions. Each experiment changes one phase and leaves the others as
-//! DrTM+H has them, and is run with one to eight coroutines: the text gives the range of a ratio
+//! in DrTM+H. It is run with one to eight coroutines, because the text gives the range of a ratio
 //! over this load ("up to a, from b").
 //!
-//! Different from the text: fewer accounts ([`Scale`]), and warehouses with fewer customers and
-//! items; a transaction's independent reads go out together also in execution, where the text's
-//! study sends one after the other; locks are freed by CAS, not by WRITE.
+//! This differs from the text:
+//!
+//! - There are fewer accounts ([`Scale`]), and warehouses have fewer customers and items.
+//! - A transaction's independent reads go out together also in execution. The text's study sends
+//!   one after the other.
+//! - Locks are freed by CAS, not by WRITE.
 
 use std::time::Duration;
 
@@ -40,12 +43,12 @@ pub struct Scale {
     pub measure: Duration,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 impl Scale {
-    /// The text's machines, with a twentieth of its accounts.
+    /// Returns the text's machines, with a twentieth of its accounts.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale {
@@ -60,7 +63,7 @@ impl Scale {
         }
     }
 
-    /// Four small machines: for directions.
+    /// Returns four small machines, which show directions only.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale { nodes: 4, threads: 4, coroutines: vec![1, 8], ..Scale::full(seed) }
@@ -93,7 +96,7 @@ impl Scale {
     }
 }
 
-/// What is run.
+/// A workload of the experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     SmallBank,
@@ -108,11 +111,11 @@ struct Point {
     protocol: Protocol,
     nodes: u16,
     coroutines: usize,
-    /// Of a thread to each machine.
+    /// Connections of a thread to each machine.
     connections: u32,
 }
 
-/// What the text has and this does not, yet.
+/// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 2] = [
     "TPC-C/no: factor analysis and latency breakdown, of which only figures without numbers are printed",
     "TPC-E customer-position: the rows of read-only transactions; TPC-E is not there yet",
@@ -121,13 +124,13 @@ const LEFT_OUT: [&str; 2] = [
 const PROFILE: &str = "connectx4";
 const PRESETS: [Protocol; 4] = [Protocol::DRTM_H, Protocol::DRTM_R, Protocol::FARM, Protocol::FASST];
 
-/// Experiments whose primitives are no preset's.
+/// Primitives of experiments that are no preset.
 const CALLED_EXECUTION: Primitives = Primitives { execute: Execute::Call, ..Primitives::DRTM_H };
 const UNCACHED_EXECUTION: Primitives =
     Primitives { execute: Execute::OneSided { cached: false }, ..Primitives::DRTM_H };
 const CALLED_LOCKS: Primitives = Primitives { locks: Locks::Cpu { install: Primitive::Call }, ..Primitives::DRTM_H };
 const CALLED_LOG: Primitives = Primitives { log: Primitive::Call, ..Primitives::DRTM_H };
-/// The CPU's lock, freed by a WRITE.
+/// Locks are taken by the CPU and freed by a WRITE.
 const WRITTEN_INSTALL: Primitives =
     Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::DRTM_H };
 
@@ -135,7 +138,7 @@ const fn awaited(primitives: Primitives) -> Protocol {
     Protocol::Occ(Primitives { passive: false, ..primitives })
 }
 
-/// The systems that DrTM+H is compared with: of all, only it has passive ACK (section 4.4.3).
+/// The systems that DrTM+H is compared with. Only DrTM+H has passive ACK (section 4.4.3).
 const FARM: Protocol = awaited(Primitives::FARM);
 const FASST: Protocol = awaited(Primitives::FASST);
 const DRTM_R: Protocol = awaited(Primitives::DRTM_R);
@@ -143,32 +146,32 @@ const DRTM_R: Protocol = awaited(Primitives::DRTM_R);
 /// Why locks by CAS cost more than in the text.
 const ATOMICS: &str = "locks are freed by CAS here, by WRITE in the text: two atomics a record, and they are what occupies \
                        NICs longest; and the READ behind a CAS waits for it at the memory node";
-/// Why passive ACK brings calls less.
+/// Why passive ACK improves calls less than in the text.
 const ANSWERS: &str = "the answer to a call that nobody awaits is a message all the same; the text's travels with a later one, \
                        which halves the messages";
-/// Why calls are as good.
+/// Why calls are as good as one-sided verbs.
 const CHEAP_CALLS: &str = "calls cost CPUs what bare RPCs and their handlers do, which leaves pure RPC nearly as fast as the \
                            NICs that bound DrTM+H; the text's is slower than that sum";
 
-/// Why new orders gain less.
+/// Why new orders gain less than in the text.
 const ORDERS: &str = "a new order costs CPUs what its verbs and calls do, and nothing for its own work, so that calls find idle CPUs; \
                       the text's machines are bound by CPUs";
 
-/// Of each record.
+/// Copies of each record.
 const COPIES: u8 = 3;
 
-/// Of a thread to each machine, so that 16 machines look like 80.
+/// Connections of a thread to each machine, so that 16 machines look like 80.
 const CONNECTIONS_80: u32 = 5;
 
-/// Runs all experiments; `look` is told how many of how many have been run.
+/// Runs all experiments. Calls `look` with the numbers of finished simulations and of all.
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// A simulation cannot run. An invariant that does not hold is no error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let mut points = Points::of(scale).0;
-    // The largest first, so that none is left to run alone in the end.
+    // The largest first, so that none is left to run alone at the end.
     points.sort_by_key(|point| std::cmp::Reverse(usize::from(point.nodes) * point.coroutines));
     let runs = run_all(&points, scale.parallel, look, |point| run(scale, point))?;
     let violated = violated(&runs, |point| name(*point));
@@ -198,7 +201,7 @@ fn name(point: Point) -> String {
     format!("{kind:?}, {protocol}{primitives} on {nodes} machines, {coroutines} coroutines")
 }
 
-/// Every simulation once.
+/// The list of simulations, each once.
 struct Points(Vec<Point>);
 
 impl Points {
@@ -253,7 +256,7 @@ impl Points {
     }
 }
 
-/// 2, 4, 8 ... and all machines.
+/// Returns the numbers of machines to measure: 2, 4, 8 ... and all.
 fn node_counts(scale: &Scale) -> impl Iterator<Item = u16> {
     let nodes = scale.nodes;
     std::iter::successors(Some(2), |nodes| Some(nodes * 2)).take_while(move |count| *count < nodes).chain([nodes])
@@ -266,8 +269,8 @@ fn heaviest(scale: &Scale) -> usize {
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     let Point { kind, protocol, nodes, coroutines, connections } = point;
     let mut profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
-    // A NIC does not care whose connections it has no room for: a fifth of the cache is as good as
-    // five times as many.
+    // Only the ratio of connections to the NIC's cache matters. So a fifth of the cache is the same
+    // as five times as many connections.
     profile.nic.cached_connections /= connections;
     let workers = u64::from(nodes) * scale.threads as u64;
     let customers = Customers::standard(scale.accounts * workers);
@@ -299,7 +302,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
 /// Customers of a district and items; the text has a hundred times as many.
 const CUSTOMERS: u16 = 30;
 const ITEMS: u32 = 1_000;
-/// More than any run makes.
+/// Room for orders: more than any run makes.
 const ORDERS_MAX: u64 = 40_000;
 
 struct Results<'a> {
@@ -313,19 +316,19 @@ impl Results<'_> {
         measured(self.runs, &point)
     }
 
-    /// A protocol on all machines, under every load.
+    /// Returns the measurements of a protocol on all machines, under every load.
     fn sweep(&self, protocol: Protocol, connections: u32) -> impl Iterator<Item = &Measurement> {
         let (kind, nodes) = (self.kind, self.scale.nodes);
         let point = move |coroutines: &usize| Point { kind, protocol, nodes, coroutines: *coroutines, connections };
         self.scale.coroutines.iter().map(move |coroutines| self.at(point(coroutines)))
     }
 
-    /// Its greatest throughput.
+    /// Returns the greatest throughput of a protocol.
     fn peak(&self, protocol: Protocol) -> f64 {
         greatest(self.sweep(protocol, 1).map(|run| run.throughput))
     }
 
-    /// Throughput of one over that of another, under every load.
+    /// Returns the throughput of one protocol over that of another, under every load.
     fn ratios(&self, one: Protocol, other: Protocol) -> Vec<f64> {
         let other = self.sweep(other, 1);
         self.sweep(one, 1).zip(other).map(|(one, other)| one.throughput / other.throughput).collect()
@@ -422,7 +425,7 @@ impl Results<'_> {
         };
         let many = || self.sweep(Protocol::DRTM_H, CONNECTIONS_80);
         let peak_80 = greatest(many().map(|run| run.throughput));
-        // Under the load of the two-sided solution's peak.
+        // All systems under the load at which the two-sided one peaks.
         let pairs = many().zip(self.sweep(FASST, 1));
         let peaked = pairs.max_by(|one, other| one.1.throughput.total_cmp(&other.1.throughput));
         let latency = |name: &str, published: f64, quantile: fn(&LatencyUs) -> f64| {
@@ -478,7 +481,7 @@ impl Results<'_> {
         ]
     }
 
-    /// New orders only.
+    /// Returns the rows of TPC-C/no, which has new orders only.
     fn new_orders(&self) -> Vec<Row> {
         let section = "Wei thesis, section 4.3.1";
         let read = Protocol::DRTM_H;
@@ -544,13 +547,15 @@ impl Results<'_> {
     }
 }
 
-/// The greatest of the ratios under every load; it is as said if that is above 1.
+/// Makes a row of the greatest of the ratios under every load. It is as the text says if it is
+/// above 1.
 fn at_most(name: &str, ratios: &[f64]) -> Row {
     let ratio = greatest(ratios.iter().copied());
     Row::ours(format!("{name}, at most"), "x", ratio).holds(ratio > 1.0)
 }
 
-/// The least of them.
+/// Makes a row of the least of the ratios under every load. It is as the text says if it is above
+/// 1.
 fn at_least(name: &str, ratios: &[f64]) -> Row {
     let ratio = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     Row::ours(format!("{name}, at least"), "x", ratio).holds(ratio > 1.0)

@@ -1,16 +1,17 @@
-//! FORD (TOS 2023), section 6: against the one-sided baselines of its own, and what its mechanisms
-//! are worth.
+//! FORD (TOS 2023), section 6: FORD against the text's one-sided baselines, and what its mechanisms
+//! gain.
 //!
-//! Its cluster: two memory nodes with persistent memory and a machine that runs transactions,
+//! The cluster has two memory nodes with persistent memory and a machine that runs transactions,
 //! profile `connectx5`, two copies of each record, up to 20 threads with up to 11 transactions
-//! each. DDIO is off, because a flush is a READ, which reaches persistent memory only then; the
-//! text does not say what it did.
+//! each. DDIO is off, because a flush is a READ, which reaches persistent memory only then. The
+//! text does not say whether it was off there.
 //!
-//! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`] with
-//! everything that the text gives FORD, the cache of locations and flushed logs too; rows without
-//! that cache stand beside. They are as correct as Remora's others, and FORD is Remora's, with its
-//! corrections. The text does not say under which load its figures were taken: here they are
-//! compared under the lightest one, where nothing queues, and peaks stand beside.
+//! The baselines are [`Primitives::FARM_ONE_SIDED`] and [`Primitives::DRTM_H_ONE_SIDED`]. They have
+//! everything that the text gives FORD, including the location cache and flushed logs. Further rows
+//! have no location cache. The baselines are as correct as Remora's other protocols, and FORD is
+//! Remora's, with its corrections. The text does not say under which load its figures were taken.
+//! Here systems are compared under the lightest load, where nothing queues. Further rows compare
+//! the peaks.
 
 use std::time::Duration;
 
@@ -31,14 +32,14 @@ use remora_command::plot::{Labels, Series};
 pub struct Scale {
     /// Threads, and transactions in flight for each, from light to heavy load.
     pub loads: Vec<Load>,
-    /// Transactions in flight of the one thread whose throughput is compared with that of one
-    /// alone.
+    /// Transactions in flight of a single thread. Its throughput is compared with that of one
+    /// transaction in flight.
     pub coroutines: Vec<usize>,
-    /// Of TATP; the text does not say.
+    /// Subscribers of TATP; the text does not say how many.
     pub subscribers: u32,
-    /// Of SmallBank; the text does not say.
+    /// Accounts of SmallBank; the text does not say how many.
     pub accounts: u64,
-    /// Of TPC-C; the text has 8 warehouses.
+    /// Scale of TPC-C; the text has 8 warehouses.
     pub tpcc: tpcc::Scale,
     /// Virtual time before anything is counted.
     pub warmup: Duration,
@@ -46,11 +47,11 @@ pub struct Scale {
     pub measure: Duration,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// Who asks for transactions.
+/// The load: threads that run transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// Threads.
@@ -70,7 +71,7 @@ impl Load {
 }
 
 impl Scale {
-    /// The text's cluster and loads.
+    /// Returns the text's cluster and loads.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale {
@@ -86,7 +87,7 @@ impl Scale {
         }
     }
 
-    /// Few threads and small tables: for directions.
+    /// Returns few threads and small tables, which show directions only.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale {
@@ -124,7 +125,7 @@ impl Scale {
     }
 }
 
-/// What is run.
+/// A workload of the experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Tatp,
@@ -162,7 +163,7 @@ const WITHOUT_CACHE: Protocol = Protocol::Ford(Ford { address_cache: false, ..Fo
 /// One transaction at a time.
 const ALONE: Load = load(1, 1);
 
-/// What the text has and this does not.
+/// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 3] = [
     "the key-value experiments: lock duration, interference, and the figures of a key-value load for what SmallBank shows here",
     "the balance of load between two memory nodes: tables are spread over both here, and have no sides to be balanced",
@@ -184,11 +185,11 @@ fn name(point: &Point) -> String {
     format!("{}, {protocol:?}, {}{}", kind.name(), load.name(), if in_switch { ", in a switch" } else { "" })
 }
 
-/// Runs all experiments; `look` is told how many of how many have been run.
+/// Runs all experiments. Calls `look` with the numbers of finished simulations and of all.
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// A simulation cannot run. An invariant that does not hold is no error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
@@ -212,7 +213,7 @@ const LABELS: Labels<'static> = Labels {
     y: "million transactions a second",
 };
 
-/// Every simulation once, the largest first.
+/// Lists every simulation once, the largest first.
 fn points(scale: &Scale) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     let mut add = |kind, protocol, load| {
@@ -239,7 +240,7 @@ fn points(scale: &Scale) -> Vec<Point> {
     points
 }
 
-/// The first load, under which figures are compared.
+/// Returns the first load, under which figures are compared.
 fn light(scale: &Scale) -> Load {
     scale.loads.first().copied().unwrap_or(ALONE)
 }
@@ -285,7 +286,7 @@ fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
     }
 }
 
-/// More than any run makes.
+/// Room for orders: more than any run makes.
 const ORDERS_MAX: u64 = 20_000;
 
 struct Results<'a> {
@@ -293,7 +294,7 @@ struct Results<'a> {
     runs: Vec<(Point, Measurement)>,
 }
 
-/// What the text prints of a workload with one system against another: throughput, and what is left
+/// What the text prints for a workload with one system over another: the ratios of throughput, and
 /// of median and p99 latency.
 struct Published {
     kind: Kind,
@@ -308,12 +309,12 @@ const fn published(kind: Kind, baseline: Protocol, throughput: f64, p50: f64, p9
     Published { kind, system: Protocol::FORD, baseline, throughput, p50, p99 }
 }
 
-/// Of localized validation.
+/// A published row of localized validation.
 const fn local(kind: Kind, baseline: Protocol, throughput: f64, p50: f64, p99: f64) -> Published {
     Published { kind, system: Protocol::FORD_LOCAL, baseline, throughput, p50, p99 }
 }
 
-/// Figure 23.
+/// The figures of the text's figure 23.
 const END_TO_END: [Published; 15] = [
     published(Kind::Tatp, FARM, 1.3, 1.0 - 0.368, 1.0 - 0.502),
     published(Kind::Tatp, DRTM_H, 1.1, 1.0 - 0.132, 1.0 - 0.233),
@@ -337,14 +338,14 @@ impl Results<'_> {
         measured(&self.runs, &Point { kind, protocol, load, in_switch: false })
     }
 
-    /// The load under which a system commits most.
+    /// Returns the load under which a system commits most.
     fn peak_load(&self, kind: Kind, protocol: Protocol) -> Load {
         let throughput = |load: &Load| self.at(kind, protocol, *load).throughput;
         let peak = self.scale.loads.iter().max_by(|one, other| throughput(one).total_cmp(&throughput(other)));
         peak.copied().unwrap_or(ALONE)
     }
 
-    /// How much that is.
+    /// Returns the greatest throughput of a system.
     fn peak(&self, kind: Kind, protocol: Protocol) -> f64 {
         self.at(kind, protocol, self.peak_load(kind, protocol)).throughput
     }
@@ -385,7 +386,8 @@ impl Results<'_> {
         ]
     }
 
-    /// The same baselines without a cache of locations, which the text does not rule out.
+    /// Compares FORD with the baselines without a location cache. The text does not say whether
+    /// they have one.
     fn uncached(&self) -> Vec<Row> {
         let pairs = Kind::ALL.into_iter().flat_map(|kind| [(kind, FARM_UNCACHED), (kind, DRTM_H_UNCACHED)]);
         let row = |(kind, baseline): (Kind, Protocol)| {
@@ -395,7 +397,7 @@ impl Results<'_> {
         pairs.map(row).collect()
     }
 
-    /// Of a transaction that updates one record, with nobody in its way: exact.
+    /// Counts the round trips of a transaction that updates one record without contention: exact.
     fn round_trips(&self) -> Vec<Row> {
         let row = |(protocol, published): (Protocol, f64)| {
             let alone = self.at(Kind::SmallBank, protocol, ALONE);
@@ -426,8 +428,8 @@ impl Results<'_> {
         rows
     }
 
-    /// Where the version cache is: the text has measured it in the one machine that runs
-    /// transactions only.
+    /// Compares places of the version cache. The text has measured only a cache in the one machine
+    /// that runs transactions.
     fn version_caches(&self) -> Vec<Row> {
         let load = light(self.scale);
         let row = |kind: Kind| {
@@ -488,7 +490,8 @@ impl Results<'_> {
         rows
     }
 
-    /// One thread: what it commits with several transactions in flight, over one.
+    /// Returns the throughput of one thread with several transactions in flight, over that with
+    /// one.
     fn coroutines(&self) -> Vec<Row> {
         let source = "FORD, section 6, figure 22";
         let row = |(kind, published, peak): (Kind, f64, f64)| {
@@ -544,7 +547,7 @@ const COROUTINES: &str = "a simulated thread waits for the network most of the t
 const ELSEWHERE: &str = "not measured by the text; a transaction that writes asks the host also where it needs no validation, so that \
                          two round trips become three, of which one is short only if the host is near";
 
-/// Why a workload gains other than published by localized validation.
+/// Why localized validation gains more or less than published on a workload.
 fn why_local(kind: Kind) -> &'static str {
     match kind {
         Kind::Tatp => {
@@ -562,7 +565,7 @@ fn why_local(kind: Kind) -> &'static str {
     }
 }
 
-/// Why a workload gains less.
+/// Why FORD gains less than published on a workload.
 fn why(kind: Kind) -> &'static str {
     match kind {
         Kind::Tatp => {

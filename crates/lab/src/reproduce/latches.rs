@@ -1,10 +1,10 @@
 //! One-sided synchronization (Ziegler thesis, sections 5 and 11): what the optimizations of latches
-//! come to, and reads that take none, on its cluster, profile `connectx5`.
+//! gain, and what reads without latches cost, on the text's cluster, profile `connectx5`.
 //!
-//! A worker has one operation at a time, and an operation is what [`latches`](crate::latches) does:
-//! on tuples of some bytes, each with a latch in front of it, or on records, whose format is that
-//! of Remora's tables. Where the lines of a READ meet those of a WRITE, the simulator tears what a
-//! NIC may tear; so what the incorrect schemes lose is counted, not argued.
+//! A worker has one operation at a time, which [`latches`](crate::latches) does. It works on tuples
+//! of some bytes, each with a latch in front of it, or on records in the format of Remora's tables.
+//! Where the lines of a READ meet those of a WRITE, the simulator tears what a NIC may tear. So the
+//! errors of the incorrect schemes are counted, not argued.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -29,18 +29,18 @@ pub struct Scale {
     pub measure_us: u64,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 impl Scale {
-    /// The text's cluster.
+    /// Returns the text's cluster.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale { workers: [1, 8, 32, 128], measure_us: 400, parallel: super::parallel(), seed }
     }
 
-    /// Fewer workers: for directions.
+    /// Returns fewer workers, which show directions only.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale { workers: [1, 4, 16, 48], measure_us: 300, ..Scale::full(seed) }
@@ -51,20 +51,20 @@ const PROFILE: &str = "connectx5";
 const SOURCE: &str = "Ziegler thesis, section 11.3.4";
 const READS: &str = "Ziegler thesis, section 11.4.5";
 const SYSTEMS: &str = "Ziegler thesis, sections 11.3.5 and 11.4.6";
-/// Of a tuple.
+/// Bytes of a tuple.
 const TUPLE_BYTES: usize = 256;
 /// Tuples at a node, if they find room there.
 const TUPLES: u64 = 20_000;
-/// Sizes of what is read.
+/// Bytes of the values that are read.
 const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 32 << 10];
 const LARGE: usize = 16 << 10;
-/// Machines with memory of the systems, and workers there.
+/// Memory nodes of the rows that compare whole systems.
 const NODES: u16 = 4;
 /// Exponents of the skew sweep, in tenths.
 const SKEWS: [u32; 5] = [0, 10, 15, 18, 20];
 
-/// CPU time of a reader: line versions are compared, and left out of the copy; a checksum is
-/// computed. As measured (the rows "this machine" measure it again).
+/// Returns the CPU time of a reader, as measured (the rows "this machine" measure it again). A
+/// reader compares line versions and leaves them out of the copy, or computes a checksum.
 fn cpu_ns(how: Reading, bytes: usize) -> u64 {
     let ns_of_kib = match how {
         Reading::Checksum => 55,
@@ -74,23 +74,23 @@ fn cpu_ns(how: Reading, bytes: usize) -> u64 {
     ns_of_kib * bytes as u64 / 1024
 }
 
-/// What a worker does.
+/// The operation of a worker.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Does {
-    /// Changes a tuple under its latch; `None`: without any, as an upper bound.
+    /// Changes a tuple under its latch; `None`: without a latch, as an upper bound.
     Update(Option<Latching>),
-    /// Reads one under its latch, shared.
+    /// Reads a tuple under its latch, shared.
     Shared(Latching),
     /// Reads a record.
     Read(Reading),
     /// Changes a record.
     Change,
-    /// Counts what it reads that is of two instants, while others change it.
+    /// Counts torn reads of records, while other workers change them.
     Torn(Reading),
-    /// The same of plain blocks, of which it looks at the first word and the last; one of two
-    /// workers WRITEs them.
+    /// Counts torn reads of plain blocks, by the first word and the last. One of two workers WRITEs
+    /// the blocks.
     Detect,
-    /// Takes and leaves a latch of its own, so many bytes from the next worker's.
+    /// Takes and leaves a latch of its own, `stride` bytes from the next worker's.
     Own { stride: u64 },
 }
 
@@ -128,16 +128,17 @@ impl Ranks {
     }
 }
 
-/// Million operations a second; for [`Does::Torn`] the share of reads that are of two instants.
+/// Runs one simulation. Returns million operations a second; for [`Does::Torn`] the share of torn
+/// reads.
 fn run(scale: &Scale, point: Point) -> Result<f64, ReproduceError> {
     let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     let sim = SimOptions::new(profile, scale.seed);
     let machines = point.workers.min(4);
     let is_torn = matches!(point.does, Does::Torn(_) | Does::Detect);
-    // Accesses to memory take longer or shorter, and rarely much longer, as they do where others
-    // have the bus.
+    // Accesses to memory take longer or shorter, and rarely much longer, as they do on a bus that
+    // other devices use, too.
     let sim = SimOptions { hostile: is_torn, stretch: if is_torn { 0.1 } else { 0.0 }, ..sim };
-    // What is rare is looked for for longer, and what is large takes longer.
+    // Torn reads are rare, so runs that count them are longer. Large operations take longer, too.
     let longer = if is_torn { 50 } else { 1 + point.bytes as u64 / 512 };
     let measure_us = longer * scale.measure_us;
     let rig = Rig::server(&sim, machines, point.workers / machines, 1).for_us(scale.measure_us / 4, measure_us);
@@ -222,11 +223,11 @@ async fn operate(client: &Client<'_>, point: Point, at: Address, shape: &RecordS
     Ok(1.0)
 }
 
-/// Runs all experiments; `look` is told how many of how many have been run.
+/// Runs all experiments. Calls `look` with the numbers of finished simulations and of all.
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running.
+/// A simulation cannot run.
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let ran = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
     let results = Results { scale, ran };
@@ -304,7 +305,7 @@ fn points(scale: &Scale) -> Vec<Point> {
 const TORN_SIZES: [usize; 2] = [12 * 8, 512];
 /// Blocks of the text's detector.
 const BLOCKS: [usize; 4] = [128, 256, 512, 2048];
-/// That are written again and again.
+/// How many records are written again and again.
 const HOT_RECORDS: u64 = 8;
 
 struct Results<'a> {
@@ -518,7 +519,7 @@ impl Results<'_> {
     }
 }
 
-/// What checking and copying costs the CPU that this runs on, for sizes of values.
+/// Measures what checking and copying values of several sizes costs the CPU that this runs on.
 fn this_machine() -> Vec<Row> {
     const TIMES: u32 = 2_000;
     let mut rows = Vec::new();

@@ -1,15 +1,15 @@
 //! Designs of trees (Ziegler et al., SIGMOD 2019; Ziegler thesis, chapters 4 and 10):
 //! coarse-grained and two-sided, fine-grained and one-sided, hybrid.
 //!
-//! Its cluster: 4 memory servers, up to 6 machines with 40 clients each, profile `connectx3`; nodes
-//! of 1 KiB; one copy. Keys and values are of 8 bytes; the text has 100 million keys, here a
-//! million make a tree of the same height. Coarse and hybrid trees are partitioned by ranges, one
-//! for each server, and skew is what the text calls attribute-value skew: 80, 12, 5 and 3 % of the
-//! keys in the ranges of the servers.
+//! The cluster has 4 memory servers and up to 6 machines with 40 clients each, profile `connectx3`,
+//! nodes of 1 KiB, and one copy. Keys and values are of 8 bytes. The text has 100 million keys;
+//! here a million make a tree of the same height. Coarse and hybrid trees are partitioned by
+//! ranges, one for each server. Skew is what the text calls attribute-value skew: 80, 12, 5 and 3 %
+//! of the keys in the ranges of the servers.
 //!
-//! The operations are transactions here (`Ordered`), which the text's are not: what a lookup has
-//! read on its way is validated. Its clients remember nothing; a row of clients that remember where
-//! leaves are stands beside.
+//! The operations are transactions here (`Ordered`), which the text's are not. So a lookup
+//! validates what it has read on its way. The text's clients remember nothing. Further rows have
+//! clients that remember where leaves are.
 
 use std::time::Duration;
 
@@ -42,11 +42,11 @@ pub struct Scale {
     pub measure: Duration,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// Who asks: each coroutine is a client, with one operation at a time.
+/// The clients: each coroutine is one, with one operation at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clients {
     /// Machines.
@@ -68,7 +68,7 @@ impl Clients {
 }
 
 impl Scale {
-    /// The text's cluster.
+    /// Returns the text's cluster.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale {
@@ -82,7 +82,7 @@ impl Scale {
         }
     }
 
-    /// Few clients and a small tree: for directions.
+    /// Returns few clients and a small tree, which show directions only.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale {
@@ -117,7 +117,7 @@ const SERVERS: u16 = 4;
 const EVEN: [u64; SERVERS as usize] = [25; 4];
 const SKEWED: [u64; SERVERS as usize] = [80, 12, 5, 3];
 
-/// What is compared.
+/// The designs that are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum System {
     Coarse,
@@ -140,11 +140,11 @@ impl System {
     }
 }
 
-/// What clients ask for.
+/// The operations of clients.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mix {
     Point,
-    /// So many keys.
+    /// Scans of this many keys.
     Range(u64),
     /// Percent of inserts; the others are lookups.
     Inserts(u64),
@@ -170,8 +170,7 @@ impl Point {
     }
 }
 
-// ---- what
-// runs ------------------------------------------------------------------------------------------------------
+// ---- simulations --------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
@@ -181,7 +180,7 @@ impl Record for Number {
     const SCHEMA: &'static str = "number";
 }
 
-/// Trees, each of the keys from one on; loaded keys are even, and inserted ones odd.
+/// Trees, each with its first key. Loaded keys are even, and inserted ones odd.
 struct Trees {
     parts: Vec<(u64, Ordered<u64, Number>)>,
     keys: u64,
@@ -212,7 +211,7 @@ impl Trees {
         Ok(Trees { parts, keys, mix: point.mix })
     }
 
-    /// The tree of a key, and those behind it.
+    /// Returns the tree of a key, and the trees behind it.
     fn from(&self, key: u64) -> &[(u64, Ordered<u64, Number>)] {
         let at = self.parts.partition_point(|(first, _)| *first <= key);
         &self.parts[at.saturating_sub(1)..]
@@ -231,7 +230,7 @@ impl Trees {
 }
 
 impl Workload for Trees {
-    /// Keys inserted.
+    /// Counts the inserted keys.
     type Ledger = i64;
 
     const NAME: &'static str = "trees";
@@ -300,10 +299,9 @@ impl Workload for Trees {
     }
 }
 
-// ---- the
-// experiments ------------------------------------------------------------------------------------------------
+// ---- experiments --------------------------------------------------------------------------------
 
-/// What the text has and this does not.
+/// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 4] = [
     "100 million to a billion keys: the height of the tree is the same with a million",
     "servers from 1 to 8, and machines that are server and client",
@@ -311,11 +309,11 @@ const LEFT_OUT: [&str; 4] = [
     "the analytic model",
 ];
 
-/// Runs all experiments; `look` is told how many of how many have been run.
+/// Runs all experiments. Calls `look` with the numbers of finished simulations and of all.
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// A simulation cannot run. An invariant that does not hold is no error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let runs = run_all(&points(scale), scale.parallel, look, |point| run(scale, point))?;
@@ -339,7 +337,7 @@ const LABELS: Labels<'static> = Labels {
     y: "million lookups a second",
 };
 
-/// Every simulation once, the largest first.
+/// Lists every simulation once, the largest first.
 fn points(scale: &Scale) -> Vec<Point> {
     let [few, more, many] = scale.clients;
     let [small, large] = scale.shares.map(|share| Mix::Range(range(scale, share)));
@@ -368,13 +366,13 @@ fn range(scale: &Scale, share: f64) -> u64 {
 }
 
 fn run(scale: &Scale, point: Point) -> Result<Measurement, ReproduceError> {
-    /// More than are inserted in the time.
+    /// Room for inserts: more than a run makes.
     const ROOM: u64 = 200_000;
     let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     let Clients { machines, threads, coroutines } = point.clients;
     let workers = (machines * threads) as u64;
     let setting = Setting { memory_nodes: SERVERS, replicas: 1, workers, coroutines: coroutines as u64 };
-    // All of it at one server, at most.
+    // A server must have room for the whole tree.
     let ordered = Some((Design::Coarse(0), InsertOrder::Ordered));
     let size = Size { records: scale.keys, inserts: 2 * ROOM, value_bytes: 32, ordered };
     let bench = Bench {

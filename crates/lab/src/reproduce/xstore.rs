@@ -1,13 +1,15 @@
-//! XStore (Wei thesis, chapter 3): clients that know where leaves are by a learned cache, against
-//! those that keep all inner nodes, some of them or none, and against a server's CPU.
+//! XStore (Wei thesis, chapter 3): clients that find leaves by a learned cache, against clients
+//! that keep all inner nodes, some of them or none, and against a server's CPU.
 //!
-//! Its cluster: one server, 15 machines, profile `connectx4`. There are two kinds of experiment.
-//! *Bare verbs* are the text's own: a leaf is READ, then a value, from leaves with 16 slots, whose
-//! keys alone come first; clients' CPUs are charged what the text measured (0.35 us for a lookup in
-//! its models, 2.14 us for a walk through all inner nodes). The cache is Remora's
-//! ([`remora::floors::index::learned`]), and it is asked for every key, so that lookups that go
-//! wrong cost READs here. Fences ride with the keys, because a leaf proves itself by them: 16 B
-//! more than published.
+//! The cluster has one server and 15 machines, profile `connectx4`. There are two kinds of
+//! experiment.
+//!
+//! *Bare verbs* are the text's own. A client READs the keys of a leaf with 16 slots, then a value.
+//! Clients' CPUs are charged what the text measured (0.35 us for a lookup in its models, 2.14 us
+//! for a walk through all inner nodes). The cache is Remora's
+//! ([`remora::floors::index::learned`]). It is asked for every key, so that wrong predictions cost
+//! READs here. Fences ride with the keys, because a leaf proves by them which keys it has. That is
+//! 16 B more than published.
 //!
 //! *Ordered tables* are Remora's: leaves of 1 KiB, transactions, inserts that split leaves.
 
@@ -34,22 +36,22 @@ pub struct Scale {
     pub keys: u64,
     /// Client machines of bare verbs, from few to all.
     pub machines: Vec<usize>,
-    /// Threads of each.
+    /// Threads of each machine.
     pub threads: usize,
     /// Client machines of ordered tables, whose threads have two coroutines each.
     pub of_tables: usize,
-    /// Virtual time that is counted, of bare verbs.
+    /// Virtual time that is counted for bare verbs.
     pub measure_us: u64,
-    /// The same of ordered tables.
+    /// Virtual time that is counted for ordered tables.
     pub measure: Duration,
     /// Simulations that run at the same time, each on a thread.
     pub parallel: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 impl Scale {
-    /// The text's cluster.
+    /// Returns the text's cluster.
     #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale {
@@ -65,7 +67,7 @@ impl Scale {
         }
     }
 
-    /// Few keys: for directions.
+    /// Returns few keys, which show directions only.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale {
@@ -94,15 +96,15 @@ const PROFILE: &str = "connectx4";
 /// Slots of a leaf, and keys in it.
 const SLOTS: u64 = 16;
 const FILLED: u64 = SLOTS / 2;
-/// Header, fences, keys.
+/// Bytes of a leaf's header, fences and keys.
 const LEAF_BYTES: usize = 8 + 2 * 8 + 8 * SLOTS as usize;
-/// The same with children.
+/// Bytes of an inner node: header, fences, keys and children.
 const INNER_BYTES: usize = LEAF_BYTES + 8 * SLOTS as usize;
-/// A record's header and its key.
+/// Bytes of a record's header and its key.
 const RECORD_BYTES: usize = 24 + 8;
-/// With its key and its version.
+/// Bytes of a value with its key and its version.
 const VALUE_BYTES: usize = 24;
-/// Wei thesis, section 3.7.
+/// Levels of inner nodes (Wei thesis, section 3.7).
 const LEVELS: u64 = 8;
 const MODEL_NS: u64 = 350;
 const WALK_NS: u64 = 2140;
@@ -111,21 +113,20 @@ const SERVE_NS: u64 = 308 + 70 * LEVELS;
 /// Links that a lookup follows.
 const HOPS_MAX: u64 = 4;
 
-// ---- bare
-// verbs -----------------------------------------------------------------------------------------------------
+// ---- bare verbs ---------------------------------------------------------------------------------
 
-/// How a client comes to a leaf.
+/// How a client finds a leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     TwoSided,
     Uncached,
-    /// The levels that are at least four above leaves are cached, as Cell does.
+    /// The levels that are at least four above leaves are cached, as in Cell.
     Cell,
     WholeIndex,
     Learned,
     /// The translation table stays at the server.
     ModelsOnly,
-    /// Sub-models, too.
+    /// The translation table and the sub-models stay at the server.
     TopOnly,
 }
 
@@ -156,7 +157,7 @@ struct Bare {
 
 /// Keys that were drawn evenly, and what a client has learnt of their leaves.
 struct Index {
-    /// Of each leaf; its id is its place and one.
+    /// The low fence of each leaf, whose id is its place here plus one.
     lows: Vec<u64>,
     learned: Learned,
     size: Size,
@@ -180,8 +181,8 @@ impl Index {
         low + random.below((high - low).max(1))
     }
 
-    /// READs of leaves that a lookup takes: links lead to the right; what is to the left is looked
-    /// for from the root.
+    /// Returns how many READs a lookup takes. Links lead to leaves to the right. A leaf to the left
+    /// is looked for from the root.
     fn leaves_read(&self, key: u64) -> u64 {
         let leaf = self.lows.partition_point(|low| *low <= key) as u64;
         match self.learned.find(&key.to_be_bytes()) {
@@ -192,11 +193,11 @@ impl Index {
     }
 }
 
-/// Low fences of leaves that have eight of so many keys, drawn evenly.
+/// Draws the low fences of leaves that have eight of `keys` keys each, which are spread evenly.
 fn lows(keys: u64, seed: u64) -> impl Iterator<Item = u64> {
     let mean = u64::MAX / keys;
     let (mut random, mut low) = (Prng::new(seed), 0_u64);
-    // Gaps between neighbours of many are exponential.
+    // Gaps between neighbours of many random keys are exponential.
     let mut gap = move || (mean as f64 * -(1.0 - random.unit()).ln()) as u64;
     (0..keys / FILLED)
         .map(move |_| {
@@ -254,8 +255,7 @@ fn run_bare(scale: &Scale, index: &Index, bare: Bare) -> Result<f64, ReproduceEr
     })
 }
 
-// ---- ordered
-// tables -------------------------------------------------------------------------------------------------
+// ---- ordered tables -----------------------------------------------------------------------------
 
 /// How clients of an ordered table find leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -307,7 +307,7 @@ fn name(point: &InTable) -> String {
 }
 
 fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceError> {
-    /// More than are inserted in the time.
+    /// Room for inserts: more than a run makes.
     const ROOM: u64 = 200_000;
     let profile = Profile::named(PROFILE).ok_or(ReproduceError::NoProfile(PROFILE))?;
     let design = if point.memory == Memory::TwoSided { Design::Coarse(0) } else { Design::Fine };
@@ -338,10 +338,9 @@ fn run_table(scale: &Scale, point: InTable) -> Result<Measurement, ReproduceErro
     measure(&bench, || name(&point), load)
 }
 
-// ---- what comes
-// out -------------------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
-/// What the text has and this does not.
+/// Experiments of the text that are left out here.
 const LEFT_OUT: [&str; 6] = [
     "neural networks and multi-variate lines as top models: cuts spread keys evenly, whatever they are",
     "training at the server, in the background: a client fits a part again when it sees a split",
@@ -353,11 +352,11 @@ const LEFT_OUT: [&str; 6] = [
 
 const SOURCE: &str = "Wei thesis, section 3.7";
 
-/// Runs all experiments; `look` is told how many of how many have been run.
+/// Runs all experiments. Calls `look` with the numbers of finished simulations and of all.
 ///
 /// # Errors
 ///
-/// What keeps a simulation from running. An invariant that does not hold is no error: see
+/// A simulation cannot run. An invariant that does not hold is no error: see
 /// [`Reproduction::violated`].
 pub fn reproduce(scale: &Scale, look: &(dyn Fn(usize, usize) + Sync)) -> Result<Reproduction, ReproduceError> {
     let (bare, tables) = (bare_points(scale), table_points());
@@ -405,8 +404,8 @@ fn table_points() -> Vec<InTable> {
     all.flat_map(|workload| Memory::ALL.map(|memory| InTable { memory, workload })).collect()
 }
 
-/// Bytes of the inner nodes above so many leaves, half full as those are, as a client keeps them:
-/// records of 312 B.
+/// Returns the bytes of the inner nodes above `leaves` leaves, as a client keeps them: records of
+/// 312 B. The inner nodes are half full, as the leaves are.
 fn inner_bytes(leaves: u64) -> u64 {
     let (mut below, mut nodes) = (leaves, 0);
     while below > 1 {

@@ -55,7 +55,7 @@ pub(crate) struct ReplayOptions {
     history: Option<PathBuf>,
 }
 
-/// What a run is, but for its seed.
+/// The options of a run, without its seed.
 #[derive(Clone, Debug, Args)]
 struct CaseArgs {
     /// What runs: smallbank, tatp, tpcc, ycsb, registers, which mixes reads, writes, inserts and
@@ -140,7 +140,7 @@ pub(crate) fn campaign(options: &CampaignOptions) -> Result<Verdict, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(cores, |threads| threads as usize);
     let seeds = options.seeds.0..options.seeds.1;
-    // A mistake that shows as a panic is told with the run it was in.
+    // A mistake may show as a panic. It is reported with its run, so the default hook is silenced.
     std::panic::set_hook(Box::new(|_| {}));
     if options.mutants {
         return mutants(&case, seeds, threads, &report_to);
@@ -223,7 +223,7 @@ fn people(case: &Case, summary: &Summary, seconds: f64) -> String {
     text
 }
 
-/// Which published errors the campaign finds.
+/// Prints which published errors the campaign finds.
 fn mutants(case: &Case, seeds: std::ops::Range<u64>, threads: usize, report_to: &ReportTo) -> Result<Verdict, Failure> {
     let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| mutant.concerns(case.protocol)).collect();
     let bar = ProgressBar::new(mutants.len() as u64);

@@ -1,4 +1,4 @@
-//! `remora-lab hardware`: how far the simulator is from the hardware it stands for.
+//! `remora-lab hardware`: how far the simulator is from the hardware that it models.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ pub(crate) struct HardwareOptions {
     /// All profiles that come with remora.
     #[arg(long, conflicts_with = "profile")]
     all: bool,
-    /// Of all chance.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Where the rows go as JSON: a file, or - for standard output.
@@ -52,7 +52,7 @@ pub(crate) fn hardware(options: &HardwareOptions) -> Result<Verdict, Failure> {
     verdict.told(output::all([done, written]))
 }
 
-/// The rows for people, a table for each profile.
+/// Formats the rows as text, a table for each profile.
 fn table(profiles: &[Profile], rows: &[Row]) -> String {
     let mut text = String::new();
     for profile in profiles {
@@ -78,7 +78,7 @@ fn table(profiles: &[Profile], rows: &[Row]) -> String {
     text
 }
 
-/// A measured value with as many digits as mean something.
+/// Formats a measured value with its meaningful digits.
 fn digits(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.1}"),
@@ -87,7 +87,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A share as a percentage, without a negative nothing.
+/// Formats a share as a percentage, without "-0".
 fn percent(share: f64) -> String {
     format!("{:+.1} %", (1000.0 * share).round() / 10.0 + 0.0)
 }

@@ -1,5 +1,5 @@
-//! `remora-lab litmus`: published errors, each put back and caught, and ours without them, in every
-//! order of steps.
+//! `remora-lab litmus`: explores every order of steps of small programs, with each published error
+//! put back, and without.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

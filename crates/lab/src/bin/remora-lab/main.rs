@@ -1,6 +1,6 @@
 //! The `remora-lab` command: experiments on simulated clusters.
 //!
-//! Exit status: as of the `remora` command.
+//! The exit status is that of the `remora` command.
 #![forbid(unsafe_code)]
 
 mod campaign;

@@ -1,5 +1,5 @@
-//! `remora-lab reproduce`: experiments that a text has published, on simulated clusters, and its
-//! figures beside ours.
+//! `remora-lab reproduce`: runs published experiments on simulated clusters, and prints the
+//! published figures beside ours.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(crate) struct ReproduceOptions {
     /// Machines of drtm-h [default: the text's 16].
     #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u16).range(3..=16))]
     nodes: Option<u16>,
-    /// Of all chance.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Where the rows go as JSON: a file, or - for standard output.
@@ -117,14 +117,14 @@ fn run(options: &ReproduceOptions, look: &(dyn Fn(usize, usize) + Sync)) -> Resu
 }
 
 fn progress_bar() -> ProgressBar {
-    // Draws on standard error, and only if that is a terminal.
+    // The bar draws on standard error, and only if that is a terminal.
     let bar = ProgressBar::new(1);
     let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} simulations");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
-/// For people.
+/// Formats the results as text.
 fn table(done: &Reproduction) -> String {
     let mut text = String::new();
     let _ = write_table(&mut text, done);
