@@ -91,6 +91,39 @@ fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut 
     )
 }
 
+/// Explores write skew where each client reads the other's half first, and then names its own half
+/// and what it means to do with it.
+pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Found {
+    let mut stage = Stage::new(1, &[protocol; 2]);
+    let halves = stage.table(SingleLine, 1, &[1, 1]);
+    let rows = [halves(0), halves(1)];
+    stage.explore(
+        &within(runs_max),
+        async |_, actor| actor.look_up(&rows).await,
+        async |client, actor| {
+            actor
+                .once(async |tx| {
+                    let other = want(tx, rows[1 - client])?;
+                    tx.fetch().await?;
+                    let own = want_to_change(tx, rows[client])?;
+                    tx.fetch().await?;
+                    if get(tx, other)? + get(tx, own)? == 2 {
+                        put(tx, rows[client], own, 0)?;
+                    }
+                    Ok(Vec::new())
+                })
+                .await
+        },
+        |scene| {
+            let (values, found) = scene.look(&rows);
+            check(values.iter().sum::<u64>() >= 1, || {
+                "both halves were taken, each because the other was there".into()
+            })?;
+            check(found.locked == 0, || format!("{found:?}"))
+        },
+    )
+}
+
 /// Each client adds one to the same record, once. What was committed is there.
 fn increments(protocol: Protocol, clients: usize, runs_max: u64) -> Found {
     let mut stage = Stage::new(1, &vec![protocol; clients]);
