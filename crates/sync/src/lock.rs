@@ -1,8 +1,8 @@
 //! The lock word: who owns a record.
 //!
 //! ```text
-//! | 0 : 1 | owner : 24 | sequence : 39 |      bit 63 .. bit 0: exclusive, or free if all bits are 0
-//! | 1 : 1 | epoch : 13 | holders  : 50 |                      shared
+//! | 0 : 1 | owner : 24 | sequence : 39 |      exclusive, or free if all bits are 0
+//! | 1 : 1 | epoch : 13 | holders  : 50 |      shared; bit 63 .. bit 0
 //! ```
 //!
 //! An exclusive lock names the transaction (owner, sequence) that holds it. The owner is a client
@@ -139,12 +139,13 @@ impl SharedLock {
     const KIND: u64 = 1 << 63;
     const EPOCHS: u64 = 1 << 13;
 
-    /// Returns the lock of an epoch that no client holds. It is in memory only between the FETCH_ADD
-    /// that takes the last holder out and the CAS that frees the word, which follows it at once.
+    /// Returns the lock of an epoch that no client holds. It is in memory only between the
+    /// FETCH_ADD that takes the last holder out and the CAS that frees the word, which follows it
+    /// at once.
     #[inline]
     #[must_use]
     pub fn of_epoch(epoch: u64) -> SharedLock {
-        SharedLock(SharedLock::KIND | epoch % SharedLock::EPOCHS << SharedLock::CLIENTS_MAX)
+        SharedLock(SharedLock::KIND | (epoch % SharedLock::EPOCHS) << SharedLock::CLIENTS_MAX)
     }
 
     /// The bit of the client in a slot. `None` if words have no bit for it.

@@ -247,7 +247,8 @@ impl Mutant {
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
             Mutant::WriteOverShared | Mutant::UnlockReadsEarly => matches!(protocol, Protocol::NoWait(_)),
-            // It validates absent keys alone, and reads nothing that another transaction has locked.
+            // It validates absent keys alone, and reads nothing that another transaction has
+            // locked.
             Mutant::ValidateVersionOnly
             | Mutant::ValidateWithLocks
             | Mutant::ValidateReadOnlyVersionOnly

@@ -546,8 +546,8 @@ pub async fn sweep(
 const HEADER_WORDS: usize = 3;
 const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 
-/// Takes dead clients out of a shared lock, which was found to be this: their bits stay as they are,
-/// because the dead change nothing any more.
+/// Takes dead clients out of a shared lock, which was found to be this: their bits stay as they
+/// are, because the dead change nothing any more.
 async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     if found.is_void(epoch) {

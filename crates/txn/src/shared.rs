@@ -103,7 +103,8 @@ impl SharedLocks {
         if found.is_exclusive() {
             let mut registry = self.0.borrow_mut();
             let is_set = registry.words.get(&at).is_some_and(|word| word.is_set);
-            // Another transaction of this client may have set the bit since, and left it to this one.
+            // Another transaction of this client may have set the bit since, and left it to this
+            // one.
             if registry.leave(at) && is_set {
                 registry.doubt(at);
             }

@@ -108,9 +108,9 @@ impl Tx<'_> {
         }
         (item.location, item.address) = (location, address);
         // If it cannot be used now, it is read like any other.
-        if self.state.spec.locks_reads {
-            self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
-        } else if !matches!(self.examine(index, record), Seen::Kept) && self.state.spec.execute != Execute::Call {
+        let spec = self.state.spec;
+        let is_kept = !spec.locks_reads && matches!(self.examine(index, record), Seen::Kept);
+        if !is_kept && spec.execute != Execute::Call {
             self.state.sets.items[index].fetch = Fetch::Record(Known::Cached);
         }
         self.skip_what_is_here();

@@ -250,8 +250,8 @@ fn beside_another(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) ->
     }
 }
 
-/// The record at an item's location is another's: searches on in the index, or asks the primary's CPU
-/// again, if that has named the location.
+/// The record at an item's location is another's: searches on in the index, or asks the primary's
+/// CPU again, if that has named the location.
 fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: Found) -> Result<Seen, Stop> {
     tx.look_up_again(index, found)?;
     let item = &mut tx.state.sets.items[index];

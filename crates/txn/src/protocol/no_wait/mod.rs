@@ -1,23 +1,23 @@
 //! Two-phase locking that never waits: the textbook baseline of the protocols here.
 //!
 //! ```text
-//!            coordinator                      primaries                  all participants' rings
+//!          coordinator                         primaries          all rings    round trips
 //!
-//! execute    CAS shared lock; READ record  -> of records only read                             1 round trip
-//!            CAS lock; READ record         -> of records to write                              (the same)
-//! commit     CAS lock                      -> of records read, then written                    1, if there are any
-//!            READ buckets                  -> of keys that were absent                         1, if there are any
-//!            WRITE entry                                                 (every replica)    -> 1
-//!            ---- committed: every ring has acknowledged the entry ----
-//!            WRITE record; CAS unlock      -> of the write set                                 in the background
-//!            FETCH_ADD, CAS: unlock shared -> of records only read                             in the background
+//! execute  CAS shared lock; READ record     -> only read                        1
+//!          CAS lock; READ record            -> to write                         (the same)
+//! commit   CAS lock                         -> read, then written               1, if any
+//!          READ buckets                     -> of absent keys                   1, if any
+//!          WRITE entry                                        -> every replica  1
+//!          ---- committed: every ring has acknowledged the entry ----
+//!          WRITE record; CAS unlock         -> written                          in the background
+//!          FETCH_ADD; CAS: unlock shared    -> only read                        in the background
 //! ```
 //!
-//! With locations cached and records named for what is done to them, a transaction that writes takes
-//! 2 round trips, whatever it reads, and one that only reads takes 1. A record that was named to be
-//! read and is then written costs one more. Inserts and deletes cost a call, and then the lock. A
-//! CAS of a shared lock has to know the other holders: it is sent again, from the word that it has
-//! found, where they have come or gone.
+//! With locations cached and records named for what is done to them, a transaction that writes
+//! takes 2 round trips, whatever it reads, and one that only reads takes 1. A record that was named
+//! to be read and is then written costs one more. Inserts and deletes cost a call, and then the
+//! lock. A CAS of a shared lock has to know the other holders: it is sent again, from the word that
+//! it has found, where they have come or gone.
 //!
 //! A transaction that meets a lock which excludes its own aborts at once, releases what it has, and
 //! is tried again. So no transaction ever waits for another one, and there is no deadlock.
@@ -44,8 +44,8 @@
 //! 5. **An absent key is validated**, since there is no record to lock: its buckets are read again
 //!    after all locks are held, as in `occ`. Ordered tables have no such gaps, because the leaf
 //!    that would have the key is a record.
-//! 6. **A slot that is prepared for an insert is taken back by the transaction that has locked it**,
-//!    shared or not, unless that one inserts: its inserter finds it locked, and cannot.
+//! 6. **A slot that is prepared for an insert is taken back by the transaction that has locked
+//!    it**, shared or not, unless that one inserts: its inserter finds it locked, and cannot.
 
 mod execute;
 mod upgrade;
