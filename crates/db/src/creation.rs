@@ -22,6 +22,7 @@ use remora_index::{IndexError, Loader};
 use remora_memory::{MemoryError, Metadata, TableId, metadata};
 
 use crate::cluster::{Cluster, lock};
+use crate::dropping::Freed;
 use crate::error::OpenError;
 
 /// How long a client waits for another one that lives and changes the catalog.
@@ -177,7 +178,12 @@ impl Cluster {
                     MemoryError::Unfinished { .. } | MemoryError::OutOfMemory { .. } | MemoryError::Limit { .. },
                 ),
             ) => {
-                if self.discard_unfinished()?.is_empty() {
+                let has_discarded = !self.discard_unfinished()?.is_empty();
+                // Memory that dropped tables have still may suffice.
+                let may_need_space = !matches!(error, IndexError::Memory(MemoryError::Unfinished { .. }));
+                let keeps_space = may_need_space && self.read_catalog()?.kept().next().is_some();
+                let has_freed = keeps_space && self.free_dropped()? == Freed::Now;
+                if !has_discarded && !has_freed {
                     return Err(error);
                 }
                 self.with_lock_freed(&mut change)
@@ -188,7 +194,7 @@ impl Cluster {
 
     /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
     /// that has died.
-    fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    pub(crate) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let began = Instant::now();
         loop {
             let holder = match change() {
@@ -213,11 +219,9 @@ impl Cluster {
     pub(crate) async fn clear_half_loaded(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
         let loading = remora_index::check_empty(lane, table).await;
         let Err(IndexError::Loading { client, .. }) = loading else { return loading };
-        if client != self.admin() {
-            if !self.is_dead(client) {
-                return loading;
-            }
-            self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
+        // This client's own load, if it is named, has failed: it notes which loads are under way.
+        if client != self.admin() && self.may_load(table, client)? {
+            return loading;
         }
         tracing::warn!(client, table = table.name(), "a table is emptied into which a client was loading rows");
         remora_index::clear(lane, table).await
