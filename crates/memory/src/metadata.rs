@@ -75,8 +75,8 @@
 //! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once
 //! was. The holder of the catalog lock can tell what is free: only it changes the catalog, and a
 //! client that takes space for its rings shows that at the leader (`client`). It uses free space
-//! when the untouched space of a node does not suffice. So a client that dies between taking space
-//! and naming it in the catalog leaks nothing.
+//! before the untouched space of a node, since clients take their rings from untouched space. So a
+//! client that dies between taking space and naming it in the catalog leaks nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -931,7 +931,8 @@ pub async fn drop_tables(
 
 /// Frees the space of all tables that were dropped by the change of this `generation` or before:
 /// the second of the two steps, see the module's page. No client may use any of them. A table that
-/// is just being copied to another node keeps its space. Returns the catalog.
+/// is just being copied to another node keeps its space. Space at the end of a node's memory is
+/// zeroed and becomes untouched space, which takes as long as writing it does. Returns the catalog.
 pub async fn free_dropped(
     lane: &Lane,
     nodes: NodeSet,
@@ -951,6 +952,10 @@ pub async fn free_dropped(
             freed.into_iter().for_each(|id| metadata.bury(id, last_client));
             metadata.generation += 1;
             publish(lane, nodes, &metadata).await?;
+            // Clients take their rings from untouched space.
+            for node in nodes.iter() {
+                return_space(lane, nodes.leader(), node, &metadata).await?;
+            }
         }
         Ok(metadata)
     };
@@ -1096,17 +1101,19 @@ async fn find_space(
     loop {
         let superblock = node::superblock(lane, node).await?;
         let untouched = superblock.free() / extent;
-        if extents <= untouched {
-            return Ok(Found { reused: Vec::new(), untouched: extents });
-        }
         let free = free_space(lane, leader, node, metadata, superblock.allocated).await?;
         let is_known = free.is_some();
+        if !is_known && extents <= untouched {
+            return Ok(Found { reused: Vec::new(), untouched: extents });
+        }
         let free = free.unwrap_or_default();
         let starts =
             free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
-        let reused: Vec<u64> = starts.take((extents - untouched) as usize).collect();
-        if reused.len() as u64 == extents - untouched {
-            return Ok(Found { reused, untouched });
+        // Clients find space for their rings in what is untouched alone.
+        let reused: Vec<u64> = starts.take(extents as usize).collect();
+        let lacking = extents - reused.len() as u64;
+        if lacking <= untouched {
+            return Ok(Found { reused, untouched: lacking });
         }
         looks += 1;
         if is_known || looks == RINGS_LOOKS {
