@@ -279,7 +279,8 @@ impl Cluster {
         let looks = patience.as_millis() / PAUSE.as_millis();
         for look in 0.. {
             let catalog = self.read_catalog()?;
-            let Some(generation) = catalog.kept().filter_map(|(_, table)| table.dropped).map(|one| one.generation).max()
+            let Some(generation) =
+                catalog.kept().filter_map(|(_, table)| table.dropped).map(|one| one.generation).max()
             else {
                 return Ok(Freed::Now);
             };

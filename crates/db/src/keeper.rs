@@ -255,7 +255,9 @@ impl Keeper {
         let heard = self.configuration.look(|membership| membership.dropped());
         let is_behind = |dropped: &u64| *dropped > self.cluster.followed();
         let followed = match heard {
-            Ok(dropped) if is_behind(&dropped) => self.cluster.follow_drops_blocking().map_err(|error| error.to_string()),
+            Ok(dropped) if is_behind(&dropped) => {
+                self.cluster.follow_drops_blocking().map_err(|error| error.to_string())
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         };

@@ -281,7 +281,13 @@ pub(crate) fn chunks_of(name: &str) -> String {
 
 impl<K: Key> Large<K> {
     fn stored(&self, Head { id, length }: Head) -> Stored {
-        Stored { id, length, cluster: self.chunks.cluster, table: self.chunks.inner.id(), born: self.chunks.inner.born() }
+        Stored {
+            id,
+            length,
+            cluster: self.chunks.cluster,
+            table: self.chunks.inner.id(),
+            born: self.chunks.inner.born(),
+        }
     }
 
     /// Fails if another table has stored a value: this one does not have its chunks.

@@ -122,6 +122,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Dropping tables
+//!
+//! [`Cluster::drop_table`] drops a table: its name and its memory can be used again. Transactions
+//! that use a handle of it fail with [`Misuse::Dropped`], also in other processes.
+//!
 //! # What a closure must know
 //!
 //! It is an optimistic transaction's: it **may run several times**, and **may see a combination of

@@ -18,8 +18,7 @@ pub mod node;
 pub mod ring;
 
 pub use client::{
-    ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation,
-    registered,
+    ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation, registered,
 };
 pub use error::MemoryError;
 pub use identity::{GivenUp, Identity};

@@ -88,7 +88,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use crate::client;
 use crate::error::MemoryError;
 use crate::limits::{
-    INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, RINGS_SPARE, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+    INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, RINGS_SPARE, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX,
+    VALUE_BYTES_MAX,
 };
 use crate::node::{self, AT_LOCK, AT_METADATA, AT_SPACE, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
 use crate::ring::RING_EXTENT_BYTES;
@@ -906,12 +907,7 @@ pub async fn discard_tables(
 /// Drops tables: the first of the two steps, see the module's page. No client opens them from then
 /// on, their names are free, and their space is kept until [`free_dropped`]. All of them are
 /// dropped in one change, or, with an error that says why, none.
-pub async fn drop_tables(
-    lane: &Lane,
-    nodes: NodeSet,
-    client: u32,
-    names: &[String],
-) -> Result<Metadata, MemoryError> {
+pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[String]) -> Result<Metadata, MemoryError> {
     let drop = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
         metadata.generation += 1;
@@ -933,12 +929,7 @@ pub async fn drop_tables(
 /// the second of the two steps, see the module's page. No client may use any of them. A table that
 /// is just being copied to another node keeps its space. Space at the end of a node's memory is
 /// zeroed and becomes untouched space, which takes as long as writing it does. Returns the catalog.
-pub async fn free_dropped(
-    lane: &Lane,
-    nodes: NodeSet,
-    client: u32,
-    generation: u64,
-) -> Result<Metadata, MemoryError> {
+pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: u64) -> Result<Metadata, MemoryError> {
     let free = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
         let is_wanted = |table: &TableEntry| table.dropped.is_some_and(|dropped| dropped.generation <= generation);

@@ -527,7 +527,13 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
     for (id, (shards, replicas, bytes)) in (0..).map(TableId).zip(tables.iter().copied()) {
         let replicas = replicas.min(founders as u8);
         let spec = TableSpec { shards, shard_bytes: bytes, ..spec(&format!("table {}", id.0), replicas) };
-        metadata.tables.push(TableEntry { spec, shard_first: ShardId(metadata.shards.len() as u16), creator: None, born: 1, dropped: None });
+        metadata.tables.push(TableEntry {
+            spec,
+            shard_first: ShardId(metadata.shards.len() as u16),
+            creator: None,
+            born: 1,
+            dropped: None,
+        });
         for shard in 0..shards {
             let node = |replica| NodeId((shard + u16::from(replica)) % founders);
             let replica = |number| Replica { node: node(number), region: REGION, base: 0, joining: false };

@@ -111,7 +111,7 @@ fn space_is_used_again() {
             assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);
         }
         assert!(cluster.catalog().tables.len() < 25, "the worker's rings name the tables still");
-        // When it has left, ids are used again, too.
+        // When it has left, ids are used again, too: more tables than a cluster has ids for.
         drop(worker);
         let before = cluster.catalog().tables.len();
         for _ in 0..200 {
@@ -119,6 +119,27 @@ fn space_is_used_again() {
             assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);
         }
         assert!(cluster.catalog().tables.len() <= before + 1);
+        // A memory node's CPU does not take the records of one table for those of the next.
+        for turn in 0..10 {
+            let now: Rows = cluster.create_table("rows", TableOptions::for_rows(200)).unwrap();
+            let mut worker = support::worker(&cluster, 1, turn);
+            worker.block_on(async |session| {
+                for key in 0..150 {
+                    session.transact(async |tx| tx.insert(&now, key, ROW).await).await.unwrap();
+                }
+                for key in 0..50 {
+                    session.transact(async |tx| tx.delete(&now, (key * 7 + turn) % 150).await).await.unwrap();
+                }
+                // Prepared, and taken back.
+                let mut begun = session.begin().unwrap();
+                begun.transaction().insert(&now, 1_000, ROW).await.unwrap();
+                begun.abort().await;
+            });
+            assert!(worker.drain().unwrap());
+            drop(worker);
+            assert_whole(&cluster, &now, 100);
+            assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);
+        }
     }
 }
 
@@ -258,6 +279,7 @@ fn other_clients_are_told_and_go_on() {
         let (tell, told) = mpsc::channel();
         thread::scope(|scope| {
             let (table, other, is_over) = (&table, &other, &is_over);
+            let _over = Over(is_over);
             let runs = scope.spawn(move || {
                 let mut worker = support::worker(&running, 2, 2);
                 worker.run(async |number, session| {
@@ -316,8 +338,8 @@ fn a_transaction_under_way_keeps_the_memory() {
         cluster.load(&table, rows(count / 2)).unwrap();
         let (tell, told) = mpsc::channel();
         let (release, released) = async_channel::bounded::<()>(1);
-        thread::scope(|scope| {
-            let (cluster, table) = (&cluster, &table);
+        let (cluster, table) = (&cluster, &table);
+        thread::scope(move |scope| {
             let under_way = scope.spawn(move || {
                 let mut worker = support::worker(cluster, 1, 1);
                 let committed = worker.block_on(async |session| {
@@ -328,10 +350,13 @@ fn a_transaction_under_way_keeps_the_memory() {
                     begun.transaction().read(table, 4).await?;
                     begun.commit().await
                 });
-                let refused = worker.block_on(async |session| session.transact(async |tx| tx.read(table, 3).await).await);
+                let refused =
+                    worker.block_on(async |session| session.transact(async |tx| tx.read(table, 3).await).await);
                 (committed, refused)
             });
             told.recv().unwrap();
+            // Closed also if this fails, so that the other thread ends.
+            let release = release;
             let freed = cluster.drop_table("rows").unwrap();
             assert!(matches!(&freed, Freed::Later { clients } if clients.len() == 1), "{freed:?}");
             let fits = cluster.create_table::<u64, Row>("new", TableOptions::for_rows(count));
