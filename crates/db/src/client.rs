@@ -67,7 +67,7 @@ impl Client {
             let announced = remora_fabric::block_on(cluster.fabric(), ClientId(0), announce)??;
             let arrived = Arrived::connect(cluster, worker, announced, yields, lane)?;
             let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, coroutines))]);
-            Ok::<_, OpenError>(lives.pop().expect("a task that has run has a result")?)
+            lives.pop().expect("a task that has run has a result")
         })?;
         let life = RefCell::new(Rc::new(life));
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
@@ -232,7 +232,7 @@ impl Arrived {
         // They have been reached anew: one may have come back with nothing meanwhile.
         identity::remembered(&admin, nodes).await?;
         let registration = Registration::connect_as(&admin, nodes, incarnation, coroutines).await?;
-        // Whoever drops tables from now on sees the client's slot, and waits for it.
+        // A client that drops tables from now on sees the client's slot, and waits for it.
         cluster.follow_drops(&admin).await?;
         if let Some(configuration) = cluster.configuration() {
             let followed = cluster.followed();

@@ -2,15 +2,14 @@
 //!
 //! ```text
 //! 1  refuse     a table that is missing, was dropped, is being created, or is being loaded
-//! 2  drop       one change of the catalog: no client opens the tables from now on, and their space is
-//!               kept
+//! 2  drop       one change of the catalog: no client opens the tables, and their space is kept
 //! 3  tell       the configuration has the generation of that change
-//! 4  wait       until no client uses the tables, and no log entry that names them is still to be applied
+//! 4  wait       until no client uses the tables, and no log entry that names them is to be applied
 //! 5  free       another change of the catalog: the shards are nowhere, and their space is free
 //! ```
 //!
-//! If the client that drops a table dies between two steps, or if it has waited for long enough, the
-//! table is dropped all the same. The next creation that needs the space does what is left.
+//! If the client that drops a table dies between two steps, or if it has waited for long enough,
+//! the table is dropped all the same. The next creation that needs the space does what is left.
 //!
 //! # Why no client harms the next table in the same space
 //!
@@ -29,14 +28,14 @@
 //!    renewal, which is a change of the configuration, and the configuration has been told of the
 //!    drop before it was asked who rests. So the client hears of the drop before its first attempt.
 //!    If the renewal fails, its transactions abort (`Keeper::is_awake`).
-//! 4. *A client that dies is waited for until its slot is given back*: its transactions are decided,
-//!    its locks are freed, and its rings are applied. No client is being recovered, since recovery
-//!    goes by the catalog that it has read at its beginning.
+//! 4. *A client that dies is waited for until its slot is given back*: its transactions are
+//!    decided, its locks are freed, and its rings are applied. No client is being recovered, since
+//!    recovery goes by the catalog that it has read at its beginning.
 //! 5. *Each ring has been applied as far as it was written when its client had acknowledged.* So no
 //!    applier is about to write into a backup of the table.
-//! 6. *No client loads rows into the table.* A client that loads names itself in the table, and looks
-//!    at the catalog behind that; step 4 looks for names behind the change of the catalog. One of
-//!    the two sees the other.
+//! 6. *No client loads rows into the table.* A client that loads names itself in the table, and
+//!    looks at the catalog behind that; step 4 looks for names behind the change of the catalog.
+//!    One of the two sees the other.
 //! 7. *No replica of the table is being copied* ([`remora_memory::metadata::free_dropped`]).
 //!
 //! A client that has no lease, or that the configuration does not know, never acknowledges. It is
@@ -44,24 +43,25 @@
 //!
 //! # Why log entries that stay do no harm
 //!
-//! 8. *Rings still have entries that name shards of the table*, and recovery reads rings as a whole.
-//!    The ids of these shards have no replicas from step 5 on, and recovery leaves such records out:
-//!    by 2, the entry's transaction had ended. The ids are given to another table only when every
-//!    client that was registered at step 5 has given its rings back.
-//! 9. *The next table finds zeros*: whoever takes space that was used writes zeros first.
+//! 8. *Rings still have entries that name shards of the table*, and recovery reads rings as a
+//!    whole. The ids of these shards have no replicas from step 5 on, and recovery leaves such
+//!    records out: by 2, the entry's transaction had ended. The ids are given to another table only
+//!    when every client that was registered at step 5 has given its rings back.
+//! 9. *The next table finds zeros*: the client that creates it writes zeros to used space first.
 //!
 //! # What stale handles meet
 //!
-//! 10. A process forgets a dropped table as soon as it reads a catalog without it, and every session
-//!     forgets it before its next attempt. A handle is of a table that was *born* with one generation
-//!     of the catalog, so that it is never taken for one of a later table with the same name or id.
+//! 10. A process forgets a dropped table as soon as it reads a catalog without it, and every
+//!     session forgets it before its next attempt. A handle is of a table that was *born* with one
+//!     generation of the catalog, so that it is never taken for one of a later table with the same
+//!     name or id.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use remora_fabric::{ClientId, Endpoint, Lane, LaneId, NodeId};
+use remora_fabric::{ClientId, Endpoint, Lane, LaneId, Nanos, NodeId};
 use remora_index::IndexError;
 use remora_memory::ring::RingCopy;
 use remora_memory::{MemoryError, Metadata, Remains, TableId, metadata, registered};
@@ -88,8 +88,8 @@ pub enum Freed {
     },
 }
 
-/// Whether a session runs something, and which dropped tables it may know. Shared by the session and
-/// the keeper of its client.
+/// Whether a session runs something, and which dropped tables it may know. Shared by the session
+/// and the keeper of its client.
 #[derive(Debug)]
 pub(crate) struct Usage {
     lane: LaneId,
@@ -154,11 +154,11 @@ impl Drop for Loading<'_> {
 impl Cluster {
     /// Drops a table: its rows are gone, its name is free at once, and its memory is used again.
     ///
-    /// The call waits until no client uses the table any more, for at most half of the longest lease
-    /// of any client. If that does not suffice, it returns [`Freed::Later`]; the table is dropped all
-    /// the same. A transaction that is under way commits before that, or fails. A client that still
-    /// has a handle gets [`Misuse::Dropped`](crate::Misuse::Dropped), and goes on with its other
-    /// tables.
+    /// The call waits until no client uses the table any more, for at most half of the longest
+    /// lease of any client. If that does not suffice, it returns [`Freed::Later`]; the table is
+    /// dropped all the same. A transaction that is under way commits before that, or fails. A
+    /// client that still has a handle gets [`Misuse::Dropped`](crate::Misuse::Dropped), and goes on
+    /// with its other tables.
     ///
     /// Fails with [`MemoryError::UnknownTable`] if no table has the name, with
     /// [`MemoryError::Dropped`] if it was dropped before, with [`MemoryError::Unfinished`] while a
@@ -273,9 +273,8 @@ impl Cluster {
     pub(crate) fn free_dropped(&self) -> Result<Freed, OpenError> {
         let longest = self.configuration().and_then(|one| one.look(|now| now.longest_lease()).ok()).unwrap_or(0);
         let patience = Duration::from_nanos(longest).max(LEASE) / 2;
-        let began = Instant::now();
-        // The clock of a simulated cluster stands still where nobody waits, so that looks are
-        // counted, too.
+        let mut began = None;
+        // Looks are counted, too, because the clock of a simulated cluster may stand still.
         let looks = patience.as_millis() / PAUSE.as_millis();
         for look in 0.. {
             let catalog = self.read_catalog()?;
@@ -284,8 +283,9 @@ impl Cluster {
             else {
                 return Ok(Freed::Now);
             };
-            let Users { waited_for, unknown } = self.users(&catalog, generation)?;
-            let is_over = look >= looks || began.elapsed() > patience || self.is_interrupted();
+            let Users { waited_for, unknown, now } = self.users(&catalog, generation)?;
+            let elapsed = Duration::from_nanos(now - *began.get_or_insert(now));
+            let is_over = look >= looks || elapsed > patience || self.is_interrupted();
             if waited_for.is_empty() && unknown.is_empty() {
                 return self.free_up_to(generation);
             }
@@ -312,8 +312,8 @@ impl Cluster {
         Ok(if is_kept { Freed::Later { clients: Vec::new() } } else { Freed::Now })
     }
 
-    /// The clients that may still use tables which were dropped by this generation: see the module's
-    /// page.
+    /// The clients that may still use tables which were dropped by this generation: see the
+    /// module's page.
     fn users(&self, catalog: &Metadata, generation: u64) -> Result<Users, OpenError> {
         let unusable = |error: remora_cluster::ConfigurationError| MemoryError::Configuration(error.to_string());
         let mut users = Users::default();
@@ -325,7 +325,9 @@ impl Cluster {
             users.waited_for = configuration.look(|now| now.recovering().collect()).map_err(unusable)?;
         }
         let leader = self.live_nodes().leader();
-        let clients = self.administer(async |lane: &Lane| Ok::<_, OpenError>(registered(lane, leader).await?))?;
+        let looked = async |lane: &Lane| Ok::<_, OpenError>((registered(lane, leader).await?, lane.now()));
+        let (clients, now) = self.administer(looked)?;
+        users.now = now;
         for client in &clients {
             let acknowledged = match self.configuration() {
                 Some(all) => all.look(|now| now.has_acknowledged_drop(*client, generation)).map_err(unusable)?,
@@ -398,7 +400,7 @@ impl Cluster {
                 return Ok(());
             }
             lane.sleep(PAUSE.as_nanos() as u64 / 10).await;
-            // Whoever has left had its rings applied before, and they are another's now.
+            // A client that has left had its rings applied before, and they are another client's.
             let there = registered(lane, nodes.leader()).await?;
             rings.retain(|(client, ..)| there.contains(client));
         }
@@ -415,8 +417,8 @@ impl Cluster {
         if catalog.generation > self.followed() { self.follow_catalog(catalog) } else { Ok(()) }
     }
 
-    /// Follows drops like [`follow_drops`](Cluster::follow_drops), and blocks the thread for as long
-    /// as the memory node needs to answer.
+    /// Follows drops like [`follow_drops`](Cluster::follow_drops), and blocks the thread for as
+    /// long as the memory node needs to answer.
     pub(crate) fn follow_drops_blocking(&self) -> Result<(), OpenError> {
         remora_fabric::block_on(self.fabric(), ClientId(0), async |lane: &Lane| self.follow_drops(lane).await)?
     }
@@ -440,4 +442,6 @@ struct Users {
     waited_for: Vec<u32>,
     /// They will not acknowledge anything: only when they have left is it known.
     unknown: Vec<u32>,
+    /// When they were looked for.
+    now: Nanos,
 }

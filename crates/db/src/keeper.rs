@@ -249,8 +249,8 @@ impl Keeper {
         self.lease.is_none() || self.awake.get()
     }
 
-    /// The configuration knows that this client runs. From now on drops wait for its
-    /// acknowledgement; those that were before, it hears of here.
+    /// Hears of the drops of tables that came before the configuration knew that this client runs.
+    /// Later drops wait for its acknowledgement.
     fn hear_of_drops(&self) {
         let heard = self.configuration.look(|membership| membership.dropped());
         let is_behind = |dropped: &u64| *dropped > self.cluster.followed();

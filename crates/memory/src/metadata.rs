@@ -62,8 +62,9 @@
 //! 1. [`drop_tables`]: the entry says that the table is dropped. Its name is free, and no client
 //!    opens the table. Its shards keep their replicas, because clients that have not heard of the
 //!    drop may still read and write them.
-//! 2. [`free_dropped`]: the shards lose their replicas, which frees the space. The caller knows that
-//!    no client uses the table any more (the module `dropping` of `remora-db` has the rule and the argument).
+//! 2. [`free_dropped`]: the shards lose their replicas, which frees the space. The caller knows
+//!    that no client uses the table any more (the module `dropping` of `remora-db` has the rule and
+//!    the argument).
 //!
 //! The entry stays after that, as a *tombstone*. It still has the table's name, for errors. Redo
 //! rings and undo entries name shards by their ids, so the ids are given to another table only when

@@ -1,5 +1,5 @@
-//! Tables that are dropped: their memory is used again, whoever still has a handle, and however the
-//! client ended that was loading them.
+//! Tables that are dropped: their memory is used again, also if clients still have handles, or if
+//! the client died that was loading them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,7 +68,7 @@ fn is_dropped<T>(result: &Result<T, Error>, name: &str) -> bool {
     matches!(result, Err(Error::Misuse(Misuse::Dropped { table })) if table == name)
 }
 
-/// The most rows of a table that fit, of those that are tried.
+/// Creates a table with as many rows as fit, of several numbers that are tried.
 fn fill(cluster: &Cluster, name: &str) -> (Rows, u64) {
     for count in [8_000, 7_000, 6_000, 5_000, 4_000, 3_000, 2_000] {
         match cluster.create_table::<u64, Row>(name, TableOptions::for_rows(count)) {
@@ -365,7 +365,7 @@ fn a_transaction_under_way_keeps_the_memory() {
             let (committed, refused) = under_way.join().unwrap();
             committed.unwrap();
             assert!(is_dropped(&refused, "rows"), "{refused:?}");
-            // Whoever needs the memory frees it.
+            // The creation that needs the memory frees it.
             let new = cluster.create_table::<u64, Row>("new", TableOptions::for_rows(count)).unwrap();
             cluster.load(&new, rows(count)).unwrap();
             assert_whole(cluster, &new, count as usize);
@@ -491,7 +491,8 @@ fn a_client_without_a_lease_is_waited_for_until_it_leaves() {
     cluster.create_table::<u64, Row>("new", TableOptions::for_rows(count)).unwrap();
 }
 
-/// A client that dies with locks on a table that is dropped: its space is free when it is recovered.
+/// A client that dies with locks on a table that is dropped: its space is free when it is
+/// recovered.
 #[test]
 fn a_client_that_died_is_recovered_before() {
     for protocol in PROTOCOLS {
@@ -504,7 +505,7 @@ fn a_client_that_died_is_recovered_before() {
         let left: Result<(), Error> = dead.block_on(async |session| {
             let mut begun = session.begin()?;
             begun.transaction().write(&table, 3, Words([8])).await?;
-            std::mem::forget(begun);
+            let _forgotten = std::mem::ManuallyDrop::new(begun);
             Ok(())
         });
         left.unwrap();
@@ -586,7 +587,8 @@ fn a_load_that_comes_too_late_is_refused() {
     assert_eq!(cluster.catalog().kept().count(), 0);
 }
 
-/// A drop that ends between its two changes of the catalog is finished by whoever needs the memory.
+/// A drop that ends between its two changes of the catalog is finished by the next creation that
+/// needs the memory.
 #[test]
 fn a_drop_that_ends_half_way_is_finished_by_the_next_creation() {
     let cluster = small(Protocol::DRTM_R);

@@ -232,8 +232,9 @@ impl Record<'_> {
     }
 }
 
-/// The records of an entry; `None` if one of them cannot be one of its table. Records of tables that
-/// were dropped since are left out: the entry's transaction had ended before their space was freed.
+/// The records of an entry; `None` if one of them cannot be one of its table. Records of tables
+/// that were dropped since are left out: the entry's transaction had ended before their space was
+/// freed.
 fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e>>> {
     let record = |logged: UndoRecord<'e>| {
         let placement = metadata.shards.get(usize::from(logged.pointer.shard().0))?;
