@@ -919,11 +919,10 @@ impl Cluster {
         table: Handle<'_>,
         rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), OpenError>,
     ) -> Result<u64, OpenError> {
+        let table = self.own_now(table)?;
+        let _loading = self.begin_loading(&table)?;
+        self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
-            let table = self.own(table)?;
-            let _loading = self.begin_loading(&table)?;
-            self.clear_half_loaded(lane, &table).await?;
-            self.name_as_loader(lane, &table).await?;
             let goes_on = || self.unless_interrupted();
             remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
         })
@@ -945,6 +944,12 @@ impl Cluster {
         self.load_made(table.handle(), parts, &make, &mut loaded)
     }
 
+    /// A table where it is in the present epoch.
+    fn own_now(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
+        self.administrator().map_err(MemoryError::from)?;
+        self.own(table)
+    }
+
     fn load_made(
         &self,
         table: Handle<'_>,
@@ -954,11 +959,10 @@ impl Cluster {
     ) -> Result<u64, OpenError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make, threads };
+        let table = self.own_now(table)?;
+        let _loading = self.begin_loading(&table)?;
+        self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
-            let table = self.own(table)?;
-            let _loading = self.begin_loading(&table)?;
-            self.clear_half_loaded(lane, &table).await?;
-            self.name_as_loader(lane, &table).await?;
             let goes_on = || self.unless_interrupted();
             remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
         })

@@ -214,17 +214,35 @@ impl Cluster {
         }
     }
 
-    /// Empties a table if a client was loading rows into it that has died, or this one, which has
-    /// failed.
-    pub(crate) async fn clear_half_loaded(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
-        let loading = remora_index::check_empty(lane, table).await;
-        let Err(IndexError::Loading { client, .. }) = loading else { return loading };
-        // This client's own load, if it is named, has failed: it notes which loads are under way.
-        if client != self.admin() && self.may_load(table, client)? {
-            return loading;
+    /// Names this client in an empty table as the one that loads rows. Empties the table first if a
+    /// client was loading rows into it that has died, or this one, which has failed.
+    pub(crate) fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        let name = || {
+            let mut is_half_loaded = false;
+            self.administer(async |lane: &Lane| {
+                let (nodes, admin) = (self.live_nodes(), self.admin());
+                let name = async || match remora_index::loader(lane, table).await? {
+                    // This client's own load, if it is named, has failed: loads that are under way
+                    // are noted.
+                    Some(client) if client != admin && self.may_load(table, client)? => {
+                        Err(IndexError::Loading { table: table.name().to_owned(), client })
+                    }
+                    Some(client) => {
+                        is_half_loaded = true;
+                        tracing::warn!(client, table = table.name(), "a client was loading rows into a table");
+                        Ok(remora_index::take_over(lane, table, admin).await?)
+                    }
+                    None => remora_index::begin(lane, table, admin).await,
+                };
+                metadata::while_there(lane, nodes, admin, (table.id(), table.born(), table.name()), name).await
+            })?;
+            Ok(is_half_loaded)
+        };
+        if self.with_lock_freed(name)? {
+            let admin = self.admin();
+            self.administer(async |lane: &Lane| remora_index::clear(lane, table, admin).await)?;
         }
-        tracing::warn!(client, table = table.name(), "a table is emptied into which a client was loading rows");
-        remora_index::clear(lane, table).await
+        Ok(())
     }
 
     /// Makes ready what has been created.

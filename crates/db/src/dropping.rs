@@ -33,9 +33,10 @@
 //!    recovery goes by the catalog that it has read at its beginning.
 //! 5. *Each ring has been applied as far as it was written when its client had acknowledged.* So no
 //!    applier is about to write into a backup of the table.
-//! 6. *No client loads rows into the table.* A client that loads names itself in the table, and
-//!    looks at the catalog behind that; step 4 looks for names behind the change of the catalog.
-//!    One of the two sees the other.
+//! 6. *No client loads rows into the table.* A client that loads names itself in the table while it
+//!    holds the lock of the catalog, and only if the table is there. So a name is found behind step
+//!    2, or it is never written. A client that loads keeps its name until it has written its last
+//!    row; if it is dead, it is revoked.
 //! 7. *No replica of the table is being copied* ([`remora_memory::metadata::free_dropped`]).
 //!
 //! A client that has no lease, or that the configuration does not know, never acknowledges. It is
@@ -254,18 +255,6 @@ impl Cluster {
             return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() });
         }
         Ok(Loading { cluster: self, born: table.born() })
-    }
-
-    /// Names this client in a table as the one that loads rows, and makes sure that no drop came
-    /// before.
-    pub(crate) async fn name_as_loader(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
-        remora_index::begin(lane, table, self.admin()).await?;
-        let catalog = metadata::read(lane, self.live_nodes().leader()).await?;
-        if catalog.tables.get(usize::from(table.id().0)).is_some_and(|now| now.is_there() && now.born == table.born()) {
-            return Ok(());
-        }
-        remora_index::give_up(lane, table).await?;
-        Err(MemoryError::Dropped { table: table.name().to_owned() }.into())
     }
 
     /// Frees the space of tables that were dropped, as soon as no client uses them. Waits for that

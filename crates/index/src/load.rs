@@ -6,8 +6,8 @@
 //! and in none of the replicas when all is written. The next load finds the name, and empties the
 //! table first ([`clear`]), once that client can write no more.
 //!
-//! The name is there from before the client makes the rows ([`begin`]). So a client that drops the
-//! table finds it, and a client that loads finds a drop that came before its name.
+//! The name is there from before the client makes the rows ([`begin`]), so that a client that drops
+//! the table finds it.
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_memory::{MemoryError, Pointer, Replica, metadata};
@@ -190,7 +190,7 @@ fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
 }
 
 /// Names the client that is about to load rows in an empty table. Does nothing if it is named
-/// already. The caller looks behind it whether the table was dropped.
+/// already. The caller makes sure that no client drops the table meanwhile.
 pub async fn begin(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexError> {
     match check_empty(lane, table).await {
         Err(IndexError::Loading { client: named, .. }) if named == client => Ok(()),
@@ -201,7 +201,13 @@ pub async fn begin(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexE
 
 /// Takes the name of a client out of a table again that it has written nothing to.
 pub async fn give_up(lane: &Lane, table: &Table) -> Result<(), MemoryError> {
-    name_loader(lane, primaries(table), 0).await
+    name_loader(lane, replicas(table), 0).await
+}
+
+/// Names a client that is about to load rows in place of the one that is named, which can write no
+/// more. The table is to be emptied then ([`clear`]).
+pub async fn take_over(lane: &Lane, table: &Table, client: u32) -> Result<(), MemoryError> {
+    name_loader(lane, primaries(table), client).await
 }
 
 /// The client that loads rows into a table, or was loading when it died.
@@ -231,14 +237,20 @@ pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
     if has_rows { Err(IndexError::NotEmpty(table.name().to_owned())) } else { Ok(()) }
 }
 
-/// Empties a table into which a client was loading rows that can write no more.
-pub async fn clear(lane: &Lane, table: &Table) -> Result<(), IndexError> {
+/// Empties a table into which a client was loading rows that can write no more. The client that
+/// empties it is named in it, and stays named.
+pub async fn clear(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexError> {
     let bytes = table.entry().spec.shard_bytes;
+    for replica in replicas(table) {
+        metadata::zero(lane, replica.address(HEADER_BYTES), bytes - HEADER_BYTES).await?;
+    }
     // The headers last, which say that it is not empty.
-    for range in [HEADER_BYTES..bytes, 0..HEADER_BYTES] {
-        for replica in replicas(table) {
-            metadata::zero(lane, replica.address(range.start), range.end - range.start).await?;
-        }
+    let mut header = [0; HEADER_BYTES as usize / WORD_BYTES];
+    header[LOADER_WORD] = client.into();
+    for replica in replicas(table) {
+        let mut round = lane.round();
+        round.write_words(replica.address(0), &header);
+        lane.execute(round).await?;
     }
     Ok(())
 }

@@ -926,6 +926,26 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
     with_catalog_locked(lane, nodes.leader(), client, drop).await
 }
 
+/// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if the
+/// table with this id is not the one that was `born` with this generation, or was dropped.
+pub async fn while_there<E: From<MemoryError>>(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    (id, born, name): (TableId, u64, &str),
+    what: impl AsyncFnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    let look = async || {
+        let metadata = read(lane, nodes.leader()).await?;
+        let is_there = |table: &TableEntry| table.is_there() && table.born == born;
+        if metadata.tables.get(usize::from(id.0)).is_some_and(is_there) {
+            return Ok(what().await);
+        }
+        Err(MemoryError::Dropped { table: name.to_owned() })
+    };
+    with_catalog_locked(lane, nodes.leader(), client, look).await?
+}
+
 /// Frees the space of all tables that were dropped by the change of this `generation` or before:
 /// the second of the two steps, see the module's page. No client may use any of them. A table that
 /// is just being copied to another node keeps its space. Space at the end of a node's memory is
