@@ -612,3 +612,38 @@ fn a_drop_that_ends_half_way_is_finished_by_the_next_creation() {
         assert!(aborted.is_err());
     });
 }
+
+/// The rings of a client name a dropped table for as long as the client stays. If it dies then, its
+/// recovery touches no table that was created since.
+#[test]
+fn recovery_of_a_client_that_used_a_dropped_table() {
+    for protocol in PROTOCOLS {
+        let cluster = small(protocol);
+        let one_shard = TableOptions { shards: Some(1), ..TableOptions::for_rows(100) };
+        let old: Rows = cluster.create_table("old", one_shard).unwrap();
+        cluster.load(&old, (0..100).map(|key| (key, Words([1])))).unwrap();
+        let mut dead = support::worker(&cluster, 1, 1);
+        let client = dead.incarnations().next().unwrap();
+        dead.block_on(async |session| {
+            for key in 0..50 {
+                session.transact(async |tx| tx.write(&old, key, Words([2])).await).await.unwrap();
+            }
+        });
+        assert!(dead.drain().unwrap());
+        assert_eq!(cluster.drop_table("old").unwrap(), Freed::Now);
+        // In the same memory, with the same layout.
+        let new: Rows = cluster.create_table("new", one_shard).unwrap();
+        assert_eq!(new.untyped().shard_replicas(0), old.untyped().shard_replicas(0));
+        assert_ne!(new.untyped().shard_id(0), old.untyped().shard_id(0), "its id is in the rings");
+        cluster.load(&new, rows(100)).unwrap();
+        dead.abandon();
+        let mut survivor = support::worker(&cluster, 1, 2);
+        survivor.recover(client).unwrap();
+        drop(survivor);
+        assert_whole(&cluster, &new, 100);
+        // No ring names it any more.
+        assert_eq!(cluster.drop_table("new").unwrap(), Freed::Now);
+        let again: Rows = cluster.create_table("again", one_shard).unwrap();
+        assert_eq!(again.untyped().shard_id(0), old.untyped().shard_id(0), "{protocol:?}");
+    }
+}
