@@ -926,8 +926,8 @@ pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[Stri
     with_catalog_locked(lane, nodes.leader(), client, drop).await
 }
 
-/// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if the
-/// table with this id is not the one that was `born` with this generation, or was dropped.
+/// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if
+/// the table with this id is not the one that was `born` with this generation, or was dropped.
 pub async fn while_there<E: From<MemoryError>>(
     lane: &Lane,
     nodes: NodeSet,
