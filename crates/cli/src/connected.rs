@@ -228,7 +228,7 @@ impl Bench {
 
 /// The first table of a catalog.
 fn first_table(catalog: &Metadata) -> Option<&TableEntry> {
-    catalog.tables.iter().find(|table| !table.is_vacant())
+    catalog.tables.iter().find(|table| table.is_there())
 }
 
 /// Tells that this client waits for another one: at once, on a terminal or not.

@@ -320,7 +320,7 @@ mod tests {
         let replica = |node: &u16| Replica { node: NodeId(*node), region: node::REGION, base: 0, joining: false };
         let replicas: Vec<_> = nodes.iter().map(replica).collect();
         let shard = ShardPlacement { table: TableId(0), bytes: MIB, replicas };
-        let tables = vec![TableEntry { spec, shard_first: ShardId(0), creator: None }];
+        let tables = vec![TableEntry { spec, shard_first: ShardId(0), creator: None, born: 1, dropped: None }];
         Metadata { tables, shards: vec![shard.clone(), shard], ..Metadata::default() }
     }
 

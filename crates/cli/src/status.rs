@@ -160,7 +160,7 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
         let replicas = catalog.shards.iter().flat_map(|shard| &shard.replicas);
         state.shards = replicas.filter(|replica| Some(replica.node.0) == state.number).count();
     }
-    let tables = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| !table.is_vacant()).map(|(id, table)| {
+    let tables = (0..).map(TableId).zip(&catalog.tables).filter(|(_, table)| table.is_there()).map(|(id, table)| {
         let spec = table.spec.clone();
         let shards_of = || catalog.shards.iter().filter(|shard| shard.table == id);
         let (shards, replicas) = (u64::from(spec.shards), u64::from(spec.replicas));

@@ -292,7 +292,7 @@ mod tests {
             error
         };
         for text in
-            ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":3}"]
+            ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":4}"]
         {
             assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
         }

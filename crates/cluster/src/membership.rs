@@ -14,6 +14,9 @@ use crate::watch::MARGIN;
 /// Forgotten clients whose verdicts are kept: who asks what became of a transaction does so soon.
 const FORGOTTEN_MAX: usize = 256;
 
+/// The lease of a client that has none: it never expires.
+const NEVER: Nanos = Nanos::MAX / 2;
+
 /// How a client incarnation stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Standing {
@@ -58,6 +61,9 @@ struct Member {
     /// The version cache that it publishes in, if it does.
     #[serde(default)]
     vcache: Option<u32>,
+    /// The client uses no table that the catalog had dropped by this generation.
+    #[serde(default)]
+    acknowledged: u64,
     verdicts: Verdicts,
 }
 
@@ -142,6 +148,9 @@ pub struct Membership {
     /// The version cache by which each table that is validated locally is validated, or was last.
     #[serde(default)]
     vcaches: BTreeMap<u16, u32>,
+    /// Generation of the last change of the catalog that dropped tables, as far as it was told.
+    #[serde(default)]
+    dropped: u64,
 }
 
 impl Default for Membership {
@@ -161,6 +170,7 @@ impl Default for Membership {
             members: BTreeMap::new(),
             incarnations: 0,
             vcaches: BTreeMap::new(),
+            dropped: 0,
         }
     }
 }
@@ -214,6 +224,7 @@ impl Membership {
             is_controller,
             has_stopped: false,
             vcache: None,
+            acknowledged: 0,
             verdicts: Verdicts::default(),
         };
         self.members.entry(client).or_insert(member);
@@ -239,6 +250,51 @@ impl Membership {
     /// A client that has just joined validates by a version cache.
     pub fn validates_by(&mut self, client: u32, vcache: u32) {
         self.members.entry(client).and_modify(|member| member.vcache = Some(vcache));
+    }
+
+    /// Tells all clients that the catalog has dropped tables, by the change of this generation.
+    pub fn drop_tables(&mut self, generation: u64) {
+        if self.dropped < generation {
+            self.dropped = generation;
+            self.generation += 1;
+        }
+    }
+
+    /// Generation of the last change of the catalog that dropped tables; 0 if it never has.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The client uses no table any more that the catalog had dropped by this generation, and
+    /// nothing is under way that it did to one.
+    pub fn acknowledge_drop(&mut self, client: u32, generation: u64) -> Result<(), Fenced> {
+        let member = self.alive(client)?;
+        member.acknowledged = member.acknowledged.max(generation);
+        Ok(())
+    }
+
+    /// Whether a client uses no table that the catalog had dropped by this generation: it has said
+    /// so, or it rests. A client that rests has nothing under way, and hears of the drop with the
+    /// renewal by which it begins to run. `None` if the client will never say, because it has no
+    /// lease, or because this membership does not know it.
+    #[must_use]
+    pub fn has_acknowledged_drop(&self, client: u32, generation: u64) -> Option<bool> {
+        let member = self.members.get(&client)?;
+        let is_leased = member.lease_ns < NEVER;
+        match member.standing {
+            _ if member.acknowledged >= generation && member.standing == Standing::Alive => Some(true),
+            Standing::Alive if !is_leased => None,
+            Standing::Alive => Some(member.resting),
+            // It is over when its slot has been given back.
+            Standing::Suspected { .. } | Standing::Recovered { .. } | Standing::Forgotten => Some(false),
+        }
+    }
+
+    /// Clients that are being recovered, or wait for that.
+    pub fn recovering(&self) -> impl Iterator<Item = u32> + '_ {
+        let is_dead = |standing| matches!(standing, Standing::Suspected { .. } | Standing::Recovered { .. });
+        self.clients().filter(move |(_, standing)| is_dead(*standing)).map(|(client, _)| client)
     }
 
     /// A sign of life.
@@ -618,7 +674,6 @@ impl Membership {
     /// there is none. Clients that never expire do not count.
     #[must_use]
     pub fn longest_lease(&self) -> Nanos {
-        const NEVER: Nanos = Nanos::MAX / 2;
         self.members.values().map(|member| member.lease_ns).filter(|lease| *lease < NEVER).max().unwrap_or(0)
     }
 

@@ -7,7 +7,7 @@ use crate::configuration::ConfigurationError;
 use crate::membership::Membership;
 
 const KIND: &str = "remora configuration";
-pub(crate) const FORMAT: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
 
 /// What every version says of itself.
 #[derive(Deserialize)]

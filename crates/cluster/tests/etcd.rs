@@ -91,14 +91,14 @@ fn what_is_something_else_is_refused_untouched() {
         error
     };
     for text in
-        ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":3}"]
+        ["", "{", "hello", "{\"kind\":\"recipe\",\"format\":1}", "{\"kind\":\"remora configuration\",\"format\":4}"]
     {
         assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
     }
     let newer = refused("{\"kind\":\"remora configuration\",\"format\":9,\"what\":[]}");
     assert!(matches!(newer, ConfigurationError::Format { found: 9, .. }), "{newer}");
     assert!(newer.to_string().contains(KEY), "{newer}");
-    let others = "{\"kind\":\"remora configuration\",\"format\":3,\"cluster\":8,\
+    let others = "{\"kind\":\"remora configuration\",\"format\":4,\"cluster\":8,\
                   \"membership\":{\"generation\":0,\"epoch\":1,\"lost\":0,\"leaving\":0,\"copied\":[],\"change\":null,\"members\":{}}}";
     assert!(matches!(refused(others), ConfigurationError::OtherCluster(_)));
     // The same where it comes later.

@@ -17,12 +17,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use remora_cluster::ConfigurationError;
 use remora_fabric::{ClientId, Endpoint, Lane, NodeId};
 use remora_memory::{MemoryError, Registration, identity};
 use remora_sync::TransactionId;
 use remora_txn::{SessionConfig, SharedLocks};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
+use crate::dropping::Usage;
 use crate::error::OpenError;
 use crate::keeper::Keeper;
 
@@ -65,7 +67,7 @@ impl Client {
             let announced = remora_fabric::block_on(cluster.fabric(), ClientId(0), announce)??;
             let arrived = Arrived::connect(cluster, worker, announced, yields, lane)?;
             let mut lives = worker.run([(arrived.admin.id(), arrived.begin(cluster, coroutines))]);
-            Ok::<_, OpenError>(lives.pop().expect("a task that has run has a result")?)
+            lives.pop().expect("a task that has run has a result")
         })?;
         let life = RefCell::new(Rc::new(life));
         Ok(Client { cluster: cluster.clone(), worker: worker.clone(), coroutines, yields, life })
@@ -225,11 +227,23 @@ impl Arrived {
     }
 
     /// Registers the client, by its own connection: once it is revoked, it takes nothing any more.
-    async fn begin(self, cluster: &Cluster, coroutines: usize) -> Result<Life, MemoryError> {
+    async fn begin(self, cluster: &Cluster, coroutines: usize) -> Result<Life, OpenError> {
         let Arrived { announced: Announced { incarnation, epoch, nodes }, endpoint, admin } = self;
         // They have been reached anew: one may have come back with nothing meanwhile.
         identity::remembered(&admin, nodes).await?;
         let registration = Registration::connect_as(&admin, nodes, incarnation, coroutines).await?;
+        // A client that drops tables from now on sees the client's slot, and waits for it.
+        cluster.follow_drops(&admin).await?;
+        if let Some(configuration) = cluster.configuration() {
+            let followed = cluster.followed();
+            let unusable = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
+            if configuration.look(|membership| membership.dropped() > 0).map_err(unusable)? {
+                // A client that was taken for dead meanwhile notices it with its first round.
+                let _ = configuration
+                    .change(|membership| membership.acknowledge_drop(incarnation, followed))
+                    .map_err(unusable)?;
+            }
+        }
         let sequence = Rc::new(Cell::new(TransactionId::SEQUENCE_MAX - cluster.transaction_ids() + 1));
         let keeper = cluster.configuration().cloned();
         let keeper = keeper
@@ -242,6 +256,17 @@ impl Arrived {
 }
 
 impl Life {
+    /// Has its keeper look at what a session runs, before it acknowledges that tables were dropped.
+    pub(crate) fn note_session(&self, usage: &Rc<Usage>) {
+        self.keeper.iter().for_each(|keeper| keeper.note_session(usage));
+    }
+
+    /// Whether it has heard which tables were dropped while it rested.
+    #[inline]
+    pub(crate) fn is_awake(&self) -> bool {
+        self.keeper.as_ref().is_none_or(|keeper| keeper.is_awake())
+    }
+
     /// Whether its transaction ids come to an end: less than an eighth of them is left.
     fn has_few_ids(&self, cluster: &Cluster) -> bool {
         let left = TransactionId::SEQUENCE_MAX.saturating_sub(self.config.sequence.get());

@@ -1,6 +1,6 @@
 //! A cluster: its memory nodes, its catalog, and what is opened of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -148,6 +148,7 @@ struct Inner {
     /// Who knows of it, so that its access can be taken away.
     announced_to: Option<Arc<dyn Configuration>>,
     tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
+    drops: Drops,
     metadata: Mutex<Metadata>,
     /// Memory nodes that the cluster goes on without, as far as is known here.
     lost: Mutex<NodeSet>,
@@ -163,6 +164,17 @@ struct Inner {
     /// Tables that are validated by this process's version cache.
     claimed: Mutex<Vec<u16>>,
     vcache: OnceLock<Arc<VersionCache>>,
+}
+
+/// What this process knows of tables that were dropped. See `dropping`.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    /// Generation of the catalog up to which all dropped tables are forgotten.
+    pub(crate) followed: AtomicU64,
+    /// Generation of the catalog by which a table was last forgotten.
+    pub(crate) forgotten: AtomicU64,
+    /// Tables that this process loads rows into, by when they were born.
+    loading: Mutex<BTreeSet<u64>>,
 }
 
 /// Tells the clusters apart that a process knows.
@@ -253,6 +265,7 @@ impl Cluster {
             admin: Mutex::new(admin),
             announced_to: None,
             tables: Mutex::default(),
+            drops: Drops::default(),
             metadata: Mutex::default(),
             lost: Mutex::default(),
             absent: Mutex::default(),
@@ -294,6 +307,7 @@ impl Cluster {
             admin: Mutex::new(admin),
             announced_to: configuration.clone(),
             tables: Mutex::default(),
+            drops: Drops::default(),
             metadata: Mutex::new(metadata),
             lost: Mutex::new(lost),
             absent: Mutex::new(absent),
@@ -312,8 +326,25 @@ impl Cluster {
     /// Reads the catalog again.
     pub fn refresh(&self) -> Result<(), OpenError> {
         let metadata = self.read_catalog()?;
+        if metadata.epoch == self.epoch() {
+            return self.follow_catalog(metadata);
+        }
         *lock(&self.inner.metadata) = metadata;
         Ok(())
+    }
+
+    pub(crate) fn drops(&self) -> &Drops {
+        &self.inner.drops
+    }
+
+    pub(crate) fn loading(&self) -> &Mutex<BTreeSet<u64>> {
+        &self.inner.drops.loading
+    }
+
+    /// Whether a table is open in this process: it was neither dropped nor discarded, as far as is
+    /// known here.
+    pub(crate) fn has(&self, table: &remora_index::Table) -> bool {
+        lock(&self.inner.tables).get(table.name()).is_some_and(|own| own.born() == table.born())
     }
 
     pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
@@ -414,12 +445,24 @@ impl Cluster {
         Ok(())
     }
 
-    /// Updates the open tables from a catalog. A table that is not in it has been discarded, and is
-    /// no longer open.
+    /// Updates the open tables from a catalog. A table that is not in it has been discarded or
+    /// dropped, and is no longer open.
     pub(crate) fn follow_catalog(&self, metadata: Metadata) -> Result<(), OpenError> {
         let mut tables = lock(&self.inner.tables);
-        let has = |table: &remora_index::Table| metadata.table(table.name()).is_ok_and(|(id, _)| id == table.id());
-        tables.retain(|_, table| has(table));
+        let Drops { followed, forgotten, .. } = &self.inner.drops;
+        if metadata.generation < followed.load(Ordering::Acquire) {
+            return Ok(()); // another thread has followed a newer one
+        }
+        let has = |table: &remora_index::Table| {
+            metadata.table(table.name()).is_ok_and(|(id, entry)| (id, entry.born) == (table.id(), table.born()))
+        };
+        let gone: Vec<u16> = tables.values().filter(|table| !has(table)).map(|table| table.id().0).collect();
+        if !gone.is_empty() {
+            tables.retain(|_, table| has(table));
+            lock(&self.inner.claimed).retain(|claimed| !gone.contains(claimed));
+            forgotten.store(metadata.generation, Ordering::Release);
+        }
+        followed.store(metadata.generation, Ordering::Release);
         for table in tables.values_mut() {
             *table = Arc::new(table.moved(&metadata)?);
         }
@@ -481,7 +524,7 @@ impl Cluster {
 
     /// Fails as long as nodes are absent: a client would lack its rings there, a table its entry in
     /// the catalog, if they came back as they were.
-    fn lacks_nothing(&self) -> Result<(), MemoryError> {
+    pub(crate) fn lacks_nothing(&self) -> Result<(), MemoryError> {
         if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
     }
 
@@ -505,13 +548,18 @@ impl Cluster {
         if table.cluster != self.inner.cluster {
             return Err(OpenError::OtherCluster(name.to_owned()));
         }
+        let is_it = |own: &Arc<remora_index::Table>| own.born() == table.inner.born();
         let known = lock(&self.inner.tables).get(name).cloned();
-        let own = match known {
-            Some(own) => own,
-            None => self.adopt(name)?,
-        };
-        let is_it = own.id() == table.inner.id();
-        if is_it { Ok(own) } else { Err(MemoryError::UnknownTable(name.to_owned()).into()) }
+        if let Some(own) = known.filter(is_it) {
+            return Ok(own);
+        }
+        match self.adopt(name) {
+            Ok(own) if is_it(&own) => Ok(own),
+            Ok(_) | Err(OpenError::Memory(MemoryError::UnknownTable(_))) => {
+                Err(MemoryError::Dropped { table: name.to_owned() }.into())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the
@@ -521,13 +569,42 @@ impl Cluster {
     fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
         let leader = self.live_nodes().leader();
         let read = async |lane: &Lane| metadata::read(lane, leader).await;
-        let metadata = remora_fabric::block_on(&*self.inner.fabric, ClientId(0), read)??;
-        let mut tables = lock(&self.inner.tables);
-        if metadata.epoch != self.epoch() {
-            return Err(MemoryError::EpochChanging.into());
+        loop {
+            let metadata = remora_fabric::block_on(&*self.inner.fabric, ClientId(0), read)??;
+            if metadata.epoch != self.epoch() {
+                return Err(MemoryError::EpochChanging.into());
+            }
+            if let Some(table) = self.remember(&metadata, name)? {
+                return Ok(table);
+            }
         }
-        let table = Arc::new(remora_index::Table::open(&metadata, name)?);
-        Ok(tables.entry(name.to_owned()).or_insert(table).clone())
+    }
+
+    /// Opens a table by a catalog that was just read, unless it is open. `None` if the catalog is
+    /// older than one that this process has followed: a table in it may have been dropped since.
+    fn remember(&self, metadata: &Metadata, name: &str) -> Result<Option<Arc<remora_index::Table>>, OpenError> {
+        let opened = metadata.table(name).map(|(_, entry)| entry.born);
+        let mut tables = lock(&self.inner.tables);
+        if metadata.generation < self.followed() {
+            return Ok(None);
+        }
+        let is_other = |table: &Arc<remora_index::Table>| opened.as_ref().is_ok_and(|born| *born != table.born());
+        if opened.is_err() || tables.get(name).is_some_and(is_other) {
+            // Dropped, and perhaps created again, by another client.
+            drop(tables);
+            self.follow_catalog(metadata.clone())?;
+            opened?;
+            tables = lock(&self.inner.tables);
+        }
+        if let Some(table) = tables.get(name) {
+            return Ok(Some(table.clone()));
+        }
+        if metadata.generation < self.followed() {
+            return Ok(None);
+        }
+        let table = Arc::new(remora_index::Table::open(metadata, name)?);
+        tables.insert(name.to_owned(), table.clone());
+        Ok(Some(table))
     }
 
     /// The cluster's number in this process.
@@ -750,9 +827,15 @@ impl Cluster {
 
     fn open_with(&self, name: &str, wanted: Schema) -> Result<Arc<remora_index::Table>, OpenError> {
         let known = lock(&self.inner.tables).get(name).cloned();
-        let table = match known {
+        // Another client may have dropped it, and created another one of that name.
+        let has_heard = || self.configuration.as_ref().and_then(|all| all.look(|membership| membership.dropped()).ok());
+        let is_current = |table: &Arc<remora_index::Table>| {
+            table.entry().spec.fingerprint == wanted.fingerprint
+                && has_heard().is_none_or(|dropped| dropped <= self.followed())
+        };
+        let table = match known.filter(is_current) {
             Some(table) => table,
-            None => {
+            None => loop {
                 let catalog = self.read_catalog()?;
                 if let (_, TableEntry { creator: Some(client), .. }) = catalog.table(name)?
                     && self.creator() != Some(*client)
@@ -760,9 +843,10 @@ impl Cluster {
                     // Not remembered: it is another table when it is ready, perhaps.
                     return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
                 }
-                let table = Arc::new(remora_index::Table::open(&catalog, name)?);
-                lock(&self.inner.tables).entry(name.to_owned()).or_insert(table).clone()
-            }
+                if let Some(table) = self.remember(&catalog, name)? {
+                    break table;
+                }
+            },
         };
         if let Some(client) = table.entry().creator.filter(|client| self.creator() != Some(*client)) {
             return Err(MemoryError::Unfinished { table: name.to_owned(), client }.into());
@@ -835,9 +919,10 @@ impl Cluster {
         table: Handle<'_>,
         rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), OpenError>,
     ) -> Result<u64, OpenError> {
+        let table = self.own_now(table)?;
+        let _loading = self.begin_loading(&table)?;
+        self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
-            let table = self.own(table)?;
-            self.clear_half_loaded(lane, &table).await?;
             let goes_on = || self.unless_interrupted();
             remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
         })
@@ -859,6 +944,12 @@ impl Cluster {
         self.load_made(table.handle(), parts, &make, &mut loaded)
     }
 
+    /// A table where it is in the present epoch.
+    fn own_now(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
+        self.administrator().map_err(MemoryError::from)?;
+        self.own(table)
+    }
+
     fn load_made(
         &self,
         table: Handle<'_>,
@@ -868,9 +959,10 @@ impl Cluster {
     ) -> Result<u64, OpenError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = Parts { count: parts, make, threads };
+        let table = self.own_now(table)?;
+        let _loading = self.begin_loading(&table)?;
+        self.name_as_loader(&table)?;
         self.administer(async |lane: &Lane| {
-            let table = self.own(table)?;
-            self.clear_half_loaded(lane, &table).await?;
             let goes_on = || self.unless_interrupted();
             remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
         })

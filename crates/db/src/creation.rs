@@ -22,6 +22,7 @@ use remora_index::{IndexError, Loader};
 use remora_memory::{MemoryError, Metadata, TableId, metadata};
 
 use crate::cluster::{Cluster, lock};
+use crate::dropping::Freed;
 use crate::error::OpenError;
 
 /// How long a client waits for another one that lives and changes the catalog.
@@ -177,7 +178,12 @@ impl Cluster {
                     MemoryError::Unfinished { .. } | MemoryError::OutOfMemory { .. } | MemoryError::Limit { .. },
                 ),
             ) => {
-                if self.discard_unfinished()?.is_empty() {
+                let has_discarded = !self.discard_unfinished()?.is_empty();
+                // Memory that dropped tables have still may suffice.
+                let may_need_space = !matches!(error, IndexError::Memory(MemoryError::Unfinished { .. }));
+                let keeps_space = may_need_space && self.read_catalog()?.kept().next().is_some();
+                let has_freed = keeps_space && self.free_dropped()? == Freed::Now;
+                if !has_discarded && !has_freed {
                     return Err(error);
                 }
                 self.with_lock_freed(&mut change)
@@ -188,7 +194,7 @@ impl Cluster {
 
     /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
     /// that has died.
-    fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    pub(crate) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let began = Instant::now();
         loop {
             let holder = match change() {
@@ -208,19 +214,35 @@ impl Cluster {
         }
     }
 
-    /// Empties a table if a client was loading rows into it that has died, or this one, which has
-    /// failed.
-    pub(crate) async fn clear_half_loaded(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
-        let loading = remora_index::check_empty(lane, table).await;
-        let Err(IndexError::Loading { client, .. }) = loading else { return loading };
-        if client != self.admin() {
-            if !self.is_dead(client) {
-                return loading;
-            }
-            self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
+    /// Names this client in an empty table as the one that loads rows. Empties the table first if a
+    /// client was loading rows into it that has died, or this one, which has failed.
+    pub(crate) fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        let name = || {
+            let mut is_half_loaded = false;
+            self.administer(async |lane: &Lane| {
+                let (nodes, admin) = (self.live_nodes(), self.admin());
+                let name = async || match remora_index::loader(lane, table).await? {
+                    // This client's own load, if it is named, has failed: loads that are under way
+                    // are noted.
+                    Some(client) if client != admin && self.may_load(table, client)? => {
+                        Err(IndexError::Loading { table: table.name().to_owned(), client })
+                    }
+                    Some(client) => {
+                        is_half_loaded = true;
+                        tracing::warn!(client, table = table.name(), "a client was loading rows into a table");
+                        Ok(remora_index::take_over(lane, table, admin).await?)
+                    }
+                    None => remora_index::begin(lane, table, admin).await,
+                };
+                metadata::while_there(lane, nodes, admin, (table.id(), table.born(), table.name()), name).await
+            })?;
+            Ok(is_half_loaded)
+        };
+        if self.with_lock_freed(name)? {
+            let admin = self.admin();
+            self.administer(async |lane: &Lane| remora_index::clear(lane, table, admin).await)?;
         }
-        tracing::warn!(client, table = table.name(), "a table is emptied into which a client was loading rows");
-        remora_index::clear(lane, table).await
+        Ok(())
     }
 
     /// Makes ready what has been created.

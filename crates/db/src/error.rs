@@ -157,6 +157,14 @@ pub enum Misuse {
     /// cannot run together with the session's.
     #[error(transparent)]
     Table(Box<OpenError>),
+    /// A table was dropped, by this client or another one.
+    #[error(
+        "table {table:?} was dropped, and its rows are gone: create it again, or open the table that has its name now"
+    )]
+    Dropped {
+        /// The table.
+        table: String,
+    },
     /// A slot of another transaction, or of an earlier run of the same closure.
     #[error(
         "a slot of another transaction, or of an earlier run of this closure, is used: name the record again by `want` in \
@@ -366,6 +374,7 @@ impl From<OpenError> for Error {
         match error {
             OpenError::Memory(MemoryError::Fabric(error)) => error.into(),
             OpenError::Memory(MemoryError::EpochChanging) => Abort::Changed.into(),
+            OpenError::Memory(MemoryError::Dropped { table }) => Error::Misuse(Misuse::Dropped { table }),
             error => Error::Misuse(Misuse::Table(Box::new(error))),
         }
     }

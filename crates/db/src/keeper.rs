@@ -30,6 +30,8 @@ use remora_txn::Lease;
 use remora_txn::recovery::{self, Verdict};
 
 use crate::cluster::Cluster;
+use crate::dropping::Usage;
+use crate::error::OpenError;
 
 /// How many times in its length a lease is renewed, and other clients' leases are checked. Two
 /// renewals may be late.
@@ -40,6 +42,9 @@ const SWEEP_PAUSE_NS: Nanos = 50_000;
 const APPLY_PAUSE_NS: Nanos = 5_000_000;
 /// How often an ending run looks whether it may rest.
 const REST_PAUSE_NS: Nanos = 5_000;
+
+/// How often a client that lets go of dropped tables looks whether it has.
+const LET_GO_PAUSE_NS: Nanos = 200_000;
 
 /// How often it is asked whether processes have ended.
 const ORPHANS_PAUSE_NS: Nanos = 10_000_000;
@@ -142,6 +147,37 @@ pub(crate) struct Keeper {
     /// This incarnation has lost a memory node that others still reach, and makes room for another
     /// one.
     given_up: Cell<bool>,
+    /// The configuration knows that this client runs, and the client has heard since then which
+    /// tables were dropped while it rested.
+    awake: Cell<bool>,
+    /// It looks for locks of dead clients, by a catalog that it has read before.
+    sweeping: Cell<bool>,
+    /// What the client's sessions run.
+    sessions: RefCell<Vec<Rc<Usage>>>,
+    /// The drops of tables up to this generation of the catalog are acknowledged.
+    acknowledged: Cell<u64>,
+}
+
+/// A client looks for locks of dead clients until this is dropped.
+struct Swept<'k>(&'k Cell<bool>);
+
+impl Drop for Swept<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// A drop of tables cannot be acknowledged, for now.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DropError {
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
 }
 
 /// Recovery has failed, for now.
@@ -192,6 +228,42 @@ impl Keeper {
             is_watchful: false,
             dozing: Cell::default(),
             given_up: Cell::default(),
+            awake: Cell::default(),
+            sweeping: Cell::default(),
+            sessions: RefCell::default(),
+            acknowledged: Cell::default(),
+        }
+    }
+
+    /// Has the keeper wait for a session before it acknowledges that tables were dropped.
+    pub(crate) fn note_session(&self, usage: &Rc<Usage>) {
+        let mut sessions = self.sessions.borrow_mut();
+        sessions.retain(|session| Rc::strong_count(session) > 1 && !Rc::ptr_eq(session, usage));
+        sessions.push(usage.clone());
+    }
+
+    /// Whether the client may run transactions: it has heard which tables were dropped while it
+    /// rested. A client that has no lease does not rest.
+    #[inline]
+    pub(crate) fn is_awake(&self) -> bool {
+        self.lease.is_none() || self.awake.get()
+    }
+
+    /// Hears of the drops of tables that came before the configuration knew that this client runs.
+    /// Later drops wait for its acknowledgement.
+    fn hear_of_drops(&self) {
+        let heard = self.configuration.look(|membership| membership.dropped());
+        let is_behind = |dropped: &u64| *dropped > self.cluster.followed();
+        let followed = match heard {
+            Ok(dropped) if is_behind(&dropped) => {
+                self.cluster.follow_drops_blocking().map_err(|error| error.to_string())
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        match followed {
+            Ok(()) => self.awake.set(true),
+            Err(error) => tracing::warn!(%error, "a client cannot find out yet which tables were dropped"),
         }
     }
 
@@ -319,6 +391,7 @@ impl Keeper {
             lane.sleep(REST_PAUSE_NS).await;
         }
         if !self.resting.replace(true) {
+            self.awake.set(false);
             if self.partitions {
                 // An epoch does not wait for the lease of who rests.
                 self.held.extend(0);
@@ -353,6 +426,9 @@ impl Keeper {
             self.renewed.set(lane.now());
             if let (Some(lease), true, false) = (self.lease, self.partitions, self.resting.get()) {
                 self.held.extend(asked.saturating_add(lease));
+            }
+            if !self.resting.get() && !self.awake.get() {
+                self.hear_of_drops();
             }
         }
         self.note(outcome);
@@ -401,16 +477,18 @@ impl Keeper {
     /// Keeps the lease and watches over the others', for as long as it is polled.
     pub(crate) async fn attend(&self, lane: &Lane) {
         let Some(lease) = self.lease else { return };
-        let (mut renew, mut judge, mut sweep) = (
+        let (mut renew, mut judge, mut sweep, mut acknowledge) = (
             pin!(self.keep_renewing(lane, lease)),
             pin!(self.keep_judging(lane, lease)),
             pin!(self.keep_sweeping(lane, lease)),
+            pin!(self.keep_acknowledging(lane, lease)),
         );
-        // All three share one lane. Each is polled, whichever is ready, and checks for itself.
+        // All four share one lane. Each is polled, whichever is ready, and checks for itself.
         poll_fn(|context| {
             let _ = renew.as_mut().poll(context);
             let _ = judge.as_mut().poll(context);
             let _ = sweep.as_mut().poll(context);
+            let _ = acknowledge.as_mut().poll(context);
             Poll::<()>::Pending
         })
         .await;
@@ -460,6 +538,43 @@ impl Keeper {
             let renewed = self.change(move |membership| membership.renew(client)).await;
             self.note_renewal(lane, asked, renewed);
         }
+    }
+
+    async fn keep_acknowledging(&self, lane: &Lane, lease: Nanos) {
+        loop {
+            lane.sleep(lease / PAUSES).await;
+            self.unless_it_is_over().await;
+            if let Err(error) = self.acknowledge_drops(lane).await {
+                tracing::warn!(%error, "a client cannot acknowledge yet that tables were dropped");
+            }
+        }
+    }
+
+    /// Lets go of tables that were dropped, and says so when nothing is under way that the client
+    /// may have done to them. See `dropping` for why.
+    async fn acknowledge_drops(&self, lane: &Lane) -> Result<(), DropError> {
+        let dropped = self.configuration.look(|membership| membership.dropped())?;
+        if dropped <= self.acknowledged.get() {
+            return Ok(());
+        }
+        if dropped > self.cluster.followed() {
+            self.cluster.follow_drops(lane).await?;
+        }
+        let forgotten = self.cluster.forgotten();
+        let is_past = |session: &Rc<Usage>| session.is_past(forgotten, lane.endpoint());
+        while self.sweeping.get() || !self.sessions.borrow().iter().all(is_past) {
+            lane.sleep(LET_GO_PAUSE_NS).await;
+        }
+        // Rounds to a node that the client has lost may arrive there still.
+        let mut round = lane.round();
+        for node in self.cluster.live_nodes().iter() {
+            round.read(node::at(node, 0), WORD_BYTES);
+        }
+        lane.execute(round).await.map_err(MemoryError::from)?;
+        let client = self.client;
+        self.change(move |membership| membership.acknowledge_drop(client, dropped)).await??;
+        self.acknowledged.set(dropped);
+        Ok(())
     }
 
     async fn keep_judging(&self, lane: &Lane, lease: Nanos) {
@@ -581,6 +696,8 @@ impl Keeper {
         let unswept: Vec<u32> = dead.iter().copied().filter(|client| !self.swept.borrow().contains(client)).collect();
         if !unswept.is_empty() {
             let step = |begins| self.step(begins);
+            self.sweeping.set(true);
+            let _swept = Swept(&self.sweeping);
             recovery::sweep(lane, self.cluster.live_nodes(), &unswept, pause, || self.next_id(), step).await?;
             self.swept.borrow_mut().extend(&unswept);
         }

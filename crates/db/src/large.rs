@@ -140,6 +140,8 @@ pub struct Stored {
     /// The table that has its chunks.
     cluster: ClusterNumber,
     table: TableId,
+    /// Tells that table from a later one with its id.
+    born: u64,
 }
 
 impl Stored {
@@ -273,18 +275,25 @@ impl Cluster {
     }
 }
 
-fn chunks_of(name: &str) -> String {
+pub(crate) fn chunks_of(name: &str) -> String {
     format!("{name}/chunks")
 }
 
 impl<K: Key> Large<K> {
     fn stored(&self, Head { id, length }: Head) -> Stored {
-        Stored { id, length, cluster: self.chunks.cluster, table: self.chunks.inner.id() }
+        Stored {
+            id,
+            length,
+            cluster: self.chunks.cluster,
+            table: self.chunks.inner.id(),
+            born: self.chunks.inner.born(),
+        }
     }
 
     /// Fails if another table has stored a value: this one does not have its chunks.
     fn check(&self, stored: &Stored) -> Result<(), Misuse> {
-        let is_own = (stored.cluster, stored.table) == (self.chunks.cluster, self.chunks.inner.id());
+        let own = &self.chunks.inner;
+        let is_own = (stored.cluster, stored.table, stored.born) == (self.chunks.cluster, own.id(), own.born());
         if is_own { Ok(()) } else { Err(Misuse::OtherLargeTable { table: self.heads.name().to_owned() }) }
     }
 

@@ -122,6 +122,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Dropping tables
+//!
+//! [`Cluster::drop_table`] drops a table: its name and its memory can be used again. Transactions
+//! that use a handle of it fail with [`Misuse::Dropped`], also in other processes.
+//!
 //! # What a closure must know
 //!
 //! It is an optimistic transaction's: it **may run several times**, and **may see a combination of
@@ -144,6 +149,7 @@ mod cluster;
 mod connect;
 mod controller;
 mod creation;
+mod dropping;
 mod error;
 mod keeper;
 mod large;
@@ -157,6 +163,7 @@ mod worker;
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
 pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
 pub use controller::Controller;
+pub use dropping::Freed;
 pub use error::{Error, Misuse, Named, OpenError, Reason, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};

@@ -7,6 +7,7 @@ use remora_sync::TransactionId;
 use remora_txn::{Intent, Limit, Located, Stop, Tx};
 
 use crate::cluster::{Cluster, ClusterNumber};
+use crate::dropping::InUse;
 use crate::error::{Error, Misuse, Named, Reason};
 use crate::table::{Key, Record, Table};
 
@@ -59,7 +60,7 @@ impl<'t, 's> Transaction<'t, 's> {
     /// Makes a table known to the session, if it is not yet.
     #[inline]
     fn register<K, V>(&mut self, table: &Table<K, V>) -> Result<(), Error> {
-        if table.cluster == self.number && self.tx.knows(table.inner.id()) {
+        if table.cluster == self.number && self.tx.knows(&table.inner) {
             return Ok(());
         }
         self.introduce(table)
@@ -274,11 +275,13 @@ pub struct Begun<'s> {
     tx: Tx<'s>,
     refused: Option<Error>,
     cluster: &'s Cluster,
+    /// Behind the transaction, which is dropped before.
+    _in_use: InUse,
 }
 
 impl<'s> Begun<'s> {
-    pub(crate) fn new(tx: Tx<'s>, cluster: &'s Cluster) -> Begun<'s> {
-        Begun { tx, refused: None, cluster }
+    pub(crate) fn new(tx: Tx<'s>, cluster: &'s Cluster, in_use: InUse) -> Begun<'s> {
+        Begun { tx, refused: None, cluster, _in_use: in_use }
     }
 
     /// What a closure would be given.

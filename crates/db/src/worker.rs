@@ -10,10 +10,11 @@ use remora_fabric::{Lane, Nanos, NodeId};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Decision, Limit, Observer, Stop, TransactOptions, Tried};
+use remora_txn::{Abort, Decision, Limit, Observer, Stop, TransactOptions, Tried, Tx};
 
 use crate::client::{Client, Life};
 use crate::cluster::{Cluster, LEASE};
+use crate::dropping::Usage;
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::table::Table;
@@ -138,13 +139,16 @@ impl Worker {
         let client = Client::connect(cluster, &self.worker, coroutines, options.yield_after_rounds, &mut admin)?;
         let (life, client) = (client.life(), Rc::new(client));
         for (ring, lane) in lanes.into_iter().enumerate() {
+            let usage = Usage::of(&lane);
             let inner = client.session(&life, lane, ring);
+            life.note_session(&usage);
             let lease = cluster.lease_ns().unwrap_or(0);
             self.sessions.push(Session {
                 inner,
                 client: client.clone(),
                 life: life.clone(),
                 ring,
+                usage,
                 until_turn: TURN,
                 patience: patience_with(lease),
                 waited: 0,
@@ -248,6 +252,7 @@ impl Worker {
         let drained = self.run(async |_, session| {
             loop {
                 session.follow();
+                let _in_use = session.usage.begin();
                 match session.inner.drain(DRAIN_NS).await {
                     // What it had logged is decided when its epoch ends.
                     Err(Stop::Fenced | Stop::Unavailable(_)) if session.next_epoch(None).await => {}
@@ -349,12 +354,30 @@ pub struct Session {
     life: Rc<Life>,
     /// The session's place among the client's sessions.
     ring: usize,
+    /// What it runs, and which dropped tables it may know.
+    usage: Rc<Usage>,
     /// Transactions until the others have a turn.
     until_turn: u32,
     /// How long a transaction is tried that says nothing about it.
     patience: Nanos,
     /// How long the caller of the next transaction has waited for this session.
     waited: Nanos,
+}
+
+/// Has an attempt that has named no record go by the catalog that its process follows by now, when
+/// what the session had posted before has completed. Fails if the attempt must not run, because its
+/// client has not heard whether tables were dropped while it rested.
+#[cold]
+async fn catch_up(tx: &mut Tx<'_>, cluster: &Cluster, usage: &Usage, life: &Life) -> Result<(), Stop> {
+    if !life.is_awake() {
+        return Err(Abort::Late.into());
+    }
+    let forgotten = cluster.forgotten();
+    tx.forget_tables(|table| cluster.has(table));
+    if quiet(tx.lane(), cluster.live_nodes(), QUIET_NS).await {
+        usage.catch_up(forgotten);
+    }
+    Ok(())
 }
 
 /// How far a transaction has come, over the epochs in which it was tried.
@@ -413,7 +436,11 @@ impl Session {
     /// ```
     pub fn begin(&mut self) -> Result<Begun<'_>, Error> {
         self.follow();
-        Ok(Begun::new(self.inner.begin(0)?, self.client.cluster()))
+        if !self.is_awake() {
+            return Err(Abort::Late.into());
+        }
+        let in_use = self.usage.begin();
+        Ok(Begun::new(self.inner.begin(0)?, self.client.cluster(), in_use))
     }
 
     /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what
@@ -436,11 +463,18 @@ impl Session {
         if self.has_had_its_turn() {
             self.inner.lane().yield_now().await;
         }
+        let _in_use = self.usage.begin();
         let mut course = self.begin_course(options);
         let mut outcome = None;
         loop {
-            let cluster = self.client.cluster();
+            let (cluster, usage, life) = (self.client.cluster(), &*self.usage, &*self.life);
             let decided = self.inner.decide(course.options, async |tx| {
+                if usage.is_behind(cluster.forgotten()) || !life.is_awake() {
+                    match catch_up(tx, cluster, usage, life).await {
+                        Ok(()) => {}
+                        Err(late) => return tx.stop(late),
+                    }
+                }
                 let mut refused = None;
                 let returned = body(&mut Transaction::new(tx, &mut refused, cluster)).await;
                 match (outcome.insert(returned), refused) {
@@ -560,10 +594,23 @@ impl Session {
     fn follow(&mut self) {
         if !self.client.lives(&self.life) {
             self.life = self.client.adopt(&mut self.inner, self.ring);
+            self.life.note_session(&self.usage);
+        }
+        let cluster = self.client.cluster();
+        let forgotten = cluster.forgotten();
+        if self.usage.is_behind(forgotten) {
+            self.inner.forget_tables(|table| cluster.has(table));
+            if self.inner.lane().background() == 0 {
+                self.usage.catch_up(forgotten);
+            }
         }
         if let Some(keeper) = &self.life.keeper {
             keeper.stir();
         }
+    }
+
+    fn is_awake(&self) -> bool {
+        self.life.is_awake()
     }
 
     /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has

@@ -312,7 +312,8 @@ impl Endpoint {
 
     /// Rounds of a lane that nobody awaits and that have not completed.
     #[inline]
-    pub(crate) fn background(&self, lane: LaneId) -> u32 {
+    #[must_use]
+    pub fn background(&self, lane: LaneId) -> u32 {
         self.background[lane.0 as usize].get()
     }
 

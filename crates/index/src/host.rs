@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use remora_fabric::{LINE_BYTES, NodeId, WORD_BYTES, copy};
-use remora_memory::{Metadata, ShardId, node};
+use remora_memory::{Metadata, ShardId, TableEntry, node};
 use remora_sync::{IMAGE_AT, Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
 
 use crate::cluster_hash::{
@@ -42,6 +42,8 @@ const REMEMBERED_MAX: usize = 4096;
 pub struct HostShard {
     /// The shard's id.
     pub id: ShardId,
+    /// When its table was born: the id may have been that of a shard of another table before.
+    pub born: u64,
     /// Where it begins in the region, in bytes.
     pub base: u64,
     /// What lies where.
@@ -57,7 +59,7 @@ impl HostShard {
     pub fn of(metadata: &Metadata, id: ShardId, node: NodeId, region: &[AtomicU64]) -> Option<HostShard> {
         let placement = metadata.shards.get(usize::from(id.0))?;
         let primary = placement.replicas.first()?;
-        let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
+        let TableEntry { spec, born, .. } = metadata.tables.get(usize::from(placement.table.0))?;
         let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
         let whole_lines = primary.base.is_multiple_of(LINE_BYTES as u64)
             && geometry.slot_bytes.is_multiple_of(LINE_BYTES as u64)
@@ -65,7 +67,7 @@ impl HostShard {
         let end = geometry.checked_bytes().filter(|bytes| *bytes <= placement.bytes)?.checked_add(primary.base)?;
         let fits = end / WORD_BYTES as u64 <= region.len() as u64;
         (primary.node == node && primary.region == node::REGION && whole_lines && fits && geometry.buckets > 0)
-            .then_some(HostShard { id, base: primary.base, geometry, shape })
+            .then_some(HostShard { id, born: *born, base: primary.base, geometry, shape })
     }
 
     /// Looks for a key.
@@ -180,7 +182,7 @@ impl Host {
         if key.words().len() != shard.shape.key_words() {
             return Err(Refused::KeySize);
         }
-        let allocator = self.shards.entry(shard.id).or_default();
+        let allocator = Allocator::of(&mut self.shards, shard);
         let view = shard.view(region);
         let hash = key.hash();
         let mut chain = view.chain(hash);
@@ -256,7 +258,7 @@ impl Host {
     /// and tries again. Refusing would leave the slot prepared for ever, if that client gives up
     /// meanwhile because the lock is taken.
     pub fn undo(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, me: LockWord) -> bool {
-        let allocator = self.shards.entry(shard.id).or_default();
+        let allocator = Allocator::of(&mut self.shards, shard);
         let view = shard.view(region);
         let mine = shard.geometry.is_slot(slot)
             && !me.is_free()
@@ -277,7 +279,7 @@ impl Host {
     /// this version. Returns whether it has been freed. A slot that nobody asks to free is found
     /// when all others are taken.
     pub fn free(&mut self, region: &[AtomicU64], shard: &HostShard, slot: u64, version: Version) -> bool {
-        let allocator = self.shards.entry(shard.id).or_default();
+        let allocator = Allocator::of(&mut self.shards, shard);
         let view = shard.view(region);
         let gone = shard.geometry.is_slot(slot)
             && view.version(slot) == version
@@ -294,6 +296,8 @@ impl Host {
 /// What a host knows of one shard.
 #[derive(Debug, Default)]
 struct Allocator {
+    /// When the table was born that it is of.
+    born: u64,
     /// Record slots that could be taken when they were freed, lowest first.
     free: BTreeSet<u64>,
     /// By the slot of a prepared record. If the shard was elsewhere meanwhile, what is prepared has
@@ -313,6 +317,15 @@ struct Before {
 }
 
 impl Allocator {
+    /// What is known of a shard: nothing, if its id was that of another table's shard before.
+    fn of<'a>(shards: &'a mut HashMap<ShardId, Allocator>, shard: &HostShard) -> &'a mut Allocator {
+        let allocator = shards.entry(shard.id).or_default();
+        if allocator.born != shard.born {
+            *allocator = Allocator { born: shard.born, ..Allocator::default() };
+        }
+        allocator
+    }
+
     /// A record slot: one that was freed, else one that was never used, else a tombstone that
     /// nobody has freed, because its deleter or the free list is gone.
     fn take(&mut self, view: &View<'_>) -> Option<u64> {

@@ -31,6 +31,8 @@ pub use buckets::{Buckets, Index, Sizes};
 pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
 pub use host::{Found, Host, HostShard, Prepared, Refused};
-pub use load::{Loader, MakePart, Parts, TakeRow, bulk_load, bulk_load_parts, check_empty, clear};
+pub use load::{
+    Loader, MakePart, Parts, TakeRow, begin, bulk_load, bulk_load_parts, check_empty, clear, give_up, loader, take_over,
+};
 pub use patch::{Patch, apply_deletion, apply_patch};
 pub use table::{BucketRef, Table};

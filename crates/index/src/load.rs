@@ -5,6 +5,9 @@
 //! of each shard names the client while it writes: in all primaries before it writes anything else,
 //! and in none of the replicas when all is written. The next load finds the name, and empties the
 //! table first ([`clear`]), once that client can write no more.
+//!
+//! The name is there from before the client makes the rows ([`begin`]), so that a client that drops
+//! the table finds it.
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_memory::{MemoryError, Pointer, Replica, metadata};
@@ -51,16 +54,20 @@ pub async fn bulk_load(
     loader: Loader<'_>,
     rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), IndexError>,
 ) -> Result<u64, IndexError> {
-    check_empty(lane, table).await?;
+    begin(lane, table, loader.client).await?;
     let mut builders = builders(table);
     let mut count = 0;
-    rows(&mut |key, value| {
+    let made = rows(&mut |key, value| {
         (loader.goes_on)()?;
         count += 1;
         check_sizes(table, key, value)?;
         let shard = table.home(key.hash()).shard;
         builders[usize::from(shard)].add(key, value, count)
-    })?;
+    });
+    if let Err(error) = made {
+        give_up(lane, table).await?;
+        return Err(error);
+    }
     write_all(lane, table, loader, builders).await?;
     Ok(count)
 }
@@ -78,8 +85,28 @@ pub async fn bulk_load_parts(
     parts: Parts<'_>,
     loaded: &mut dyn FnMut(u64),
 ) -> Result<u64, IndexError> {
-    check_empty(lane, table).await?;
+    begin(lane, table, loader.client).await?;
     let mut builders = builders(table);
+    match make_parts(table, loader, &parts, &mut builders, loaded) {
+        Ok(count) => {
+            write_all(lane, table, loader, builders).await?;
+            Ok(count)
+        }
+        Err(error) => {
+            give_up(lane, table).await?;
+            Err(error)
+        }
+    }
+}
+
+/// Makes the rows of all parts, and lays them out; how many there are.
+fn make_parts(
+    table: &Table,
+    loader: Loader<'_>,
+    parts: &Parts<'_>,
+    builders: &mut [Box<dyn Build + '_>],
+    loaded: &mut dyn FnMut(u64),
+) -> Result<u64, IndexError> {
     let mut count = 0;
     let mut first = 0;
     while first < parts.count {
@@ -105,7 +132,6 @@ pub async fn bulk_load_parts(
         loaded(rows as u64);
         first = end;
     }
-    write_all(lane, table, loader, builders).await?;
     Ok(count)
 }
 
@@ -163,6 +189,36 @@ fn builders(table: &Table) -> Vec<Box<dyn Build + '_>> {
     (0..table.shards()).map(builder).collect()
 }
 
+/// Names the client that is about to load rows in an empty table. Does nothing if it is named
+/// already. The caller makes sure that no client drops the table meanwhile.
+pub async fn begin(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexError> {
+    match check_empty(lane, table).await {
+        Err(IndexError::Loading { client: named, .. }) if named == client => Ok(()),
+        Ok(()) => Ok(name_loader(lane, primaries(table), client).await?),
+        refused => refused,
+    }
+}
+
+/// Takes the name of a client out of a table again that it has written nothing to.
+pub async fn give_up(lane: &Lane, table: &Table) -> Result<(), MemoryError> {
+    name_loader(lane, replicas(table), 0).await
+}
+
+/// Names a client that is about to load rows in place of the one that is named, which can write no
+/// more. The table is to be emptied then ([`clear`]).
+pub async fn take_over(lane: &Lane, table: &Table, client: u32) -> Result<(), MemoryError> {
+    name_loader(lane, primaries(table), client).await
+}
+
+/// The client that loads rows into a table, or was loading when it died.
+pub async fn loader(lane: &Lane, table: &Table) -> Result<Option<u32>, IndexError> {
+    match check_empty(lane, table).await {
+        Err(IndexError::Loading { client, .. }) => Ok(Some(client)),
+        Ok(()) | Err(IndexError::NotEmpty(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Refuses a table that has rows, or into which some client loads some, or was loading when it
 /// died.
 pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
@@ -181,16 +237,26 @@ pub async fn check_empty(lane: &Lane, table: &Table) -> Result<(), IndexError> {
     if has_rows { Err(IndexError::NotEmpty(table.name().to_owned())) } else { Ok(()) }
 }
 
-/// Empties a table into which a client was loading rows that can write no more.
-pub async fn clear(lane: &Lane, table: &Table) -> Result<(), IndexError> {
+/// Empties a table into which a client was loading rows that can write no more. The client that
+/// empties it is named in it, and stays named.
+pub async fn clear(lane: &Lane, table: &Table, client: u32) -> Result<(), IndexError> {
     let bytes = table.entry().spec.shard_bytes;
+    for replica in replicas(table) {
+        metadata::zero(lane, replica.address(HEADER_BYTES), bytes - HEADER_BYTES).await?;
+    }
     // The headers last, which say that it is not empty.
-    for range in [HEADER_BYTES..bytes, 0..HEADER_BYTES] {
-        for replica in replicas(table) {
-            metadata::zero(lane, replica.address(range.start), range.end - range.start).await?;
-        }
+    let mut header = [0; HEADER_BYTES as usize / WORD_BYTES];
+    header[LOADER_WORD] = client.into();
+    for replica in replicas(table) {
+        let mut round = lane.round();
+        round.write_words(replica.address(0), &header);
+        lane.execute(round).await?;
     }
     Ok(())
+}
+
+fn primaries(table: &Table) -> impl Iterator<Item = &Replica> {
+    (0..table.shards()).map(|shard| &table.shard_replicas(shard)[0])
 }
 
 fn replicas(table: &Table) -> impl Iterator<Item = &Replica> {
@@ -204,9 +270,10 @@ async fn write_all(
     loader: Loader<'_>,
     builders: Vec<Box<dyn Build + '_>>,
 ) -> Result<(), MemoryError> {
-    (loader.goes_on)()?;
-    let primaries = (0..table.shards()).map(|shard| &table.shard_replicas(shard)[0]);
-    name_loader(lane, primaries, loader.client).await?;
+    if let Err(error) = (loader.goes_on)() {
+        give_up(lane, table).await?;
+        return Err(error);
+    }
     for (shard, mut builder) in (0..table.shards()).zip(builders) {
         let pieces = builder.finish(loader.client);
         for replica in table.shard_replicas(shard) {

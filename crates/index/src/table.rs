@@ -58,6 +58,18 @@ impl Table {
     /// Opens a table of the catalog, with a location cache of at most `cache_bytes` bytes.
     pub fn open_with_cache(metadata: &Metadata, name: &str, cache_bytes: usize) -> Result<Table, IndexError> {
         let (id, entry) = metadata.table(name)?;
+        Ok(Table::of(metadata, id, entry, cache_bytes))
+    }
+
+    /// The table that has an id in the catalog, also if it was dropped and its space is kept: to
+    /// look at it, without a location cache. `None` if the table has no space.
+    #[must_use]
+    pub fn open_by_id(metadata: &Metadata, id: TableId) -> Option<Table> {
+        let entry = metadata.tables.get(usize::from(id.0)).filter(|table| !table.is_vacant())?;
+        Some(Table::of(metadata, id, entry, 0))
+    }
+
+    fn of(metadata: &Metadata, id: TableId, entry: &TableEntry, cache_bytes: usize) -> Table {
         let spec = &entry.spec;
         let geometry = match spec.index {
             IndexKind::ClusterHash => Geometry::ClusterHash(cluster_hash::Geometry::of(spec)),
@@ -71,7 +83,7 @@ impl Table {
             Geometry::FStore(geometry) => geometry.buckets,
         };
         let cached = buckets.count() * u64::from(spec.shards);
-        Ok(Table {
+        Table {
             id,
             entry: entry.clone(),
             shape: RecordShape::of(&spec.layout),
@@ -81,7 +93,7 @@ impl Table {
             buckets,
             shards: shards.collect(),
             cache: LocationCache::new(cached, cache_bytes),
-        })
+        }
     }
 
     /// This table where a later configuration has it. Both share the location cache, because what
@@ -97,6 +109,14 @@ impl Table {
     #[must_use]
     pub fn id(&self) -> TableId {
         self.id
+    }
+
+    /// The generation of the catalog that entered the table. With the id, it tells the table from
+    /// every other one, also from one that has the same id later.
+    #[inline]
+    #[must_use]
+    pub fn born(&self) -> u64 {
+        self.entry.born
     }
 
     /// The table's name.

@@ -278,6 +278,30 @@ pub(crate) async fn ring_space(
     Ok(Some(slots.map(|slot| (slot[2], slot[2].saturating_add(node::extent(slot[3])))).collect()))
 }
 
+/// The lowest incarnation of all clients that have a slot at the leader, or take one or give one
+/// back just now; [`u32::MAX`] if there is none.
+pub(crate) async fn first_registered(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
+    Ok(registered(lane, leader).await?.into_iter().min().unwrap_or(u32::MAX))
+}
+
+/// The incarnations of all clients that have a slot at the leader, or take one or give one back
+/// just now. A client has its slot for as long as it has rings at any node.
+pub async fn registered(lane: &Lane, leader: NodeId) -> Result<Vec<u32>, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(slot_at(leader, 0), SLOTS_BYTES);
+    let done = lane.execute(round).await?;
+    let words = done.words(read).iter().step_by(SLOT_WORDS).map(|word| word & !CHANGING);
+    Ok(words.filter(|word| *word != 0).map(|word| word as u32).collect())
+}
+
+/// The last incarnation that the leader has given.
+pub(crate) async fn last_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(node::at(leader, AT_INCARNATION), WORD_BYTES);
+    let last = lane.execute(round).await?.words(read)[0];
+    Ok(u32::try_from(last).unwrap_or(u32::MAX))
+}
+
 fn slot_at(node: NodeId, slot: u64) -> remora_fabric::Address {
     node::at(node, AT_CLIENTS + slot * CLIENT_SLOT_BYTES)
 }

@@ -87,6 +87,14 @@ pub enum MemoryError {
     /// No table has this name.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
+    /// The table was dropped. Its rows are gone, and handles of it are of no use any more.
+    #[error(
+        "table {table:?} was dropped, and its rows are gone: create it again, or open the table that has its name now"
+    )]
+    Dropped {
+        /// The table.
+        table: String,
+    },
     /// A client has begun to create a table and not finished it.
     #[error(
         "table {table:?} is not ready: client {client} is creating it, or died while it did (then the next creation takes its \

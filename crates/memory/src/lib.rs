@@ -18,11 +18,11 @@ pub mod node;
 pub mod ring;
 
 pub use client::{
-    ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation,
+    ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation, registered,
 };
 pub use error::MemoryError;
 pub use identity::{GivenUp, Identity};
 pub use metadata::{
     Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement,
-    TableEntry, TableId, TableSpec,
+    TableEntry, TableId, TableSpec, Tombstone,
 };

@@ -18,7 +18,7 @@
 //! +44  shards      u32   count
 //! then tables, then shards
 //!
-//! table, 128 bytes
+//! table, 192 bytes
 //! +0    name         64 bytes, zero-padded UTF-8
 //! +64   fingerprint  u64   of the schema
 //! +72   buckets      u64   of a shard's index
@@ -36,6 +36,9 @@
 //! +116  read_scheme  u8
 //! +120  discipline   4 times u8
 //! +124  creator      u32   0 = ready, see below
+//! +128  born         u64   generation of the change that entered the table
+//! +136  dropped      u64   generation of the change that dropped it; 0 = not dropped
+//! +144  last_client  u32   once the space of a dropped table is free; 0 = not yet
 //! ```
 //!
 //! # Tables that are not ready
@@ -52,13 +55,29 @@
 //!    *vacant*: without a name, and its shards without replicas. The next table of as many shards
 //!    gets its ids.
 //!
+//! # Tables that are dropped
+//!
+//! Clients use a table that is ready. So a drop has two steps, each of which is one change:
+//!
+//! 1. [`drop_tables`]: the entry says that the table is dropped. Its name is free, and no client
+//!    opens the table. Its shards keep their replicas, because clients that have not heard of the
+//!    drop may still read and write them.
+//! 2. [`free_dropped`]: the shards lose their replicas, which frees the space. The caller knows
+//!    that no client uses the table any more (the module `dropping` of `remora-db` has the rule and
+//!    the argument).
+//!
+//! The entry stays after that, as a *tombstone*. It still has the table's name, for errors. Redo
+//! rings and undo entries name shards by their ids, so the ids are given to another table only when
+//! no ring can name the dropped one: when every client up to `last_client` has given its rings
+//! back. Handles are told apart by the generation at which their table was `born`.
+//!
 //! # Space
 //!
 //! Space that neither a shard of the catalog nor a client's slot names is free, whatever it once
 //! was. The holder of the catalog lock can tell what is free: only it changes the catalog, and a
 //! client that takes space for its rings shows that at the leader (`client`). It uses free space
-//! when the untouched space of a node does not suffice. So a client that dies between taking space
-//! and naming it in the catalog leaks nothing.
+//! before the untouched space of a node, since clients take their rings from untouched space. So a
+//! client that dies between taking space and naming it in the catalog leaks nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +89,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use crate::client;
 use crate::error::MemoryError;
 use crate::limits::{
-    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, RINGS_SPARE, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+    INCARNATIONS_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, RINGS_SPARE, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX,
+    VALUE_BYTES_MAX,
 };
 use crate::node::{self, AT_LOCK, AT_METADATA, AT_SPACE, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
 use crate::ring::RING_EXTENT_BYTES;
@@ -308,13 +328,35 @@ pub struct TableEntry {
     pub shard_first: ShardId,
     /// The client that is still creating it; `None` when it is ready.
     pub creator: Option<u32>,
+    /// Generation of the change that entered the table. Ids are used again, so this tells a table
+    /// from a later one with the same id.
+    pub born: u64,
+    /// Says that the table was dropped; `None` if it was not.
+    pub dropped: Option<Tombstone>,
+}
+
+/// What the catalog keeps of a table that was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tombstone {
+    /// Generation of the change that dropped the table.
+    pub generation: u64,
+    /// `None` while the table's space is kept. When the space is free: the last client that was
+    /// given an incarnation before, so that no ring of a later client names the table.
+    pub last_client: Option<u32>,
 }
 
 impl TableEntry {
-    /// Whether its table was discarded: the entry has no name, and its shards have no replicas.
+    /// Whether the entry has no space: its table was discarded, or was dropped and its space is
+    /// free. Its shards have no replicas.
     #[must_use]
     pub fn is_vacant(&self) -> bool {
-        self.spec.name.is_empty()
+        self.spec.name.is_empty() || self.dropped.is_some_and(|dropped| dropped.last_client.is_some())
+    }
+
+    /// Whether the table can be opened, or is being created: it was neither discarded nor dropped.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        !self.spec.name.is_empty() && self.dropped.is_none()
     }
 }
 
@@ -413,6 +455,10 @@ struct RawTable {
     reserved: [u8; 3],
     discipline: [u8; 4],
     creator: u32,
+    born: u64,
+    dropped: u64,
+    last_client: u32,
+    more_reserved: [u8; 44],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -439,19 +485,49 @@ const TABLE_BYTES: usize = size_of::<RawTable>();
 const SHARD_BYTES: usize = size_of::<RawShard>();
 const CHECKSUM_AT: usize = 12;
 
-const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 128 && SHARD_BYTES == 128);
+const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 192 && SHARD_BYTES == 128);
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
 const _: () =
     assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
+const _: () = assert!(std::mem::offset_of!(RawTable, dropped) == 136 && size_of::<RawTable>() == 192);
 const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
 
 impl Metadata {
     /// The table with a name.
     pub fn table(&self, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
         let mut tables = self.tables.iter().enumerate();
-        let found = tables.find(|(_, table)| !table.is_vacant() && table.spec.name == name);
-        let (index, table) = found.ok_or_else(|| MemoryError::UnknownTable(name.to_owned()))?;
+        let found = tables.find(|(_, table)| table.is_there() && table.spec.name == name);
+        let (index, table) = found.ok_or_else(|| self.missing(name))?;
         Ok((TableId(index as u16), table))
+    }
+
+    /// The error that says why no table has a name: none ever had, or it was dropped.
+    fn missing(&self, name: &str) -> MemoryError {
+        let was_dropped = self.tables.iter().any(|table| table.dropped.is_some() && table.spec.name == name);
+        let name = name.to_owned();
+        if was_dropped { MemoryError::Dropped { table: name } } else { MemoryError::UnknownTable(name) }
+    }
+
+    /// Tables that were dropped and whose space is kept still.
+    pub fn kept(&self) -> impl Iterator<Item = (TableId, &TableEntry)> + '_ {
+        let kept = |table: &TableEntry| table.dropped.is_some() && !table.is_vacant();
+        (0..).map(TableId).zip(&self.tables).filter(move |(_, table)| kept(table))
+    }
+
+    /// The shards of a table.
+    pub fn shards_of(&self, table: &TableEntry) -> impl Iterator<Item = &ShardPlacement> + '_ {
+        self.shards.iter().skip(table.shard_first.0.into()).take(table.spec.shards.into())
+    }
+
+    /// Takes the space of a dropped table away, and leaves its tombstone.
+    fn bury(&mut self, id: TableId, last_client: u32) {
+        let Some(table) = self.tables.get_mut(usize::from(id.0)) else { return };
+        let Some(dropped) = &mut table.dropped else { return };
+        dropped.last_client = Some(last_client.max(1));
+        (table.creator, table.spec.replicas, table.spec.shard_bytes) = (None, 0, 0);
+        for shard in self.shards.iter_mut().filter(|shard| shard.table == id) {
+            (shard.bytes, shard.replicas) = (0, Vec::new());
+        }
     }
 
     /// Clients that have not finished what they create.
@@ -511,6 +587,9 @@ impl Metadata {
                     spec.discipline.log,
                 ],
                 creator: table.creator.unwrap_or(0),
+                born: table.born,
+                dropped: table.dropped.map_or(0, |dropped| dropped.generation),
+                last_client: table.dropped.and_then(|dropped| dropped.last_client).unwrap_or(0),
                 ..RawTable::new_zeroed()
             };
             raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
@@ -611,6 +690,11 @@ fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
         },
         shard_first: ShardId(raw.shard_first),
         creator: (raw.creator != 0).then_some(raw.creator),
+        born: raw.born,
+        dropped: (raw.dropped != 0).then_some(Tombstone {
+            generation: raw.dropped,
+            last_client: (raw.last_client != 0).then_some(raw.last_client),
+        }),
     })
 }
 
@@ -760,7 +844,8 @@ async fn create(
     places.rotate_left(first);
     let create = async || {
         let mut metadata = read(lane, nodes.leader()).await?;
-        let table = enter_table(&mut metadata, spec, creator)?;
+        let first_client = client::first_registered(lane, nodes.leader()).await?;
+        let table = enter_table(&mut metadata, spec, creator, first_client)?;
         place_shards(lane, nodes.leader(), &mut metadata, table, &places).await?;
         metadata.generation += 1;
         publish(lane, nodes, &metadata).await?;
@@ -822,11 +907,80 @@ pub async fn discard_tables(
     with_catalog_locked(lane, nodes.leader(), client, discard).await
 }
 
+/// Drops tables: the first of the two steps, see the module's page. No client opens them from then
+/// on, their names are free, and their space is kept until [`free_dropped`]. All of them are
+/// dropped in one change, or, with an error that says why, none.
+pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[String]) -> Result<Metadata, MemoryError> {
+    let drop = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        metadata.generation += 1;
+        for name in names {
+            let (id, table) = metadata.table(name)?;
+            if let Some(client) = table.creator {
+                return Err(MemoryError::Unfinished { table: name.clone(), client });
+            }
+            let tombstone = Tombstone { generation: metadata.generation, last_client: None };
+            metadata.tables[usize::from(id.0)].dropped = Some(tombstone);
+        }
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, drop).await
+}
+
+/// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if
+/// the table with this id is not the one that was `born` with this generation, or was dropped.
+pub async fn while_there<E: From<MemoryError>>(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    (id, born, name): (TableId, u64, &str),
+    what: impl AsyncFnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    let look = async || {
+        let metadata = read(lane, nodes.leader()).await?;
+        let is_there = |table: &TableEntry| table.is_there() && table.born == born;
+        if metadata.tables.get(usize::from(id.0)).is_some_and(is_there) {
+            return Ok(what().await);
+        }
+        Err(MemoryError::Dropped { table: name.to_owned() })
+    };
+    with_catalog_locked(lane, nodes.leader(), client, look).await?
+}
+
+/// Frees the space of all tables that were dropped by the change of this `generation` or before:
+/// the second of the two steps, see the module's page. No client may use any of them. A table that
+/// is just being copied to another node keeps its space. Space at the end of a node's memory is
+/// zeroed and becomes untouched space, which takes as long as writing it does. Returns the catalog.
+pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: u64) -> Result<Metadata, MemoryError> {
+    let free = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let is_wanted = |table: &TableEntry| table.dropped.is_some_and(|dropped| dropped.generation <= generation);
+        let is_still = |table: &TableEntry| {
+            metadata.shards_of(table).flat_map(|shard| &shard.replicas).all(|replica| !replica.joining)
+        };
+        let freed: Vec<TableId> =
+            metadata.kept().filter(|(_, table)| is_wanted(table) && is_still(table)).map(|(id, _)| id).collect();
+        if !freed.is_empty() {
+            let last_client = client::last_incarnation(lane, nodes.leader()).await?;
+            freed.into_iter().for_each(|id| metadata.bury(id, last_client));
+            metadata.generation += 1;
+            publish(lane, nodes, &metadata).await?;
+            // Clients take their rings from untouched space.
+            for node in nodes.iter() {
+                return_space(lane, nodes.leader(), node, &metadata).await?;
+            }
+        }
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, free).await
+}
+
 /// Takes tables out of a catalog; their names.
 fn vacate(metadata: &mut Metadata, wanted: impl Fn(TableId, &TableEntry) -> bool) -> Vec<String> {
     let mut names = Vec::new();
     for (id, table) in (0..).map(TableId).zip(&mut metadata.tables) {
-        if table.is_vacant() || !wanted(id, table) {
+        if !table.is_there() || !wanted(id, table) {
             continue;
         }
         names.push(std::mem::take(&mut table.spec.name));
@@ -835,14 +989,26 @@ fn vacate(metadata: &mut Metadata, wanted: impl Fn(TableId, &TableEntry) -> bool
             (shard.bytes, shard.replicas) = (0, Vec::new());
         }
     }
-    while let Some(last) = metadata.tables.pop_if(|table| table.is_vacant()) {
-        metadata.shards.truncate(last.shard_first.0.into());
-    }
+    trim(metadata, |table| table.spec.name.is_empty());
     names
 }
 
-/// Gives a table its entry and its shards their ids, without replicas.
-fn enter_table(metadata: &mut Metadata, spec: TableSpec, creator: Option<u32>) -> Result<TableId, MemoryError> {
+/// Removes vacant entries at the end of the list whose ids may be used again.
+fn trim(metadata: &mut Metadata, is_free: impl Fn(&TableEntry) -> bool) {
+    while let Some(last) = metadata.tables.pop_if(|table| is_free(table)) {
+        metadata.shards.truncate(last.shard_first.0.into());
+    }
+}
+
+/// Gives a table its entry and its shards their ids, without replicas. `first_client` is the
+/// lowest incarnation of all clients that have rings.
+fn enter_table(
+    metadata: &mut Metadata,
+    spec: TableSpec,
+    creator: Option<u32>,
+    first_client: u32,
+) -> Result<TableId, MemoryError> {
+    let born = metadata.generation + 1;
     match metadata.table(&spec.name) {
         Ok((_, TableEntry { creator: Some(client), .. })) => {
             return Err(MemoryError::Unfinished { table: spec.name, client: *client });
@@ -850,11 +1016,18 @@ fn enter_table(metadata: &mut Metadata, spec: TableSpec, creator: Option<u32>) -
         Ok(_) => return Err(MemoryError::TableExists(spec.name)),
         Err(_) => {}
     }
-    let is_fitting = |table: &TableEntry| table.is_vacant() && table.spec.shards == spec.shards;
+    let is_free = |table: &TableEntry| {
+        let last = table.dropped.and_then(|dropped| dropped.last_client);
+        table.is_vacant() && last.is_none_or(|last| last < first_client)
+    };
+    let is_fitting = |table: &TableEntry| is_free(table) && table.spec.shards == spec.shards;
     if let Some(at) = metadata.tables.iter().position(is_fitting) {
         let entry = &mut metadata.tables[at];
-        (entry.spec, entry.creator) = (spec, creator);
+        *entry = TableEntry { spec, shard_first: entry.shard_first, creator, born, dropped: None };
         return Ok(TableId(at as u16));
+    }
+    if metadata.tables.len() == TABLES_MAX || metadata.shards.len() + usize::from(spec.shards) > SHARDS_MAX {
+        trim(metadata, is_free);
     }
     let room = |what, value: usize, max: usize| {
         if value > max { Err(MemoryError::Limit { what, value: value as u64, max: max as u64 }) } else { Ok(()) }
@@ -865,7 +1038,7 @@ fn enter_table(metadata: &mut Metadata, spec: TableSpec, creator: Option<u32>) -
     let shard_first = ShardId(metadata.shards.len() as u16);
     let nowhere = ShardPlacement { table, bytes: spec.shard_bytes, replicas: Vec::new() };
     metadata.shards.resize(metadata.shards.len() + usize::from(spec.shards), nowhere);
-    metadata.tables.push(TableEntry { spec, shard_first, creator });
+    metadata.tables.push(TableEntry { spec, shard_first, creator, born, dropped: None });
     Ok(table)
 }
 
@@ -942,17 +1115,19 @@ async fn find_space(
     loop {
         let superblock = node::superblock(lane, node).await?;
         let untouched = superblock.free() / extent;
-        if extents <= untouched {
-            return Ok(Found { reused: Vec::new(), untouched: extents });
-        }
         let free = free_space(lane, leader, node, metadata, superblock.allocated).await?;
         let is_known = free.is_some();
+        if !is_known && extents <= untouched {
+            return Ok(Found { reused: Vec::new(), untouched: extents });
+        }
         let free = free.unwrap_or_default();
         let starts =
             free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
-        let reused: Vec<u64> = starts.take((extents - untouched) as usize).collect();
-        if reused.len() as u64 == extents - untouched {
-            return Ok(Found { reused, untouched });
+        // Clients find space for their rings in what is untouched alone.
+        let reused: Vec<u64> = starts.take(extents as usize).collect();
+        let lacking = extents - reused.len() as u64;
+        if lacking <= untouched {
+            return Ok(Found { reused, untouched: lacking });
         }
         looks += 1;
         if is_known || looks == RINGS_LOOKS {
@@ -1031,13 +1206,20 @@ async fn with_catalog_locked<T>(
 /// An error names a table of which some shard has no replica then.
 pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata, MemoryError> {
     let mut after = before.clone();
+    let mut gone = BTreeSet::new();
     for shard in after.shards.iter_mut().filter(|shard| !shard.replicas.is_empty()) {
         shard.replicas.retain(|replica| !lost.has(replica.node));
         if shard.copies().next().is_none() {
-            let table = before.tables.get(usize::from(shard.table.0)).map(|table| table.spec.name.clone());
-            return Err(MemoryError::NoReplica(table.unwrap_or_default()));
+            let table = before.tables.get(usize::from(shard.table.0));
+            if table.is_none_or(|table| table.is_there()) {
+                return Err(MemoryError::NoReplica(table.map(|table| table.spec.name.clone()).unwrap_or_default()));
+            }
+            gone.insert(shard.table);
         }
     }
+    // Nobody wants what is left of a dropped table. Its ids are not used again before every client
+    // that has rings now has given them back.
+    gone.into_iter().for_each(|table| after.bury(table, INCARNATIONS_MAX as u32));
     after.epoch = epoch;
     if after != *before {
         // Far above any generation that a client whose access was just revoked may be about to

@@ -45,7 +45,8 @@ use crate::limits::CLIENTS_MAX;
 /// 8. Rings say how far undo entries reach beyond their window.
 /// 9. Tables may be unfinished, and then name the client that creates them; entries of discarded
 ///    tables are vacant.
-pub const FORMAT: u32 = 9;
+/// 10. Tables may be dropped: their entries say so, and when each table was entered.
+pub const FORMAT: u32 = 10;
 /// First word of a node's memory. Read on a machine of the other byte order it differs.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"REMORA\x01\x02");
 /// Feature bits that this program knows.

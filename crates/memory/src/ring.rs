@@ -466,6 +466,16 @@ pub struct RingCopy {
 /// What is read at a time.
 const BLOCK_BYTES: u64 = RING_BYTES / u64::BITS as u64;
 
+/// How far a node has applied a ring. Both are positions, which only grow as long as one client has
+/// the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What lies before it has been applied.
+    pub applied: u64,
+    /// Behind the last entry that was there.
+    pub tail: u64,
+}
+
 impl RingCopy {
     /// Reads the ring that begins at `base` of the node's region 0, of a client whose access has
     /// been revoked.
@@ -523,6 +533,12 @@ impl RingCopy {
             self.read |= (first..next).fold(0, |bits, block| bits | 1 << block);
         }
         Ok(())
+    }
+
+    /// How far a node has applied a ring, and where the ring ends.
+    pub async fn progress(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<Progress, MemoryError> {
+        let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+        Ok(Progress { applied: copy.applied, tail: copy.tail })
     }
 
     /// Whether the node has applied a ring to its end.

@@ -11,7 +11,7 @@ use remora_memory::metadata::Wanted;
 use remora_memory::node::{self, FORMAT, Place, REGION};
 use remora_memory::{
     Discipline, Fingerprint, GivenUp, Layout, MemoryError, Metadata, ReadScheme, Registration, Replica, ShardId,
-    ShardPlacement, TableEntry, TableId, TableSpec, follow_leader, identity, metadata,
+    ShardPlacement, TableEntry, TableId, TableSpec, Tombstone, follow_leader, identity, metadata,
 };
 
 const NODE: NodeId = NodeId(0);
@@ -80,7 +80,7 @@ fn golden_superblock() {
     node::format(&region, Place { numa: Some(1), nic: 2 }).unwrap();
     let line: Vec<u64> = region.words()[..8].iter().map(|word| word.load(Ordering::SeqCst)).collect();
     assert_eq!(line[0].to_le_bytes(), *b"REMORA\x01\x02");
-    assert_eq!(line[1], 0x0201_0000_0000_0009, "NIC 2, NUMA node 1, format 9");
+    assert_eq!(line[1], 0x0201_0000_0000_000a, "NIC 2, NUMA node 1, format 10");
     assert_eq!(line[2..], [0, 1 << 20, 388 << 10, 0, 0, 0]);
     let superblock = node::Superblock::parse(NODE, &line.try_into().unwrap()).unwrap();
     assert_eq!((superblock.bytes, superblock.allocated), (1 << 20, 388 << 10));
@@ -94,12 +94,12 @@ fn golden_metadata() {
     assert_eq!(id, TableId(0));
     let words: Vec<u64> =
         metadata.encode().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
-    assert_eq!(words.len(), (64 + 128 + 2 * 128) / 8);
+    assert_eq!(words.len(), (64 + 192 + 2 * 128) / 8);
     let (header, rest) = words.split_at(8);
     assert_eq!(header[0].to_le_bytes(), *b"REMORAcd");
-    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 9, "format 9");
+    assert_eq!(header[1], u64::from(GOLDEN_CHECKSUM) << 32 | 10, "format 10");
     assert_eq!(header[2..], [0, 1, 1, 2 << 32 | 1, 0, 0], "features, generation, epoch, two shards and one table");
-    let (table, shards) = rest.split_at(16);
+    let (table, shards) = rest.split_at(24);
     assert_eq!(table[0].to_le_bytes(), *b"accounts");
     assert_eq!(table[1..8], [0; 7]);
     assert_eq!(table[8..12], [0x0123_4567_89ab_cdef, 3, 4, 5]);
@@ -107,14 +107,16 @@ fn golden_metadata() {
     assert_eq!(table[13], 32 << 48 | 8 << 32 | 2 << 16, "value at, key bytes, shards, first shard");
     assert_eq!(table[14], 1 << 32 | 1 << 24 | 2 << 16, "read scheme, index, replicas");
     assert_eq!(table[15], 0x0201_0101, "discipline");
+    assert_eq!(table[16..], [1, 0, 0, 0, 0, 0, 0, 0], "born by the first change, and not dropped");
     let space = 388 << 10;
     assert_eq!(shards[..6], [2 << 16, 8192, 0, space, 1, space]);
     assert_eq!(shards[16..22], [2 << 16, 8192, 1, space + 8192, 0, space + 8192]);
     assert_eq!(Metadata::decode(NODE, &metadata.encode()).as_ref(), Ok(&Some(metadata.clone())));
+    let whole = metadata.clone();
     let mut joining = metadata;
     joining.shards[0].replicas[1].joining = true;
     let words = joining.encode();
-    assert_eq!(words[64 + 128..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
+    assert_eq!(words[64 + 192..][4 * 8..5 * 8], (1u64 << 32 | 1).to_le_bytes(), "node 1 joins");
     assert_eq!(Metadata::decode(NODE, &words), Ok(Some(joining.clone())));
     let mut unfinished = joining;
     unfinished.tables[0].creator = Some(7);
@@ -128,9 +130,22 @@ fn golden_metadata() {
     assert_eq!(Metadata::decode(NODE, &vacant.encode()), Err(MemoryError::Damaged(NODE)));
     vacant.shards.iter_mut().for_each(|shard| shard.replicas.clear());
     assert_eq!(Metadata::decode(NODE, &vacant.encode()), Ok(Some(vacant)));
+    let mut dropped = whole;
+    dropped.tables[0].dropped = Some(Tombstone { generation: 5, last_client: None });
+    let words = dropped.encode();
+    assert_eq!(words[64 + 136..][..8], 5u64.to_le_bytes(), "the fifth change dropped it");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped.clone())));
+    // Its space is free: its shards are nowhere.
+    dropped.tables[0].dropped = Some(Tombstone { generation: 5, last_client: Some(9) });
+    assert_eq!(Metadata::decode(NODE, &dropped.encode()), Err(MemoryError::Damaged(NODE)));
+    dropped.tables[0].spec.shard_bytes = 0;
+    dropped.shards.iter_mut().for_each(|shard| (shard.bytes, shard.replicas) = (0, Vec::new()));
+    let words = dropped.encode();
+    assert_eq!(words[64 + 144..][..4], 9u32.to_le_bytes(), "the last client that its ids wait for");
+    assert_eq!(Metadata::decode(NODE, &words), Ok(Some(dropped)));
 }
 
-const GOLDEN_CHECKSUM: u32 = 3767366024;
+const GOLDEN_CHECKSUM: u32 = 4145257169;
 
 #[test]
 fn what_another_program_wrote_is_refused_untouched() {
@@ -152,7 +167,7 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2", "format 9"],
+            ["format 2", "format 10"],
         ),
         (
             16,
@@ -178,7 +193,8 @@ fn what_another_program_wrote_is_refused_untouched() {
         bytes[at] = value;
         Metadata::decode(NODE, &bytes)
     };
-    assert_eq!(with(8, 10), Err(MemoryError::Format { node: NODE, found: 10, known: FORMAT }));
+    assert_eq!(with(8, 9), Err(MemoryError::Format { node: NODE, found: 9, known: FORMAT }));
+    assert_eq!(with(8, 11), Err(MemoryError::Format { node: NODE, found: 11, known: FORMAT }));
     assert_eq!(with(16, 4), Err(MemoryError::Features { node: NODE, unknown: 4 }));
     assert_eq!(with(0, b'X'), Ok(None));
 }
@@ -188,7 +204,7 @@ fn sealed(tables: u32, shards: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Metadata::default().encode();
     bytes[40..44].copy_from_slice(&tables.to_le_bytes());
     bytes[44..48].copy_from_slice(&shards.to_le_bytes());
-    bytes.extend(body.iter().copied().cycle().take((tables + shards) as usize * 128));
+    bytes.extend(body.iter().copied().cycle().take(tables as usize * 192 + shards as usize * 128));
     bytes[12..16].fill(0);
     let checksum = crc32c::crc32c(&bytes);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
@@ -511,7 +527,13 @@ fn laid_out(tables: &[(u16, u8, u64)], founders: u16) -> Metadata {
     for (id, (shards, replicas, bytes)) in (0..).map(TableId).zip(tables.iter().copied()) {
         let replicas = replicas.min(founders as u8);
         let spec = TableSpec { shards, shard_bytes: bytes, ..spec(&format!("table {}", id.0), replicas) };
-        metadata.tables.push(TableEntry { spec, shard_first: ShardId(metadata.shards.len() as u16), creator: None });
+        metadata.tables.push(TableEntry {
+            spec,
+            shard_first: ShardId(metadata.shards.len() as u16),
+            creator: None,
+            born: 1,
+            dropped: None,
+        });
         for shard in 0..shards {
             let node = |replica| NodeId((shard + u16::from(replica)) % founders);
             let replica = |number| Replica { node: node(number), region: REGION, base: 0, joining: false };

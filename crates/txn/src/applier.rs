@@ -130,16 +130,12 @@ impl Service for Applier {
         for ring in rings.iter_mut() {
             let mut count = 0;
             while count < BATCH {
-                let Some((id, entry)) = ring.next(words, scratch) else { break };
-                let unknown =
-                    |known: &[_]| records(entry).any(|record| usize::from(record.pointer.shard().0) >= known.len());
-                if unknown(known) {
-                    // A table made since we last looked: it was published here before anything was
-                    // logged for it.
+                let Some((_, entry)) = ring.next(words, scratch) else { break };
+                // Looked at behind the entry: the catalog of every table that the entry names was
+                // published here before. A shard's id may have passed to another table since the
+                // catalog was read, so it is not enough to look for ids that are not known.
+                if *generation != metadata::generation_local(words) {
                     (*generation, *known) = backups(region).unwrap_or_default();
-                    if unknown(known) {
-                        tracing::error!(id, "a log entry names a shard that is not in the catalog");
-                    }
                 }
                 records(entry).for_each(|record| apply(region, known, &record));
                 count += 1;

@@ -204,6 +204,13 @@ impl State {
         }
     }
 
+    /// Forgets registered tables that are not to be kept, and what was prepared in them.
+    pub(crate) fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
+        self.sets.forget(is_kept);
+        let State { sets, loose, .. } = self;
+        loose.retain(|(table, _)| sets.knows(*table));
+    }
+
     /// The outcome of a transaction is unknown: its log entry stays.
     pub(crate) fn doubt(&mut self) {
         self.in_doubt = true;
@@ -426,6 +433,18 @@ impl Session {
     /// Makes a table known. Transactions name it by its id.
     pub fn register(&mut self, table: Arc<Table>) {
         self.state.sets.register(table);
+    }
+
+    /// Forgets registered tables that are not to be kept: they were dropped. Only between
+    /// transactions.
+    pub fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
+        self.state.forget_tables(is_kept);
+    }
+
+    /// Whether the session's rings hold a transaction whose outcome or installation is unknown.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.state.is_in_doubt(&self.lane)
     }
 
     /// Whoever is told of every attempt from now on; the former one back.

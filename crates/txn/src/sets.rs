@@ -422,6 +422,21 @@ impl Sets {
         self.tables.get(usize::from(id.0)).is_some_and(Option::is_some)
     }
 
+    /// Whether this table is registered, and not another one that had its id before.
+    #[inline]
+    pub(crate) fn knows_this(&self, table: &Table) -> bool {
+        let known = self.tables.get(usize::from(table.id().0)).and_then(Option::as_ref);
+        known.is_some_and(|known| known.born() == table.born())
+    }
+
+    /// Forgets the registered tables that are not to be kept. Only while nothing is named.
+    pub(crate) fn forget(&mut self, is_kept: impl Fn(&Table) -> bool) {
+        self.clear();
+        for table in self.tables.iter_mut().filter(|table| table.as_ref().is_some_and(|table| !is_kept(table))) {
+            *table = None;
+        }
+    }
+
     #[inline]
     pub(crate) fn table(&self, id: TableId) -> &Table {
         registered(&self.tables, id)

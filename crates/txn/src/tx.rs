@@ -124,16 +124,23 @@ impl<'s> Tx<'s> {
     /// Whether a table was registered with the session. Transactions name it by its id.
     #[inline]
     #[must_use]
-    pub fn knows(&self, table: TableId) -> bool {
-        self.state.sets.knows(table)
+    pub fn knows(&self, table: &Table) -> bool {
+        self.state.sets.knows_this(table)
     }
 
     /// Makes a table known to the session, if it is not yet.
     #[inline]
     pub fn register(&mut self, table: &Arc<Table>) {
-        if !self.state.sets.knows(table.id()) {
+        if !self.state.sets.knows_this(table) {
             self.state.sets.register(table.clone());
         }
+    }
+
+    /// Forgets tables that were registered with the session, unless they are to be kept. Only
+    /// before the transaction names a record.
+    pub fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
+        debug_assert!(self.state.sets.items.is_empty(), "a transaction forgets tables before it names records");
+        self.state.forget_tables(is_kept);
     }
 
     /// Names a record, to be brought by the next [`Tx::fetch`]. Naming it again gives the same

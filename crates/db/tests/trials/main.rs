@@ -7,6 +7,7 @@ mod support;
 
 mod at_rest;
 mod creation;
+mod drop;
 mod dropped;
 mod held;
 mod ids;

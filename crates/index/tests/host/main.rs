@@ -46,7 +46,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
     };
     let replica = |node| Replica { node: NodeId(node), region: node::REGION, base: BASE, joining: false };
     Metadata {
-        tables: vec![TableEntry { spec, shard_first: ShardId(0), creator: None }],
+        tables: vec![TableEntry { spec, shard_first: ShardId(0), creator: None, born: 1, dropped: None }],
         shards: vec![ShardPlacement {
             table: TableId(0),
             bytes: geometry.bytes(),

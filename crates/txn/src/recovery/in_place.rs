@@ -232,7 +232,9 @@ impl Record<'_> {
     }
 }
 
-/// The records of an entry; `None` if one of them cannot be one of its table.
+/// The records of an entry; `None` if one of them cannot be one of its table. Records of tables
+/// that were dropped since are left out: the entry's transaction had ended before their space was
+/// freed.
 fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e>>> {
     let record = |logged: UndoRecord<'e>| {
         let placement = metadata.shards.get(usize::from(logged.pointer.shard().0))?;
@@ -249,7 +251,9 @@ fn records<'e>(metadata: &'e Metadata, entry: &'e [u64]) -> Option<Vec<Record<'e
         let UndoRecord { checksum, before, .. } = logged;
         fits.then_some(Record { table: spec, replicas, offset, is_header, shape, version, checksum, before })
     };
-    log::undo_records(entry).map(record).collect()
+    let shard = |logged: &UndoRecord<'_>| metadata.shards.get(usize::from(logged.pointer.shard().0));
+    let is_there = |logged: &UndoRecord<'_>| shard(logged).is_none_or(|shard| !shard.replicas.is_empty());
+    log::undo_records(entry).filter(is_there).map(record).collect()
 }
 
 async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Decision, MemoryError> {
