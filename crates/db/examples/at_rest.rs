@@ -2,7 +2,8 @@
 //!
 //! ```sh
 //! for port in 7000 7001 7002; do remora memnode --listen 127.0.0.1:$port --size 64MiB & done
-//! cargo run --release -p remora-db --example at_rest -- 127.0.0.1:7000 127.0.0.1:7001 127.0.0.1:7002
+//! nodes="127.0.0.1:7000 127.0.0.1:7001 127.0.0.1:7002"
+//! cargo run --release -p remora-db --example at_rest -- $nodes
 //! ```
 //!
 //! Prints the share of one core that all threads of this process take together, in ten seconds at
