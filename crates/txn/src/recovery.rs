@@ -1,40 +1,48 @@
-//! Recovery: ends what a client had begun that died, or was taken for dead.
+//! Recovery: finishes the transactions of a client that died, or that was taken for dead.
 //!
 //! ```text
-//! suspect     the configuration makes one client its recoverer                                (`remora_cluster`)
-//! revoke      the dead client, and every earlier recoverer of it, at every memory node        [`repair`]
+//! suspect     the configuration makes one client its recoverer               (`remora_cluster`)
+//! revoke      the dead client, and every earlier recoverer of it,            [`repair`]
+//!             at every memory node
 //! read        its redo rings at all nodes; the union of whole entries, by transaction
-//! decide      any whole entry anywhere: forward. None: it was never reported, and is back already
+//! decide      any whole entry anywhere: forward
+//!             no whole entry: it was never reported, and nothing of it is installed
 //! complete    entries go where they were going: to every participant's ring
-//! install     at the primaries, under the dead client's own locks; each is freed behind its record
-//! recovered   the configuration says that the client's locks mean nothing any more            (`remora_cluster`)
-//! sweep       locks without a log, inserts that were prepared                                 [`sweep`]
-//! give back   its slot and its rings, once they have been applied                             [`give_back`]
+//! install     at the primaries, under the dead client's own locks;
+//!             each lock is freed behind its record
+//! recovered   the configuration says that the client's locks                 (`remora_cluster`)
+//!             mean nothing any more
+//! sweep       locks without a log, inserts that were prepared                [`sweep`]
+//! give back   its slot and its rings, once they have been applied            [`give_back`]
 //! ```
 //!
 //! # Why this never contradicts an answer
 //!
-//! 1. *Revoke before anything is read, at every node.* An entry that flies while the rings are read
-//!    would be missed, and land after its locks had been freed. Revoking returns when no verb of
-//!    the client can take effect any more, so that its rings stand still.
-//! 2. *Forward, if there is any entry.* A transaction was reported as committed only when every
-//!    participant had acknowledged its entry; whoever of them is alive has it. An entry is sent
-//!    only under all locks of a write set that has been validated, and never withdrawn, so that
-//!    rolling it forward is always right, also where it was not reported.
-//! 3. *Log before data.* An entry that is at some participants only is put into the rings of the
-//!    others before anything of it is installed: its own client had reserved the room for it there,
-//!    and would have written it at the same place. Backups are left to their appliers, which are
-//!    their only writers; so a repair never meets the application of an older entry of somebody
-//!    else half-way, and what is installed at a primary can be found at a node besides.
+//! 1. *Revoke before anything is read, at every node.* Otherwise the recoverer would miss an entry
+//!    that is in flight while it reads the rings, and the entry would land after its locks had been
+//!    freed. A revocation returns when no verb of the client can take effect any more. From then on
+//!    the client's rings stand still.
+//! 2. *Forward, if there is any entry.* A transaction is reported as committed only when every
+//!    participant has acknowledged its entry. So every participant that is alive has the entry. A
+//!    client sends an entry only under all locks of a write set that it has validated, and never
+//!    withdraws it. So rolling the transaction forward is always right, even if it was not
+//!    reported.
+//! 3. *Log before data.* If only some participants have an entry, the recoverer puts it into the
+//!    rings of the others before it installs anything of it. The dead client had reserved the room
+//!    for it there, and would have written it at the same place. The recoverer leaves backups to
+//!    their appliers, which are their only writers. So a repair never meets an older entry of
+//!    another client that is half applied. And what the recoverer installs at a primary can be
+//!    found at another node as well.
 //! 4. *A lock says that its transaction is not installed.* The lock of a logged transaction is
-//!    freed only behind its record, and ids are never given again. So a record whose lock is
-//!    another's or free has been installed, perhaps long ago, and may have changed since: it is
-//!    left alone. This is also why a recovery that dies half-way is simply done again: its
-//!    successor finds the same rings, and the records that are still locked.
-//! 5. *Decide before freeing.* The dead client's locks without a log look like those with one.
-//!    Until all of its transactions are decided, others wait, and only on the records concerned;
-//!    from then on whoever meets a lock of it frees it ([`Departed`]).
-//! 6. *The rings stay until everything is done*, since they are what a successor goes by.
+//!    freed only behind its record, and ids are never reused. So if a record's lock is free, or
+//!    another transaction's, the record has been installed. That may be long ago, and the record
+//!    may have changed since: the recoverer leaves it alone. This also makes recovery idempotent.
+//!    If a recoverer dies half-way, its successor finds the same rings, and the records that are
+//!    still locked.
+//! 5. *Decide before freeing.* A lock of the dead client that no log names looks like a logged one.
+//!    Until all of its transactions are decided, other clients wait, and only on the records
+//!    concerned. From then on any client that meets one of its locks frees the lock ([`Departed`]).
+//! 6. *The rings stay until everything is done*, because a successor recovers from them.
 
 mod copy;
 mod fail_over;
@@ -61,34 +69,35 @@ use crate::protocol::Primitive;
 use crate::rpc::Code;
 use crate::shared::leave_in;
 
-/// Says whose locks mean nothing any more.
+/// Tells which clients are recovered, so that their locks mean nothing any more.
 pub trait Departed {
-    /// Whether everything that this client had logged has been decided and repaired, so that
-    /// whoever meets a lock of it may free it. Never true of one that is only suspected.
+    /// Whether everything that this client had logged has been decided and repaired, so that any
+    /// client that meets a lock of it may free the lock. Never true of a client that is only
+    /// suspected.
     fn is_recovered(&self, client: u32) -> bool;
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It has committed.
+    /// The transaction has committed.
     Committed,
-    /// It has not, and never will.
+    /// The transaction has not committed, and never will.
     Aborted,
-    /// It is under way, or its client is dead and not recovered yet.
+    /// The transaction is under way, or its client is dead and not recovered yet.
     Undecided,
-    /// It is too long ago: its log entry, if there was one, has been overwritten.
+    /// The transaction is too old: its log entry, if it had one, has been overwritten.
     Forgotten,
 }
 
-/// What became of the last transactions of a client that is dead.
+/// The outcomes of the last transactions of a dead client.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Verdicts {
-    /// Those that have committed; ascending.
+    /// Transactions that have committed; ascending.
     committed: Vec<u64>,
-    /// Those that were rolled back; ascending.
+    /// Transactions that were rolled back; ascending.
     rolled_back: Vec<u64>,
-    /// Of those from this id on, the others have not.
+    /// Every transaction from this id on that is not listed as committed has aborted.
     from: u64,
 }
 
@@ -124,7 +133,7 @@ impl Verdicts {
         self.from = self.from.max(entries.from);
     }
 
-    /// What became of one.
+    /// Returns the outcome of a transaction.
     #[must_use]
     pub fn of(&self, id: TransactionId) -> Verdict {
         if self.committed.binary_search(&id.to_bits()).is_ok() {
@@ -137,9 +146,10 @@ impl Verdicts {
     }
 }
 
-/// Decides and repairs every transaction that the dead clients had logged: they are one, and the
-/// recoverers of it that have died since. Done again, by whomever, it does nothing more. What it
-/// came to, for each. `told` of each record that is put back, before it is.
+/// Decides and repairs every transaction that the dead clients had logged. They are one client, and
+/// the recoverers of it that have died since. The call is idempotent: a successor may run it again.
+/// Returns the verdicts of each client. Calls `told` for each record that is put back, before it
+/// is.
 pub async fn repair(
     fabric: &dyn Fabric,
     lane: &Lane,
@@ -156,7 +166,7 @@ pub async fn repair(
 /// Takes all access from dead clients.
 fn revoke(fabric: &dyn Fabric, dead: &[u32]) -> Result<(), MemoryError> {
     for client in dead {
-        // Where it matters, a recoverer is named before those whom it was to recover.
+        // Where it matters, a recoverer is named before the clients that it was to recover.
         let spared = mutant!(RevokeNobody) || mutant!(SpareRecoverers) && dead.last() != Some(client);
         if !spared {
             fabric.revoke(ClientId(*client))?;
@@ -203,11 +213,12 @@ async fn decide(
     Ok(verdicts)
 }
 
-/// How it is decided what becomes of a transaction that has a log entry: by the format of its log,
-/// which its tables' discipline names.
+/// The rule that decides what becomes of a logged transaction. The format of its log, which its
+/// tables' discipline names, says which rule it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
-    /// New values, everywhere or on their way there, before anything was installed: forward.
+    /// Roll forward: new values were logged everywhere, or were on their way there, before anything
+    /// was installed.
     Redo,
 }
 
@@ -215,12 +226,13 @@ enum Rule {
 struct Logged {
     lane: usize,
     entry: Vec<u64>,
-    /// Nodes where its entry is, a bit each.
+    /// Nodes that have the entry, a bit each.
     at: u64,
 }
 
 impl Logged {
-    /// Every transaction of which some node has a whole entry; all its copies are the same.
+    /// Collects every transaction that has a whole entry at some node. All copies of an entry are
+    /// equal.
     fn union(rings: &[Ring]) -> BTreeMap<u64, Logged> {
         let mut all = BTreeMap::<u64, Logged>::new();
         for ring in rings {
@@ -244,8 +256,8 @@ impl Logged {
         (replication == Discipline::OCC_ONE_SIDED.replication).then_some(Rule::Redo)
     }
 
-    /// Puts the entry into the rings that it has not arrived at. A ring whose last id is larger had
-    /// it, and has been written on.
+    /// Puts the entry into the participants' rings that lack it. A ring whose last id is larger had
+    /// the entry, and later ones came behind it.
     async fn complete(&self, lane: &Lane, id: u64, rings: &mut [Ring]) -> Result<(), MemoryError> {
         let missing = self.participants() & !self.at;
         for ring in rings.iter_mut().filter(|ring| ring.lane == self.lane && missing >> ring.node.0 & 1 == 1) {
@@ -261,7 +273,7 @@ impl Logged {
 struct Ring {
     node: NodeId,
     lane: usize,
-    /// Where it begins.
+    /// Offset at which the ring begins.
     base: u64,
     copy: RingCopy,
 }
@@ -296,7 +308,7 @@ struct Shard<'c> {
     placement: &'c ShardPlacement,
     discipline: Discipline,
     geometry: Geometry,
-    /// Instead of that, if its index is FStore.
+    /// The geometry to use instead, if the shard's index is FStore.
     fstore: Option<fstore::Geometry>,
     scheme: ReadScheme,
     shape: RecordShape,
@@ -319,7 +331,7 @@ impl Shard<'_> {
         self.discipline.into()
     }
 
-    /// Where records are, or were, that can be locked: those of an index too.
+    /// Returns the offsets where lockable records are, or were: those of an index included.
     async fn lockable(&self, lane: &Lane) -> Result<Vec<u64>, MemoryError> {
         let Some(fstore) = &self.fstore else {
             let mut round = lane.round();
@@ -339,14 +351,15 @@ impl Shard<'_> {
             // If it is just being changed, all of them.
             let used = fstore::structural_value(FetchedRecord::new(&words, &shape)).map_or(u64::MAX, |(_, used)| used);
             places.push(part.at());
-            // And the next one: who dies when about to take it may have locked a slot there.
+            // And the next one: a client that died when it was about to take it may have locked a
+            // slot there.
             let next = usize::try_from(used).unwrap_or(usize::MAX).saturating_add(1);
             places.extend(part.buckets().take(next).flat_map(of_bucket));
         }
         Ok(places)
     }
 
-    /// Lockable places of the bucket that is taken after the one that a slot is in. A client may
+    /// Returns the lockable places of the bucket that is taken after a slot's bucket. A client may
     /// have been about to take both.
     fn lockable_behind(&self, slot: u64) -> Vec<u64> {
         let next = self.fstore.as_ref().and_then(|fstore| Some((fstore, fstore.taken_after(slot)?)));
@@ -383,8 +396,8 @@ impl Catalog {
         fits.then_some(shard)
     }
 
-    /// Installs what is not, at the primaries: the records that are still locked by the transaction
-    /// that logged them.
+    /// Installs records at the primaries: those that the transaction which logged them still has
+    /// locked. Every other record has been installed.
     async fn install(&self, lane: &Lane, logged: &BTreeMap<u64, Logged>) -> Result<(), MemoryError> {
         let records = logged.iter().flat_map(|(id, entry)| log::records(&entry.entry).map(move |record| (*id, record)));
         let mut records = records.filter_map(|(id, record)| Some((id, record, self.shard_of(&record)?))).peekable();
@@ -427,9 +440,9 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     round.write_words(at.plus(IMAGE_AT), record.image);
     let mut deleted = false;
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
-        // Of an insert, pair and links are there: its primary's CPU has made them. A delete may
-        // have unlinked its record before its client died, and another insert have taken the pair
-        // since: its lock is not over the pair then.
+        // An insert's pair and links are there: its primary's CPU has made them. A delete's client
+        // may have unlinked the record before it died, and another insert may have taken the pair
+        // since: the delete's lock does not cover the pair then.
         if let Patch::Entry { at, entry, .. } = patch
             && is_empty(entry)
             && shard.geometry.is_pair(at)
@@ -450,7 +463,7 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
     Ok(())
 }
 
-/// Whether a pair links the record of a delete still, which puts `unlinked` over it.
+/// Whether a pair still links the record of a delete. The delete puts `unlinked` over the pair.
 async fn links_still(lane: &Lane, pair: Address, unlinked: u64) -> Result<bool, MemoryError> {
     let mut round = lane.round();
     let read = round.read(pair, WORD_BYTES);
@@ -460,14 +473,16 @@ async fn links_still(lane: &Lane, pair: Address, unlinked: u64) -> Result<bool, 
 
 /// Records whose headers are looked at in one round.
 const SWEEP_BATCH: usize = 64;
-/// How long somebody may have a record prepared before it is taken back, at least: long enough that
-/// nearly all who are alive have locked it by then. One that has not tries again.
+/// Shortest time for which a record stays prepared before the sweep takes it back. Nearly every
+/// client that is alive has locked its record by then. A client that has not tries again.
 const PREPARED_NS: u64 = 2_000_000;
 
-/// Frees every lock of dead clients that nobody has met yet, and takes back the inserts that they
-/// had prepared. Only of clients that are recovered. Sleeps for `pause` after every few records,
-/// and calls `fragile` with true before, and with false after, a step that must not be given up
-/// half-way. `me` gives ids of the caller's own, for locks of its own.
+/// Frees the locks of dead clients that no other client has met yet, and takes back the inserts
+/// that they had prepared.
+///
+/// The dead clients must be recovered. The sweep sleeps for `pause` after every few records. It
+/// calls `fragile` with true before a step that must not be given up half-way, and with false after
+/// it. `me` gives transaction ids of the caller, for locks that the sweep takes.
 pub async fn sweep(
     lane: &Lane,
     nodes: NodeSet,
@@ -545,8 +560,8 @@ pub async fn sweep(
 const HEADER_WORDS: usize = 3;
 const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 
-/// Takes dead clients out of a shared lock, which was found to be this: their bits stay as they
-/// are, because the dead change nothing any more.
+/// Takes dead clients out of a shared lock, which was found to be `found`. Their bits are still in
+/// the lock, because a dead client changes nothing any more.
 async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     if found.is_void(epoch) {
@@ -558,8 +573,8 @@ async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch
     Ok(())
 }
 
-/// Frees a lock of a client that is recovered. It may have been freed, and taken by another,
-/// meanwhile.
+/// Frees a lock of a recovered client. The lock may have been freed meanwhile, and taken by another
+/// transaction: then it stays as it is.
 async fn free(lane: &Lane, at: Address, record: Pointer, by: Primitive, lock: LockWord) -> Result<(), MemoryError> {
     let mut round = lane.round();
     free_in(&mut round, at, record, by, lock);
@@ -567,7 +582,7 @@ async fn free(lane: &Lane, at: Address, record: Pointer, by: Primitive, lock: Lo
     Ok(())
 }
 
-/// Adds to a round what frees a lock of a client that is recovered.
+/// Adds to a round the verb that frees a lock of a recovered client.
 pub(crate) fn free_in(
     round: &mut remora_fabric::Round<'_>,
     at: Address,
@@ -584,8 +599,8 @@ pub(crate) fn free_in(
     }
 }
 
-/// Has a prepared insert taken back, under a lock of one's own: as who gives up an insert does
-/// (`Tx::undo_rounds`).
+/// Takes a prepared insert back, under a lock of the caller, as a client does that gives up an
+/// insert (`Tx::undo_rounds`).
 async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: TransactionId) -> Result<(), MemoryError> {
     let mut round = lane.round();
     undo_in(&mut round, shard.at_primary(record.offset()), record, shard.locks(), me.lock());
@@ -593,7 +608,8 @@ async fn take_back(lane: &Lane, shard: &Shard<'_>, record: Pointer, me: Transact
     Ok(())
 }
 
-/// Adds to a round what takes back an insert that was prepared in a slot, under the lock of `me`.
+/// Adds to a round the verbs that take back an insert which was prepared in a slot, under the lock
+/// of `me`.
 pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record: Pointer, by: Primitive, me: LockWord) {
     let undo = [Code::Undo.word(0), record.to_bits(), me.to_bits()];
     if by == Primitive::Call {
@@ -607,9 +623,9 @@ pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record:
     }
 }
 
-/// Gives the slot and the rings of a dead client back, for the next one to come. False if some node
-/// has not applied its rings yet: then nothing is given back. Only when everything else has been
-/// done.
+/// Gives the slot and the rings of a dead client back, for the next client that registers. Returns
+/// false, and gives nothing back, if some node has not applied its rings yet. Call it only when
+/// everything else has been done.
 pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool, MemoryError> {
     let Some(remains) = Remains::find(lane, nodes, client).await? else { return Ok(true) };
     for (node, _, base) in remains.rings() {
@@ -621,9 +637,11 @@ pub async fn give_back(lane: &Lane, nodes: NodeSet, client: u32) -> Result<bool,
     Ok(true)
 }
 
-/// What the rings say of a transaction whose client is alive, or has left: [`Verdict::Committed`]
-/// if its entry is at every participant, or, where it is freed by who commits, is free. Without an
-/// entry it is [`Verdict::Aborted`] only if it is known to have `ended`.
+/// Returns what the rings say of a transaction whose client is alive, or has left.
+///
+/// It is [`Verdict::Committed`] if every participant has its entry. Where a client frees the entry
+/// of a transaction that commits, it is so if the entry is free. Without an entry it is
+/// [`Verdict::Aborted`] only if the transaction is known to have `ended`.
 pub async fn look_up(
     lane: &Lane,
     nodes: NodeSet,
@@ -646,7 +664,7 @@ pub async fn look_up(
     let rings = Ring::read_all(lane, &remains, id.owner()).await?;
     if let Some(logged) = Logged::union(&rings).get(&id.to_bits()) {
         let missing = logged.participants() & !logged.at;
-        // Where it is missing and later ones are, it has been overwritten.
+        // A ring that lacks the entry and has later ones has overwritten it.
         let on_its_way = rings
             .iter()
             .any(|ring| ring.lane == logged.lane && missing >> ring.node.0 & 1 == 1 && ring.copy.last() < id.to_bits());

@@ -1,30 +1,41 @@
-//! Calls: what clients ask of a memory node's CPU, and how it is done there.
+//! Calls: what clients ask of a memory node's CPU, and how that CPU answers.
 //!
 //! ```text
-//! request, words              reply, words
-//! READ     shard, key         0, or: 1, place, entry, record           where a key is, and its record
-//! FIND     shard, key         1 if the index has the key, else 0
-//! LOCK     pointer, me        lock word before, version after          CAS(0 -> me)
-//! VALIDATE pointer            lock word, version
-//! RELEASE  pointer, me                                                 CAS(me -> 0)
-//! LOG      offset, words                                               to a redo ring, at an offset of region 0
-//! COMMIT   pointer, me, patches (3 each), image                        installs and unlocks; frees a deleted slot
-//! PREPARE  shard, key         0, or: 1 | 2, place, entry, version,     a slot for a key to be inserted: 1 = the index
-//!                             links (2 each), record if 1              had it already, 2 = newly linked
-//! UNDO     pointer, me                                                 takes a PREPARE back
-//! FREE     pointer, version                                            the slot of a committed delete
-//! DESCEND  see `tree.rs`                                               the leaf of a key of an ordered table
-//! CONSULT  epoch, pairs (2 each) of record, version                    a bit for each: whether nobody has published more
+//! request, words               reply, words                   effect
+//! READ     shard, key          0, or: 1, place, entry,        where a key is, and its record
+//!                              record
+//! FIND     shard, key          1 if the index has the key,
+//!                              else 0
+//! LOCK     pointer, me         lock word before,              CAS(0 -> me)
+//!                              version after
+//! VALIDATE pointer             lock word, version
+//! RELEASE  pointer, me                                        CAS(me -> 0)
+//! LOG      offset, words                                      to a redo ring, at an offset of
+//!                                                             region 0
+//! COMMIT   pointer, me,                                       installs and unlocks;
+//!          patches (3 each),                                  frees a deleted slot
+//!          image
+//! PREPARE  shard, key          0, or: 1 | 2, place, entry,    a slot for a key to be inserted:
+//!                              version, links (2 each),       1 = the index had it already,
+//!                              record if 1                    2 = newly linked
+//! UNDO     pointer, me                                        takes a PREPARE back
+//! FREE     pointer, version                                   the slot of a committed delete
+//! DESCEND  see `tree.rs`                                      the leaf of a key of an
+//!                                                             ordered table
+//! CONSULT  epoch, pairs        a bit for each pair:           publishes the first pairs
+//!          (2 each) of         whether no client has
+//!          record, version     published more
 //! ```
 //!
-//! The first word of a request is its code, and in the upper half the number of patches, links, or
-//! pairs to be published. `place` is the offset of the key's pair in the index. A reply to
-//! something absurd is empty, which the client takes for "not there".
+//! The first word of a request is its code. Its upper half is the number of patches, of links, or
+//! of pairs to be published. `place` is the offset of the key's pair in the index. The reply to an
+//! absurd request is empty, which the client takes for "not there".
 //!
-//! LOCK, RELEASE and COMMIT change lock words by the CPU, so they are for tables whose discipline
-//! gives lock words to the CPU ([`Discipline::OCC_CALLS`]); for others the handler refuses them.
-//! The rest never writes one. COMMIT and UNDO do nothing unless the caller has the lock, so that a
-//! late one does no harm.
+//! LOCK, RELEASE and COMMIT change lock words by the CPU. They are for tables whose discipline
+//! gives lock words to the CPU ([`Discipline::OCC_CALLS`]); the handler refuses them for other
+//! tables. On such a table UNDO takes the lock, if it is free, and frees it again. No other call
+//! writes a lock word. COMMIT and UNDO do nothing unless the caller has the lock, so that a late
+//! call does no harm.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,7 +52,7 @@ use crate::log::{PATCH_WORDS, patch};
 use crate::tree::{Descent, Wanted};
 use crate::vcache::{HostedCache, VersionCache};
 
-/// What is asked for.
+/// What a call asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Code {
@@ -123,21 +134,21 @@ pub struct RpcHandler {
 }
 
 impl RpcHandler {
-    /// For a node's memory.
+    /// Makes the handler of a node's memory.
     #[must_use]
     pub fn new(region: Arc<Region>) -> RpcHandler {
         let (host, shards, descent) = Default::default();
         let words = region.words();
-        // Whoever had the cache before did not live as long as the memory.
+        // The process that had the cache before did not live as long as the memory.
         let before =
             identity::local(words).map(|own| metadata::read_local(own.number, words).map_or(u64::MAX, |all| all.epoch));
         let vcache = HostedCache::new(before, None);
         RpcHandler { region, host, shards, generation: 0, descent, vcache }
     }
 
-    /// Gives the handler the cluster's version cache, in which everything is that any transaction
-    /// under way has published: for tests. Otherwise the handler makes a cache when it is first
-    /// asked, if there can be no such transaction.
+    /// Gives the handler the cluster's version cache, for tests. The cache must have everything
+    /// that any transaction under way has published. Otherwise the handler makes a cache when it is
+    /// first asked, if there can be no such transaction.
     #[must_use]
     pub fn with_version_cache(self, vcache: VersionCache) -> RpcHandler {
         RpcHandler { vcache: HostedCache::new(None, Some(vcache)), ..self }
@@ -146,10 +157,10 @@ impl RpcHandler {
     fn shard(&mut self, id: ShardId) -> Option<(HostShard, Discipline, u16)> {
         let words = self.region.words();
         if self.generation != metadata::generation_local(words) {
-            // What was the primary may be so no longer.
+            // A replica that was the primary may no longer be it.
             let node = identity::local(words)?.number;
             let metadata = metadata::read_local(node, words).ok()?;
-            // An older one than the node claims, if that is not whole yet.
+            // This is an older generation than the node claims, if that one is not whole yet.
             self.generation = metadata.generation;
             let shards = (0..).map(ShardId).zip(&metadata.shards).filter_map(|(id, placement)| {
                 let spec = &metadata.tables.get(usize::from(placement.table.0))?.spec;
@@ -209,7 +220,7 @@ impl RpcHandler {
         }
     }
 
-    /// Lock and version of a record whose lock is this CPU's to change.
+    /// Lock and version of a record whose lock this CPU may change.
     fn cpu_lock(&mut self, pointer: u64) -> Option<&[AtomicU64]> {
         let (_, discipline, at) = self.record(pointer)?;
         if discipline != Discipline::OCC_CALLS && !mutant!(CpuLocksForNics) {
@@ -221,7 +232,7 @@ impl RpcHandler {
 
     fn unlock(&mut self, pointer: u64, me: u64) -> Option<()> {
         let lock = &self.cpu_lock(pointer)?[0];
-        // Release: what the holder wrote before is seen by whoever finds the lock free.
+        // Release: what the holder wrote before is seen by the client that finds the lock free.
         let _ = lock.compare_exchange(me, LockWord::FREE.to_bits(), Ordering::SeqCst, Ordering::Relaxed);
         Some(())
     }
@@ -280,8 +291,8 @@ impl RpcHandler {
         let words = self.region.words();
         let start = usize::try_from(*offset).ok().filter(|offset| offset.is_multiple_of(WORD_BYTES))? / WORD_BYTES;
         let end = start.checked_add(frame.len())?;
-        // Rings lie in the space that is allocated; nothing before it is anybody's to write by a
-        // call.
+        // Rings lie in the space that is allocated. No client may write by a call to what lies
+        // before it.
         if end > words.len() || *offset < node::AT_SPACE {
             return None;
         }
@@ -304,7 +315,7 @@ impl RpcHandler {
         }
         self.unlock(pointer, me)?;
         if !patches.is_empty() {
-            // Of a deleted record; of an inserted one it is refused.
+            // This frees the slot of a deleted record. For an inserted record it is refused.
             let version = Version::from_bits(image.first().copied().unwrap_or(0)).0;
             self.host.free(self.region.words(), &shard, Pointer::from_bits(pointer).offset(), version);
         }

@@ -17,16 +17,16 @@ use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
 use crate::shared::Swap;
 
-/// A record of a transaction: what [`Tx::want`](crate::Tx::want) returns. Good for the attempt that
-/// made it; others refuse it ([`Misuse::OtherRun`]).
+/// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
+/// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
     index: u32,
     run: Run,
 }
 
-/// Tells the attempts of transactions apart. Those of one client have different ones until 2^32
-/// attempts later; two clients have the same one as rarely as chance has it.
+/// Tells the attempts of transactions apart. Attempts of one client have different runs until 2^32
+/// attempts later. Attempts of two clients have the same run as rarely as chance has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run(NonZeroU32);
 
@@ -70,24 +70,24 @@ pub(crate) enum Fetch {
     Record(Found),
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
-    /// The same, and for the key's place in the index, because the key is to be deleted, or
-    /// inserted.
+    /// The primary's CPU is to be asked for the key's place in the index, too, because the key is
+    /// to be deleted, or inserted.
     Place(Intent),
-    /// It was read: version and value are there.
+    /// The record was read: version and value are there.
     Here,
     /// The index does not have the key.
     Absent,
-    /// The key's chain in FStore is to grow by a bucket, behind that one.
+    /// The key's chain in FStore is to grow by a bucket, behind this one.
     Grow(BucketRef),
 }
 
-/// What a record is named for.
+/// What a transaction names a record for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
     /// To be looked at, and changed if it is there.
     Read,
-    /// To be changed, if it is there: protocols that lock in execution lock it then. For others the
-    /// same as `Read`.
+    /// To be changed, if it is there. Protocols that lock in execution lock it then; for other
+    /// protocols this is the same as `Read`.
     Update,
     /// To be inserted, if it is not there.
     Insert,
@@ -96,7 +96,8 @@ pub enum Intent {
 }
 
 impl Intent {
-    /// Whether a record that was named for the other is to be named for more now.
+    /// Whether a record that was named for the other intent has to be named for this one now, which
+    /// is more.
     #[inline]
     fn exceeds(self, other: Intent) -> bool {
         match (other, self) {
@@ -155,7 +156,7 @@ pub(crate) enum Lock {
     /// The CAS was sent, its answer has not come; or it never will, because the future of its round
     /// was dropped or the round has failed ([`Tx::forget_unheard`](crate::Tx)).
     Maybe,
-    /// It is, and of the record nothing has been seen since.
+    /// The lock is this transaction's, which has seen nothing of the record since.
     Unseen,
     Held,
     /// The client's shared lock was asked for, and may have been given.
@@ -169,11 +170,11 @@ pub(crate) enum Lock {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) table: TableId,
-    /// What it was named for: the strongest of what it was.
+    /// The strongest intent that the record was named for.
     pub(crate) intent: Intent,
     /// Whether it was named for more after it had been fetched, and has not been fetched since.
     pub(crate) renamed: bool,
-    /// Whether it is a structural record of an index, and nobody's key.
+    /// Whether it is a structural record of an index, which has no key.
     pub(crate) structural: bool,
     pub(crate) hash: KeyHash,
     key: Span,
@@ -187,9 +188,10 @@ pub(crate) struct Item {
     pub(crate) seen: bool,
     /// Where records are installed in place: whether the READ under way is at the primary.
     pub(crate) at_primary: bool,
-    /// Whether nobody had it locked when it was read there, so that it was current then.
+    /// Whether no other transaction had it locked when it was read there, so that it was current
+    /// then.
     pub(crate) current: bool,
-    /// Whether a version cache says that it is so still.
+    /// Whether a version cache says that the record is still current.
     pub(crate) vouched: bool,
     /// Whether the key was there when it was read.
     pub(crate) existed: bool,
@@ -342,7 +344,7 @@ pub(crate) fn registered(tables: &[Option<Arc<Table>>], id: TableId) -> &Table {
     tables[usize::from(id.0)].as_ref().expect("items are made for registered tables only")
 }
 
-/// Who changes the lock of a record: its table's discipline says so.
+/// Which side changes the lock of a record: its table's discipline says so.
 #[inline]
 pub(crate) fn locks(tables: &[Option<Arc<Table>>], item: &Item) -> Primitive {
     registered(tables, item.table).entry().spec.discipline.into()
@@ -355,8 +357,8 @@ pub(crate) fn shape<'t>(tables: &'t [Option<Arc<Table>>], item: &Item) -> &'t Re
     if item.structural { table.structural() } else { table.shape() }
 }
 
-/// As long as there are at most so many items, a key's is found by looking at all of them: there is
-/// nothing to set up for a transaction that names few.
+/// Up to this many items, a key's item is found by looking at all of them. So there is nothing to
+/// set up for a transaction that names few records.
 const LINEAR_MAX: usize = 16;
 
 /// The slots of an index in which a key's item is looked for, one after the other.
@@ -387,7 +389,7 @@ pub(crate) struct Sets {
     pub(crate) written: usize,
     /// Tells the attempt under way from others: its slots have it.
     run: Run,
-    /// The record that was the last one to be in the way, and how.
+    /// The record that was in the way last, and how.
     noted: Option<(usize, Stop)>,
 }
 
@@ -522,7 +524,7 @@ impl Sets {
         }
         let home = opened.home(hash);
         let by_cpu = !in_place && matches!(intent, Intent::Insert | Intent::Delete);
-        // Whoever inserts looks into the index.
+        // An insert looks into the index.
         let by_index = by_cpu || in_place && intent == Intent::Insert;
         let uncached = by_index || matches!(execute, Execute::OneSided { cached: false } | Execute::Call);
         let cached = if uncached { None } else { opened.cached(home, hash) };
@@ -576,8 +578,9 @@ impl Sets {
         Some((table, Key::new(item.key.of(&self.arena).as_bytes().get(..bytes)?)?))
     }
 
-    /// The item of a structural record of FStore, at this offset of a shard; made, to be locked and
-    /// read, if there is none yet. It is nobody's slot, and found by its place.
+    /// Returns the item of a structural record of FStore, at this offset of a shard. If there is
+    /// none yet, makes one, to be locked and read. No slot names the item; it is found by its
+    /// place.
     pub(crate) fn structural(&mut self, table: TableId, shard: u16, offset: u64) -> usize {
         let opened = registered(&self.tables, table);
         let pointer = Pointer::new(opened.shard_id(shard), offset);
@@ -608,7 +611,7 @@ impl Sets {
         if item.present { item.value.of(&self.arena).first().copied().unwrap_or(0) } else { 0 }
     }
 
-    /// Changes it.
+    /// Changes the value of a structural record.
     pub(crate) fn set_structural(&mut self, index: usize, value: u64) {
         let at = self.arena.len() as u32;
         self.arena.push(value);
@@ -726,7 +729,7 @@ impl Sets {
         Ok(())
     }
 
-    /// Who changes the lock of a record.
+    /// Which side changes the lock of a record.
     #[inline]
     pub(crate) fn locks(&self, item: &Item) -> Primitive {
         locks(&self.tables, item)
@@ -758,8 +761,8 @@ impl Sets {
                 item.patches = Span::default();
                 continue;
             };
-            // A link is set once and for all, so saying it again does no harm; who linked it first
-            // may have aborted.
+            // A link is set once and for all, so saying it again does no harm. The transaction that
+            // linked it first may have aborted.
             for link in place.links.of(arena).chunks_exact(2).filter(|_| item.change == Change::Insert) {
                 images.extend([link[0], link[1], 0]);
             }

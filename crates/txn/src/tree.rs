@@ -1,16 +1,19 @@
-//! Finding leaves of ordered tables by the CPU of a memory node, where inner nodes lie at one node:
-//! both ends of that call.
+//! Finds leaves of ordered tables by the CPU of a memory node, where all inner nodes lie at one
+//! node. This file has both ends of that call.
 //!
 //! ```text
-//! DESCEND  inner shard, leaf shard or NONE, key        leaf id; its parent, if it is asked for; then as READ if the leaf lies
-//!                                                      at this node, too
+//! DESCEND  inner shard, leaf shard or NONE, key
+//!    ->    leaf id; its parent, if it is asked for;
+//!          then as READ if the leaf lies at this node, too
 //!
-//! The parent is asked for by the highest bit of the request's first word; it is a node (`btree::NODE_BYTES`).
+//! The parent is asked for by the highest bit of the request's first word;
+//! it is a node (`btree::NODE_BYTES`).
 //! ```
 //!
-//! What comes of it is a hint, and the leaf a record of the read set like one that was READ: nodes
-//! prove themselves by their fences (`remora_index::btree`). So the CPU takes any whole version of
-//! an inner node, also one whose holder of a lock may have committed another.
+//! The answer is a hint. The leaf is a record of the read set like one that was READ: nodes prove
+//! themselves by their fences (`remora_index::btree`). So the CPU takes any whole version of an
+//! inner node. It does so even if the node is locked, and the holder of the lock may have committed
+//! another version.
 
 use std::sync::atomic::AtomicU64;
 
@@ -33,7 +36,7 @@ const NONE: u64 = u64::MAX;
 /// Words of a request before the key.
 const REQUEST_WORDS: usize = 3;
 
-/// In the length of the key: the parent is wanted.
+/// Bit in the length of the key: the parent is wanted.
 const PARENT: usize = 1 << 31;
 /// Words of a node.
 const NODE_WORDS: usize = NODE_BYTES / WORD_BYTES;
@@ -53,9 +56,10 @@ fn node_key(id: u64) -> Option<Key> {
 }
 
 impl Tx<'_> {
-    /// The leaf of a key, as far as the CPU of the memory node knows that has all inner nodes, if
-    /// there is such a node: one round trip. If the leaf lies there too, it has been fetched,
-    /// unless somebody has it locked. With its parent or without.
+    /// Asks the CPU of the memory node that has all inner nodes for the leaf of a key: one round
+    /// trip. Returns `None` if there is no such node, or if its CPU does not know the leaf. If the
+    /// leaf lies there too, it has been fetched, unless another transaction has it locked. `parent`
+    /// says whether the parent is wanted too.
     pub async fn locate_in_tree(
         &mut self,
         inner: TableId,
@@ -93,7 +97,7 @@ impl Tx<'_> {
         Ok(Some(Located { leaf, parent: parent.then(|| node.into()) }))
     }
 
-    /// A record that was not asked for by its key is in the read set from now on.
+    /// Adds a record that was not asked for by its key to the read set.
     fn bring(&mut self, table: TableId, key: &Key, intent: Intent, entry: u64, record: &[u64]) -> Result<(), Stop> {
         let table = self.state.sets.table(table);
         let home = table.home(key.hash());
@@ -118,7 +122,7 @@ impl Tx<'_> {
     }
 }
 
-/// What the CPU of a memory node finds: nodes in records of its region.
+/// Finds leaves at a memory node: its CPU reads inner nodes in the records of its region.
 #[derive(Debug, Default)]
 pub(crate) struct Descent {
     record: Vec<u64>,
@@ -128,8 +132,8 @@ pub(crate) struct Descent {
 }
 
 impl Descent {
-    /// Goes down from the root: the leaf's id, and its parent if it is wanted, if every node on the
-    /// way is here and whole.
+    /// Goes down from the root and returns the leaf's id, if every node on the way is here and
+    /// whole. Adds the id to the reply, and the leaf's parent if it is wanted.
     pub(crate) fn leaf(
         &mut self,
         region: &[AtomicU64],
@@ -138,7 +142,7 @@ impl Descent {
         reply: &mut Vec<u64>,
     ) -> Option<u64> {
         let key = wanted.key;
-        // Of inner nodes, values are no matter.
+        // The size of values does not matter for inner nodes.
         let shape = Shape::new(key.len(), 0)?;
         let mut id = ROOT;
         for level in 1..=LEVELS_MAX {
@@ -161,7 +165,7 @@ impl Descent {
         None
     }
 
-    /// The value of a record, once it is whole.
+    /// Reads the value of a record, once the record is whole.
     fn read(&mut self, region: &[AtomicU64], shard: &HostShard, offset: u64) -> Option<()> {
         let at = shard.slot_word(offset)?;
         self.record.resize(shard.shape.record_bytes() / WORD_BYTES, 0);
@@ -177,7 +181,7 @@ impl Descent {
     }
 }
 
-/// A request.
+/// A request for the leaf of a key.
 pub(crate) struct Wanted<'a> {
     pub(crate) inner: ShardId,
     /// Shard of the leaves, if they are all here.

@@ -1,88 +1,96 @@
 //! The version cache (*Vcache*; FORD, TOS 2023, section 4.7): what the transactions of one compute
-//! node, or of all, have published, so that each can tell in the compute pool whether what it only
-//! read is still current.
+//! node, or of all, have published. By it each transaction can tell in the compute pool whether
+//! what it only read is still current.
 //!
 //! ```text
-//! writer   locks B (remote)   publish(B, new version)   is what I only read current?   commit round   release
-//! reader   READs A                                      is A current?                  -> done, or else looks at A's primary
+//! writer   locks B (remote)                       reader   READs A
+//!          publish(B, new version)                         is A current?
+//!          is what I only read current?                    -> done, or else looks at A's primary
+//!          commit round
+//!          release
 //! ```
 //!
-//! The text keeps the version that each hot record *has*: who does not find one fetches it and puts
-//! it in, and who finds another than it read aborts. Here it is what has been **published** of each
-//! record at most, a bound; a record is current if it was read in a version that is not below its
-//! bound. Nothing is ever put in by who reads, and no bound ever falls:
+//! The text keeps the version that each hot record *has*. There, a transaction that does not find a
+//! record fetches it and puts it in, and a transaction that finds another version than it read
+//! aborts. Here the cache keeps a bound of each record: what has been **published** of it at most.
+//! A record is current if the version that was read is not below its bound. A reader never puts
+//! anything in, and no bound ever falls:
 //!
-//! - A record that nobody knows is current: nobody has published. So there are no misses of cold
-//!   records, and no insert of something old over something new (trap T19 of FORD's text).
-//! - A bound may be too high. Who meets one that is higher than what it read looks at the primary,
-//!   as if there were no cache, and so loses a round trip and nothing else.
+//! - A record that the cache does not know is current: no transaction has published it. So there
+//!   are no misses of cold records, and no insert of something old over something new (trap T19 of
+//!   FORD's text).
+//! - A bound may be too high. A transaction that meets a bound above the version that it read looks
+//!   at the primary, as if there were no cache. So it loses a round trip and nothing else.
 //!
 //! # Why that is enough
 //!
 //! **Invariant.** Between a transaction's last lock and its look at what it only read, and so
-//! between its last READ and that look, every version of a record that somebody is about to install
-//! is in the one cache that the record's table has; and no bound is ever below what was published.
-//! It takes three rules.
+//! between its last READ and that look, the following holds. If a transaction is about to install a
+//! version of a record, the one cache that the record's table has knows that version. And no bound
+//! is ever below what was published. It takes three rules.
 //!
 //! 1. *Publish, then check, then commit.* A transaction publishes the version of every record that
-//!    it will write, under its lock, before it looks at what it only read, and before its commit
-//!    round is posted. The text looks first: then two that each write what the other read may both
-//!    look, and then both publish (T2).
+//!    it will write, under the record's lock. It does so before it looks at what it only read, and
+//!    before its commit round is posted. The text looks first: then two transactions that each
+//!    write what the other read may both look, and then both publish (T2).
 //! 2. *Every writer publishes in the same cache* while any transaction is under way that reads the
 //!    table. See below.
 //! 3. *A bound is never below what was published* since the oldest transaction under way began.
 //!
 //! Then every transaction has a point between the last thing that it published and the first that
-//! it checked, and these points are an order that explains everything. Say T reads A, and W writes
-//! a later version of A. If T's check passes, W had not published by then (3), so its point is
-//! still to come: T is before W, as it must be. If T saw what W wrote, W had posted its commit
-//! before, so its point was over. Two writers of a record exclude each other by its lock. A record
-//! that is looked at at its primary instead, because its bound is too high or its table has no
-//! cache, fits in: it must be unlocked there, and any later writer of it locks first and has its
-//! point then. So tables with a cache, with another, and without mix in one transaction.
+//! it checked. The order of these points explains everything. Say T reads A, and W writes a later
+//! version of A. If T's check passes, W had not published by then (3), so its point is still to
+//! come: T is before W, as it must be. If T saw what W wrote, W had posted its commit before, so
+//! its point was over. Two writers of a record exclude each other by its lock.
 //!
-//! So a lock that another holds is no reason to fail, where invariant 2 of `protocol/ford/mod.rs`
-//! says that it is: there it may be of one that has validated already. Here that one would have
-//! published. A holder that has not published has not checked either, and comes later.
+//! A transaction may look at a record's primary instead, because the bound is too high or the table
+//! has no cache. That fits in: the record must be unlocked there, and any later writer of it locks
+//! first and has its point then. So tables with a cache, with another, and without mix in one
+//! transaction.
+//!
+//! So a lock that another transaction holds is no reason to fail here. Invariant 2 of
+//! `protocol/ford/mod.rs` says that it is: there the holder may have validated already. Here such a
+//! holder would have published. A holder that has not published has not checked either, and comes
+//! later.
 //!
 //! # One cache for a table
 //!
-//! The table's discipline says which kind, and keeps out clients that publish nowhere, or
-//! elsewhere.
+//! The table's discipline says which kind of cache it has, and keeps out clients that publish
+//! nowhere, or elsewhere.
 //!
 //! - *Request partition* (`ford-local`): the table belongs to one process, whose threads share a
-//!   cache. The membership keeps out clients of another one (`Membership::claim` in
-//!   `remora_cluster`) until all of this one have left or are recovered. What all processes write
-//!   is a table of `ford`, which is validated at its primary.
-//! - *Global* (`ford-global`): it is the one of the cluster, in the process of the last memory node
-//!   that is live, a compute node's or a switch's for all that it matters, and asked by calls. One
-//!   call publishes and then checks.
+//!   cache. The membership keeps out clients of another process (`Membership::claim` in
+//!   `remora_cluster`) until all clients of this process have left or are recovered. A table that
+//!   all processes write is a table of `ford`, which is validated at its primary.
+//! - *Global* (`ford-global`): the cluster has one cache, which clients ask by calls. It lies in
+//!   the process of the last memory node that is live; a compute node or a switch would do as well.
+//!   One call publishes and then checks.
 //!
 //! # What aborts, crashes, recovery and epochs leave
 //!
-//! - *An abort* behind its publication leaves a bound that no record has. It stays until the next
-//!   writer of the record publishes the same version and commits; meanwhile readers look at the
-//!   primary (the text's rule, abort at any other version, would refuse them for ever: T6). It
-//!   cannot be taken back, for the bound may be another record's as well.
+//! - *An abort* behind its publication leaves a bound that no record has. The bound stays until the
+//!   next writer of the record publishes the same version and commits. Meanwhile readers look at
+//!   the primary. (The text's rule, abort at any other version, would refuse them for ever: T6.)
+//!   The bound cannot be taken back, for it may be another record's as well.
 //! - *A client that dies* has published what it may have begun to write. Recovery changes only
-//!   records that an undo entry names, so that of each at least the version was published that the
-//!   dead client meant to install. Rolled forward, they have it. Rolled back, they get the version
-//!   above it: who read the old one finds the bound higher, who reads the new one finds it lower.
-//!   Recovery need not publish, and nothing is cleared. The same is true of fail-over, which is
-//!   recovery.
+//!   records that an undo entry names. So of each of them, at least the version was published that
+//!   the dead client meant to install. Records that are rolled forward have that version. Records
+//!   that are rolled back get the version above it. A transaction that read the old version finds
+//!   the bound higher; one that reads the new version finds it lower. Recovery need not publish,
+//!   and nothing is cleared. All of this is true of fail-over, too, which is recovery.
 //! - *A client that is wrongly taken for dead*, or that has not heard that its epoch is over, may
-//!   publish what it will never write: as an abort. What it has found current, it can answer for:
-//!   all that it has read, it read before its access was revoked, when nobody had a later cache
-//!   yet; at a node that is lost, and so revokes nobody, before its lease ran out (rule 1 of
-//!   `recovery::fail_over`).
+//!   publish versions that it will never write. They do what an abort's do. What it has found
+//!   current was current. It read all of it before its access was revoked, when no client had a
+//!   later cache yet. A node that is lost revokes no client; there it read before its lease expired
+//!   (rule 1 of `recovery::fail_over`).
 //! - *A new epoch* begins when every incarnation of the former one has ended, and all that they had
-//!   begun is decided. So no transaction is under way: any cache is right for those that come, an
-//!   empty one too. A process keeps its own, whose bounds are good enough. If the host of the
-//!   cluster's was lost, another node is the last one, and makes one.
-//! - *The process that dies* takes its cache along. The next one that has its tables begins with an
-//!   empty one, after all clients of the first are recovered. Where another process goes on with
-//!   the host's memory, others are still under way: [`HostedCache`] vouches for nothing then, and
-//!   all is looked at at primaries, until the next epoch.
+//!   begun is decided. So no transaction is under way, and any cache is right for the new
+//!   incarnations, an empty one too. A process keeps its own cache, whose bounds are good enough.
+//!   If the host of the cluster's cache was lost, another node is the last one, and makes a cache.
+//! - *The process that dies* takes its cache along. The next process that has its tables begins
+//!   with an empty cache, after all clients of the first are recovered. If another process goes on
+//!   with the memory of the cluster's host, transactions are still under way. Then [`HostedCache`]
+//!   vouches for nothing, and all records are validated at their primaries, until the next epoch.
 
 mod bounds;
 
@@ -94,15 +102,15 @@ use remora_sync::Version;
 
 use bounds::{Bounds, Bucket, CacheWord};
 
-/// What the transactions of one process have published, which all of its threads share, or of all
-/// of a cluster: the version cache of localized validation (FORD, TOS 2023, section 4.7). Of each
-/// record a bound, which is never too low.
+/// The version cache of localized validation (FORD, TOS 2023, section 4.7). It has a bound of each
+/// record, which is never below what was published. All threads of a process share it, or all
+/// clients of a cluster.
 pub struct VersionCache {
     bounds: Bounds<AtomicU64>,
 }
 
 impl VersionCache {
-    /// Bytes that are enough for 900,000 records that are written, if nothing else is said.
+    /// Default size in bytes: enough for 900,000 records that are written.
     pub const BYTES: usize = 8 << 20;
 
     /// Makes an empty cache of about `bytes` bytes, at least one line: it knows of nothing that was
@@ -119,20 +127,21 @@ impl VersionCache {
         self.bounds.bytes()
     }
 
-    /// A digest of all that it says, for who explores what clients may come to see.
+    /// Returns a digest of the cache's content, for a program that explores what clients may come
+    /// to see.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.bounds.digest()
     }
 
-    /// Says that these versions of these records may come to be: before their writer looks at what
-    /// it only read. It holds their locks.
+    /// Publishes the versions of records that the calling transaction may install. The transaction
+    /// holds their locks, and has not looked yet at what it only read.
     #[inline]
     pub fn publish(&self, records: impl Iterator<Item = (Pointer, Version)>) {
         for (record, version) in records {
             self.bounds.raise(record.to_bits(), version.to_bits());
         }
-        // Of two that each publish what the other looks at, one sees it.
+        // Of two transactions that each publish what the other looks at, one sees it.
         <AtomicU64 as CacheWord>::fence();
     }
 
@@ -150,10 +159,10 @@ pub(crate) const PAIRS_MAX: usize = 128;
 
 /// The cluster's cache, at the node that has it: made when it is first asked.
 ///
-/// It is in the node's process, not in its memory. When another process goes on with the memory, as
-/// with a file, what transactions that are under way have published is gone; so it vouches for
-/// nothing until they all have ended: until it is asked by a client of a later epoch than that in
-/// which it began.
+/// The cache is in the node's process, not in its memory. When another process goes on with the
+/// memory, as with a file, the cache is gone, and with it what transactions under way have
+/// published. So the new cache vouches for nothing until all of them have ended: until a client of
+/// a later epoch asks than the epoch in which the cache was lost.
 #[derive(Debug)]
 pub(crate) struct HostedCache {
     lost_in: Option<u64>,
@@ -167,7 +176,7 @@ impl HostedCache {
         HostedCache { lost_in, vcache }
     }
 
-    /// Publishes the first of these pairs and says then which of the others are current.
+    /// Publishes the first pairs, and then replies which of the others are current.
     pub(crate) fn consult(&mut self, publishes: usize, arguments: &[u64], reply: &mut Vec<u64>) -> Option<()> {
         let (epoch, words) = arguments.split_first()?;
         let (pairs, rest) = words.as_chunks::<2>();

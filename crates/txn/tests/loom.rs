@@ -98,7 +98,7 @@ fn the_model_finds_publishing_without_a_fence() {
     assert!(both_pass(2, unfenced), "this test cannot fail");
 }
 
-/// What was published before somebody looks is seen, while others fill the bucket; and in the end.
+/// What was published before a reader looks is seen, while others fill the bucket; and in the end.
 #[test]
 fn what_was_published_is_never_lost() {
     loom::model(|| {

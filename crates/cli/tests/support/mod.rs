@@ -25,9 +25,10 @@ pub(crate) fn new_file(name: &str) -> PathBuf {
     place
 }
 
-/// Asserts that each client of a drill has gone on, by the drill's timeline: its last commit is more
-/// than half a second after the last kill, and within a second of the last commit of any client. (On
-/// a busy machine the timeline itself goes on for as long as it takes to stop the clients.)
+/// Asserts that each client of a drill has gone on, by the drill's timeline. A client's last commit
+/// is more than half a second after the last kill, and within a second of the last commit of any
+/// client. (On a busy machine the timeline itself goes on for as long as it takes to stop the
+/// clients.)
 pub(crate) fn assert_all_have_gone_on(timeline: &str, clients: usize) {
     let rows: Vec<Vec<&str>> = timeline.lines().skip(1).map(|row| row.split(',').collect()).collect();
     let ms = |row: &Vec<&str>| row[0].parse::<u64>().expect("a time in milliseconds");

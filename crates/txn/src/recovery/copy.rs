@@ -1,31 +1,35 @@
-//! Re-replication: a joining replica of a shard gets what was there before it, while transactions
+//! Re-replication: gives a joining replica of a shard what was there before it, while transactions
 //! go on.
 //!
-//! It has been getting every write since the epoch began in which it joined: entries of redo logs,
-//! or, where replicas are written in place, the writes themselves. What it lacks is what nobody has
-//! written since. Who copies that is a client like any other, which the next epoch ends, and whose
-//! death others find out; then all is done again.
+//! The joining replica has received every write since the epoch began in which it joined. It gets
+//! entries of redo logs or, where replicas are written in place, the writes themselves. It lacks
+//! only what no transaction has written since. The copier is a client like any other: the next
+//! epoch ends it, and other clients find out if it dies. Then the whole copy is done again.
 //!
 //! ```text
-//! redo logs   READ records, buckets, at a copy  -> WRITE entries of them to the copier's own ring at the joining node
-//! in place    CAS lock; READ, at the primary    -> WRITE to the joining replica  -> CAS unlock
+//! redo logs   READ records, buckets, at a copy
+//!             -> WRITE entries of them to the copier's own ring at the joining node
+//! in place    CAS lock; READ, at the primary
+//!             -> WRITE to the joining replica
+//!             -> CAS unlock
 //! compare     READ at both, until they agree
 //! ```
 //!
 //! 1. *One writer, newest wins.* Where there are redo logs, the joining node's applier stays the
-//!    only writer of the replica: what is copied comes as an entry, and an entry of a transaction
-//!    may come before it or behind it.
-//! 2. *Nothing that is not committed.* A slot that is prepared is looked at again until it is not.
-//!    A bucket of the index counts if the slots that it links are there, each in the incarnation
-//!    that it is linked in, and it is the same before and after they have been looked at: an entry
-//!    that was taken back and linked again, for another key, has the same incarnation. A link
-//!    counts when the bucket behind it has had a committed entry: an insert that was taken back
-//!    leaves one that its primary alone has.
+//!    only writer of the replica. What is copied arrives as an entry, before or behind an entry of
+//!    a transaction.
+//! 2. *Nothing that is not committed.* The copier looks at a prepared slot again until it is no
+//!    longer prepared. A bucket of the index counts if two things hold. The slots that it links are
+//!    there, each in the incarnation that it is linked in. And the bucket is the same before and
+//!    after the copier has looked at these slots: an entry that was taken back and linked again,
+//!    for another key, has the same incarnation. A link counts when the bucket behind it has had a
+//!    committed entry: an insert that was taken back leaves a link that its primary alone has.
 //! 3. *Under the lock*, where clients write in place: no commit of the record is between its first
 //!    replica and its last.
-//! 4. *The same once*: each pair of the index, with both words, each link, and each record, which
-//!    may also be newer and whole. What comes later comes as to any replica. The header has no part
-//!    in it, for the next epoch brings it (`copy_header`).
+//! 4. *Equal once*. The comparison ends when each pair of the index, with both words, each link,
+//!    and each record has been equal once. A record may also be newer and whole. Later writes reach
+//!    the joining replica like any other. The header is not compared, for the next epoch brings it
+//!    (`copy_header`).
 
 use std::collections::VecDeque;
 
@@ -43,20 +47,20 @@ use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, Transact
 use super::{Departed, HEADER_WORDS as RECORD_HEADER_WORDS, Shard};
 use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
 
-/// Between two looks at what was not ready.
+/// Pause before the copier looks again at what was not ready.
 const AGAIN_PAUSE: Nanos = 20_000;
-/// For how long, and how often, what differs is looked at again until it is given up: at least.
+/// How long, and how often, the copier looks at a difference again before it gives up: at least.
 const COMPARED_FOR: Nanos = 2_000_000_000;
 const COMPARISONS: usize = 1_000;
 
-/// Buckets in a round: with seven pairs each, all of whose slots are looked at in one.
+/// Buckets in a round. They have seven pairs each, and one round looks at the slots of all of them.
 const BUCKETS: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
 
 fn pairs(bucket: &[u64]) -> impl Iterator<Item = &[u64]> {
     bucket.chunks(2).take(BUCKET_SLOTS)
 }
 
-/// How often something has been looked at again, since when.
+/// Counts how often something has been looked at again, and since when.
 struct Looks {
     since: Nanos,
     count: usize,
@@ -67,24 +71,24 @@ impl Looks {
         Looks { since: lane.now(), count: 0 }
     }
 
-    /// Once more; whether that is enough.
+    /// Counts one more look, and returns whether that was enough.
     fn enough(&mut self, lane: &Lane) -> bool {
         self.count += 1;
         self.count > COMPARISONS && lane.now() - self.since > COMPARED_FOR
     }
 }
 
-/// Who copies.
+/// The client that copies.
 pub struct Copier<'c> {
-    /// Its lane: of a client that is registered at all nodes.
+    /// A lane of the copier, which is registered at all nodes.
     pub lane: &'c Lane,
-    /// Its ring at the joining node: of all shards that it copies there.
+    /// The copier's ring at the joining node, for all shards that it copies there.
     pub ring: &'c mut RingWriter,
-    /// Ids of its own.
+    /// Gives transaction ids of the copier.
     pub ids: &'c dyn Fn() -> Option<TransactionId>,
-    /// Whose locks it may free.
+    /// Tells which clients are recovered: the copier may free their locks.
     pub departed: &'c dyn Departed,
-    /// Bytes that it may copy in a second; without bounds if `None`.
+    /// Bytes that the copier may copy in a second; unlimited if `None`.
     pub rate: Option<u64>,
 }
 
@@ -111,8 +115,9 @@ pub async fn copy(mut copier: Copier<'_>, metadata: &Metadata, id: ShardId, to: 
     copier.compare_buckets(&shard, id, from, joining, buckets).await
 }
 
-/// Gives a replica that has everything the part of its primary's header that no transaction writes,
-/// by which it will allocate should it become one: when nobody runs.
+/// Copies the part of the primary's header that no transaction writes to a replica that has
+/// everything else. The replica will allocate by it if it becomes the primary. Call it only while
+/// no transaction runs.
 pub(super) async fn copy_header(lane: &Lane, metadata: &Metadata, id: ShardId, to: NodeId) -> Result<(), MemoryError> {
     let Some(shard) = Shard::of(metadata, id) else { return Ok(()) };
     let Some(joined) = shard.placement.replicas.iter().find(|replica| replica.node == to) else { return Ok(()) };
@@ -132,7 +137,7 @@ impl Shard<'_> {
         &self.placement.replicas[0]
     }
 
-    /// Of what is at an offset: a record, or what the index is made of.
+    /// The shape of what is at an offset: of a record, or of a part of the index.
     fn shape_at(&self, offset: u64) -> RecordShape {
         let is_structural = self.fstore.as_ref().is_some_and(|fstore| fstore.is_structural(offset));
         if is_structural { remora_sync::structural(self.scheme) } else { self.shape }
@@ -146,7 +151,7 @@ impl Copier<'_> {
         Ok(self.lane.execute(round).await?.words(read).to_vec())
     }
 
-    /// Records that lie together in a round, with their words.
+    /// Reads records in one round, and returns the place and the words of each.
     async fn records(
         &self,
         shard: &Shard<'_>,
@@ -160,7 +165,7 @@ impl Copier<'_> {
         Ok(places.iter().zip(reads).map(|(at, read)| (*at, done.words(read).to_vec())).collect())
     }
 
-    /// Keeps to the rate.
+    /// Pauses to keep to the rate.
     async fn pace(&self, bytes: usize) {
         match self.rate {
             Some(rate) => self.lane.sleep(bytes as u64 * 1_000_000_000 / rate.max(1)).await,
@@ -245,9 +250,9 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Looks at every bucket of both, until each of its pairs, and its link, has been the same: as
-    /// committed in the copy. What is ahead in one of them is looked at again like anything else:
-    /// it may be wrong.
+    /// Compares every bucket of both replicas, until each of its pairs, and its link, has been
+    /// equal to what was committed in the copy. Where one replica is ahead, the bucket is looked at
+    /// again as for any other difference: that replica may be wrong.
     async fn compare_buckets(
         &mut self,
         shard: &Shard<'_>,
@@ -256,7 +261,7 @@ impl Copier<'_> {
         joining: &Replica,
         buckets: u64,
     ) -> Result<(), MemoryError> {
-        // With what has not been the same yet: its pairs, and the link.
+        // Each bucket, and which of its pairs, and its link, have not been equal yet.
         let mut left: VecDeque<(u64, [bool; BUCKET_WORDS / 2])> =
             (0..buckets).map(|number| (number, [true; BUCKET_WORDS / 2])).collect();
         let mut looks = Looks::begin(self.lane);
@@ -296,8 +301,8 @@ impl Copier<'_> {
         Ok(reads.into_iter().map(|read| done.words(read).to_vec()).collect())
     }
 
-    /// Buckets as committed transactions have left them; `None` of one that has an entry of an
-    /// insert or a delete under way, or a link to such a bucket.
+    /// Reads buckets as committed transactions have left them. Returns `None` for a bucket that has
+    /// an entry of an insert or a delete under way, or a link to such a bucket.
     async fn committed(
         &self,
         shard: &Shard<'_>,
@@ -321,7 +326,8 @@ impl Copier<'_> {
         Ok(buckets)
     }
 
-    /// The same with all links.
+    /// Reads buckets, and returns `None` for one that has an entry of an insert or a delete under
+    /// way. Links are returned as they are, also a link to a bucket without a committed entry.
     async fn settled(
         &self,
         shard: &Shard<'_>,
@@ -346,7 +352,7 @@ impl Copier<'_> {
         Ok(settled.map(|((bucket, after), there)| (there && bucket == after).then_some(bucket)).collect())
     }
 
-    /// Sends an entry of records to the joining node.
+    /// Sends a log entry of records to the joining node.
     async fn log(&mut self, records: &[LoggedRecord<'_>]) -> Result<(), MemoryError> {
         let Some(id) = (self.ids)().filter(|_| !records.is_empty()) else { return Ok(()) };
         let id = id.to_bits();
@@ -373,7 +379,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Asks how far the joining node has come. Whether it has applied anything since.
+    /// Asks how far the joining node has applied the ring. Returns whether it has applied anything
+    /// since it was last asked.
     async fn learn(&mut self) -> Result<bool, MemoryError> {
         let mut round = self.lane.round();
         let read = round.read(self.ring.applied_at(), WORD_BYTES);
@@ -399,7 +406,8 @@ impl Copier<'_> {
         while !left.is_empty() {
             let batch: Vec<u64> = left.drain(..fit.min(left.len())).collect();
             let found = self.records(shard, shard.primary(), &batch).await?;
-            // Whoever writes the first time to what is empty now writes to the joining replica too.
+            // A transaction that writes to an empty place for the first time writes to the joining
+            // replica too.
             let there: Vec<u64> =
                 found.iter().filter(|(_, words)| words[1..].iter().any(|word| *word != 0)).map(|(at, _)| *at).collect();
             let locked = self.copy_locked(shard, &there, joining).await?;
@@ -412,7 +420,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Copies records, each under its lock. Those that others have locked.
+    /// Copies records, each under its lock. Returns the places that other transactions have locked.
     async fn copy_locked(
         &mut self,
         shard: &Shard<'_>,
@@ -459,8 +467,9 @@ impl Copier<'_> {
         Ok(others.into_iter().map(|(at, _)| at).collect())
     }
 
-    /// Looks at every record of both until they agree: the same, or, where it is being written to,
-    /// one that is whole and not older than what the copy had before.
+    /// Compares every record of both replicas until they agree: they are equal, or the joining
+    /// replica has a record that is being written to. Such a record must be whole, and not older
+    /// than what the copy had before.
     async fn compare(
         &mut self,
         shard: &Shard<'_>,

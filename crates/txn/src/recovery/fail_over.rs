@@ -1,34 +1,37 @@
-//! Fail-over: the next epoch, without memory nodes that have died or that nobody may count on any
-//! more.
+//! Fail-over: prepares the next epoch, without memory nodes that have died or that no client may
+//! count on any more.
 //!
 //! ```text
-//! lose        the configuration makes one client the conductor: nobody else's lease is renewed     (`remora_cluster`)
-//! wait        until each client has stopped by itself, or its lease has run out                     (`remora_cluster`)
-//! revoke      all of them, at every survivor                                                        [`fail_over`]
+//! lose        the configuration makes one client the conductor:             (`remora_cluster`)
+//!             no other client's lease is renewed any more
+//! wait        until each client has stopped by itself,                      (`remora_cluster`)
+//!             or its lease has expired
+//! revoke      all of these clients, at every survivor                       [`fail_over`]
 //! decide      what they had logged, from the survivors' rings, by the configuration to come
 //! apply       until every survivor has applied its rings: backups are what their primaries were
 //! publish     the configuration to come, at every survivor
-//! begin       the next epoch: clients come back as new incarnations                                 (`remora_cluster`)
+//! begin       the next epoch: clients come back as new incarnations         (`remora_cluster`)
 //! ```
 //!
-//! An epoch ends every incarnation, as if all clients had died at once. So what is true of the
-//! recovery of clients ([`recovery`](super)) is all that fail-over needs, and one more thing for
-//! each of its rules:
+//! An epoch ends every incarnation, as if all clients had died at once. So fail-over needs all that
+//! is true of the recovery of clients ([`recovery`](super)), and one more thing for each of its
+//! rules:
 //!
-//! 1. *Revoke* cannot reach a node that is lost. It may be alive, and answer clients that do not
-//!    know: they could read there what is no longer so. Hence the wait: no transaction ends well
-//!    whose client's lease has run out, by its own clock, and the next epoch begins after that.
-//!    What writes needs an answer of every participant, and some of them are survivors.
-//! 2. *Forward, if there is any entry*, at a survivor: what was reported had an entry at every
-//!    participant. An entry that only lost nodes had was never reported.
-//! 3. *Log before data* puts the entry into the rings of all survivors that take part; where the
-//!    primary is lost, its backups have the record when these are applied. A promoted backup has no
-//!    lock: what was not logged is gone.
+//! 1. *Revoke* cannot reach a node that is lost. That node may be alive, and answer clients that do
+//!    not know of the loss: what they read there may be stale. Hence the wait. A transaction does
+//!    not succeed if its client's lease has expired, by the client's own clock, and the next epoch
+//!    begins after that. A transaction that writes needs an answer of every participant, and some
+//!    participants are survivors.
+//! 2. *Forward, if there is any entry*, at a survivor: a transaction that was reported had an entry
+//!    at every participant. An entry that only lost nodes had was never reported.
+//! 3. *Log before data* puts the entry into the rings of all survivors that take part. Where the
+//!    primary is lost, its backups have the record once they have applied their rings. A promoted
+//!    backup has no lock: what was not logged is gone.
 //! 4. Where replicas are written in place, a transaction is complete if every surviving replica has
 //!    it.
-//! 5. *Publish after apply*: an applier touches no primary, and it knows what is one from the
-//!    published configuration. A successor of a dead conductor finds every entry where it belongs
-//!    already, if any node has that configuration.
+//! 5. *Publish after apply*. An applier touches no primary, and the published configuration tells
+//!    it which replicas are primaries. If any node has the configuration to come, a successor of a
+//!    dead conductor finds every entry where it belongs already.
 
 use remora_fabric::{Fabric, Lane, Nanos, NodeId, NodeSet, probes};
 use remora_memory::metadata::{self, Wanted};
@@ -39,52 +42,52 @@ use super::copy::copy_header;
 use super::{Verdicts, decide, revoke};
 use crate::event::Rollback;
 
-/// Between two looks whether rings have been applied.
+/// Pause between two looks at whether rings have been applied.
 const APPLY_PAUSE_NS: Nanos = 20_000;
-/// A node whose rings have not been applied for so long will not apply them.
+/// Patience with a node that has not applied its rings: after this long it will not apply them.
 const APPLY_PATIENCE_NS: Nanos = 10_000_000_000;
 
-/// What a fail-over is about.
+/// The memory nodes, replicas and clients that a fail-over is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'d> {
     /// The memory nodes that the cluster goes on with.
     pub survivors: NodeSet,
-    /// Those that it goes on without.
+    /// The memory nodes that the cluster goes on without.
     pub lost: NodeSet,
     /// The epoch that begins.
     pub epoch: u64,
-    /// Nodes that it takes in, which have nothing.
+    /// Memory nodes that the cluster takes in, which hold nothing yet.
     pub admitted: NodeSet,
-    /// Nodes that are to have nothing any more.
+    /// Memory nodes that are to hold no replicas any more.
     pub leaving: NodeSet,
-    /// Those of them whose copies need not be made elsewhere first.
+    /// The leaving nodes whose replicas need not be copied elsewhere first.
     pub expendable: NodeSet,
-    /// Nodes that are to have their share.
+    /// Memory nodes that are to hold their share of the replicas.
     pub filling: NodeSet,
-    /// Joining replicas that have everything.
+    /// Joining replicas that have been copied completely.
     pub copied: &'d [(ShardId, NodeId)],
     /// Every client that may have had anything under way: the conductor's own, too, but not the
     /// conductor.
     pub clients: &'d [u32],
-    /// No client that comes may have an incarnation up to here.
+    /// New clients get incarnations above this one.
     pub incarnations: u32,
 }
 
-/// Who is told of what a fail-over does.
+/// The functions that a fail-over tells of what it does.
 #[derive(Clone, Copy)]
 pub struct Tell<'d> {
-    /// Of each record that is put back, before it is.
+    /// Called for each record that is put back, before it is.
     pub rollback: &'d dyn Fn(&Rollback<'_>),
-    /// What became of the clients' transactions, for each, before its slot may be given to another:
-    /// a successor of a dead conductor does not find out any more.
+    /// Called with the verdicts of each client, before the client's slot may be given to another
+    /// client. After that, a successor of a dead conductor cannot find them out any more.
     pub decided: &'d Decided<'d>,
 }
 
-/// Takes down what became of the transactions of clients, for each.
+/// Writes down the verdicts of each client.
 pub type Decided<'d> = dyn Fn(&[(u32, Verdicts)]) -> Result<(), MemoryError> + 'd;
 
-/// Makes the survivors ready for the next epoch: the configuration to come. Done again, by
-/// whomever, it does nothing more.
+/// Makes the survivors ready for the next epoch, and returns the configuration to come. The call is
+/// idempotent: a successor may run it again.
 pub async fn fail_over(
     fabric: &dyn Fabric,
     lane: &Lane,
@@ -94,7 +97,7 @@ pub async fn fail_over(
     let Loss { survivors, lost, epoch, admitted, leaving, expendable, filling, copied, clients, incarnations } = *loss;
     lost.iter().for_each(|node| fabric.abandon(node));
     for client in clients {
-        // Over a network each takes a while, and the conductor's own lease runs.
+        // Over a network each revocation takes a while, and the conductor's own lease runs.
         revoke(fabric, &[*client])?;
         lane.sleep(1).await;
     }
@@ -105,7 +108,7 @@ pub async fn fail_over(
             return Err(MemoryError::OtherCluster(node));
         }
     }
-    // Who conducted this before, and did not get to its end, may have published at any of them.
+    // An earlier conductor that did not get to the end may have published at any of them.
     let before = metadata::newest(lane, all).await?;
     let after = metadata::without(&before, lost, epoch)?;
     let verdicts = decide(lane, survivors, after.clone(), clients, tell.rollback).await?;
@@ -127,7 +130,7 @@ pub async fn fail_over(
     }
     let wanted = Wanted { nodes: all.without(leaving), expendable, filling, copied };
     let after = metadata::rearrange(lane, &after, &wanted).await?;
-    // Who leaves with this epoch may have led until now, and knows what it has given.
+    // A node that leaves with this epoch may have led until now, and knows what it has given.
     let leader = all.without(after.without_replicas(leaving)).leader();
     follow_leader(lane, all, leader, incarnations).await?;
     metadata::unlock_catalog(lane, leader).await?;

@@ -3,13 +3,16 @@
 //! ```text
 //! read        undo entries of the dead client at all nodes; union by transaction
 //! look        every replica of every record that an entry names
-//! decide      a version beyond this transaction's anywhere: it has ended long ago, no data is touched
+//! decide      a version beyond this transaction's anywhere: it has ended long ago,
+//!             no data is touched
 //!             every replica of every record complete in the new version: forward
 //!             else: undo
-//! undo        WRITE a copy of the entry at every participant, then WRITE the old value under a new, odd version, invisible,
-//!             at every replica, also those that were never touched
+//! undo        WRITE a copy of the entry at every participant,
+//!             then WRITE the old value under a new, odd version, invisible,
+//!             at every replica, also those which were never touched
 //! show        WRITE version, visible, at every replica
-//! free        CAS entries free; that their transaction was undone, before
+//! free        WRITE into the entries that their transaction was undone, if it was,
+//!             then CAS them free
 //! unlock      CAS of the dead client's locks
 //! ```
 //!
@@ -17,30 +20,29 @@
 //!
 //! # Why this never contradicts an answer
 //!
-//! 1. *Acknowledged means complete at every replica* (invariant 4 of `ford.rs`), so a transaction
-//!    that is incomplete anywhere was acknowledged to nobody, and one that was acknowledged is
-//!    found complete. Complete by the entry's checksum of what is installed, not by the header, nor
-//!    by line versions: who dies in the middle of a WRITE may have written half a line.
+//! 1. *Acknowledged means complete at every replica* (invariant 4 of `ford/mod.rs`). So a
+//!    transaction that is incomplete anywhere was never acknowledged, and one that was acknowledged
+//!    is found complete. A record is complete by the entry's checksum of what is installed, not by
+//!    the header, nor by line versions: a client that dies in the middle of a WRITE may have
+//!    written half a line.
 //! 2. *An entry lists the whole write set,* so one copy is enough, whichever replicas of it are
 //!    left.
 //! 3. *Entries that are whole come before data* on every node, so a node without one is untouched.
-//! 4. *Log before data binds recovery too*: it writes at replicas which the dead client may not
-//!    have reached, and whose nodes then have no entry; if it dies and the other nodes are lost,
-//!    nothing would name what it has half written.
+//! 4. *Log before data binds recovery too*. The recoverer writes at replicas which the dead client
+//!    may not have reached, and whose nodes then have no entry. If the recoverer died and the other
+//!    nodes were lost, nothing would name what it has half written.
 //! 5. *Free before unlock, unlock last.* A successor that found the entry after the unlock would
-//!    undo it again, over what the next writer has installed. Until then every record named is
-//!    locked by the dead client, so that all of this is done again by a successor with the same
-//!    result.
-//! 6. *Free entries still tell.* Of a lane's last transactions the ring says how they ended, so
-//!    that whoever asks for one that has no entry, and is not older than those, knows that it was
-//!    never logged.
+//!    undo it again, over what the next writer has installed. Until the unlock, the dead client has
+//!    every record named locked. So a successor may do all of this again, with the same result.
+//! 6. *Free entries still tell.* The ring says how the last transactions of a lane ended. A
+//!    transaction that has no entry, and is not older than these, was never logged.
 //! 7. *A rollback installs a version of its own,* one above what the commit would have installed. A
-//!    reader whose READ spans the half-written record and the rollback sees three versions, not the
-//!    same one twice.
+//!    reader whose READ spans the half-written record and the rollback sees three versions, and not
+//!    the same one twice.
 //! 8. *An entry is freed only if it is still the transaction's.* The entry of a later transaction
-//!    may go to the same place, on each connection behind the WRITE that frees the former one; so
-//!    one node may have the new one while another still has the old one. Freed by place alone, the
-//!    new one would be missed by a successor.
+//!    may go to the same place. On each connection it goes behind the WRITE that frees the former
+//!    entry. So one node may have the new entry while another still has the old one. If a recoverer
+//!    freed by place alone, a successor would miss the new entry.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +60,7 @@ use crate::log::{self, UndoRecord};
 /// A transaction of which some node has an undo entry.
 struct Undo {
     lane: usize,
-    /// Bytes into the rings, the same at every node.
+    /// Offset of the entry in the rings, equal at every node.
     place: u64,
     entry: Vec<u64>,
 }
@@ -76,9 +78,10 @@ enum Decision {
 pub(super) struct Entries {
     pub(super) committed: Vec<u64>,
     pub(super) undone: Vec<u64>,
-    /// Whatever has an id from here on, and is neither of them nor open, was never logged.
+    /// A transaction whose id is not below this was never logged, unless it is committed, undone or
+    /// open.
     pub(super) from: u64,
-    /// Those that have not ended.
+    /// Transactions that have not ended.
     open: BTreeMap<u64, Undo>,
 }
 
@@ -101,8 +104,8 @@ impl Entries {
     }
 }
 
-/// Ends every transaction of a dead client, whose access has been revoked everywhere, that has an
-/// undo entry. `told` of each record that is put back, before it is.
+/// Ends every transaction of a dead client that has an undo entry. The client's access has been
+/// revoked everywhere. Calls `told` for each record that is put back, before it is.
 pub(super) async fn repair(
     lane: &Lane,
     metadata: &Metadata,
@@ -128,7 +131,7 @@ pub(super) async fn repair(
             records.iter().for_each(|record| record.tell(told));
             put_back(lane, id, &undo, &records, rings).await?;
         }
-        // Of what has ended with a lean release, backups may not have been shown yet.
+        // A transaction that ended with a lean release may have backups that are not visible yet.
         let lean = log::undo_kind(&undo.entry).lean;
         if decision != Decision::Ended || lean {
             show(lane, &records, decision, lean).await?;
@@ -145,7 +148,7 @@ pub(super) async fn repair(
     Ok(entries)
 }
 
-/// The union of all nodes' entries.
+/// Reads the union of all nodes' entries.
 pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, MemoryError> {
     let mut entries = Entries::default();
     // The last transaction of each place of each lane: where nodes differ, the others have had no
@@ -184,8 +187,9 @@ struct Last {
     lap: u32,
 }
 
-/// From which id on a lane's transactions are known: from the first that has not been overwritten.
-/// Those of its last lap are known, and of the lap before it what lies behind them.
+/// Returns the id from which on a lane's transactions are known: of the first that has not been
+/// overwritten. The transactions of the lane's last lap are known, and from the lap before it those
+/// behind the newest.
 fn known_from(last: &BTreeMap<(usize, u64), Last>, lane: usize) -> u64 {
     let all = || last.range((lane, 0)..(lane + 1, 0)).map(|((_, place), last)| (*place, *last));
     let Some((newest_at, newest)) = all().max_by_key(|(_, last)| last.id).filter(|(_, newest)| newest.lap > 0) else {
@@ -212,14 +216,14 @@ struct Record<'e> {
     shape: RecordShape,
     /// What the commit installs.
     version: Version,
-    /// Of all that it installs.
+    /// Checksum of the image that the commit installs.
     checksum: u32,
     /// What was there before.
     before: &'e [u64],
 }
 
 impl Record<'_> {
-    /// Says what is about to be put back, if it was a row that is there.
+    /// Reports what is about to be put back, if it was a row that is there.
     fn tell(&self, told: &dyn Fn(&Rollback<'_>)) {
         let words: Vec<u64> = std::iter::once(0).chain(self.before.iter().copied()).collect();
         let before = FetchedRecord::new(&words, &self.shape).check_in_place();
@@ -295,8 +299,8 @@ async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Resu
     Ok(Version::from_bits(lane.execute(round).await?.words(read)[0]).0)
 }
 
-/// What became of the transaction of a lean entry, whose client is not dead: whatever has ended has
-/// committed.
+/// Whether the transaction of a lean entry has committed. Its client is not dead. A transaction
+/// that has ended has committed.
 pub(super) async fn has_committed(
     lane: &Lane,
     metadata: &Metadata,
@@ -379,8 +383,8 @@ async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>]) -> Result<(), Memo
     Ok(())
 }
 
-/// Makes every replica visible. Lean, only what is still this transaction's: others may have locked
-/// the record since.
+/// Makes every replica visible. After a lean release, only those replicas that are still this
+/// transaction's: other transactions may have locked the record since.
 async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: bool) -> Result<(), MemoryError> {
     for record in records {
         let version = if decision == Decision::Undo { rolled_back(record) } else { record.version };

@@ -1,15 +1,15 @@
-//! The words of a version cache: of each record a bound of what was published.
+//! The words of a version cache: for each record, a bound of what was published.
 //!
 //! A bucket is a line: a *floor*, and 7 entries of a tag and a version. A record's bound is the
 //! largest of the floor and the entries that have its tag. A full bucket drops its entry with the
-//! smallest version, after it has raised the floor to it; so records that are written often keep
-//! their own bounds, and of the others one bound holds for all. Records of the same tag share an
+//! smallest version, after it has raised the floor to that version. So records that are written
+//! often keep their own bounds, and all others share one bound. Records with one tag share an
 //! entry. Both make bounds too high, never too low.
 //!
-//! Words only grow but for entries that are dropped, whose versions the floor has had before;
-//! whoever sums up a bucket reads entries first and the floor last, so it cannot miss both. A
-//! bucket may have two entries of one tag, made side by side: the larger counts, and if it is
-//! dropped the floor has it. Nobody ever waits.
+//! Words only grow, except where an entry is dropped, and the floor has had its version before. A
+//! reader of a bucket reads the entries first and the floor last, so it cannot miss both. A bucket
+//! may have two entries of one tag, made side by side. The larger counts, and if it is dropped the
+//! floor has it. No thread ever waits.
 //!
 //! The atomics come through a trait so that `tests/loom.rs`, which includes this file, can check
 //! just that.
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) trait CacheWord {
     /// Loads with Acquire.
     fn load(&self) -> u64;
-    /// Stores `new` with Release if the word is `current`; whether it was.
+    /// Stores `new` with Release if the word is `current`, and returns whether it was.
     fn replace(&self, current: u64, new: u64) -> bool;
-    /// Makes it at least so large, with Release.
+    /// Raises the word to at least `to`, with Release.
     fn raise(&self, to: u64);
     /// A sequentially consistent fence.
     fn fence();
@@ -59,7 +59,7 @@ pub(crate) const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket<W, const N: usize = ENTRIES> {
-    /// At least what was published of any record that has no entry here.
+    /// A bound of every record that has no entry here.
     floor: W,
     entries: [W; N],
 }
@@ -78,7 +78,7 @@ pub(crate) struct Bounds<W, const N: usize = ENTRIES> {
 }
 
 impl<W: CacheWord, const N: usize> Bounds<W, N> {
-    /// Of these buckets, at least one.
+    /// Makes bounds of these buckets, at least one.
     pub(crate) fn of(buckets: Vec<Bucket<W, N>>) -> Bounds<W, N> {
         Bounds { buckets }
     }
@@ -98,7 +98,7 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
         (&self.buckets[bucket as usize], hash << VERSION_BITS >> VERSION_BITS)
     }
 
-    /// At most this has been published of a record.
+    /// Returns the bound of a record: nothing above it has been published.
     #[inline]
     pub(crate) fn bound(&self, record: u64) -> u64 {
         let (Bucket { floor, entries }, tag) = self.place(record);
@@ -107,7 +107,7 @@ impl<W: CacheWord, const N: usize> Bounds<W, N> {
         largest.max(floor.load())
     }
 
-    /// Makes a record's bound at least so large.
+    /// Raises a record's bound to at least `version`.
     pub(crate) fn raise(&self, record: u64, version: u64) {
         let (Bucket { floor, entries }, tag) = self.place(record);
         if version > VERSION_MASK {
