@@ -1,9 +1,9 @@
 //! The memory node's side of the log: applies redo rings to the backups that the node has.
 //!
-//! Runs on the node's own CPU. It never touches a primary: those are installed by the clients that
-//! hold their locks. Only newer versions are applied, so it does not matter in which order the
-//! rings of different clients are read. An equal version is applied again, because an applier that
-//! was killed in the middle of a record has left the version ahead of the value.
+//! The applier runs on the node's own CPU. It never touches a primary: the clients that hold a
+//! primary's locks install there. Only newer versions are applied, so it does not matter in which
+//! order the rings of different clients are read. An equal version is applied again, because an
+//! applier that was killed in the middle of a record has left the version ahead of the value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// For a node's memory.
+    /// Makes the applier of a node's memory.
     #[must_use]
     pub fn new(region: Arc<Region>) -> Applier {
         let (rings, backups, scratch) = Default::default();

@@ -20,9 +20,8 @@ pub enum Abort {
     /// A record could not be read whole: it changed all the time.
     #[error("a record changed while it was read, again and again")]
     Torn,
-    /// What it read may have changed since without being seen: its client was kept from renewing
-    /// its lease for too long, and the cluster may have gone on without a memory node that still
-    /// answers it.
+    /// What it read may be stale. Its client was kept from renewing its lease for too long, and the
+    /// cluster may have gone on without a memory node that still answers the client.
     #[error("the client's lease had run out when it had read: it was kept from running, or could not be renewed")]
     Late,
     /// The program gave the transaction up, or dropped it, before it was decided.
@@ -127,29 +126,29 @@ pub enum Misuse {
 /// Why a transaction cannot go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Stop {
-    /// It left no trace; trying again may help.
+    /// The transaction aborted and left no trace; trying again may help.
     #[error("aborted: {0}")]
     Abort(Abort),
-    /// A node it needs is down. It has not committed.
+    /// A node that the transaction needs is unreachable. It has not committed.
     #[error("unavailable: {0}")]
     Unavailable(FabricError),
-    /// It may or may not have committed: the answer to its log was lost. Trying again could apply
-    /// it twice.
+    /// The transaction may or may not have committed: the answer to its log was lost. Trying again
+    /// could apply it twice.
     #[error("the outcome of transaction {0} is unknown")]
     Unknown(TransactionId),
     /// This client was taken for dead, and has lost its access. It has not committed.
     #[error("this client was taken for dead: connect again")]
     Fenced,
-    /// It exceeds a limit.
+    /// The transaction exceeds a limit.
     #[error("limit: {0}")]
     Limit(Limit),
     /// The program made a mistake. The transaction has not committed.
     #[error("{0}")]
     Misuse(Misuse),
-    /// It writes a record that is not there.
+    /// The transaction writes a record that is not there.
     #[error("a record to be written is not there")]
     Absent,
-    /// It inserts a record that is there.
+    /// The transaction inserts a record that is there.
     #[error("a record to be inserted is there already")]
     Exists,
 }

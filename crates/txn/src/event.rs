@@ -11,16 +11,16 @@ use crate::sets::Sets;
 /// How an attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It committed.
+    /// The attempt committed.
     Committed,
     /// The closure returned an error of its own, and its reads were validated: it has written
     /// nothing.
     UserAbort,
-    /// It aborted; it may be tried again.
+    /// The attempt aborted; the transaction may be tried again.
     Aborted(Abort),
-    /// Nobody knows: see [`Stop::Unknown`].
+    /// Whether the attempt committed is unknown: see [`Stop::Unknown`].
     Unknown,
-    /// It failed for another reason, and has written nothing.
+    /// The attempt failed for another reason, and has written nothing.
     Failed(Stop),
 }
 
@@ -54,7 +54,8 @@ pub struct TransactionEvent<'a> {
     pub attempt_began: Nanos,
     /// When it ended.
     pub ended: Nanos,
-    /// What this attempt cost. A committed one's install is included, though nobody awaited it.
+    /// What this attempt cost. The install of a committed attempt is included, though the client
+    /// did not wait for it.
     pub cost: Cost,
     /// Ends of its phases; zeros for those it did not reach.
     pub phases: Phases,
@@ -74,15 +75,15 @@ pub struct Access<'a> {
     pub written: Option<(WriteKind, Version)>,
 }
 
-/// A range of keys that a transaction has looked at: what it has read of the table within is all
-/// that was there.
+/// A range of keys that a transaction has looked at. The records of the range that it has read are
+/// all that were there.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     /// The table.
     pub table: &'a Table,
     /// The first key of the range, as bytes.
     pub from: &'a [u8],
-    /// Where it ends: not in it any more.
+    /// The end of the range, which is not in it any more.
     pub to: &'a [u8],
 }
 
@@ -123,13 +124,14 @@ pub struct Rollback<'a> {
     pub restored: Version,
 }
 
-/// Is told of every attempt. A session calls its observer on the worker's thread, when an attempt
-/// has ended but before the caller has the answer: be quick.
+/// An observer is told of every attempt. A session calls its observer on the worker's thread, when
+/// an attempt has ended but before the caller has the answer: be quick.
 pub trait Observer {
     /// An attempt has ended.
     fn transaction(&mut self, event: &TransactionEvent<'_>);
 
-    /// Whether it wants [`Observer::committing`]. Asked once, when a session is given the observer.
+    /// Whether the observer wants [`Observer::committing`]. Asked once, when a session is given the
+    /// observer.
     fn wants_committing(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Looks at a table from outside: when nothing runs, is it left as it should be ([`inspect`])? And
-//! while others run, what is in it ([`scan`])?
+//! Looks at a table from outside. [`inspect`] tells whether the table is as it should be when
+//! nothing runs. [`scan`] tells what is in it while transactions run.
 
 use std::iter::successors;
 
@@ -22,23 +22,23 @@ pub struct Inspection {
     pub records: u64,
     /// Slots prepared for an insert that has neither committed nor been taken back.
     pub prepared: u64,
-    /// Records whose lock is held, and by whom for the first of them.
+    /// Records whose lock is held.
     pub locked: u64,
     /// Holder of the first locked record.
     pub holder: Option<TransactionId>,
     /// Records that are not whole.
     pub torn: u64,
-    /// Lines in which a backup differs from its primary. The header of a shard, which is its
-    /// primary's own to allocate by, is not compared, nor a link to a bucket that nobody has
-    /// inserted into (an insert that aborted leaves it).
+    /// Lines in which a backup differs from its primary. The header of a shard, which its primary
+    /// alone allocates by, is not compared. Nor is a link to a bucket without entries: an insert
+    /// that aborted leaves it.
     pub differing_lines: u64,
 }
 
 /// Bytes compared in one go, if a slot is not larger.
 const CHUNK_BYTES: u64 = 4096;
 
-/// Reads a whole table: every record of its primaries is given to `visit`, every line of its
-/// backups is compared.
+/// Reads a whole table. Gives every record of its primaries to `visit`, and compares every line of
+/// its backups.
 pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRecord<'_>)) -> Result<Inspection, Stop> {
     let mut found = Inspection::default();
     let (index, shape) = (table.index(), table.shape());
@@ -103,10 +103,10 @@ pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
     Ok(found)
 }
 
-/// Reads the beginning of every slot of a table's primaries, so many bytes of each, in no order and
-/// at no one time. `visit` is given the words, and says why it cannot do with them: then the slot
-/// is read again, a little later. The last reason is returned if that happens too often: somebody
-/// who has died has it locked, say.
+/// Reads the first `bytes` bytes of every slot of a table's primaries, in no order and at no one
+/// time. `visit` is given the words. If it cannot use them it returns a reason, and the slot is
+/// read again, a little later. If that happens too often, the scan returns the last reason: a
+/// client that has died has the slot locked, say.
 pub async fn scan(
     lane: &Lane,
     table: &Table,

@@ -1,16 +1,21 @@
 //! Transactions over remote memory: read and write sets, protocols (one folder each), logs.
 //!
-//! A [`Session`] is one coroutine's place to run transactions: it has a lane, a redo ring at every
+//! A [`Session`] is one coroutine's place to run transactions. It has a lane, a redo ring at every
 //! memory node, and sets that are reused, so that a transaction allocates nothing in steady state.
 //! [`Session::transact`] runs a closure as a transaction and retries it while it aborts; the
 //! closure works on a [`Tx`].
 //!
-//! Guarantee of every protocol here, unless it says otherwise: **strict serializability**; atomic
-//! across a crash of the client; no deadlock, since nobody waits for a lock without bound;
-//! application code never sees a torn record. A closure may run several times, and may see a
-//! combination of records that will not commit: it must have no effect outside of the transaction,
-//! and must not panic or loop on a state that could not exist. What it returned counts only once
-//! its reads have been validated, also if it is an error of its own.
+//! Every protocol here guarantees the following, unless it says otherwise:
+//!
+//! - **Strict serializability.**
+//! - A transaction is atomic across a crash of its client.
+//! - There is no deadlock, since no transaction waits for a lock without bound.
+//! - Application code never sees a torn record.
+//!
+//! A closure may run several times, and may see a combination of records that will not commit. So
+//! it must have no effect outside of the transaction, and must not panic or loop on a state that
+//! could not exist. What the closure returned counts only once its reads have been validated, even
+//! if it is an error of its own.
 
 #![cfg_attr(
     not(feature = "mutants"),

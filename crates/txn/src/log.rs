@@ -1,18 +1,22 @@
 //! The log entry of a transaction: what a redo ring's frame holds.
 //!
 //! ```text
-//! entry, whole words; the frame around it (`remora_memory::ring`) has the transaction id and the checksum
+//! entry, whole words; the frame around it (`remora_memory::ring`) has the transaction id
+//! and the checksum
 //! +0   epoch         u64   of the configuration that the transaction ran in
 //! +8   participants  u64   memory nodes whose rings have this entry, a bit each
 //! +16  records       u32
-//! +20  lap           u31   of an undo entry: how often its lane had begun again at the start of its window
-//! +23  lean          1 bit of an undo entry, the highest: nobody frees it when its transaction has ended
+//! +20  lap           u31   of an undo entry: how often its lane had begun again
+//!                          at the start of its window
+//! +23  lean          1 bit of an undo entry, the highest: the entry is not freed
+//!                          when its transaction has ended
 //! then for each record
 //! +0   pointer       u64   shard : 16 | offset : 48
 //! +8   old version   u64
 //! +16  words         u32   of the image
 //! +20  patches       u32   of the index, for records that are inserted or deleted
-//! +24  image               what is written to the slot from its version on: new version, key, value
+//! +24  image               what is written to the slot from its version on:
+//!                          new version, key, value
 //! then patches of 3 words: offset within the shard, word, key word (`remora_index::Patch`)
 //!
 //! for each record of an undo entry
@@ -23,16 +27,16 @@
 //! +24  image               what the slot held from its version on
 //! ```
 //!
-//! Every participant gets the same entry, with the whole write set and not only its own part: it is
-//! staged once, and any one copy is enough to finish the transaction.
+//! Every participant gets the same entry, with the whole write set and not only its own part. So
+//! the entry is staged once, and any one copy is enough to finish the transaction.
 //!
 //! # What an entry means
 //!
-//! It is written after every lock has been taken and every read validated, and never withdrawn. So
-//! a transaction of which *any* entry is whole may be rolled forward, and one of which *no* live
-//! node has an entry was never reported as committed, because that needs the entry at every
-//! participant. Backups therefore apply an entry as soon as they see it. They compare versions,
-//! which also puts entries of different rings in order.
+//! The client writes an entry after it has taken every lock and validated every read, and never
+//! withdraws it. So a transaction of which *any* entry is whole may be rolled forward. A
+//! transaction of which *no* live node has an entry was never reported as committed, because that
+//! needs the entry at every participant. Backups therefore apply an entry as soon as they see it.
+//! They compare versions, which also puts entries of different rings in order.
 
 use remora_fabric::WORD_BYTES;
 use remora_index::Patch;
@@ -60,11 +64,11 @@ const _: () = assert!(
 pub struct LoggedRecord<'e> {
     /// Where it is.
     pub pointer: remora_memory::Pointer,
-    /// The version it had under the lock.
+    /// The version that the record had under the lock.
     pub old_version: u64,
-    /// What is installed; its first word is the new version.
+    /// What the commit installs; its first word is the new version.
     pub image: &'e [u64],
-    /// What changes in the index with it, [`PATCH_WORDS`] each.
+    /// The patches of the index that come with the record, [`PATCH_WORDS`] each.
     pub patches: &'e [u64],
 }
 
@@ -83,7 +87,7 @@ pub struct UndoRecord<'e> {
     pub before: &'e [u64],
 }
 
-/// The checksum of an image, visible.
+/// Returns the checksum of an image whose version word is the visible one.
 #[inline]
 #[must_use]
 pub fn image_checksum(image: &[u64]) -> u32 {
@@ -114,9 +118,9 @@ pub(crate) fn encode<'e>(
 /// What an undo entry says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UndoKind {
-    /// How often its lane had begun again at the start of its window.
+    /// How often the entry's lane had begun again at the start of its window.
     pub(crate) lap: u32,
-    /// Nobody frees it when its transaction has ended.
+    /// Whether the entry stays when its transaction has ended.
     pub(crate) lean: bool,
 }
 
@@ -170,7 +174,7 @@ pub(crate) fn undo_kind(entry: &[u64]) -> UndoKind {
     UndoKind { lap: word & !LEAN, lean: word & LEAN != 0 }
 }
 
-/// The records of an undo entry. Ends early where the entry does not hold what it says.
+/// Returns the records of an undo entry. Ends early where the entry does not hold what it says.
 pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
     let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);
@@ -184,8 +188,8 @@ pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
     })
 }
 
-/// The records of an entry. Ends early where the entry does not hold what it says: its checksum was
-/// right, so a program of another version wrote it.
+/// Returns the records of an entry. Ends early where the entry does not hold what it says: its
+/// checksum was right, so a program of another version wrote it.
 pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
     let mut left = entry.get(2).map_or(0, |word| *word as u32);
     let mut rest = entry.get(HEADER_WORDS..).unwrap_or(&[]);

@@ -1,8 +1,8 @@
-//! Published errors, put back one at a time: each must be caught by a test, or the tests prove
+//! Published errors, put back one at a time. A test must catch each of them, or the tests prove
 //! nothing.
 //!
-//! For the calling thread only. Compiled with the feature `mutants`, which nothing but tests turns
-//! on.
+//! A mutant is on for the calling thread only. This is compiled with the feature `mutants`, which
+//! nothing but tests turns on.
 
 use std::cell::Cell;
 
@@ -83,13 +83,15 @@ pub enum Mutant {
     /// transaction has all its locks.
     UnlockReadsEarly,
     // From here on: of recovery, or nothing without it, or too rare for a campaign.
-    /// A slot that has been prepared for an insert is taken back by who had it prepared, and by
-    /// nobody who has it locked at that time for the record that lay there before.
+    /// A slot that was prepared for an insert is taken back by the transaction that had it
+    /// prepared. A transaction that has the slot locked at that time, for the record that lay there
+    /// before, does not take it back.
     LeavePrepared,
     /// The place in the index that a delete has found is kept although the key was gone when its
     /// record was read: an insert of the same transaction then writes a record that no index names.
     KeepPlace,
-    /// Whoever meets a lock frees it, also of a client that is only suspected, or not even that.
+    /// A transaction that meets a lock frees it, also the lock of a client that is only suspected,
+    /// or not even that.
     FreeForeignLocks,
     /// FORD: data is written without the mark that it is not to be read yet. Rule R7.
     VisibleAtOnce,
@@ -110,10 +112,10 @@ pub enum Mutant {
     ValidateAfterCommit,
     /// FORD: the undo entry does not name the records that are inserted. Litmus L2.
     InsertsNotLogged,
-    /// FORD: undo entries are written before the locks are taken, and stay when they are not got.
-    /// Litmus L5.
+    /// FORD: undo entries are written before the locks are taken, and stay if the transaction does
+    /// not get the locks. Litmus L5.
     LogWithoutLocks,
-    /// Recovery revokes nobody. Rule R19.
+    /// Recovery revokes no client. Rule R19.
     RevokeNobody,
     /// Recovery revokes the client that had the transactions, and none of its former recoverers.
     /// Rule R20.
@@ -231,8 +233,8 @@ impl Mutant {
 }
 
 impl Mutant {
-    /// Whether a protocol has the place where the error would be, and shows it where nobody
-    /// recovers.
+    /// Whether a protocol has the place where the error would be, and shows the error where no
+    /// client is recovered.
     #[must_use]
     pub fn concerns(self, protocol: Protocol) -> bool {
         use Mutant::{
@@ -281,7 +283,7 @@ pub fn set(mutant: Option<Mutant>) {
     remora_index::mutant::insert_beside_locked(mutant == Some(Mutant::InsertBesideLocked));
 }
 
-/// Whether it is on.
+/// Whether an error is on for this thread.
 pub fn is_on(mutant: Mutant) -> bool {
     ON.get() == Some(mutant)
 }

@@ -396,8 +396,8 @@ impl Catalog {
         fits.then_some(shard)
     }
 
-    /// Installs records at the primaries: those that the transaction which logged them still has
-    /// locked. Every other record has been installed.
+    /// Installs, at the primaries, the records that are still locked by the transaction which
+    /// logged them. Every other record has been installed.
     async fn install(&self, lane: &Lane, logged: &BTreeMap<u64, Logged>) -> Result<(), MemoryError> {
         let records = logged.iter().flat_map(|(id, entry)| log::records(&entry.entry).map(move |record| (*id, record)));
         let mut records = records.filter_map(|(id, record)| Some((id, record, self.shard_of(&record)?))).peekable();
@@ -556,7 +556,7 @@ pub async fn sweep(
     Ok(())
 }
 
-/// Words of a slot that say who has it locked and whether its key is there.
+/// Words of a slot that say which transaction has it locked and whether its key is there.
 const HEADER_WORDS: usize = 3;
 const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 

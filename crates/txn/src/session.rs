@@ -54,46 +54,47 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// The client was taken for dead: it begins no transaction any more.
+    /// Ends the lease: the client was taken for dead, and begins no transaction any more.
     pub fn end(&self) {
         self.over.set(true);
     }
 
-    /// Whether it was.
+    /// Whether the client was taken for dead.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.get()
     }
 
-    /// Until then nobody takes it for dead, by its own clock.
+    /// Extends the lease: until `until`, by the client's own clock, no other client takes it for
+    /// dead.
     pub fn extend(&self, until: Nanos) {
         self.until.set(until);
     }
 
-    /// What has been read may be no longer so: a memory node that the cluster goes on without
-    /// answers all the same.
+    /// Whether the lease has expired, so that what was read may be stale: a memory node that the
+    /// cluster goes on without answers all the same.
     #[inline]
     fn has_run_out(&self, lane: &Lane) -> bool {
         self.until.get() != Nanos::MAX && (self.over.get() || lane.now() >= self.until.get())
     }
 }
 
-/// Of one transaction.
+/// How a session runs one transaction, and how long it retries it.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactOptions {
-    /// A number for its type, for reports.
+    /// A number for the transaction's type, for reports.
     pub label: u16,
-    /// How often it is tried at most while it aborts; at least once.
+    /// Highest number of attempts while the transaction aborts; there is at least one.
     pub attempts: u32,
-    /// How long it is tried while it aborts, counted from its first abort.
+    /// How long the transaction is tried while it aborts, counted from its first abort.
     pub patience: Nanos,
     /// When to give up: checked between attempts, and before a commit.
     pub deadline: Option<Nanos>,
 }
 
 impl Default for TransactOptions {
-    /// As often as it takes, for a second.
+    /// Any number of attempts, for a second.
     fn default() -> TransactOptions {
         TransactOptions { label: 0, attempts: u32::MAX, patience: 1_000_000_000, deadline: None }
     }
@@ -104,9 +105,9 @@ impl Default for TransactOptions {
 pub struct Tried {
     /// Attempts.
     pub attempts: u32,
-    /// From its first abort until it was given up.
+    /// Time from the transaction's first abort until it was given up.
     pub elapsed: Nanos,
-    /// Why the last attempt that aborted did.
+    /// Why the last attempt that aborted has aborted.
     pub last: Option<Abort>,
 }
 
@@ -141,7 +142,7 @@ pub(crate) struct State {
     pub(crate) released: Released,
     /// Where undo entries are put in the rings.
     pub(crate) undo: UndoWindow,
-    /// By which it validates, if its protocol does so locally.
+    /// The cache by which it validates, if its protocol does so locally.
     pub(crate) vcache: Option<Arc<VersionCache>>,
     /// The client's shared locks, if its protocol takes any.
     pub(crate) shared: SharedLocks,
@@ -149,19 +150,20 @@ pub(crate) struct State {
     pub(crate) load: Vec<u64>,
     owner: u32,
     sequence: Rc<Cell<u64>>,
-    /// Whose locks mean nothing any more, if anybody says so.
+    /// Tells which clients are recovered, if the session watches for them: their locks mean nothing
+    /// any more.
     pub(crate) departed: Option<Rc<dyn Departed>>,
-    /// Of this client.
+    /// The lease of this client.
     lease: Rc<Lease>,
-    /// Transactions of this session whose outcome nobody was told.
+    /// Transactions of this session whose outcome the program was not told.
     pub(crate) unsure: Vec<TransactionId>,
-    /// How often and for how long the last transaction was tried that was given up.
+    /// How often and for how long the last transaction that was given up had been tried.
     tried: Tried,
-    /// Why the last closure or attempt has stopped that did.
+    /// Why the last closure or attempt that has stopped did so.
     pub(crate) stopped: Stop,
 }
 
-/// Transactions that are remembered as such: the last ones.
+/// Transactions that are remembered as unsure: the last ones.
 const UNSURE_MAX: usize = 64;
 
 /// The ends of phases are noted for one attempt in this number: reading the clock four times costs
@@ -189,7 +191,8 @@ impl State {
         self.lease.has_run_out(lane)
     }
 
-    /// Who has the cluster's version cache: everybody of an epoch knows the same nodes.
+    /// Returns the node that has the cluster's version cache. All clients of an epoch know the same
+    /// nodes.
     pub(crate) fn cache_host(&self) -> NodeId {
         self.nodes.iter().next_back().unwrap_or_default()
     }
@@ -216,7 +219,7 @@ impl State {
         self.in_doubt = true;
     }
 
-    /// Nobody was told what became of a transaction.
+    /// Notes that the program was not told what became of a transaction.
     #[cold]
     pub(crate) fn note_unsure(&mut self, id: TransactionId) {
         if self.unsure.len() == UNSURE_MAX {
@@ -373,8 +376,8 @@ fn rings(client: &Registration, ring: usize) -> Vec<RingWriter> {
     (0..end).map(NodeId).map(at).collect()
 }
 
-/// One coroutine's place to run transactions, one at a time: a lane, a redo ring at every memory
-/// node, and sets that one transaction after the other reuses.
+/// A session is one coroutine's place to run transactions, one at a time. It has a lane, a redo
+/// ring at every memory node, and sets that one transaction after the other reuses.
 #[derive(Debug)]
 pub struct Session {
     lane: Lane,
@@ -382,8 +385,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session on a lane of a registered client. `ring` numbers the lane among those that the
-    /// client registered.
+    /// Makes a session on a lane of a registered client. `ring` numbers the lane among the lanes
+    /// that the client registered.
     #[must_use]
     pub fn new(lane: Lane, client: &Registration, ring: usize, config: SessionConfig) -> Session {
         let state = State {
@@ -417,9 +420,10 @@ impl Session {
         Session { lane, state }
     }
 
-    /// Goes on as another incarnation of its client, which the memory nodes have connected: on a
-    /// lane of that one's endpoint, and with its tables as they are placed now. Only between
-    /// transactions; what the former one has left behind is somebody else's to end.
+    /// Goes on as another incarnation of the session's client, which the memory nodes have
+    /// connected. The session then uses a lane of that incarnation's endpoint, and its tables as
+    /// they are placed now. Only between transactions. What the former incarnation has left behind
+    /// is recovery's to end.
     pub fn reincarnate(&mut self, endpoint: &Rc<Endpoint>, client: &Registration, ring: usize, config: SessionConfig) {
         let lane = self.lane.on(endpoint);
         let mut session = Session::new(lane, client, ring, config);
@@ -435,8 +439,8 @@ impl Session {
         self.state.sets.register(table);
     }
 
-    /// Forgets registered tables that are not to be kept: they were dropped. Only between
-    /// transactions.
+    /// Forgets the registered tables that are not to be kept, because they were dropped. Only
+    /// between transactions.
     pub fn forget_tables(&mut self, is_kept: impl Fn(&Table) -> bool) {
         self.state.forget_tables(is_kept);
     }
@@ -447,35 +451,35 @@ impl Session {
         self.state.is_in_doubt(&self.lane)
     }
 
-    /// Whoever is told of every attempt from now on; the former one back.
+    /// Sets the observer that is told of every attempt from now on, and returns the former one.
     pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.state.tell_committing = observer.as_ref().is_some_and(|observer| observer.wants_committing());
         std::mem::replace(&mut self.state.observer, observer)
     }
 
-    /// Has it free the locks of the dead that it meets, and stop when its own client's lease is
-    /// over.
+    /// Makes the session free the locks of recovered clients that it meets, and stop when its own
+    /// client's lease is over.
     pub fn watch_for(&mut self, departed: Rc<dyn Departed>, lease: Rc<Lease>) {
         self.state.departed = Some(departed);
         self.state.lease = lease;
     }
 
-    /// What the rings say of a transaction of a client that is alive; [`Verdict::Undecided`] as
-    /// long as they say nothing.
+    /// Returns what the rings say of a transaction of a client that is alive;
+    /// [`Verdict::Undecided`] as long as they say nothing.
     pub async fn look_up(&self, id: TransactionId) -> Result<Verdict, Stop> {
         let in_place = self.state.spec.discipline.is_in_place();
-        // One of its own that was given up may still be on its way.
+        // A transaction of this session that was given up may still be on its way.
         let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
         Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)
     }
 
-    /// The lane.
+    /// Returns the session's lane.
     #[must_use]
     pub fn lane(&self) -> &Lane {
         &self.lane
     }
 
-    /// Begins a transaction to be ended by [`Tx::commit`] or [`Tx::abort`]; `label` is a number for
+    /// Begins a transaction, which [`Tx::commit`] or [`Tx::abort`] ends. `label` is a number for
     /// its type, for reports.
     pub fn begin(&mut self, label: u16) -> Result<Tx<'_>, Stop> {
         Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, first_began: 0 })
@@ -503,9 +507,12 @@ impl Session {
         Ok(said.expect("a run of the closure has decided the transaction"))
     }
 
-    /// Runs a closure as a transaction, again and again while it aborts, with growing random
-    /// pauses, until what the closure wants has been done: it has committed, or the reads behind
-    /// its decision to give up have been validated.
+    /// Runs a closure as a transaction, and tries it again while it aborts, with growing random
+    /// pauses.
+    ///
+    /// It ends well when what the closure wants has been done. Either the transaction has
+    /// committed, or the reads behind the closure's decision to give up have been validated.
+    /// Otherwise it returns why the transaction has stopped.
     ///
     /// The closure hands every [`Stop`] that the transaction gives it to [`Tx::stop`]. A panic in
     /// it aborts the transaction, and resumes when its locks are gone.
@@ -533,22 +540,23 @@ impl Session {
         }
     }
 
-    /// How often and for how long the last transaction was tried that [`Session::transact`] has
-    /// given up.
+    /// Returns how often and for how long the last transaction was tried that [`Session::transact`]
+    /// has given up.
     #[must_use]
     pub fn tried(&self) -> Tried {
         self.state.tried
     }
 
-    /// The table and key of the record that was the reason of a stop of the last attempt, if there
-    /// is one and it is known.
+    /// Returns the table and key of the record that was the reason of a stop of the last attempt,
+    /// if there is one and it is known.
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
     }
 
-    /// Waits until every redo ring of this lane has been applied to its end. False if a node does
-    /// not get there in time, or if the rings hold a transaction in doubt, whose entry must stay.
+    /// Waits until every redo ring of this lane has been applied to its end. Returns false if a
+    /// node does not get there in time, or if the rings hold a transaction in doubt, whose entry
+    /// must stay.
     pub async fn drain(&mut self, patience: Nanos) -> Result<bool, Stop> {
         let deadline = self.lane.now().saturating_add(patience);
         if !self.state.loose.is_empty() {
@@ -585,7 +593,7 @@ pub enum Decision {
     Commit,
     /// To give the transaction up, if what it has read belongs together.
     GiveUp,
-    /// Nothing: the transaction has stopped it. Made by [`Tx::stop`].
+    /// Nothing: the transaction has stopped the closure. Made by [`Tx::stop`].
     Stop,
 }
 
@@ -671,8 +679,8 @@ impl Trial {
     async fn pause(&self, lane: &Lane, state: &State) {
         let released = state.released.holder;
         if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
-            // This lane's own former transaction, whose unlocks are on their way: there is nobody
-            // to make way for.
+            // This lane's own former transaction, whose unlocks are on their way: there is no other
+            // transaction to make way for.
             while lane.background() > 0 {
                 lane.sleep(READ_PAUSE_NS).await;
             }
@@ -693,7 +701,7 @@ struct Persistence {
 }
 
 impl Persistence {
-    /// An attempt has aborted; how long it is since the first one has.
+    /// Notes that an attempt has aborted, and returns the time since the first one has.
     fn aborted(&mut self, abort: Abort, lane: &Lane) -> Nanos {
         let is_same = matches!(abort, Abort::Locked(_)) && self.last == Some(abort);
         self.same_holder = if is_same { self.same_holder.saturating_add(1) } else { 0 };
@@ -702,8 +710,8 @@ impl Persistence {
         now - *self.since.get_or_insert(now)
     }
 
-    /// The longest pause before the next attempt. A holder that stays the same for long has died,
-    /// perhaps, and to ask for its lock at the usual pace until it is recovered only costs others
+    /// Returns the longest pause before the next attempt. A holder that stays the same for long may
+    /// have died. To ask for its lock at the usual pace until it is recovered only costs others
     /// time.
     fn pause(&self, attempts: u32) -> Nanos {
         let longer = (self.same_holder / SAME_HOLDER).min(HELD_DOUBLINGS);
@@ -729,7 +737,7 @@ async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
         let number = tx.state.sets.number(slot)?;
         tx.state.sets.items[number].loose = true;
     }
-    // One that is locked is being inserted by somebody else, who will see to it.
+    // A slot that is locked is being filled by another transaction's insert, which will see to it.
     let result = match tx.fetch().await {
         Ok(()) | Err(Stop::Abort(_)) => Ok(()),
         Err(stop) => Err(stop),

@@ -70,8 +70,8 @@ pub(crate) enum Fetch {
     Record(Found),
     /// The primary's CPU is to be asked where the key is, and for its record.
     Ask,
-    /// The primary's CPU is to be asked for the key's place in the index, too, because the key is
-    /// to be deleted, or inserted.
+    /// The primary's CPU is to be asked where the key is, for its record, and for its place in the
+    /// index. The key is to be deleted, or inserted.
     Place(Intent),
     /// The record was read: version and value are there.
     Here,

@@ -24,8 +24,9 @@ use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
 /// them when their locations are cached), look at them with [`Tx::value`], change them with
 /// [`Tx::value_mut`] or [`Tx::write`].
 ///
-/// Dropping it aborts the transaction: before its log has been sent, by releasing every lock it may
-/// have; after that, by leaving the installation to be posted when the log has been acknowledged.
+/// Dropping it ends the transaction. Before its log has been sent, the transaction aborts, and
+/// every lock that it may have is released. After that, the installation is posted when the log has
+/// been acknowledged.
 #[derive(Debug)]
 pub struct Tx<'s> {
     pub(crate) lane: &'s Lane,
@@ -42,9 +43,9 @@ pub struct Tx<'s> {
     pub(crate) began: Nanos,
     pub(crate) attempt: Attempt,
     pub(crate) finished: bool,
-    /// Whether it may hold a lock that nobody else will release.
+    /// Whether it may hold a lock that only this transaction will release.
     pub(crate) locking: bool,
-    /// Whether it may have had a slot linked that nobody else will take back.
+    /// Whether it may have had a slot linked that only this transaction will take back.
     pub(crate) preparing: bool,
     /// Whether it has taken a lock over from the lane's last transaction, whose release may be
     /// under way.
@@ -53,7 +54,8 @@ pub struct Tx<'s> {
     /// under way, or its future was dropped, or it has failed. What it did is unknown then, and its
     /// handles name nothing.
     pub(crate) unheard: bool,
-    /// Whether its end is told to no observer: it is the session's own, and no program's.
+    /// Whether no observer is told of its end: the session runs it for itself, and not for a
+    /// program.
     pub(crate) silent: bool,
 }
 
@@ -63,7 +65,7 @@ pub(crate) struct Attempt {
     pub(crate) label: u16,
     /// 1 for the first.
     pub(crate) number: u32,
-    /// When the first attempt began; of the first itself 0 until it has begun.
+    /// When the first attempt began; 0 in the first attempt until it has begun.
     pub(crate) first_began: Nanos,
 }
 
@@ -103,19 +105,19 @@ impl<'s> Tx<'s> {
         })
     }
 
-    /// The id of this attempt.
+    /// Returns the id of this attempt.
     #[must_use]
     pub fn id(&self) -> TransactionId {
         self.id
     }
 
-    /// The lane that it runs on: time, random numbers, pauses.
+    /// Returns the lane that the transaction runs on: time, random numbers, pauses.
     #[must_use]
     pub fn lane(&self) -> &'s Lane {
         self.lane
     }
 
-    /// How many records it has named so far.
+    /// Returns how many records the transaction has named so far.
     #[must_use]
     pub fn named(&self) -> usize {
         self.state.sets.items.len()
@@ -161,55 +163,57 @@ impl<'s> Tx<'s> {
 
     /// Brings every record that was named and is not here yet.
     ///
-    /// The caller may drop the future at any time, and the transaction goes on: what has not been
-    /// heard of is asked again by the next fetch, or by the commit.
+    /// The caller may drop the future at any time, and the transaction goes on. If an answer has
+    /// not been heard, the next fetch, or the commit, asks again.
     pub async fn fetch(&mut self) -> Result<(), Stop> {
         self.state.protocol.execute(self).await
     }
 
-    /// The table and key that a slot of this attempt was made for.
+    /// Returns the table and key that a slot of this attempt was made for.
     #[must_use]
     pub fn name(&self, slot: Slot) -> Option<(&Table, Key)> {
         self.state.sets.name(self.state.sets.number(slot).ok()?)
     }
 
-    /// The table and key of the record that was the reason of a stop, if there is one and it is
-    /// known.
+    /// Returns the table and key of the record that was the reason of a stop, if there is one and
+    /// it is known.
     #[must_use]
     pub fn culprit(&self, stop: Stop) -> Option<(&Table, Key)> {
         self.state.sets.culprit(stop)
     }
 
-    /// The record's value, if its key is there. Only after [`Tx::fetch`]. Own writes are seen.
+    /// Returns the record's value, if its key is there. Only after [`Tx::fetch`]. The transaction
+    /// sees its own writes.
     #[inline]
     pub fn value(&self, slot: Slot) -> Result<Option<&[u8]>, Stop> {
         self.state.sets.value(slot)
     }
 
-    /// The record's value to be changed in place, if its key is there; the record is then written
-    /// by the commit.
+    /// Returns the record's value to be changed in place, if its key is there. The commit then
+    /// writes the record.
     #[inline]
     pub fn value_mut(&mut self, slot: Slot) -> Result<Option<&mut [u8]>, Stop> {
         self.state.sets.value_mut(slot)
     }
 
-    /// Inserts a record that was named for it and fetched, and whose key is not there.
+    /// Inserts a record. It must have been named for that and fetched, and its key must not be
+    /// there.
     pub fn insert(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         self.state.sets.insert(slot, value)
     }
 
-    /// Deletes a record that was named for it and fetched, and whose key is there.
+    /// Deletes a record. It must have been named for that and fetched, and its key must be there.
     pub fn delete(&mut self, slot: Slot) -> Result<(), Stop> {
         self.state.sets.delete(slot)
     }
 
-    /// Replaces the record's value. It must have been fetched, and be there.
+    /// Replaces the record's value. The record must have been fetched, and be there.
     pub fn write(&mut self, slot: Slot, value: &[u8]) -> Result<(), Stop> {
         self.state.sets.write(slot, value)
     }
 
-    /// Notes for whoever observes that all keys of a table from one on and before another have been
-    /// looked for, and those fetched that were there.
+    /// Notes for the observer that the transaction has looked for all keys of a table from `from`
+    /// on and before `to`, and has fetched those of them which were there.
     pub fn note_scan(&mut self, table: TableId, from: &[u8], to: Vec<u8>) {
         if self.state.observer.is_some() {
             self.state.sets.scans.push((table, from.to_vec(), to));
@@ -224,16 +228,17 @@ impl<'s> Tx<'s> {
         Decision::Stop
     }
 
-    /// Commits. The outcome is decided when this returns: committed, or [`Stop::Unknown`], or no
-    /// trace of it is left. Not tried again; see [`Session::transact`](crate::Session::transact)
-    /// for that.
+    /// Commits the transaction. The outcome is decided when this returns: committed, or
+    /// [`Stop::Unknown`], or no trace of it is left. A transaction that aborts is not tried again;
+    /// see [`Session::transact`](crate::Session::transact) for that.
     pub async fn commit(mut self) -> Result<(), Stop> {
         let result = self.try_commit().await;
         self.end(result.map_or_else(Outcome::from, |()| Outcome::Committed));
         result
     }
 
-    /// Gives it up; returns when its locks are gone. Dropping it does the same in the background.
+    /// Gives the transaction up, and returns when its locks are gone. Dropping it does the same in
+    /// the background.
     pub async fn abort(mut self) {
         self.release_and_wait().await;
         self.end(Outcome::Aborted(Abort::Dropped));
@@ -251,7 +256,8 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
-    /// For a transaction that writes nothing after all: its reads must belong together.
+    /// Validates the reads of a transaction that writes nothing after all: they must belong
+    /// together.
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
         self.fetch().await?;
         self.mark(|phases, now| phases.executed = now);
@@ -259,7 +265,7 @@ impl<'s> Tx<'s> {
         if self.state.reads_are_late(self.lane) { Err(Abort::Late.into()) } else { Ok(()) }
     }
 
-    /// Notes the time for the report, if anybody listens.
+    /// Notes the time for the report, if there is an observer.
     #[inline]
     pub(crate) fn mark(&mut self, note: impl FnOnce(&mut Phases, Nanos)) {
         if self.state.observer.is_some() && self.state.sample_phases {
@@ -285,9 +291,9 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
-    /// The rounds that release every lock this transaction has or may have, and take back the slots
-    /// that it has had linked and does not use. By a CAS of its own id, so that a lock that was
-    /// never taken, and is another's, stays.
+    /// Sends the rounds that release every lock this transaction has or may have. They also take
+    /// back the slots that it has had linked and does not use. A lock is released by a CAS of the
+    /// transaction's own id. So a lock that was never taken, and is another's, stays.
     fn release_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         if !self.locking && !self.preparing {
             return;
@@ -352,11 +358,11 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Takes back what was linked for inserts that will not be. Under the record's lock, because
-    /// another transaction may have found the slot and be inserting the same key: if that one has
-    /// the lock, the slot is its own to fill or take back, and nothing here does anything. That
-    /// holds for whoever has the lock, also of one that took it for another record, which lay there
-    /// before.
+    /// Takes back the slots that were linked for inserts that will not be. It does so under the
+    /// record's lock, because another transaction may have found the slot and be inserting the same
+    /// key. If that transaction has the lock, the slot is its own to fill or take back, and nothing
+    /// here does anything. That holds for every holder of the lock, also for one that took it for
+    /// another record, which lay there before.
     fn undo_rounds(&mut self, mut send: impl FnMut(Round<'s>)) {
         let me = self.id.lock();
         let sets = &mut self.state.sets;
@@ -373,9 +379,9 @@ impl<'s> Tx<'s> {
         }
     }
 
-    /// Posts a round that frees locks which this transaction has or may have, in the background.
-    /// One that it has taken over is not free before its former holder's release is done, whatever
-    /// becomes of that.
+    /// Posts a round that frees locks which this transaction has or may have, in the background. A
+    /// lock that it has taken over is not free before its former holder's release is done. If that
+    /// release has failed, the lock stays.
     pub(crate) fn post_release(&self, round: Round<'s>) {
         if !self.heir || mutant!(HeirFreesEarly) {
             self.lane.post(round);
@@ -432,8 +438,8 @@ impl Tx<'_> {
         self.tell(outcome);
     }
 
-    /// Keeps the keys for which slots may have been linked without this transaction having heard
-    /// which: the session has them taken back before its next transaction.
+    /// Keeps the keys for which slots may have been linked, if this transaction has not heard which
+    /// slots. The session takes them back before its next transaction.
     fn keep_loose(&mut self) {
         let State { sets, loose, .. } = &mut *self.state;
         let Sets { tables, items, arena, .. } = sets;
@@ -487,9 +493,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A record that it needs is locked by another. If that one is dead, and everything that it had
-    /// logged is decided, its lock means nothing: it is freed in the background, and the record can
-    /// be had at the next try.
+    /// Notes that a record which this transaction needs is locked by another. If the holder's
+    /// client is dead, and everything that it had logged is decided, the lock means nothing. Then
+    /// this frees it in the background, and the next try can have the record.
     #[cold]
     pub(crate) fn met(&mut self, index: usize, lock: LockWord) {
         self.state.sets.note(index, Abort::Locked(lock).into());
@@ -504,7 +510,8 @@ impl Tx<'_> {
         tracing::debug!(id = %self.id, %holder, "freed a lock of a dead client");
     }
 
-    /// The next round can make it commit: told to whoever must know of it also if the client dies.
+    /// Tells the observer, if it wants to know, that the next round can make the transaction
+    /// commit. So it knows of the transaction even if the client dies.
     #[inline]
     pub(crate) fn committing(&mut self) {
         if self.state.tell_committing {
@@ -544,7 +551,7 @@ impl Drop for Tx<'_> {
     fn drop(&mut self) {
         let mut outcome = Outcome::Aborted(Abort::Dropped);
         if let Some(log) = self.logging.take() {
-            // Decided by the log, whose answer nobody awaits any more.
+            // The log decides, and the program does not await its answer any more.
             self.state.protocol.leave(self, log);
             outcome = Outcome::Unknown;
         }

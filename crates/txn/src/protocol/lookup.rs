@@ -89,7 +89,7 @@ impl Tx<'_> {
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];
         let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
-        // Under this transaction's own lock, nobody else changes it.
+        // Under this transaction's own lock, no other client changes it.
         let is_mine = words.first() == Some(&self.id.lock().to_bits());
         let checked = match () {
             () if unchecked => fetched.unchecked().ok_or(Unstable::Torn),

@@ -366,8 +366,8 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
             // It is its own entry everywhere: a copy was put there.
             round.write_words(at.plus(WORD_BYTES as u64), &[ring::undone(undo.entry.len() + FRAME_OVERHEAD_WORDS)]);
         }
-        // A later transaction's entry may lie there already (8). Nobody else writes the word: all
-        // others are revoked.
+        // A later transaction's entry may lie there already (8). No other client writes the word:
+        // all of them are revoked.
         round.compare_swap(at, id, ring::freed(id));
         lane.execute(round).await?;
     }

@@ -19,9 +19,9 @@ use crate::session::Needed;
 use crate::sets::{Change, Item, Sets};
 use crate::tx::Tx;
 
-/// An insert changes the version of its chain's first header: who has found the key absent sees
-/// that also when its READ of the header comes after this transaction's unlock, and those of the
-/// slots before its commit.
+/// Changes the version of the first header of every chain that gets an insert. So a transaction
+/// that has found the key absent sees the insert in any case: its READ of the header may come after
+/// this transaction's unlock, and its READs of the slots before this commit.
 pub(super) fn touch_chains(tx: &mut Tx<'_>) {
     for index in 0..tx.state.sets.items.len() {
         let sets = &mut tx.state.sets;

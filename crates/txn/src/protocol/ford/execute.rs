@@ -18,9 +18,9 @@ use crate::tx::{Tx, Waiting};
 
 /// What a record's words turned out to be.
 pub(super) enum Seen {
-    /// Its step is done.
+    /// The step that asked for these words is done.
     Done,
-    /// Not to be used now.
+    /// The words cannot be used now.
     Unstable(Abort),
 }
 

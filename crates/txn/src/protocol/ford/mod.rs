@@ -2,32 +2,42 @@
 //! 4), corrected.
 //!
 //! ```text
-//!            coordinator              primaries            all replicas of the write set, one chain a node
-//!
-//! execute    CAS lock; READ record -> of records to write                                      1 round trip
-//!            READ record           -> of records only read, at the primary or a backup          (the same)
-//! validate   READ lock, version    -> of records only read                                      1, if there are any
-//! commit                                                   WRITE undo entry;
-//!                                                          WRITE record, marked invisible;
-//!                                                          flush (backups)                   -> 1
+//!            coordinator -> primaries                 -> all replicas of     round trips
+//!                                                     the write set,
+//!                                                     one chain a node
+//! execute    CAS lock; READ of records to write                               1
+//!            READ of records only read,                                       (in the same one)
+//!            at the primary or a backup
+//! validate   READ lock, version of records only read                          1, if there are any
+//! commit                                              WRITE undo entry;       1
+//!                                                     WRITE record,
+//!                                                     marked invisible;
+//!                                                     flush (backups)
 //!            ---- committed: every replica has acknowledged its chain ----
-//! release                                                  WRITE version, visible;
-//!                                                          WRITE undo entry free             -> in the background,
-//!                                     CAS unlock                                             -> and only then this
+//! release                                             WRITE version,          in the background
+//!                                                     visible;
+//!                                                     WRITE undo entry free
+//!            CAS unlock                                                       and only then this
 //! ```
 //!
-//! With locations cached and records named for what is done to them ([`Intent::Update`]): 2 round
-//! trips for a transaction that writes what it reads, 3 if it also only reads records, 1 for one
-//! that reads one record, 2 for one that reads several. A record whose location is unknown costs
-//! the READ of its bucket before; one that was named to be read and is then written is locked by a
-//! round of its own. No CPU of a memory node takes part in anything.
+//! With locations cached and records named for what is done to them ([`Intent::Update`]), a
+//! transaction takes:
+//!
+//! - 2 round trips if it writes what it reads,
+//! - 3 if it also only reads records,
+//! - 1 if it reads one record,
+//! - 2 if it reads several.
+//!
+//! A record whose location is unknown costs the READ of its bucket before. A record that was named
+//! to be read, and is then written, is locked by a round of its own. No CPU of a memory node takes
+//! part in anything.
 //!
 //! # Where this is not the text's protocol
 //!
 //! - The text puts the invisible bit into the lock word and sets it by a CAS before the data. Here
-//!   it is in the version word and **rides in the WRITE of the data**: mark and data land together,
-//!   a commit needs no atomics, nothing depends on a NIC's order of WRITE after CAS, and the lock
-//!   word is only ever CASed.
+//!   the bit is in the version word and **rides in the WRITE of the data**: mark and data land
+//!   together. So a commit needs no atomics, nothing depends on a NIC's order of WRITE after CAS,
+//!   and the lock word is only ever CASed.
 //! - The undo entry goes out **in the commit's own chain**, before the data on each connection, and
 //!   not in a round during execution. So two round trips are two also for short logic, and an abort
 //!   has no log to neutralise.
@@ -38,61 +48,66 @@
 //! # The lean release
 //!
 //! ```text
-//! release                             WRITE version, visible;
-//!                                     CAS unlock                 primaries
-//!                                     CAS version, to visible    backups                        -> in the background
+//! release    WRITE version, visible;
+//!            CAS unlock                 primaries
+//!            CAS version, to visible    backups      -> in the background
 //! ```
 //!
-//! One round instead of two ([`Ford::lean`]). A release that is overtaken by the next writer of the
-//! record must not show what that one has half written: it is a CAS from this transaction's
-//! version, which the next writer's WRITE has replaced. So WRITE and CAS of the version word must
-//! be atomic to each other. Undo entries are not freed: recovery tells by the versions that a
-//! transaction has ended, and shows replicas by CAS as well.
+//! The lean release takes one round instead of two ([`Ford::lean`]). The next writer of the record
+//! may overtake it, and it must not show what that writer has half written. So it is a CAS from
+//! this transaction's version, which the next writer's WRITE has replaced. WRITE and CAS of the
+//! version word must therefore be atomic to each other. Undo entries are not freed: recovery tells
+//! by the versions that a transaction has ended, and makes replicas visible by CAS as well.
 //!
 //! # Hand-over
 //!
 //! The unlocks of a release wait for the answer to its first round, and the lane's next transaction
 //! may want the same record at once. It **takes the lock over**, by CAS(former -> me) in place of
 //! CAS(free -> me), which saves it a round trip and an attempt. What it reads comes behind the
-//! former's WRITE of the version, on the same connection. But the former's release may still be on
-//! its way to other replicas, so until it is acknowledged the heir neither writes anything nor
-//! frees the lock: its commit waits, and its own release is posted behind the former's unlocks
-//! (invariant 5 holds for both). If the former's release fails, so does the heir, and the lock
-//! stays for recovery, as the former's would. In a crash the heir's lock is one that no log names;
-//! the former's transaction is complete on every replica, and is rolled forward.
+//! former transaction's WRITE of the version, on the same connection.
+//!
+//! But the former's release may still be on its way to other replicas. Until that release is
+//! acknowledged, the heir neither writes anything nor frees the lock. Its commit waits, and its own
+//! release is posted behind the former's unlocks (invariant 5 holds for both). If the former's
+//! release fails, the heir fails too, and the lock stays for recovery, as the former's would. After
+//! a crash, no log names the heir's lock. The former's transaction is complete on every replica,
+//! and is rolled forward.
 //!
 //! # Localized validation
 //!
-//! Where all who write a table publish in one version cache ([`Ford::validation`]), what was only
-//! read is looked up there instead: one round trip less if it is in this process (preset
-//! `ford-local`), and a shorter one if it is near (`ford-global`). [`vcache`](crate::vcache) has
-//! the argument. Between the last lock and that look a transaction publishes what it is about to
-//! write. What the cache does not vouch for is validated at the primary as above.
+//! All clients that write a table may publish in one version cache ([`Ford::validation`]). Then a
+//! transaction looks up there what it only read. That is one round trip less if the cache is in
+//! this process (preset `ford-local`), and a shorter one if it is near (`ford-global`).
+//! [`vcache`](crate::vcache) has the argument. Between its last lock and that look, a transaction
+//! publishes what it is about to write. What the cache does not vouch for is validated at the
+//! primary as above.
 //!
 //! # Invariants
 //!
 //! 1. **A written record is locked by its writer**, at its primary, from before it was last read
 //!    until every replica is visible again. Locks are taken by CAS(free -> me), or by CAS(former ->
-//!    me) from the lane's last transaction, which has committed; and released by CAS(me -> free),
-//!    only if they may have been taken.
+//!    me) from the lane's last transaction, which has committed. They are released by CAS(me ->
+//!    free), only if they may have been taken.
 //! 2. **Validation after the last lock, before the commit round, at the primary, and it fails on
-//!    the lock of another**, also in a transaction that only reads. Else, of one that writes: write
-//!    skew. Of one that only reads: the holder of the lock may have validated what it only read,
-//!    before that was overwritten by a transaction which has been answered since; so it comes
-//!    before that one, and who began after the answer must not come before it (litmus
-//!    `ford-read-behind-lock`; the text validates versions only, and the model that this protocol
-//!    was first checked with had no such three). Locally: **published before that**, and it fails
-//!    if another has published.
+//!    the lock of another**, also in a transaction that only reads. Otherwise there is write skew
+//!    between transactions that write. For one that only reads: the holder of the lock may have
+//!    validated what it only read, before a third transaction overwrote that. Then the holder comes
+//!    before the third. If the third has been answered since, a reader that began after the answer
+//!    comes after both, and must not miss what the holder writes (litmus `ford-read-behind-lock`).
+//!    The text validates versions only, and the model that this protocol was first checked with had
+//!    no such three transactions. Locally: **published before that**, and validation fails if
+//!    another transaction has published.
 //! 3. **Undo entry before data, on every node**, on one connection; the entry is the whole write
-//!    set. From the moment that the commit round is posted this client never undoes; only recovery
+//!    set. From the moment that the commit round is posted, this client never undoes; only recovery
 //!    may.
 //! 4. **Acknowledged means complete on every replica.** So no read of any replica that began later
 //!    sees an older version.
 //! 5. **Visible before log free** on each node, **all of that before unlock**. (Lean: a replica is
 //!    made visible from this transaction's version only.)
 //! 6. **A record is read only while visible and whole**; a lock alone does not make it unreadable.
-//!    It needs no validation only if it is the transaction's only one, was read at the primary, and
-//!    was not locked there (as in 2). Backups have no locks: whatever is read there is validated.
+//!    A record needs no validation only if it is the transaction's only one, was read at the
+//!    primary, and was not locked there (as in 2). Backups have no locks: whatever is read there is
+//!    validated.
 
 mod chain;
 mod commit;
@@ -116,12 +131,12 @@ use crate::sets::Item;
 use crate::tx::Tx;
 
 impl Protocol {
-    /// FORD with all it has.
+    /// FORD with every mechanism, but not the lean release or localized validation.
     pub const FORD: Protocol = Protocol::Ford(Ford::WHOLE);
     /// FORD with its lean release.
     pub const FORD_LEAN: Protocol = Protocol::Ford(Ford::LEAN);
-    /// FORD with localized validation, by a cache of each compute node for tables that only that
-    /// one writes.
+    /// FORD with localized validation, by a cache of each compute node. It is for tables that only
+    /// this compute node writes.
     pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford::LOCAL);
     /// FORD with localized validation, by one cache that all compute nodes ask.
     pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford::GLOBAL);
@@ -132,14 +147,15 @@ impl Protocol {
 pub enum Validation {
     /// By a look at its primary.
     Remote,
-    /// By the version cache of this process, which all who write the table share.
+    /// By the version cache of this process, which all writers of the table share.
     Local,
-    /// By the version cache of the cluster, which the CPU of a node has, and answers calls for.
+    /// By the version cache of the cluster. The CPU of one memory node has the cache, and answers
+    /// calls for it.
     Global,
 }
 
-/// What FORD does. All but the lean release and localized validation is on by default; an ablation
-/// turns one off.
+/// The mechanisms of FORD. All but the lean release and localized validation are on by default; an
+/// ablation turns one off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ford {
     /// Locks are taken by the round that reads the record. Without: by a round of their own before
@@ -149,15 +165,15 @@ pub struct Ford {
     pub address_cache: bool,
     /// Undo entry, backups and primaries in one round. Without: in three, one after the other.
     pub coalesce: bool,
-    /// Nobody waits for the release.
+    /// The client does not wait for the release.
     pub background_release: bool,
     /// What is only read may be read from a backup. Without: from primaries.
     pub backup_reads: bool,
     /// One flush for each backup, behind its last WRITE. Without: one behind every WRITE, at every
     /// replica.
     pub selective_flush: bool,
-    /// One round in the background instead of two, and nobody frees undo entries. For fabrics on
-    /// which WRITE and CAS of one word are atomic to each other.
+    /// The release is one round in the background instead of two, and undo entries are not freed.
+    /// For fabrics on which WRITE and CAS of one word are atomic to each other.
     pub lean: bool,
     /// How what is only read is validated.
     pub validation: Validation,
@@ -169,7 +185,7 @@ pub struct Ford {
 }
 
 impl Ford {
-    /// All of it.
+    /// Every mechanism, but not the lean release or localized validation.
     pub const WHOLE: Ford = Ford {
         hitchhike: true,
         address_cache: true,
@@ -181,11 +197,11 @@ impl Ford {
         validation: Validation::Remote,
         corrections: true,
     };
-    /// With the lean release.
+    /// FORD with the lean release.
     pub const LEAN: Ford = Ford { lean: true, ..Ford::WHOLE };
-    /// With localized validation, by the version cache of this process.
+    /// FORD with localized validation, by the version cache of this process.
     pub const LOCAL: Ford = Ford { validation: Validation::Local, ..Ford::WHOLE };
-    /// With localized validation, by the version cache of the cluster.
+    /// FORD with localized validation, by the version cache of the cluster.
     pub const GLOBAL: Ford = Ford { validation: Validation::Global, ..Ford::WHOLE };
     /// The mechanisms that can be turned off, by name.
     pub const MECHANISMS: [&'static str; 7] = [

@@ -20,8 +20,8 @@ use crate::sets::{Fetch, Item, Lock, Sets};
 use crate::tx::Tx;
 use crate::vcache;
 
-/// A transaction that writes nothing. Of one record it may be known already that it was current
-/// when it was read; several must be looked at again together.
+/// Validates a transaction that writes nothing. A single record may be known to have been current
+/// when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<(), Stop> {
     let accept_locked = mutant!(ValidateReadOnlyVersionOnly);
     let current = |item: &Item| matches!(item.fetch, Fetch::Here) && (item.current || accept_locked);
@@ -57,7 +57,7 @@ pub(super) async fn consult(tx: &mut Tx<'_>, by: Validation, publish: bool, look
     }
 }
 
-/// The same of the cluster's cache, by calls: almost always one.
+/// Publishes in the cluster's cache, and *then* asks it, by calls: almost always one.
 async fn consult_host(tx: &mut Tx<'_>, publish: bool, look: bool) -> Result<(), Stop> {
     let host = tx.state.cache_host();
     let mut pairs = std::mem::take(&mut tx.state.asked);
@@ -192,7 +192,7 @@ fn look_for(sets: &Sets, item: usize, round: &mut Round<'_>, checks: &mut Vec<Ch
     true
 }
 
-/// Whether what was looked at again is still what was read, and nobody else has it locked.
+/// Whether what was looked at again is still what was read, and no other transaction has it locked.
 fn passes(
     sets: &Sets,
     done: &Completed<'_>,

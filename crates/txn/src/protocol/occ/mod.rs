@@ -2,19 +2,22 @@
 //! chapter 4.
 //!
 //! ```text
-//!            coordinator             primaries of the         all participants' rings       primaries
-//!                                    write set                (every replica)
-//! execute    READ every record  ->
-//! lock       CAS lock; READ version ->                                                      1 round trip
-//! validate   READ lock, version of the records only read ->                                 1, if there are any
-//! log                                                         WRITE entry ->                1
-//!            ---- committed: every ring has acknowledged the entry ----
-//! commit                                                                 WRITE record; CAS unlock    in the background
+//!           coordinator                              to                        round trips
+//! execute   READ every record                     -> their primaries
+//! lock      CAS lock; READ version                -> write set's primaries     1
+//! validate  READ lock, version, if only read      -> their primaries           1, if there are any
+//! log       WRITE entry                           -> all participants' rings   1
+//!                                                    (every replica)
+//!           ---- committed: every ring has acknowledged the entry ----
+//! commit    WRITE record; CAS unlock              -> write set's primaries     in the background
 //! ```
 //!
-//! With locations cached and keys known up front: 3 round trips for a transaction that writes what
-//! it reads, 4 if it also only reads records, 2 for one that reads several, 1 for one that reads
-//! one.
+//! With locations cached and keys known up front, a transaction takes:
+//!
+//! - 3 round trips if it writes what it reads,
+//! - 4 if it also only reads records,
+//! - 2 if it reads several,
+//! - 1 if it reads one.
 //!
 //! # The presets
 //!
@@ -25,42 +28,43 @@
 //! | `drtm-r` | READ record; uncached: as `farm` | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
 //! | `drtm-h` | READ record; uncached: call      | CAS, READ       | READ     | WRITE | WRITE, CAS unlock |
 //!
-//! A call does at the primary's CPU what the verbs beside it do (`rpc.rs`), with the same words, so
-//! presets that agree on who changes lock words (the table's discipline) run together. `drtm-h`
-//! locks and commits by calls on tables whose locks are the CPU's. Round trips are the same but in
-//! execution: `farm` takes one more, `fasst` and `drtm-h` one also for a location that is not
-//! cached. All have outstanding requests (one round for everything that does not depend on an
-//! answer), one doorbell a node, coroutines, and commit by passive ACK.
+//! A call does at the primary's CPU what the verbs beside it do (`rpc.rs`), with the same words. So
+//! presets that agree on what changes lock words (the table's discipline) run together. `drtm-h`
+//! locks and commits by calls on tables whose locks are the CPU's. The presets differ in round
+//! trips only in execution: `farm` takes one more, `fasst` and `drtm-h` one also for a location
+//! that is not cached. All have outstanding requests (one round for everything that does not depend
+//! on an answer), one doorbell a node, coroutines, and commit by passive ACK.
 //!
 //! [`Primitives`](super::Primitives) is this table as a type; any other combination can be had for
-//! a measurement. Two that FORD was compared with have names (section 6 of that text), and wait for
-//! every phase: `drtm-h-one-sided` takes four round trips, `farm-one-sided` validates what it
-//! writes in one of its own, which makes five. Both flush their logs.
+//! a measurement. Two combinations that FORD was compared with have names (section 6 of that text),
+//! and wait for every phase. `drtm-h-one-sided` takes four round trips. `farm-one-sided` takes
+//! five, because it validates what it writes in a round trip of its own. Both flush their logs.
 //!
-//! Keys that are inserted have a slot linked for them in execution (`protocol/lookup.rs`), which is
+//! A key that is inserted has a slot linked for it in execution (`protocol/lookup.rs`). The slot is
 //! then locked, validated, logged and installed like any record; the log entry carries what changed
-//! in the index. An absent key is validated by looking into the same buckets again: an inserter
-//! links before it locks, so a reader that validates before that link comes before it.
+//! in the index. An absent key is validated by looking into the same buckets again. An inserter
+//! links before it locks, so a reader that validates before that link comes before the inserter.
 //!
 //! # Invariants
 //!
 //! 1. **Validation is under the locks.** A record that is only read is validated after every lock
 //!    of the write set is held, and fails if it has changed *or is locked* by another (else: write
 //!    skew). A record that is written is validated by the READ that rides behind its CAS.
-//! 2. **A lock is released by who took it**: by CAS(me -> free), and only if it may have been
-//!    taken.
-//! 3. **Ring space before locks**: nobody waits for the appliers while others wait for its locks.
+//! 2. **A lock is released by the transaction that took it**: by CAS(me -> free), and only if it
+//!    may have been taken.
+//! 3. **Ring space before locks**: no transaction waits for the appliers while others wait for its
+//!    locks.
 //! 4. **Log before answer and install.** The entry goes out after validation and is never
 //!    withdrawn; committed means that *every* participant has acknowledged it. Only then is
 //!    anything installed. The primary is a participant too, though it will have the record itself:
-//!    of f + 1 copies the log must be in f + 1 places, or a client that dies before it has
+//!    of f + 1 copies the log must be in f + 1 places. Otherwise a client that dies before it has
 //!    installed, and f backups that die with it, take an answer with them. The texts log at the
 //!    backups alone.
 //! 5. **Data before unlock**, in one chain to the primary: WRITE then CAS is an ordered pair.
-//! 6. **A lock held can mean a commit not yet written back**, so a read that nobody validates later
-//!    accepts a record only when it is free, and a read-only transaction's validation fails on a
-//!    lock as well: its holder may have committed, been reported, and been followed by a
-//!    transaction that this one has seen.
+//! 6. **A lock held can mean a commit not yet written back**. So a read that is not validated later
+//!    accepts a record only when it is free. A read-only transaction's validation fails on a lock
+//!    as well: the holder may have committed, been reported, and been followed by a transaction
+//!    that this one has seen.
 
 mod execute;
 mod install;
@@ -101,26 +105,26 @@ impl Protocol {
 pub struct Primitives {
     /// How a record is read the first time.
     pub execute: Execute,
-    /// Who takes and frees the locks of the records to be written. Of the tables that the protocol
-    /// creates: on others, their discipline says it.
+    /// What takes and frees the locks of the records to be written, on tables that the protocol
+    /// creates. On other tables, their discipline says it.
     pub locks: Locks,
     /// How what was only read is looked at again.
     pub validate: Primitive,
     /// How log entries get to the rings of the backups.
     pub log: Primitive,
-    /// Passive ACK: nobody waits for the acknowledgement of a commit, which is then off the
-    /// critical path.
+    /// Passive ACK: the client does not wait for the acknowledgement of a commit, which is then off
+    /// the critical path.
     pub passive: bool,
-    /// Whether what is written is validated in the round trip that locks it, behind each lock. Else
-    /// in the next one, with what is only read.
+    /// Whether what is written is validated in the round trip that locks it, behind each lock.
+    /// Otherwise it is validated in the next one, with what is only read.
     pub merged: bool,
     /// Whether one-sided log entries are flushed, so that they are durable where what NICs have
     /// acknowledged is not.
     pub flush: bool,
 }
 
-/// Who changes lock words. Where NICs do, no CPU may, so that locking decides how a commit is
-/// installed; a lock that the CPU takes can be freed in two ways.
+/// What changes lock words. Where NICs do, no CPU may. So the way of locking decides how a commit
+/// is installed. A lock that the CPU takes can be freed in two ways.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Locks {
     /// NICs: by CAS. The record is written and its lock freed by verbs.
