@@ -51,8 +51,8 @@ pub enum Mutant {
     /// A node's CPU locks and unlocks words that NICs CAS, which do not exclude it.
     CpuLocksForNics,
     /// Ordered tables: the leaf that is remembered, or that a memory node's CPU has named, is taken
-    /// for the key's without a look at its fences, so that a key which a split has moved seems not
-    /// to be there. In `remora`'s `ordered.rs`.
+    /// for the key's without a look at its fences. Then a key which a split has moved seems not to
+    /// be there. In `remora`'s `ordered.rs`.
     LeafByHint,
     /// FORD: a transaction that writes validates what it only read at a backup, where no lock is.
     /// Rule R3.

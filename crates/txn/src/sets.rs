@@ -206,9 +206,9 @@ pub(crate) struct Item {
     pub(crate) prepared: bool,
     /// The last bucket in which the key was looked for in vain: its place in the arena + 1.
     pub(crate) chain: u32,
-    /// Whether the index has another key of the same hash: then its buckets can be the same again
-    /// although they have changed in between, and whether the key is absent is asked of the
-    /// primary's CPU, which compares whole keys.
+    /// Whether the index has another key of the same hash. Then its buckets can be the same again
+    /// although they have changed in between. So the primary's CPU, which compares whole keys, is
+    /// asked whether the key is absent.
     pub(crate) collided: bool,
     image: Span,
     patches: Span,

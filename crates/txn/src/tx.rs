@@ -20,9 +20,9 @@ use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also
 /// commits it, or by [`Session::begin`](crate::Session::begin).
 ///
-/// Name the records with [`Tx::want`], bring them with [`Tx::fetch`] (one round trip for all of
-/// them when their locations are cached), look at them with [`Tx::value`], change them with
-/// [`Tx::value_mut`] or [`Tx::write`].
+/// Name the records with [`Tx::want`] and bring them with [`Tx::fetch`], which takes one round trip
+/// for all of them when their locations are cached. Look at them with [`Tx::value`], and change
+/// them with [`Tx::value_mut`] or [`Tx::write`].
 ///
 /// Dropping it ends the transaction. Before its log has been sent, the transaction aborts, and
 /// every lock that it may have is released. After that, the installation is posted when the log has
@@ -212,8 +212,8 @@ impl<'s> Tx<'s> {
         self.state.sets.write(slot, value)
     }
 
-    /// Notes for the observer that the transaction has looked for all keys of a table from `from`
-    /// on and before `to`, and has fetched those of them which were there.
+    /// Notes a scan for the observer. The transaction has looked for all keys of a table from
+    /// `from` on and before `to`, and has fetched the records that are there.
     pub fn note_scan(&mut self, table: TableId, from: &[u8], to: Vec<u8>) {
         if self.state.observer.is_some() {
             self.state.sets.scans.push((table, from.to_vec(), to));

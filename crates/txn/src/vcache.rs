@@ -159,10 +159,10 @@ pub(crate) const PAIRS_MAX: usize = 128;
 
 /// The cluster's cache, at the node that has it: made when it is first asked.
 ///
-/// The cache is in the node's process, not in its memory. When another process goes on with the
-/// memory, as with a file, the cache is gone, and with it what transactions under way have
-/// published. So the new cache vouches for nothing until all of them have ended: until a client of
-/// a later epoch asks than the epoch in which the cache was lost.
+/// The cache is in the node's process, not in its memory. Another process may go on with the
+/// memory, as with a file. Then the cache is gone, and with it what transactions under way have
+/// published. So the new cache vouches for nothing until all of them have ended. That is when a
+/// client asks whose epoch is later than the epoch in which the cache was lost.
 #[derive(Debug)]
 pub(crate) struct HostedCache {
     lost_in: Option<u64>,

@@ -298,8 +298,8 @@ fn nodes(mut set: u64) -> impl Iterator<Item = NodeId> {
     })
 }
 
-/// A transaction that has committed and waits for the acknowledgement of what comes after. Dropped
-/// while it does, it is told as committed.
+/// A transaction that has committed and waits for the acknowledgement of what comes after. If it is
+/// dropped meanwhile, its outcome is told as committed.
 struct Acknowledged<'t, 's> {
     tx: &'t mut Tx<'s>,
     awaited: bool,

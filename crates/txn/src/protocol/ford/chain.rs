@@ -44,7 +44,7 @@ pub(super) fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item
     })
 }
 
-/// A bucket has arrived: the key's record is in it, or further on, or nowhere.
+/// Takes a bucket that has arrived: the key's record is in it, or further on, or nowhere.
 pub(super) fn bucket_arrived(
     tx: &mut Tx<'_>,
     index: usize,
@@ -66,8 +66,8 @@ pub(super) fn bucket_arrived(
     search_bucket(tx, index, bucket, words, next, ford)
 }
 
-/// The main bucket of a chain has arrived with its lock: its header is kept as well, because an
-/// insert changes its version.
+/// Keeps the header of a chain's main bucket, which has arrived with its lock: an insert changes
+/// its version.
 fn chain_locked(
     tx: &mut Tx<'_>,
     index: usize,
@@ -175,8 +175,8 @@ fn search_bucket(
     Ok(Seen::Done)
 }
 
-/// Under the lock of its chain the key is nowhere: it will be in the first vacant slot, or the
-/// chain has to grow.
+/// Handles a key that is nowhere in its chain, which is locked: the key will be in the first vacant
+/// slot, or the chain has to grow.
 fn choose_slot(tx: &mut Tx<'_>, index: usize, last: BucketRef) {
     let sets = &tx.state.sets;
     let item = sets.items[index];

@@ -15,8 +15,7 @@ use crate::session::Needed;
 use crate::sets::{Change, Lock};
 use crate::tx::Tx;
 
-/// Makes the write set visible and frees its logs, and then its locks: the transaction has
-/// committed.
+/// Makes the write set of a committed transaction visible, and frees its logs and then its locks.
 pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     let lane = tx.lane;
     let release = Release::of(tx, ford);
@@ -47,8 +46,8 @@ pub(super) async fn release(tx: &mut Tx<'_>, ford: Ford) {
     waiting.done();
 }
 
-/// Rounds that are awaited one after the other. If it is dropped meanwhile, the others follow in
-/// the background.
+/// Rounds that are awaited one after the other. If the future is dropped meanwhile, the other
+/// rounds follow in the background.
 struct Awaited<'s, I: Iterator<Item = Round<'s>>> {
     under_way: Option<Execute<'s>>,
     rest: I,

@@ -9,9 +9,9 @@ use crate::protocol::{Acknowledged, Primitive};
 use crate::sets::Change;
 use crate::tx::Tx;
 
-/// Installs the write set at the primaries and frees their locks: the transaction has committed.
-/// Nothing is awaited between the log's answer and posting this (invariants 4 and 5), and, with
-/// passive ACK, nothing after it.
+/// Installs the write set of a committed transaction at the primaries and frees their locks.
+/// Nothing is awaited between the log's answer and posting this (invariants 4 and 5). With passive
+/// ACK, nothing is awaited after it.
 pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
     let lane = tx.lane;
     let by_writes = primitives.locks == Locks::Cpu { install: Primitive::OneSided }

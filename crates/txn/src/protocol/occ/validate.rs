@@ -12,8 +12,8 @@ use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks};
 use crate::tx::Tx;
 
-/// A transaction that writes nothing: one record was accepted free and whole, so it was current
-/// when it was read; several must be looked at again together.
+/// Validates a transaction that writes nothing. A single record was accepted free and whole, so it
+/// was current when it was read. Several records must be looked at again together.
 pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     if tx.state.sets.items.len() > 1 {
         validate(tx, primitives, false).await?;
@@ -23,9 +23,11 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) 
 }
 
 /// Takes the lock of every record to be written, and sees in the same round trip whether it is
-/// still what was read: CAS then READ is an ordered pair, so the READ is of the locked record if
-/// the CAS has won; a call looks after it has locked. Where the two are not
-/// [`merged`](Primitives::merged), `validate` looks.
+/// still what was read.
+///
+/// CAS then READ is an ordered pair, so the READ is of the locked record if the CAS has won; a call
+/// looks after it has locked. Where the two are not [`merged`](Primitives::merged), `validate`
+/// looks.
 pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
     let me = tx.id.lock().to_bits();
     let Primitives { merged, .. } = primitives;
@@ -199,8 +201,8 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
     true
 }
 
-/// Whether what was looked at again is still what was read, and no other's lock says that it is
-/// about to change.
+/// Whether what was looked at again is still what was read, and no other transaction's lock says
+/// that it is about to change.
 #[inline]
 fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: LockWord, ignore_locks: bool) -> Result<(), Abort> {
     let (item, words) = match check {
