@@ -146,7 +146,11 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
     for seed in seeds(0..1) {
         // Where every replica is written by the client, few steps lie between the last of them and
         // the answer. Its release is over then only by chance, and sooner where there is one copy.
-        let (often, one_copy) = if matches!(protocol, Protocol::Ford(_)) { (1, 1) } else { (4, 12) };
+        let (often, one_copy) = match protocol {
+            Protocol::Ford(_) => (1, 1),
+            Protocol::NoWait(_) => (1, 4), // two round trips: few steps lie between the log and its answer
+            _ => (4, 12),
+        };
         for (replicas, every) in [(3, often), (1, one_copy)] {
             let (cluster, fabric, rows) = cluster(protocol, replicas, seed);
             let mut survivor = worker(&cluster, 1, seed);
