@@ -16,7 +16,7 @@ use remora_workload::smallbank::{Customers, SmallBank};
 
 /// What is compared: a name, the protocol, copies of each record, and whether the history is
 /// recorded.
-const CASES: [(&str, Protocol, u8, bool); 7] = [
+const CASES: [(&str, Protocol, u8, bool); 9] = [
     ("unsynchronized, 1 copy", Protocol::UNSYNCHRONIZED, 1, false),
     ("unsynchronized, 3 copies", Protocol::UNSYNCHRONIZED, 3, false),
     ("drtm-r, 1 copy", Protocol::DRTM_R, 1, false),
@@ -24,6 +24,8 @@ const CASES: [(&str, Protocol, u8, bool); 7] = [
     ("drtm-r, 3 copies, --history", Protocol::DRTM_R, 3, true),
     ("ford, 1 copy", Protocol::FORD, 1, false),
     ("ford, 3 copies", Protocol::FORD, 3, false),
+    ("no-wait-2pl, 1 copy", Protocol::NO_WAIT, 1, false),
+    ("no-wait-2pl, 3 copies", Protocol::NO_WAIT, 3, false),
 ];
 
 /// Committed transactions per second, and per CPU second with the appliers counted.
@@ -80,7 +82,7 @@ fn main() {
         println!("{:<30} {wall:>12.0} {cpu:>16.0}", case.0);
     }
     println!("\n{:<56} {:>12} {:>16}", "ratio, pair by pair", "per second", "per CPU second");
-    for (numerator, denominator) in [(2, 0), (3, 2), (3, 1), (4, 3), (5, 2), (6, 3)] {
+    for (numerator, denominator) in [(2, 0), (3, 2), (3, 1), (4, 3), (5, 2), (6, 3), (7, 2), (8, 3)] {
         let pairs = || rates[numerator].iter().zip(&rates[denominator]);
         let wall = median(pairs().map(|(a, b)| a.wall / b.wall).collect());
         let cpu = median(pairs().map(|(a, b)| a.cpu / b.cpu).collect());

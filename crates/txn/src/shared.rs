@@ -30,6 +30,11 @@ use remora_sync::{LockWord, SharedLock};
 
 use crate::error::Limit;
 
+/// Lock words that a client can share at a time before its list of them grows.
+const WORDS: usize = 1024;
+/// Words that it can have to settle at a time before that list grows.
+const ORPHANS: usize = 64;
+
 /// The shared locks of one client incarnation, for all of its sessions.
 #[derive(Clone, Debug)]
 pub struct SharedLocks(Rc<RefCell<Registry>>);
@@ -92,6 +97,11 @@ impl SharedLocks {
     pub(crate) fn join(&self, at: Address) -> Result<Next, Limit> {
         let mut registry = self.0.borrow_mut();
         let bit = registry.bit()?;
+        if registry.words.capacity() == 0 {
+            // Once, for clients that take shared locks: nothing is allocated from then on.
+            registry.words.reserve(WORDS);
+            registry.orphans.reserve(ORPHANS);
+        }
         let to = SharedLock::of_epoch(registry.epoch).with(bit);
         let word = registry.words.entry(at).or_insert(Word { transactions: 0, is_set: false, last: to });
         word.transactions += 1;

@@ -25,10 +25,9 @@ pub(crate) fn new_file(name: &str) -> PathBuf {
     place
 }
 
-/// Asserts that each client of a drill has gone on, by the drill's timeline. A client's last commit
-/// is more than half a second after the last kill, and within a second of the last commit of any
-/// client. (On a busy machine the timeline itself goes on for as long as it takes to stop the
-/// clients.)
+/// Asserts that each client of a drill has gone on, by the drill's timeline: it has committed more
+/// than half a second after the last kill. (On a busy machine clients are stopped one after the
+/// other, and the timeline goes on for as long as that takes.)
 pub(crate) fn assert_all_have_gone_on(timeline: &str, clients: usize) {
     let rows: Vec<Vec<&str>> = timeline.lines().skip(1).map(|row| row.split(',').collect()).collect();
     let ms = |row: &Vec<&str>| row[0].parse::<u64>().expect("a time in milliseconds");
@@ -38,8 +37,7 @@ pub(crate) fn assert_all_have_gone_on(timeline: &str, clients: usize) {
         committed.map(ms).max().unwrap_or(0)
     };
     let last: Vec<u64> = (0..clients).map(last_of).collect();
-    let of_any = last.iter().max().copied().unwrap_or(0);
-    let gone_on = |one: &u64| *one > killed + 500 && *one + 1_000 > of_any;
+    let gone_on = |one: &u64| *one > killed + 500;
     assert!(last.iter().all(gone_on), "last commits in ms, by client: {last:?}; the last kill: {killed}");
 }
 
