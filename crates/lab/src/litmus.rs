@@ -858,7 +858,7 @@ pub const ALL: &[Litmus] = &[
         mutant: Mutant::AbsentWithoutValidation,
         protocol: Protocol::NO_WAIT,
         // Each client that finds a lock tries other ways: there is no end of orders.
-        program: |protocol, runs_max| programs::absent_read(protocol, runs_max.min(40_000)),
+        program: |protocol, runs_max| programs::absent_read(protocol, runs_max.min(10_000)),
     },
     Litmus {
         name: "no-wait-orphan-lock",

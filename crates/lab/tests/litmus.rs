@@ -7,7 +7,7 @@ use std::thread;
 use remora_lab::litmus::{ALL, Bound, Litmus, run};
 
 /// Tests that are too large to be explored to the end.
-const BOUNDED: [&str; 1] = ["ford-rollback-to-old-version"];
+const BOUNDED: [&str; 2] = ["ford-rollback-to-old-version", "no-wait-absent-read"];
 
 #[test]
 fn ours_is_correct_and_every_mutant_is_caught() {

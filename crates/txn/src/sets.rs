@@ -701,7 +701,7 @@ impl Sets {
             return Err(item.unprepared().into());
         }
         debug_assert!(
-            item.existed || item.prepared || item.place.is_none(),
+            item.existed || item.prepared || item.place.is_none() || mutant!(KeepPlace),
             "an insert has a slot that is linked for it"
         );
         self.set_value(index, value)?;
