@@ -40,8 +40,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) rdma: RdmaArgs,
-    /// Use running memory nodes: host:port of each, or shm: and the path of each. Who comes first
-    /// loads the tables.
+    /// Use running memory nodes: host:port of each, or shm: and the path of each. The first
+    /// client loads the tables.
     #[arg(long, value_name = "ADDR,...", value_parser = value::nodes())]
     #[serde(serialize_with = "value::serialize_nodes")]
     pub(crate) connect: Option<Nodes>,

@@ -151,7 +151,7 @@ fn tpcc_is_shared_too() {
     let nodes = ["tpcc-a", "tpcc-b"].map(|name| Node::start(name, "--listen 127.0.0.1:0 --size 192MiB"));
     let connect = nodes.each_ref().map(Node::address).join(",");
     let tpcc = words("bench tpcc --threads 1 --coroutines 4 --replicas 1 --transactions 300 --report - --connect");
-    // Who comes first loads the tables, with room also for who comes then.
+    // The first client loads the tables, with room for the second one, too.
     for (name, options) in [("tpcc-first", "--warehouses 1 --orders 2000"), ("tpcc-second", "")] {
         let ran = report(&remora(name, &[&tpcc[..], &[&connect], &words(options)[..]].concat()));
         assert_eq!(holds(&ran), [Some(true); 17], "{ran:#}");

@@ -7,8 +7,8 @@
 //! lets the client rest.
 //!
 //! A change of the configuration may wait for other machines. A [helper](remora_cluster::Helper)
-//! makes it then, so that the client's transactions go on; only who begins to run waits for its
-//! first renewal, and runs nothing without.
+//! makes it then, so that the client's transactions go on. A client that begins to run waits
+//! for its first renewal, and runs nothing before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

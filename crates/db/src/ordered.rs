@@ -50,8 +50,8 @@
 //! lost the upper half of its keys: they follow its link, and remember it.
 //!
 //! Values that are out of line are records by their keys, inserted and deleted together with the
-//! entries of leaves. So who looks for one key reads or changes its value alone, and needs no leaf;
-//! a scan takes a round trip more, for the values of what it has found.
+//! entries of leaves. So a lookup of one key reads or changes its value alone, and needs no leaf. A
+//! scan takes a round trip more, for the values of the keys that it has found.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -243,9 +243,9 @@ fn stale_read_of_a_record_whose_holder_has_committed() {
     caught(Mutant::AcceptLocked, 0..100, recency);
 }
 
-/// One writes y and is reported, then another begins and writes x: who sees x sees y. A transaction
-/// that only reads, y before and x after, finds y unchanged and locked, because its write-back is
-/// in flight; the lock is all that tells.
+/// Client 1 writes y and is reported. Then client 2 begins and writes x. A transaction that sees x
+/// must see y. One that only reads, y before and x after, finds y unchanged and locked, because its
+/// write-back is in flight: only the lock tells.
 fn reported_before(seed: u64) -> Verdict {
     const TURNS: u64 = 6;
     let (cluster, fabric) = seeded(seed, 1);

@@ -13,8 +13,7 @@
 //!   order, the words of a line in any order, by the algorithm of [`copy`](crate::copy).
 //! - [`Tearing::Lines`]: WRITEs land line by line; READs take their lines in any order.
 //!
-//! The same steps can be chosen otherwise: [`explore`] runs a small program in every order of its
-//! steps.
+//! [`explore`] takes these steps in another way: it runs a small program in every order of them.
 
 pub mod explore;
 mod journal;

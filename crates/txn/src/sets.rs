@@ -216,7 +216,8 @@ pub(crate) struct Item {
     /// on.
     before: Span,
     pub(crate) lock: Lock,
-    /// The CAS that the lock is asked for by: from the word that was found last.
+    /// The CAS that the lock is asked for by: from the word that was found last. `None` if the word
+    /// is only to be read.
     pub(crate) asks: Option<Swap>,
     /// The verbs of the round that is under way.
     pub(crate) read: ReadHandle,

@@ -72,8 +72,6 @@ pub(crate) struct Swap {
 pub(crate) enum Next {
     /// It has it.
     Held,
-    /// Read the word: another transaction of this client has set the bit, or is about to.
-    Look,
     /// Set the bit.
     Swap(Swap),
     /// Abort: a transaction has the record exclusively. The one that has asked does not rely on the
@@ -93,8 +91,10 @@ impl SharedLocks {
         SharedLocks(Rc::new(RefCell::new(Registry { slot, epoch, words, orphans })))
     }
 
-    /// A transaction asks for a lock that it has not asked for: what it must do first.
-    pub(crate) fn join(&self, at: Address) -> Result<Next, Limit> {
+    /// A transaction asks for a lock that it has not asked for. Returns the CAS that sets the bit,
+    /// or `None` if another transaction of this client has set it, or is about to: then the word is
+    /// to be read.
+    pub(crate) fn join(&self, at: Address) -> Result<Option<Swap>, Limit> {
         let mut registry = self.0.borrow_mut();
         let bit = registry.bit()?;
         if registry.words.capacity() == 0 {
@@ -105,7 +105,7 @@ impl SharedLocks {
         let to = SharedLock::of_epoch(registry.epoch).with(bit);
         let word = registry.words.entry(at).or_insert(Word { transactions: 0, is_set: false, last: to });
         word.transactions += 1;
-        Ok(if word.transactions > 1 { Next::Look } else { Next::Swap(Swap { from: LockWord::FREE, to }) })
+        Ok((word.transactions == 1).then_some(Swap { from: LockWord::FREE, to }))
     }
 
     /// A transaction that has asked for a lock has found the word to be this: what it must do next.
@@ -313,14 +313,14 @@ mod tests {
     #[test]
     fn the_first_transaction_sets_the_bit_and_the_last_one_takes_it_out() {
         let locks = SharedLocks::of_slot(3, 1);
-        assert_eq!(locks.join(AT), Ok(swap(LockWord::FREE, shared(1, 8))));
+        assert_eq!(locks.join(AT), Ok(Some(Swap { from: LockWord::FREE, to: shared(1, 8) })));
         locks.set(AT, shared(1, 8));
-        assert_eq!(locks.join(AT), Ok(Next::Look));
+        assert_eq!(locks.join(AT), Ok(None));
         assert_eq!(locks.found(AT, shared(1, 8)), Ok(Next::Held));
         assert!(!leave(&locks));
         assert!(leave(&locks));
         // The FETCH_ADD is ahead of the CAS of this one, which may find the word free.
-        assert_eq!(locks.join(AT), Ok(swap(LockWord::FREE, shared(1, 8))));
+        assert_eq!(locks.join(AT), Ok(Some(Swap { from: LockWord::FREE, to: shared(1, 8) })));
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
     fn an_answer_that_comes_late_does_not_forget_the_bit() {
         let (locks, other) = (SharedLocks::of_slot(0, 1), LockWord::from_bits(77));
         let _first = locks.join(AT);
-        assert_eq!(locks.join(AT), Ok(Next::Look));
+        assert_eq!(locks.join(AT), Ok(None));
         // The second one has found the word free, has set the bit, and leaves it to the first one.
         locks.set(AT, shared(1, 1));
         assert!(!leave(&locks));
@@ -366,9 +366,9 @@ mod tests {
         let _first = locks.join(AT);
         locks.set(AT, shared(1, 1));
         assert!(locks.upgrade(AT, me).is_some());
-        assert_eq!(locks.join(AT), Ok(Next::Look));
+        assert_eq!(locks.join(AT), Ok(None));
         locks.upgraded(AT);
-        assert_eq!(locks.join(AT), Ok(Next::Look));
+        assert_eq!(locks.join(AT), Ok(None));
         assert_eq!(locks.found(AT, me), Ok(Next::Conflict));
         assert!(leave(&locks), "the third one relies on the bit still");
     }

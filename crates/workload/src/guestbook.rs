@@ -7,11 +7,11 @@
 //!    ([`Cluster::create_together`]). Other clients see none of them before all are loaded; until
 //!    then they wait. If the loading client fails or dies, nothing of it is left, and the next
 //!    client loads.
-//! 2. Who comes is counted before its first transaction; who leaves is counted after its last one,
-//!    in the transaction that adds what it has done to the sums. So while as many have left as have
-//!    come, nothing runs.
-//! 3. Who finds that looks at what must hold. It is believed if nobody has come meanwhile, which is
-//!    read afterwards.
+//! 2. A client that comes is counted before its first transaction. A client that leaves is counted
+//!    after its last one, in the transaction that adds what it has done to the sums. So while as
+//!    many clients have left as have come, no client runs anything.
+//! 3. A client that finds this looks at what must hold. Then it reads the count again: what it has
+//!    seen counts only if no client has come meanwhile.
 //! 4. A client that was killed has come and never leaves. If the configuration knows all clients
 //!    that have come, a client that checks waits until nothing of the dead is left, and then looks
 //!    at everything that needs no word of theirs. Otherwise the invariants are reported as unknown,

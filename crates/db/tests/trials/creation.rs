@@ -7,44 +7,16 @@ use remora::floors::fabric::{ClientId, Lane, NodeId, block_on};
 use remora::floors::index::IndexError;
 use remora::floors::memory::{MemoryError, node};
 use remora::{
-    Cluster, ClusterOptions, ConnectOptions, LargeOptions, MemoryNode, Nodes, OpenError, OrderedOptions, Protocol,
-    ServerOptions, Table, TableOptions,
+    Cluster, ConnectOptions, LargeOptions, MemoryNode, Nodes, OpenError, OrderedOptions, Protocol, ServerOptions,
+    TableOptions,
 };
 
+use crate::small::{ROW, Row, assert_whole, memory_error, rows, small};
 use crate::support::{self, Words, look};
-
-type Row = Words<1>;
-
-const ROW: Row = Words([7]);
-
-/// A megabyte and a half can be allocated at each of two nodes.
-fn small() -> Cluster {
-    let options = ClusterOptions { memory_nodes: 2, replicas: 2, node_bytes: 2 << 20, ..ClusterOptions::default() };
-    Cluster::embedded(options).unwrap()
-}
-
-fn rows(count: u64) -> impl Iterator<Item = (u64, Row)> {
-    (0..count).map(|key| (key, ROW))
-}
-
-/// Whether a table's rows are these many, and its replicas the same.
-fn assert_whole(cluster: &Cluster, table: &Table<u64, Row>, count: usize) {
-    let (found, inspection) = look(cluster, table);
-    assert_eq!(found, vec![ROW; count]);
-    assert_eq!((inspection.locked, inspection.torn, inspection.differing_lines), (0, 0, 0), "{inspection:?}");
-}
-
-fn memory_error<T>(result: Result<T, OpenError>) -> MemoryError {
-    match result {
-        Err(IndexError::Memory(error)) => error,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it has succeeded"),
-    }
-}
 
 #[test]
 fn a_table_that_does_not_fit_takes_nothing() {
-    let cluster = small();
+    let cluster = small(Protocol::default());
     for attempt in 0..20 {
         let refused = memory_error(cluster.create_table::<u64, Row>("rows", TableOptions::for_rows(40_000)));
         assert!(matches!(refused, MemoryError::OutOfMemory { .. }), "{attempt}: {refused}");
@@ -57,7 +29,7 @@ fn a_table_that_does_not_fit_takes_nothing() {
 
 #[test]
 fn an_ordered_table_that_fails_gives_its_name_and_its_space_back() {
-    let cluster = small();
+    let cluster = small(Protocol::default());
     let sorted = |count: u64| (0..count).map(|key| (key, ROW));
     for values in 0..60 {
         let unsorted = sorted(2_000).chain([(3, ROW)]);
@@ -78,7 +50,7 @@ fn an_ordered_table_that_fails_gives_its_name_and_its_space_back() {
 
 #[test]
 fn a_large_table_of_which_one_half_fails_leaves_no_half() {
-    let (cluster, options) = (small(), TableOptions::for_rows(10));
+    let (cluster, options) = (small(Protocol::default()), TableOptions::for_rows(10));
     cluster.create_table::<u64, Row>("pictures", options).unwrap();
     let refused = cluster.create_large::<u64>("pictures", LargeOptions::for_values(10, 10_000));
     assert_eq!(memory_error(refused.map(drop)), MemoryError::TableExists("pictures".to_owned()));
@@ -137,7 +109,7 @@ fn what_is_created_together_is_seen_together_or_not_at_all() {
 
 #[test]
 fn space_of_discarded_tables_is_used_again_and_is_zero() {
-    let cluster = small();
+    let cluster = small(Protocol::default());
     // A third of the memory each; the discarded one is in front of the other.
     let third = TableOptions::for_rows(2_300);
     let discarded: Result<(), OpenError> = cluster.create_together(|creating| {

@@ -11,17 +11,15 @@ use remora::floors::fabric::{ClientId, Lane, block_on};
 use remora::floors::index::IndexError;
 use remora::floors::memory::{MemoryError, Registration, metadata};
 use remora::{
-    Abort, Cluster, ClusterOptions, ConnectOptions, Error, Freed, LargeOptions, MemoryNode, Misuse, Nodes, OpenError,
-    OrderedOptions, Place, Protocol, Record, ServerOptions, Session, Table, TableOptions,
+    Abort, Cluster, ConnectOptions, Error, Freed, LargeOptions, MemoryNode, Misuse, Nodes, OpenError, OrderedOptions,
+    Place, Protocol, Record, ServerOptions, Session, Table, TableOptions,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::small::{ROW, Row, assert_whole, memory_error, rows, small};
 use crate::support::{self, Words, look};
 
-type Row = Words<1>;
 type Rows = Table<u64, Row>;
-
-const ROW: Row = Words([7]);
 
 /// Another schema of other sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -35,29 +33,8 @@ impl Record for Other {
 /// The protocols that these tests are about: locks by NICs, locks by CPUs, replicas in place.
 const PROTOCOLS: [Protocol; 4] = [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN];
 
-/// A megabyte and a half can be allocated at each of two nodes.
-fn small(protocol: Protocol) -> Cluster {
-    let options =
-        ClusterOptions { memory_nodes: 2, replicas: 2, node_bytes: 2 << 20, protocol, ..ClusterOptions::default() };
-    Cluster::embedded(options).unwrap().with_lease(Some(Duration::from_millis(400)))
-}
-
-fn rows(count: u64) -> impl Iterator<Item = (u64, Row)> {
-    (0..count).map(|key| (key, ROW))
-}
-
-fn assert_whole(cluster: &Cluster, table: &Rows, count: usize) {
-    let (found, inspection) = look(cluster, table);
-    assert_eq!(found, vec![ROW; count]);
-    assert_eq!((inspection.locked, inspection.torn, inspection.differing_lines), (0, 0, 0), "{inspection:?}");
-}
-
-fn memory_error<T>(result: Result<T, OpenError>) -> MemoryError {
-    match result {
-        Err(IndexError::Memory(error)) => error,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it has succeeded"),
-    }
+fn leased(protocol: Protocol) -> Cluster {
+    small(protocol).with_lease(Some(Duration::from_millis(400)))
 }
 
 fn dropped(name: &str) -> MemoryError {
@@ -83,7 +60,7 @@ fn fill(cluster: &Cluster, name: &str) -> (Rows, u64) {
 #[test]
 fn space_is_used_again() {
     for protocol in PROTOCOLS {
-        let cluster = small(protocol);
+        let cluster = leased(protocol);
         // A client that rests, has used each table, and is never told of a drop by anybody.
         let mut worker = support::worker(&cluster, 1, 1);
         let (table, count) = fill(&cluster, "rows");
@@ -333,7 +310,7 @@ fn other_clients_are_told_and_go_on() {
 #[test]
 fn a_transaction_under_way_keeps_the_memory() {
     for protocol in PROTOCOLS {
-        let cluster = small(protocol);
+        let cluster = leased(protocol);
         let (table, count) = fill(&cluster, "rows");
         cluster.load(&table, rows(count / 2)).unwrap();
         let (tell, told) = mpsc::channel();
@@ -380,7 +357,7 @@ fn tables_in_the_same_memory_are_whole() {
     const TURNS: u64 = 12;
     for protocol in PROTOCOLS {
         for seed in support::seeds(1..4) {
-            let cluster = small(protocol);
+            let cluster = leased(protocol);
             let (_, count) = fill(&cluster, "rows");
             assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);
             // All that there is, but for a table behind it, and for what the clients need.
@@ -470,7 +447,7 @@ fn change(cluster: &Cluster, seed: u64, count: u64, is_over: &AtomicBool) -> u64
 /// A client that nobody can ask whether it uses a table: its slot is all that is known.
 #[test]
 fn a_client_without_a_lease_is_waited_for_until_it_leaves() {
-    let cluster = small(Protocol::DRTM_R);
+    let cluster = leased(Protocol::DRTM_R);
     let (_, count) = fill(&cluster, "rows");
     let unleased = cluster.with_lease(None);
     let worker = support::worker(&unleased, 1, 1);
@@ -496,7 +473,7 @@ fn a_client_without_a_lease_is_waited_for_until_it_leaves() {
 #[test]
 fn a_client_that_died_is_recovered_before() {
     for protocol in PROTOCOLS {
-        let cluster = small(protocol);
+        let cluster = leased(protocol);
         let (table, count) = fill(&cluster, "rows");
         cluster.load(&table, rows(count / 2)).unwrap();
         let mut dead = support::worker(&cluster, 1, 1);
@@ -571,7 +548,7 @@ fn a_loader_that_died_half_way() {
 /// A load that began before a drop writes nothing into the memory of the next table.
 #[test]
 fn a_load_that_comes_too_late_is_refused() {
-    let cluster = small(Protocol::DRTM_R);
+    let cluster = leased(Protocol::DRTM_R);
     let table: Rows = cluster.create_table("rows", TableOptions::for_rows(100)).unwrap();
     // The catalog says that the table is dropped, and this client has not heard of it.
     let nodes = cluster.live_nodes();
@@ -591,7 +568,7 @@ fn a_load_that_comes_too_late_is_refused() {
 /// needs the memory.
 #[test]
 fn a_drop_that_ends_half_way_is_finished_by_the_next_creation() {
-    let cluster = small(Protocol::DRTM_R);
+    let cluster = leased(Protocol::DRTM_R);
     let (table, count) = fill(&cluster, "rows");
     let mut worker = support::worker(&cluster, 1, 1);
     let nodes = cluster.live_nodes();
@@ -618,7 +595,7 @@ fn a_drop_that_ends_half_way_is_finished_by_the_next_creation() {
 #[test]
 fn recovery_of_a_client_that_used_a_dropped_table() {
     for protocol in PROTOCOLS {
-        let cluster = small(protocol);
+        let cluster = leased(protocol);
         let one_shard = TableOptions { shards: Some(1), ..TableOptions::for_rows(100) };
         let old: Rows = cluster.create_table("old", one_shard).unwrap();
         cluster.load(&old, (0..100).map(|key| (key, Words([1])))).unwrap();

@@ -14,3 +14,4 @@ mod ids;
 mod messages;
 mod owners;
 mod patience;
+mod small;

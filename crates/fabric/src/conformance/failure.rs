@@ -358,9 +358,9 @@ impl Handler for Forgetful {
     }
 }
 
-/// A node that forgets everything ends all connections of before, to itself, and serves who comes
-/// anew. It does so by the right order only; and not where a node that lives can be reached by
-/// everybody.
+/// A node that forgets everything ends all connections that were made to it before, and serves the
+/// clients that connect anew. It does so by the right order only; and not where a node that lives
+/// can be reached by everybody.
 pub fn a_node_that_forgets_begins_anew<B: Bed>(bed: &B) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let region = fabric.region(NodeId(0), RegionId(0)).expect("a region of this process");

@@ -59,6 +59,13 @@ pub(super) fn write_skew_without_room(protocol: Protocol, runs_max: u64) -> Foun
     skew(&mut stage, want_to_change, runs_max, |stage, _| stage.fill_version_cache())
 }
 
+/// Checks that not both halves of a pair were taken, and that no lock is left.
+fn one_half_is_left(scene: &Scene<'_>, halves: &[Row]) -> Result<(), Broken> {
+    let (values, found) = scene.look(halves);
+    check(values.iter().sum::<u64>() >= 1, || "both halves were taken, each because the other was there".into())?;
+    check(found.locked == 0, || format!("{found:?}"))
+}
+
 fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut Stage, &mut Vec<Row>)) -> Found {
     let halves = stage.table(SingleLine, 1, &[1, 1]);
     let mut rows = vec![halves(0), halves(1)];
@@ -81,13 +88,7 @@ fn skew(stage: &mut Stage, want_own: Want, runs_max: u64, prepare: impl Fn(&mut 
                 })
                 .await
         },
-        |scene| {
-            let (values, found) = scene.look(&rows[..2]);
-            check(values.iter().sum::<u64>() >= 1, || {
-                "both halves were taken, each because the other was there".into()
-            })?;
-            check(found.locked == 0, || format!("{found:?}"))
-        },
+        |scene| one_half_is_left(scene, &rows[..2]),
     )
 }
 
@@ -114,13 +115,7 @@ pub(super) fn write_skew_in_turn(protocol: Protocol, runs_max: u64) -> Found {
                 })
                 .await
         },
-        |scene| {
-            let (values, found) = scene.look(&rows);
-            check(values.iter().sum::<u64>() >= 1, || {
-                "both halves were taken, each because the other was there".into()
-            })?;
-            check(found.locked == 0, || format!("{found:?}"))
-        },
+        |scene| one_half_is_left(scene, &rows),
     )
 }
 

@@ -15,7 +15,7 @@
 //! so, that it has to be asked again. A key that an inserter has had linked and not committed is an
 //! absent record with a version, and is validated like any other record.
 
-use remora_fabric::Round;
+use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};
 use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
 
@@ -34,6 +34,43 @@ pub(crate) enum Seen {
     Another,
     /// Not to be used now.
     Unstable(Abort),
+}
+
+/// Takes the answer of every item that has asked for something in a round, by `arrived`. Returns
+/// why some of the answers cannot be used now, if any cannot.
+///
+/// If an answer stops the transaction, the others are taken all the same: they say which locks have
+/// been taken, and which slots have been prepared, that are to be given back.
+#[inline]
+pub(super) fn hear(
+    tx: &mut Tx<'_>,
+    done: &Completed<'_>,
+    arrived: impl Fn(&mut Tx<'_>, usize, &Completed<'_>) -> Result<Seen, Stop>,
+) -> Result<Option<Abort>, Stop> {
+    let (mut unstable, mut stop) = (None, None);
+    for index in tx.state.sets.fetched..tx.state.sets.items.len() {
+        let item = &mut tx.state.sets.items[index];
+        if !std::mem::take(&mut item.asked) {
+            continue;
+        }
+        item.loose = false;
+        let why = match arrived(tx, index, done) {
+            Ok(Seen::Unstable(why)) => {
+                unstable = Some(why);
+                Stop::Abort(why)
+            }
+            Ok(Seen::Kept | Seen::Another) => continue,
+            Err(error) => {
+                stop = stop.or(Some(error));
+                error
+            }
+        };
+        match why {
+            Stop::Abort(Abort::Locked(lock)) => tx.met(index, lock),
+            why => tx.state.sets.note(index, why),
+        }
+    }
+    stop.map_or(Ok(unstable), Err)
 }
 
 impl Tx<'_> {
@@ -139,8 +176,18 @@ impl Tx<'_> {
         if item.lookups > LOOKUP_ATTEMPTS { Err(Abort::Changed.into()) } else { Ok(()) }
     }
 
+    /// The primary's CPU has answered what [`ask_host`] has asked for an item.
+    #[inline]
+    pub(super) fn host_answered(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+        match self.state.sets.items[index].fetch {
+            Fetch::Place(Intent::Insert) => self.found_prepared(index, reply),
+            Fetch::Place(intent) => self.found_by_call(index, reply, Some(intent)),
+            _ => self.found_by_call(index, reply, None),
+        }
+    }
+
     /// The primary's CPU has said where the key is, or that it is nowhere.
-    pub(super) fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
+    fn found_by_call(&mut self, index: usize, reply: &[u64], intent: Option<Intent>) -> Result<Seen, Stop> {
         let sets = &mut self.state.sets;
         let item = &sets.items[index];
         let (&[1, bucket_slot, entry], record) = split_reply(reply, READ_REPLY_WORDS) else {
@@ -162,7 +209,7 @@ impl Tx<'_> {
     }
 
     /// The primary's CPU has linked a slot for the key, or found it in the index.
-    pub(super) fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
+    fn found_prepared(&mut self, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
         let (&[status, bucket_slot, entry, version], rest) = split_reply(reply, PREPARE_REPLY_WORDS) else {

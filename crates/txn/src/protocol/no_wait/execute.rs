@@ -6,7 +6,7 @@ use remora_sync::{LockWord, RecordHeader};
 
 use crate::error::{Abort, Stop};
 use crate::limits::READ_ATTEMPTS;
-use crate::protocol::lookup::{Seen, ask_host};
+use crate::protocol::lookup::{Seen, ask_host, hear};
 use crate::sets::{Fetch, Found, Intent, Lock};
 use crate::shared::{Next, Swap};
 use crate::tx::{Tx, Waiting};
@@ -28,32 +28,8 @@ pub(super) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
         tx.unheard = true;
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
-        let (mut unstable, mut stop) = (None, None);
-        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
-            if !std::mem::take(&mut tx.state.sets.items[index].asked) {
-                continue;
-            }
-            tx.state.sets.items[index].loose = false;
-            match arrived(tx, index, &done) {
-                Ok(Seen::Unstable(why)) => {
-                    tx.state.sets.note(index, why.into());
-                    unstable = Some(why);
-                }
-                Ok(_) => {}
-                // The others' answers say which locks have been taken, and which slots prepared.
-                Err(error) => {
-                    match error {
-                        Stop::Abort(Abort::Locked(lock)) => tx.met(index, lock),
-                        error => tx.state.sets.note(index, error),
-                    }
-                    stop = stop.or(Some(error));
-                }
-            }
-        }
+        let unstable = hear(tx, &done, arrived)?;
         drop(done);
-        if let Some(stop) = stop {
-            return Err(stop);
-        }
         tx.skip_what_is_here();
         tx.wait(unstable, &mut waiting).await?;
         rounds += 1;
@@ -103,10 +79,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<()
     }
     if item.lock == Lock::No {
         if item.intent == Intent::Read && item.place.is_none() {
-            item.asks = match tx.state.shared.join(item.address)? {
-                Next::Swap(swap) => Some(swap),
-                Next::Look | Next::Held | Next::Conflict => None,
-            };
+            item.asks = tx.state.shared.join(item.address)?;
             item.lock = Lock::MaybeShared;
         } else {
             item.asks = Some(Swap { from: LockWord::FREE, to: me });
@@ -185,10 +158,6 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
                     item.asks = Some(next);
                     Ok(Locked::Again)
                 }
-                Next::Look => {
-                    item.asks = None;
-                    Ok(Locked::Again)
-                }
                 Next::Conflict => {
                     (item.lock, item.asks) = (Lock::No, None);
                     if found == me { Ok(Locked::ByAnotherItem) } else { Err(Abort::Locked(found).into()) }
@@ -265,11 +234,7 @@ fn look_elsewhere(tx: &mut Tx<'_>, index: usize, found: Found) -> Result<Seen, S
 /// holds is what is read under that lock.
 fn place_arrived(tx: &mut Tx<'_>, index: usize, reply: &[u64]) -> Result<Seen, Stop> {
     let before = tx.state.sets.items[index];
-    let seen = match before.fetch {
-        Fetch::Place(Intent::Insert) => tx.found_prepared(index, reply)?,
-        Fetch::Place(intent) => tx.found_by_call(index, reply, Some(intent))?,
-        _ => tx.found_by_call(index, reply, None)?,
-    };
+    let seen = tx.host_answered(index, reply)?;
     let item = &mut tx.state.sets.items[index];
     if before.lock != Lock::No && item.address != before.address {
         // It is another record than the one that is locked.

@@ -3,8 +3,8 @@
 use remora_fabric::{Completed, Round};
 use remora_index::cluster_hash::BUCKET_BYTES;
 
-use crate::error::{Abort, Stop};
-use crate::protocol::lookup::{Seen, ask_host};
+use crate::error::Stop;
+use crate::protocol::lookup::{Seen, ask_host, hear};
 use crate::sets::{Fetch, Intent};
 use crate::tx::{Tx, Waiting};
 
@@ -23,33 +23,8 @@ pub(in crate::protocol) async fn execute(tx: &mut Tx<'_>) -> Result<(), Stop> {
         tx.unheard = true;
         let done = tx.lane.execute(round).await?;
         tx.unheard = false;
-        let (mut unstable, mut stop) = (None, None);
-        for index in tx.state.sets.fetched..tx.state.sets.items.len() {
-            let item = &mut tx.state.sets.items[index];
-            if !item.asked {
-                continue;
-            }
-            item.loose = false;
-            match arrived(tx, index, &done) {
-                Ok(Seen::Unstable(why)) => {
-                    unstable = Some(why);
-                    match why {
-                        Abort::Locked(lock) => tx.met(index, lock),
-                        why => tx.state.sets.note(index, why.into()),
-                    }
-                }
-                Ok(_) => {}
-                // The others' answers say which slots have been prepared, and are to be taken back.
-                Err(error) => {
-                    tx.state.sets.note(index, error);
-                    stop = stop.or(Some(error));
-                }
-            }
-        }
+        let unstable = hear(tx, &done, arrived)?;
         drop(done);
-        if let Some(stop) = stop {
-            return Err(stop);
-        }
         tx.skip_what_is_here();
         tx.wait(unstable, &mut waiting).await?;
     }
@@ -68,9 +43,7 @@ fn arrived(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Seen, 
             Seen::Another => tx.look_up_again(index, found).map(|()| Seen::Another),
             seen => Ok(seen),
         },
-        Fetch::Ask => tx.found_by_call(index, done.reply(item.call), None),
-        Fetch::Place(Intent::Insert) => tx.found_prepared(index, done.reply(item.call)),
-        Fetch::Place(intent) => tx.found_by_call(index, done.reply(item.call), Some(intent)),
+        Fetch::Ask | Fetch::Place(_) => tx.host_answered(index, done.reply(item.call)),
         Fetch::Here | Fetch::Absent | Fetch::Grow(_) => Ok(Seen::Kept),
     }
 }
