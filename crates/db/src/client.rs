@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use remora_cluster::ConfigurationError;
-use remora_fabric::{ClientId, Endpoint, Lane, NodeId};
+use remora_fabric::{ClientId, Endpoint, Lane, NodeId, Outlined, outline};
 use remora_memory::{MemoryError, Registration, identity};
 use remora_sync::TransactionId;
 use remora_txn::{SessionConfig, SharedLocks};
@@ -135,55 +135,62 @@ impl Client {
 
     /// Keeps the lease, watches over the others', and has it live on in the next epoch, or when its
     /// transaction ids come to an end, for as long as it is polled.
-    pub(crate) async fn attend(&self) {
-        loop {
-            let life = self.life();
-            let Some(keeper) = &life.keeper else { return pending().await };
-            let succeeded = {
-                let mut attending = pin!(keeper.attend(&life.admin));
-                let ends = poll_fn(|context| {
-                    let _ = attending.as_mut().poll(context);
-                    if keeper.outlived() || life.has_few_ids(&self.cluster) { Poll::Ready(()) } else { Poll::Pending }
-                });
-                ends.await;
-                // The lease of the one that has few ids is kept until the next one is there.
-                let mut coming = pin!(self.reincarnate(&life));
-                let succeeded = poll_fn(|context| {
-                    let _ = attending.as_mut().poll(context);
-                    if keeper.outlived() {
-                        return Poll::Ready(None);
+    #[inline(never)]
+    pub(crate) fn attend(&self) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
+            loop {
+                let life = self.life();
+                let Some(keeper) = &life.keeper else { return pending().await };
+                let succeeded = {
+                    let mut attending = pin!(keeper.attend(&life.admin));
+                    let ends = poll_fn(|context| {
+                        let _ = attending.as_mut().poll(context);
+                        if keeper.outlived() || life.has_few_ids(&self.cluster) {
+                            Poll::Ready(())
+                        } else {
+                            Poll::Pending
+                        }
+                    });
+                    ends.await;
+                    // The lease of the one that has few ids is kept until the next one is there.
+                    let mut coming = pin!(self.reincarnate(&life));
+                    let succeeded = poll_fn(|context| {
+                        let _ = attending.as_mut().poll(context);
+                        if keeper.outlived() {
+                            return Poll::Ready(None);
+                        }
+                        coming.as_mut().poll(context).map(Some)
+                    });
+                    let succeeded = succeeded.await;
+                    let idle = poll_fn(|context| {
+                        let _ = attending.as_mut().poll(context);
+                        if keeper.is_busy() { Poll::Pending } else { Poll::Ready(()) }
+                    });
+                    idle.await;
+                    succeeded
+                };
+                match succeeded {
+                    Some(Ok(())) => {
+                        keeper.retire();
+                        continue;
                     }
-                    coming.as_mut().poll(context).map(Some)
-                });
-                let succeeded = succeeded.await;
-                let idle = poll_fn(|context| {
-                    let _ = attending.as_mut().poll(context);
-                    if keeper.is_busy() { Poll::Pending } else { Poll::Ready(()) }
-                });
-                idle.await;
-                succeeded
-            };
-            match succeeded {
-                Some(Ok(())) => {
-                    keeper.retire();
-                    continue;
+                    Some(Err(error)) => {
+                        tracing::warn!(%error, "a client that has few transaction ids left cannot come as another one yet");
+                        keeper.pause(&life.admin).await;
+                        continue;
+                    }
+                    None => {}
                 }
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "a client that has few transaction ids left cannot come as another one yet");
+                keeper.until_next_epoch(&life.admin).await;
+                while let Err(error) = self.reincarnate(&life).await {
+                    match error {
+                        OpenError::Memory(MemoryError::EpochChanging) => {}
+                        error => tracing::warn!(%error, "a client cannot come back yet"),
+                    }
                     keeper.pause(&life.admin).await;
-                    continue;
                 }
-                None => {}
             }
-            keeper.until_next_epoch(&life.admin).await;
-            while let Err(error) = self.reincarnate(&life).await {
-                match error {
-                    OpenError::Memory(MemoryError::EpochChanging) => {}
-                    error => tracing::warn!(%error, "a client cannot come back yet"),
-                }
-                keeper.pause(&life.admin).await;
-            }
-        }
+        })
     }
 
     async fn reincarnate(&self, former: &Life) -> Result<(), OpenError> {

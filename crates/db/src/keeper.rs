@@ -156,6 +156,8 @@ pub(crate) struct Keeper {
     sessions: RefCell<Vec<Rc<Usage>>>,
     /// The drops of tables up to this generation of the catalog are acknowledged.
     acknowledged: Cell<u64>,
+    /// A renewal has ended since this client last looked for drops.
+    has_renewed: Cell<bool>,
 }
 
 /// A client looks for locks of dead clients until this is dropped.
@@ -232,6 +234,7 @@ impl Keeper {
             sweeping: Cell::default(),
             sessions: RefCell::default(),
             acknowledged: Cell::default(),
+            has_renewed: Cell::default(),
         }
     }
 
@@ -481,7 +484,7 @@ impl Keeper {
             pin!(self.keep_renewing(lane, lease)),
             pin!(self.keep_judging(lane, lease)),
             pin!(self.keep_sweeping(lane, lease)),
-            pin!(self.keep_acknowledging(lane, lease)),
+            pin!(self.keep_acknowledging(lane)),
         );
         // All four share one lane. Each is polled, whichever is ready, and checks for itself.
         poll_fn(|context| {
@@ -537,12 +540,15 @@ impl Keeper {
             let (asked, client) = (lane.now(), self.client);
             let renewed = self.change(move |membership| membership.renew(client)).await;
             self.note_renewal(lane, asked, renewed);
+            self.has_renewed.set(true);
         }
     }
 
-    async fn keep_acknowledging(&self, lane: &Lane, lease: Nanos) {
+    /// Looks for drops whenever a renewal has ended: the configuration is as new as that.
+    async fn keep_acknowledging(&self, lane: &Lane) {
         loop {
-            lane.sleep(lease / PAUSES).await;
+            // Renewals run on this lane as well, so that their end is seen at once.
+            poll_fn(|_| if self.has_renewed.take() { Poll::Ready(()) } else { Poll::Pending }).await;
             self.unless_it_is_over().await;
             if let Err(error) = self.acknowledge_drops(lane).await {
                 tracing::warn!(%error, "a client cannot acknowledge yet that tables were dropped");

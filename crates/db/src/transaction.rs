@@ -1,6 +1,7 @@
 //! The handle that a transaction's closure works on.
 
 use std::marker::PhantomData;
+use std::pin::pin;
 
 use remora_fabric::Lane;
 use remora_sync::TransactionId;
@@ -167,7 +168,8 @@ impl<'t, 's> Transaction<'t, 's> {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
-        match self.tx.fetch().await {
+        let fetched = pin!(self.tx.fetch()).await;
+        match fetched {
             Ok(()) => Ok(()),
             // A transaction that is tried again asks only once for what was in its way: when it is
             // given up.

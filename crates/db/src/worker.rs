@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_fabric::limits::LANES_MAX;
-use remora_fabric::{Lane, Nanos, NodeId};
+use remora_fabric::{Lane, Nanos, NodeId, Outlined, outline};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::Verdict;
@@ -328,20 +328,23 @@ impl Shift {
 
     /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by
     /// who runs. Locks must not wait for the next run.
-    async fn end_of(&self, session: &Session) {
-        let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
-        let lane = session.inner.lane();
-        if !quiet(lane, session.client.cluster().live_nodes(), lease.unwrap_or(QUIET_NS)).await {
-            self.restless.set(true);
-        }
-        self.running.set(self.running.get() - 1);
-        if self.running.get() == 0 && !self.restless.get() {
-            for life in self.clients.iter().map(|client| client.life()) {
-                if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) {
-                    keeper.rest(lane).await;
+    #[inline(never)]
+    fn end_of(&self, session: &Session) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
+            let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
+            let lane = session.inner.lane();
+            if !quiet(lane, session.client.cluster().live_nodes(), lease.unwrap_or(QUIET_NS)).await {
+                self.restless.set(true);
+            }
+            self.running.set(self.running.get() - 1);
+            if self.running.get() == 0 && !self.restless.get() {
+                for life in self.clients.iter().map(|client| client.life()) {
+                    if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) {
+                        keeper.rest(lane).await;
+                    }
                 }
             }
-        }
+        })
     }
 }
 
@@ -368,16 +371,24 @@ pub struct Session {
 /// what the session had posted before has completed. Fails if the attempt must not run, because its
 /// client has not heard whether tables were dropped while it rested.
 #[cold]
-async fn catch_up(tx: &mut Tx<'_>, cluster: &Cluster, usage: &Usage, life: &Life) -> Result<(), Stop> {
-    if !life.is_awake() {
-        return Err(Abort::Late.into());
-    }
-    let forgotten = cluster.forgotten();
-    tx.forget_tables(|table| cluster.has(table));
-    if quiet(tx.lane(), cluster.live_nodes(), QUIET_NS).await {
-        usage.catch_up(forgotten);
-    }
-    Ok(())
+#[inline(never)]
+fn catch_up(
+    tx: &mut Tx<'_>,
+    cluster: &Cluster,
+    usage: &Usage,
+    life: &Life,
+) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+    outline(async move {
+        if !life.is_awake() {
+            return Err(Abort::Late.into());
+        }
+        let forgotten = cluster.forgotten();
+        tx.forget_tables(|table| cluster.has(table));
+        if quiet(tx.lane(), cluster.live_nodes(), QUIET_NS).await {
+            usage.catch_up(forgotten);
+        }
+        Ok(())
+    })
 }
 
 /// How far a transaction has come, over the epochs in which it was tried.
@@ -528,36 +539,39 @@ impl Session {
 
     /// A transaction has not committed. Fails if it is not to be tried again; otherwise waits for
     /// what it takes.
-    async fn go_on(&mut self, course: &mut Course, stop: Stop) -> Result<(), Stop> {
-        let last = self.inner.tried();
-        course.tried = Tried {
-            attempts: course.tried.attempts.saturating_add(last.attempts),
-            elapsed: course.tried.elapsed.saturating_add(last.elapsed),
-            last: last.last.or(course.tried.last),
-        };
-        let deadline = course.options.deadline;
-        match stop {
-            Stop::Fenced | Stop::Unavailable(_) => {
-                if !self.next_epoch(deadline).await {
-                    // Who was taken for dead is to come back, whatever else is out of reach.
-                    let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
-                    return Err(if is_over { Stop::Fenced } else { stop });
+    #[inline(never)]
+    fn go_on(&mut self, course: &mut Course, stop: Stop) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+        outline(async move {
+            let last = self.inner.tried();
+            course.tried = Tried {
+                attempts: course.tried.attempts.saturating_add(last.attempts),
+                elapsed: course.tried.elapsed.saturating_add(last.elapsed),
+                last: last.last.or(course.tried.last),
+            };
+            let deadline = course.options.deadline;
+            match stop {
+                Stop::Fenced | Stop::Unavailable(_) => {
+                    if !self.next_epoch(deadline).await {
+                        // Who was taken for dead is to come back, whatever else is out of reach.
+                        let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
+                        return Err(if is_over { Stop::Fenced } else { stop });
+                    }
                 }
-            }
-            Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
-            Stop::Abort(_) if course.is_default && course.tried.attempts < course.attempts => {
-                // Others may have longer leases than this client.
-                let longer = self.longest_patience().saturating_sub(course.tried.elapsed);
-                if longer == 0 {
-                    return Err(stop);
+                Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
+                Stop::Abort(_) if course.is_default && course.tried.attempts < course.attempts => {
+                    // Others may have longer leases than this client.
+                    let longer = self.longest_patience().saturating_sub(course.tried.elapsed);
+                    if longer == 0 {
+                        return Err(stop);
+                    }
+                    course.options.patience = longer;
                 }
-                course.options.patience = longer;
+                stop => return Err(stop),
             }
-            stop => return Err(stop),
-        }
-        self.follow();
-        course.options.attempts = course.attempts.saturating_sub(course.tried.attempts).max(1);
-        Ok(())
+            self.follow();
+            course.options.attempts = course.attempts.saturating_sub(course.tried.attempts).max(1);
+            Ok(())
+        })
     }
 
     /// How long a transaction is tried by default, by all leases that run now.
@@ -660,25 +674,33 @@ impl Session {
     /// its coroutine has logged at each memory node, and without limit after an answer was lost to
     /// a failure), and of dead clients for the last transactions of each, until 256 more have died:
     /// [`Verdict::Forgotten`] after that.
-    pub async fn resolve(&mut self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
-        let deadline = self.inner.lane().now().saturating_add(nanos(patience));
-        loop {
-            self.follow();
-            let mut verdict = self.recorded(id);
-            if verdict.is_none() {
-                let found = match self.inner.look_up(id).await {
-                    Err(Stop::Fenced | Stop::Unavailable(_)) if self.next_epoch(Some(deadline)).await => continue,
-                    found => found?,
-                };
-                // A client that was recovered meanwhile has no rings any more.
-                verdict = if found == Verdict::Forgotten { self.recorded_now(id).await } else { None }.or(Some(found));
+    #[inline(never)]
+    pub fn resolve(
+        &mut self,
+        id: TransactionId,
+        patience: Duration,
+    ) -> Outlined<impl Future<Output = Result<Verdict, Error>>> {
+        outline(async move {
+            let deadline = self.inner.lane().now().saturating_add(nanos(patience));
+            loop {
+                self.follow();
+                let mut verdict = self.recorded(id);
+                if verdict.is_none() {
+                    let found = match self.inner.look_up(id).await {
+                        Err(Stop::Fenced | Stop::Unavailable(_)) if self.next_epoch(Some(deadline)).await => continue,
+                        found => found?,
+                    };
+                    // A client that was recovered meanwhile has no rings any more.
+                    verdict =
+                        if found == Verdict::Forgotten { self.recorded_now(id).await } else { None }.or(Some(found));
+                }
+                match verdict {
+                    Some(verdict) if verdict != Verdict::Undecided => return Ok(verdict),
+                    _ if self.inner.lane().now() >= deadline => return Ok(Verdict::Undecided),
+                    _ => self.inner.lane().sleep(RESOLVE_PAUSE_NS).await,
+                }
             }
-            match verdict {
-                Some(verdict) if verdict != Verdict::Undecided => return Ok(verdict),
-                _ if self.inner.lane().now() >= deadline => return Ok(Verdict::Undecided),
-                _ => self.inner.lane().sleep(RESOLVE_PAUSE_NS).await,
-            }
-        }
+        })
     }
 
     pub(crate) fn leader(&self) -> NodeId {

@@ -3,12 +3,15 @@
 use std::cell::Cell;
 use std::fmt;
 use std::panic::resume_unwind;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 
 use remora_fabric::limits::NODES_MAX;
-use remora_fabric::{Address, Endpoint, Lane, Nanos, NodeId, NodeSet, Round, Ticket, WORD_BYTES, catch_panic};
+use remora_fabric::{
+    Address, Endpoint, Lane, Nanos, NodeId, NodeSet, Outlined, Round, Ticket, WORD_BYTES, catch_panic, outline,
+};
 use remora_index::Table;
 use remora_memory::limits::RING_BYTES;
 use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
@@ -466,11 +469,14 @@ impl Session {
 
     /// Returns what the rings say of a transaction of a client that is alive;
     /// [`Verdict::Undecided`] as long as they say nothing.
-    pub async fn look_up(&self, id: TransactionId) -> Result<Verdict, Stop> {
-        let in_place = self.state.spec.discipline.is_in_place();
-        // A transaction of this session that was given up may still be on its way.
-        let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
-        Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)
+    #[inline(never)]
+    pub fn look_up(&self, id: TransactionId) -> Outlined<impl Future<Output = Result<Verdict, Stop>>> {
+        outline(async move {
+            let in_place = self.state.spec.discipline.is_in_place();
+            // A transaction of this session that was given up may still be on its way.
+            let ended = self.state.unsure.contains(&id) && self.lane.background() == 0;
+            Ok(recovery::look_up(&self.lane, self.state.nodes, id, in_place, ended).await?)
+        })
     }
 
     /// Returns the session's lane.
@@ -530,12 +536,12 @@ impl Session {
         loop {
             let mut tx = trial.attempt(lane, state)?;
             let decision = catch_panic(body(&mut tx)).await;
-            let settled = trial.settle(&mut tx, decision).await;
+            let settled = pin!(trial.settle(&mut tx, decision)).await;
             drop(tx);
             match settled {
                 Settled::Decided => return Ok(()),
                 Settled::Stopped => return Err(state.stopped),
-                Settled::Again => trial.pause(lane, state).await,
+                Settled::Again => pin!(trial.pause(lane, state)).await,
             }
         }
     }
@@ -557,31 +563,34 @@ impl Session {
     /// Waits until every redo ring of this lane has been applied to its end. Returns false if a
     /// node does not get there in time, or if the rings hold a transaction in doubt, whose entry
     /// must stay.
-    pub async fn drain(&mut self, patience: Nanos) -> Result<bool, Stop> {
-        let deadline = self.lane.now().saturating_add(patience);
-        if !self.state.loose.is_empty() {
-            take_back(&self.lane, &mut self.state).await?;
-        }
-        self.state.shared.settle(&self.lane).await?;
-        loop {
-            self.state.settle(&self.lane);
-            let mut round = self.lane.round();
-            let rings = || self.state.nodes.iter().map(|node| usize::from(node.0));
-            let reads: Vec<_> = rings().map(|ring| round.read(self.state.rings[ring].applied_at(), 8)).collect();
-            let done = self.lane.execute(round).await?;
-            for (ring, read) in rings().zip(reads) {
-                let ring = &mut self.state.rings[ring];
-                ring.learn(done.words(read)[0]);
+    #[inline(never)]
+    pub fn drain(&mut self, patience: Nanos) -> Outlined<impl Future<Output = Result<bool, Stop>>> {
+        outline(async move {
+            let deadline = self.lane.now().saturating_add(patience);
+            if !self.state.loose.is_empty() {
+                take_back(&self.lane, &mut self.state).await?;
             }
-            drop(done);
-            if self.lane.background() == 0 && self.state.rings.iter().all(RingWriter::drained) {
-                return Ok(!self.state.is_in_doubt(&self.lane));
+            self.state.shared.settle(&self.lane).await?;
+            loop {
+                self.state.settle(&self.lane);
+                let mut round = self.lane.round();
+                let rings = || self.state.nodes.iter().map(|node| usize::from(node.0));
+                let reads: Vec<_> = rings().map(|ring| round.read(self.state.rings[ring].applied_at(), 8)).collect();
+                let done = self.lane.execute(round).await?;
+                for (ring, read) in rings().zip(reads) {
+                    let ring = &mut self.state.rings[ring];
+                    ring.learn(done.words(read)[0]);
+                }
+                drop(done);
+                if self.lane.background() == 0 && self.state.rings.iter().all(RingWriter::drained) {
+                    return Ok(!self.state.is_in_doubt(&self.lane));
+                }
+                if self.lane.now() >= deadline {
+                    return Ok(false);
+                }
+                self.lane.sleep(20_000).await;
             }
-            if self.lane.now() >= deadline {
-                return Ok(false);
-            }
-            self.lane.sleep(20_000).await;
-        }
+        })
     }
 }
 
@@ -640,53 +649,63 @@ impl Trial {
     }
 
     /// Does what the closure wants. A panic resumes when the locks are gone.
-    async fn settle(&mut self, tx: &mut Tx<'_>, decision: thread::Result<Decision>) -> Settled {
-        let lane = tx.lane;
-        let result = match decision {
-            Ok(Decision::Commit | Decision::GiveUp) if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
-            Ok(Decision::Commit) => tx.try_commit().await.map(|()| Outcome::Committed),
-            Ok(Decision::GiveUp) => tx.validate_only().await.map(|()| Outcome::UserAbort),
-            Ok(Decision::Stop) => Err(tx.state.stopped),
-            Err(panic) => {
-                tx.release_and_wait().await;
-                resume_unwind(panic);
+    #[inline(never)]
+    fn settle(
+        &mut self,
+        tx: &mut Tx<'_>,
+        decision: thread::Result<Decision>,
+    ) -> Outlined<impl Future<Output = Settled>> {
+        outline(async move {
+            let lane = tx.lane;
+            let result = match decision {
+                Ok(Decision::Commit | Decision::GiveUp) if self.is_late(lane) => Err(Stop::Limit(Limit::Deadline)),
+                Ok(Decision::Commit) => tx.try_commit().await.map(|()| Outcome::Committed),
+                Ok(Decision::GiveUp) => tx.validate_only().await.map(|()| Outcome::UserAbort),
+                Ok(Decision::Stop) => Err(tx.state.stopped),
+                Err(panic) => {
+                    tx.release_and_wait().await;
+                    resume_unwind(panic);
+                }
+            };
+            let stop = match result {
+                Ok(outcome) => {
+                    tx.end(outcome);
+                    return Settled::Decided;
+                }
+                Err(stop) => stop,
+            };
+            let again = match stop {
+                Stop::Abort(abort) => {
+                    let in_time = self.persistence.aborted(abort, lane) < self.options.patience;
+                    in_time && self.attempt.number < self.options.attempts
+                }
+                _ => false,
+            };
+            tx.end(Outcome::from(stop));
+            if again {
+                return Settled::Again;
             }
-        };
-        let stop = match result {
-            Ok(outcome) => {
-                tx.end(outcome);
-                return Settled::Decided;
-            }
-            Err(stop) => stop,
-        };
-        let again = match stop {
-            Stop::Abort(abort) => {
-                let in_time = self.persistence.aborted(abort, lane) < self.options.patience;
-                in_time && self.attempt.number < self.options.attempts
-            }
-            _ => false,
-        };
-        tx.end(Outcome::from(stop));
-        if again {
-            return Settled::Again;
-        }
-        tx.state.tried = self.persistence.tried(self.attempt.number, lane);
-        tx.state.stopped = stop;
-        Settled::Stopped
+            tx.state.tried = self.persistence.tried(self.attempt.number, lane);
+            tx.state.stopped = stop;
+            Settled::Stopped
+        })
     }
 
     /// Waits a little before the next attempt.
-    async fn pause(&self, lane: &Lane, state: &State) {
-        let released = state.released.holder;
-        if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
-            // This lane's own former transaction, whose unlocks are on their way: there is no other
-            // transaction to make way for.
-            while lane.background() > 0 {
-                lane.sleep(READ_PAUSE_NS).await;
+    #[inline(never)]
+    fn pause(&self, lane: &Lane, state: &State) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
+            let released = state.released.holder;
+            if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
+                // This lane's own former transaction, whose unlocks are on their way: there is no other
+                // transaction to make way for.
+                while lane.background() > 0 {
+                    lane.sleep(READ_PAUSE_NS).await;
+                }
+            } else {
+                lane.sleep(lane.random() % self.persistence.pause(self.attempt.number)).await;
             }
-        } else {
-            lane.sleep(lane.random() % self.persistence.pause(self.attempt.number)).await;
-        }
+        })
     }
 }
 
@@ -727,24 +746,27 @@ impl Persistence {
 /// Takes back what dropped transactions have had prepared: names the same keys again, to hear which
 /// slots they have, and gives them up.
 #[cold]
-async fn take_back(lane: &Lane, state: &mut State) -> Result<(), Stop> {
-    let mut tx = Tx::begin(lane, state, Attempt { label: 0, number: 1, first_began: 0 })?;
-    (tx.silent, tx.preparing) = (true, true);
-    let named = tx.state.loose.len().min(SET_MAX);
-    for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
-        let slot = tx.want_for(table, &key, Intent::Insert)?;
-        // Until its answer has been heard: also if this is dropped before it is asked.
-        let number = tx.state.sets.number(slot)?;
-        tx.state.sets.items[number].loose = true;
-    }
-    // A slot that is locked is being filled by another transaction's insert, which will see to it.
-    let result = match tx.fetch().await {
-        Ok(()) | Err(Stop::Abort(_)) => Ok(()),
-        Err(stop) => Err(stop),
-    };
-    tx.release_and_wait().await;
-    tx.end(Outcome::Aborted(Abort::Dropped));
-    result
+#[inline(never)]
+fn take_back(lane: &Lane, state: &mut State) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+    outline(async move {
+        let mut tx = Tx::begin(lane, state, Attempt { label: 0, number: 1, first_began: 0 })?;
+        (tx.silent, tx.preparing) = (true, true);
+        let named = tx.state.loose.len().min(SET_MAX);
+        for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
+            let slot = tx.want_for(table, &key, Intent::Insert)?;
+            // Until its answer has been heard: also if this is dropped before it is asked.
+            let number = tx.state.sets.number(slot)?;
+            tx.state.sets.items[number].loose = true;
+        }
+        // A slot that is locked is being filled by another transaction's insert, which will see to it.
+        let result = match tx.fetch().await {
+            Ok(()) | Err(Stop::Abort(_)) => Ok(()),
+            Err(stop) => Err(stop),
+        };
+        tx.release_and_wait().await;
+        tx.end(Outcome::Aborted(Abort::Dropped));
+        result
+    })
 }
 
 impl From<Stop> for Outcome {

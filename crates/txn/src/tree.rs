@@ -17,7 +17,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use remora_fabric::{WORD_BYTES, copy};
+use remora_fabric::{Outlined, WORD_BYTES, copy, outline};
 use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
 use remora_index::{Found, HostShard};
 use remora_memory::{ShardId, TableId};
@@ -60,41 +60,44 @@ impl Tx<'_> {
     /// trip. Returns `None` if there is no such node, or if its CPU does not know the leaf. If the
     /// leaf lies there too, it has been fetched, unless another transaction has it locked. `parent`
     /// says whether the parent is wanted too.
-    pub async fn locate_in_tree(
+    #[inline(never)]
+    pub fn locate_in_tree(
         &mut self,
         inner: TableId,
         leaves: TableId,
         key: &[u8],
         parent: bool,
         intent: Intent,
-    ) -> Result<Option<Located>, Stop> {
-        let (inner, leaves) = (self.state.sets.table(inner), self.state.sets.table(leaves));
-        if inner.shards() != 1 || inner.cluster_hash().is_none() {
-            return Ok(None);
-        }
-        let node = inner.shard_replicas(0)[0].node;
-        let is_there = leaves.shards() == 1 && leaves.shard_replicas(0)[0].node == node;
-        let leaf_shard = if is_there { leaves.shard_id(0).0.into() } else { NONE };
-        let mut request = vec![
-            Code::Descend.word(key.len() | if parent { PARENT } else { 0 }),
-            inner.shard_id(0).0.into(),
-            leaf_shard,
-        ];
-        request.resize(REQUEST_WORDS + key.len().div_ceil(WORD_BYTES), 0);
-        request[REQUEST_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
+    ) -> Outlined<impl Future<Output = Result<Option<Located>, Stop>>> {
+        outline(async move {
+            let (inner, leaves) = (self.state.sets.table(inner), self.state.sets.table(leaves));
+            if inner.shards() != 1 || inner.cluster_hash().is_none() {
+                return Ok(None);
+            }
+            let node = inner.shard_replicas(0)[0].node;
+            let is_there = leaves.shards() == 1 && leaves.shard_replicas(0)[0].node == node;
+            let leaf_shard = if is_there { leaves.shard_id(0).0.into() } else { NONE };
+            let mut request = vec![
+                Code::Descend.word(key.len() | if parent { PARENT } else { 0 }),
+                inner.shard_id(0).0.into(),
+                leaf_shard,
+            ];
+            request.resize(REQUEST_WORDS + key.len().div_ceil(WORD_BYTES), 0);
+            request[REQUEST_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
 
-        let mut round = self.lane.round();
-        let record_words = if is_there { READ_REPLY_WORDS + leaves.shape().record_bytes() / WORD_BYTES } else { 0 };
-        let parent_words = if parent { NODE_WORDS } else { 0 };
-        let call = round.call(node, &request, None, 1 + parent_words + record_words);
-        let done = self.lane.execute(round).await?;
-        let Some((&leaf, rest)) = done.reply(call).split_first() else { return Ok(None) };
-        let Some((node, rest)) = rest.split_at_checked(parent_words) else { return Ok(None) };
-        if let (&[1, _, entry, ref record @ ..], Some(key)) = (rest, node_key(leaf)) {
-            let leaves = leaves.id();
-            self.bring(leaves, &key, intent, entry, record)?;
-        }
-        Ok(Some(Located { leaf, parent: parent.then(|| node.into()) }))
+            let mut round = self.lane.round();
+            let record_words = if is_there { READ_REPLY_WORDS + leaves.shape().record_bytes() / WORD_BYTES } else { 0 };
+            let parent_words = if parent { NODE_WORDS } else { 0 };
+            let call = round.call(node, &request, None, 1 + parent_words + record_words);
+            let done = self.lane.execute(round).await?;
+            let Some((&leaf, rest)) = done.reply(call).split_first() else { return Ok(None) };
+            let Some((node, rest)) = rest.split_at_checked(parent_words) else { return Ok(None) };
+            if let (&[1, _, entry, ref record @ ..], Some(key)) = (rest, node_key(leaf)) {
+                let leaves = leaves.id();
+                self.bring(leaves, &key, intent, entry, record)?;
+            }
+            Ok(Some(Located { leaf, parent: parent.then(|| node.into()) }))
+        })
     }
 
     /// Adds a record that was not asked for by its key to the read set.

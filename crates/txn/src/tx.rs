@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remora_fabric::{Cost, Execute, Lane, Nanos, Round, probes};
+use remora_fabric::{Cost, Execute, Lane, Nanos, Outlined, Round, outline, probes};
 use remora_index::Table;
 use remora_memory::TableId;
 use remora_sync::{Key, LockWord, TransactionId};
@@ -165,8 +165,9 @@ impl<'s> Tx<'s> {
     ///
     /// The caller may drop the future at any time, and the transaction goes on. If an answer has
     /// not been heard, the next fetch, or the commit, asks again.
-    pub async fn fetch(&mut self) -> Result<(), Stop> {
-        self.state.protocol.execute(self).await
+    #[inline(never)]
+    pub fn fetch(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+        outline(self.state.protocol.execute(self))
     }
 
     /// Returns the table and key that a slot of this attempt was made for.
@@ -231,21 +232,27 @@ impl<'s> Tx<'s> {
     /// Commits the transaction. The outcome is decided when this returns: committed, or
     /// [`Stop::Unknown`], or no trace of it is left. A transaction that aborts is not tried again;
     /// see [`Session::transact`](crate::Session::transact) for that.
-    pub async fn commit(mut self) -> Result<(), Stop> {
-        let result = self.try_commit().await;
-        self.end(result.map_or_else(Outcome::from, |()| Outcome::Committed));
-        result
+    #[inline(never)]
+    pub fn commit(mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+        outline(async move {
+            let result = self.try_commit().await;
+            self.end(result.map_or_else(Outcome::from, |()| Outcome::Committed));
+            result
+        })
     }
 
     /// Gives the transaction up, and returns when its locks are gone. Dropping it does the same in
     /// the background.
-    pub async fn abort(mut self) {
-        self.release_and_wait().await;
-        self.end(Outcome::Aborted(Abort::Dropped));
+    #[inline(never)]
+    pub fn abort(mut self) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
+            self.release_and_wait().await;
+            self.end(Outcome::Aborted(Abort::Dropped));
+        })
     }
 
     pub(crate) async fn try_commit(&mut self) -> Result<(), Stop> {
-        self.fetch().await?;
+        self.state.protocol.execute(self).await?;
         self.mark(|phases, now| phases.executed = now);
         self.state.protocol.commit(self).await?;
         // What is written was acknowledged by all participants.
@@ -259,7 +266,7 @@ impl<'s> Tx<'s> {
     /// Validates the reads of a transaction that writes nothing after all: they must belong
     /// together.
     pub(crate) async fn validate_only(&mut self) -> Result<(), Stop> {
-        self.fetch().await?;
+        self.state.protocol.execute(self).await?;
         self.mark(|phases, now| phases.executed = now);
         self.state.protocol.validate(self).await?;
         if self.state.reads_are_late(self.lane) { Err(Abort::Late.into()) } else { Ok(()) }
