@@ -64,7 +64,7 @@ use remora_index::host::LINKS_MAX;
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::FRAME_OVERHEAD_WORDS;
 use remora_memory::{MemoryError, ReadScheme, TableId, connected};
-use remora_sync::{FetchedRecord, Life, LockWord, Unstable};
+use remora_sync::{FetchedRecord, Life, TransactionId, Unstable};
 use remora_txn::limits::SET_MAX;
 use remora_txn::{Abort, Inspection, Intent, Limit, Stop, log, scan};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -163,7 +163,7 @@ impl Stored {
 
 /// The client that has uploaded an id.
 fn owner(id: u64) -> Option<u32> {
-    LockWord::from_bits(id).holder().map(|id| id.owner())
+    TransactionId::from_bits(id).map(TransactionId::owner)
 }
 
 /// How to create a table of large values.
@@ -504,10 +504,12 @@ impl<K: Key> Large<K> {
     /// The ids of all chunks, and how many chunks each has, as far as one can see.
     async fn uploaded(&self, session: &mut Session) -> Result<BTreeMap<u64, u32>, Error> {
         let table = &*session.table(&self.chunks)?;
-        let key_at = HEADER_BYTES / 8..HEADER_BYTES / 8 + table.shape().key_words();
+        let shape = table.shape();
+        let key_begin = shape.header_bytes() / 8;
+        let key_at = key_begin..key_begin + shape.key_words();
         let mut found = BTreeMap::new();
         let mut visit = |words: &[u64]| {
-            let present = matches!(words.first_chunk().and_then(Life::of), Some(Life::Present { .. }));
+            let present = matches!(shape.life(words), Some(Life::Present { .. }));
             if let (true, &[id, index]) = (present, &words[key_at.clone()]) {
                 let (id, index) = (u64::from_be(id), u64::from_be(index) >> 32); // big-endian, the second one of 4 bytes
                 let count: &mut u32 = found.entry(id).or_insert(0);

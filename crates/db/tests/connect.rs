@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use remora::floors::cluster::Membership;
 use remora::floors::fabric::{ClientId, NodeSet, block_on};
+use remora::floors::sync::Swap;
 use remora::{
     Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeId, NodeKey, Nodes, Place, Protocol, ServerOptions,
     Standing, Table, TableOptions, TransactionId,
@@ -292,7 +293,8 @@ fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     let record = rows.untyped().replicas(pointer)[0].address(pointer.offset());
     let locked = block_on(first.fabric(), ClientId(client), async |lane| {
         let mut round = lane.round();
-        let lock = round.compare_swap(record, 0, TransactionId::new(client, 1).unwrap().lock().to_bits());
+        let Swap { from, to } = Swap::lock(TransactionId::new(client, 1).unwrap().lock());
+        let lock = round.compare_swap(record, from.to_bits(), to.to_bits());
         lane.execute(round).await.unwrap().swapped(lock)
     });
     assert!(locked.unwrap());

@@ -11,9 +11,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use remora_fabric::{LINE_BYTES, NodeId, WORD_BYTES, copy};
+use remora_fabric::{LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES, copy};
 use remora_memory::{Metadata, ShardId, TableEntry, node};
-use remora_sync::{IMAGE_AT, Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
+use remora_sync::{Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
 
 use crate::cluster_hash::{
     BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, is_empty, is_entry,
@@ -449,7 +449,7 @@ impl View<'_> {
     }
 
     fn header(&self, slot: u64) -> Option<RecordHeader> {
-        RecordHeader::parse(&self.start(slot))
+        self.shard.shape.validated(&self.start(slot))
     }
 
     fn version(&self, slot: u64) -> Version {
@@ -457,11 +457,17 @@ impl View<'_> {
     }
 
     fn life(&self, slot: u64) -> Option<Life> {
-        Life::of(&self.start(slot))
+        self.shard.shape.life(&self.start(slot))
     }
 
-    fn start(&self, slot: u64) -> [u64; 3] {
-        [0, 1, 2].map(|word| self.load(slot + word * WORD_BYTES as u64))
+    /// Loads the words of a slot that tell of its lock, its version and the life of its key.
+    fn start(&self, slot: u64) -> [u64; LINE_WORDS] {
+        let mut words = [0; LINE_WORDS];
+        let count = self.shard.shape.life_bytes() / WORD_BYTES;
+        for (word, at) in words[..count].iter_mut().zip((slot..).step_by(WORD_BYTES)) {
+            *word = self.load(at);
+        }
+        words
     }
 
     /// The version of the record that an empty pair retains.
@@ -500,7 +506,7 @@ impl View<'_> {
 
     fn image(&self, slot: u64) -> Vec<u64> {
         let mut image = vec![0; self.shard.shape.image_words()];
-        copy::read(self.words, (slot + IMAGE_AT) as usize / WORD_BYTES, &mut image);
+        copy::read(self.words, (slot + self.shard.shape.image_at()) as usize / WORD_BYTES, &mut image);
         image
     }
 

@@ -11,7 +11,7 @@
 
 use remora_fabric::{Lane, WORD_BYTES};
 use remora_memory::{MemoryError, Pointer, Replica, metadata};
-use remora_sync::{FetchedRecord, IMAGE_AT, Key, KeyHash, Life, Version};
+use remora_sync::{FetchedRecord, Key, KeyHash, Life, RecordShape, Version};
 use zerocopy::IntoBytes;
 
 use crate::cluster_hash::{
@@ -425,7 +425,7 @@ impl Build for ClusterHash<'_> {
         );
         let start = self.slots.len();
         self.slots.resize(start + self.geometry.slot_bytes as usize / WORD_BYTES, 0);
-        let image_at = start + IMAGE_AT as usize / WORD_BYTES;
+        let image_at = start + self.table.shape().image_at() as usize / WORD_BYTES;
         self.slots[image_at..image_at + self.image.len()].copy_from_slice(&self.image);
         Ok(())
     }
@@ -463,17 +463,18 @@ impl<'t> FStore<'t> {
         FetchedRecord::new(&self.words[slot_at as usize / WORD_BYTES..][..shape.record_bytes() / WORD_BYTES], shape)
     }
 
-    /// Puts what has been encoded into a slot.
-    fn install(&mut self, slot_at: u64) {
-        let at = (slot_at + IMAGE_AT) as usize / WORD_BYTES;
+    /// Puts what has been encoded into a slot of this shape.
+    fn install(&mut self, shape: &RecordShape, slot_at: u64) {
+        let at = (slot_at + shape.image_at()) as usize / WORD_BYTES;
         self.words[at..at + self.image.len()].copy_from_slice(&self.image);
         self.image.clear();
     }
 
     fn set_structural(&mut self, at: u64, value: u64) {
         let life = Life::Present { incarnation: 0 };
-        self.table.structural().encode(Version::LOADED, life, &[], value.as_bytes(), &mut self.image);
-        self.install(at);
+        let shape = self.table.structural();
+        shape.encode(Version::LOADED, life, &[], value.as_bytes(), &mut self.image);
+        self.install(shape, at);
     }
 
     /// The vacant slot for a key: the first of its chain, which grows by a bucket if it has none.
@@ -522,8 +523,9 @@ impl Build for FStore<'_> {
     fn add(&mut self, key: &Key, value: &[u8], rows: u64) -> Result<(), IndexError> {
         let slot = self.place(key, rows)?;
         let life = Life::Present { incarnation: 1 };
-        self.table.shape().encode(Version::LOADED, life, key.words(), value, &mut self.image);
-        self.install(slot);
+        let shape = self.table.shape();
+        shape.encode(Version::LOADED, life, key.words(), value, &mut self.image);
+        self.install(shape, slot);
         self.rows += 1;
         Ok(())
     }

@@ -20,7 +20,7 @@
 
 use remora::floors::memory::ReadScheme;
 use remora::floors::sync::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
-use remora::floors::sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, VALIDATED_BYTES};
+use remora::floors::sync::{FetchedRecord, Life, RecordHeader, RecordShape, Swap, TransactionId};
 use remora_fabric::{Address, FabricError, LINE_WORDS, Lane, Nanos, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
@@ -269,29 +269,30 @@ impl Reading {
 
     /// Tries once to read a record's value. `None` if a client was in the middle of changing it.
     pub async fn attempt(self, lane: &Lane, at: Address, shape: &RecordShape) -> Result<Option<Vec<u64>>, FabricError> {
+        let validated_bytes = shape.validated_bytes();
         let first = match self {
-            Reading::Versioning => Some(read_words(lane, at, VALIDATED_BYTES).await?),
+            Reading::Versioning => Some(read_words(lane, at, validated_bytes).await?),
             _ => None,
         };
         let mut round = lane.round();
-        let header = (self == Reading::TwoReads).then(|| round.read(at, VALIDATED_BYTES));
+        let header = (self == Reading::TwoReads).then(|| round.read(at, validated_bytes));
         let record = round.read(at, shape.record_bytes());
         let done = lane.execute(round).await?;
         let words = done.words(record);
         let first = match header {
             Some(header) => done.words(header).to_vec(),
-            None => first.unwrap_or_else(|| words[..VALIDATED_BYTES / WORD_BYTES].to_vec()),
+            None => first.unwrap_or_else(|| words[..validated_bytes / WORD_BYTES].to_vec()),
         };
         let fetched = FetchedRecord::new(words, shape);
         let is_checked = matches!(self, Reading::Checksum | Reading::Lines);
         let found = if is_checked { fetched.check().ok() } else { fetched.unchecked() };
         let Some(found) = found else { return Ok(None) };
-        let [lock, version] = [first[0], first[1]];
+        let Some(before) = shape.validated(&first) else { return Ok(None) };
         let last_line = (words.len() - 1) / LINE_WORDS * LINE_WORDS;
-        if self == Reading::Bookends && last_line > 0 && words[last_line] != version {
+        if self == Reading::Bookends && last_line > 0 && words[last_line] != before.version.to_bits() {
             return Ok(None);
         }
-        if !is_checked && !LockWord::from_bits(lock).is_free() {
+        if !is_checked && !before.lock.is_free() {
             return Ok(None);
         }
         let mut value = Vec::with_capacity(words.len());
@@ -302,9 +303,9 @@ impl Reading {
         }
         // The record was read whole, but that proves nothing about now. With versioning, only this
         // second READ proves that it was read whole.
-        let again = read_words(lane, at, VALIDATED_BYTES).await?;
-        let is_same = again[1] == version && (is_checked || LockWord::from_bits(again[0]).is_free());
-        Ok(is_same.then_some(value))
+        let again = read_words(lane, at, validated_bytes).await?;
+        let is_same = |now: RecordHeader| now.still_shows(before.version) && (is_checked || now.lock.is_free());
+        Ok(shape.validated(&again).is_some_and(is_same).then_some(value))
     }
 }
 
@@ -316,10 +317,10 @@ pub async fn change(
     owner: TransactionId,
     change: impl FnOnce(&mut [u64]),
 ) -> Result<(), FabricError> {
-    let (free, mine) = (LockWord::FREE.to_bits(), owner.lock().to_bits());
+    let swap = |round: &mut Round<'_>, Swap { from, to }| round.compare_swap(at, from.to_bits(), to.to_bits());
     loop {
         let mut round = lane.round();
-        let taken = round.compare_swap(at, free, mine);
+        let taken = swap(&mut round, Swap::lock(owner.lock()));
         let read = round.read(at, shape.record_bytes());
         let done = lane.execute(round).await?;
         if !done.swapped(taken) {
@@ -338,8 +339,8 @@ pub async fn change(
         }
         drop(done);
         let mut round = lane.round();
-        round.write_words(at.plus(IMAGE_AT), &image);
-        round.compare_swap(at, mine, free);
+        round.write_words(at.plus(shape.image_at()), &image);
+        swap(&mut round, Swap::unlock(owner.lock()));
         return Latching::BEST.finish(lane, round).await;
     }
 }

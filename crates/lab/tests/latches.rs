@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use remora::floors::sync::{IMAGE_AT, Life, RecordShape, TransactionId, Version, layout};
+use remora::floors::sync::{Life, RecordShape, TransactionId, Version, layout};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::seeded::explore::{ExploreOptions, Play, Player, explore};
 use remora_fabric::{Address, ClientId, Cost, Fabric, Lane, NodeId, RegionId, Worker, block_on};
@@ -122,7 +122,7 @@ fn wrong_reading(how: Reading, lines: usize) -> Option<String> {
         let region = fabric.region(NODE, REGION).unwrap();
         let (mut image, life) = (Vec::new(), Life::Present { incarnation: 0 });
         shape.encode(Version::default().committed_over(), life, &[], &vec![0; 8 * value], &mut image);
-        let begin = IMAGE_AT as usize / 8;
+        let begin = shape.image_at() as usize / 8;
         image.iter().zip(&region.words()[begin..]).for_each(|(word, place)| place.store(*word, Ordering::Relaxed));
     };
     prepare();

@@ -29,7 +29,7 @@
 //! +104  shard_first  u16
 //! +106  shard_count  u16
 //! +108  key_bytes    u16
-//! +110  value_at     u16   bytes of a slot before the value
+//! +110  value_at     u16   bytes of a slot before the value, headers of further lines not counted
 //! +112  line_header  u16   bytes of each further line before data
 //! +114  replicas     u8
 //! +115  index        u8    1 = cluster hash, 2 = FStore
@@ -280,7 +280,8 @@ impl std::fmt::Display for Discipline {
 pub struct Layout {
     /// Bytes of a key.
     pub key_bytes: u16,
-    /// Bytes of the slot before the value.
+    /// Bytes of the slot before the value, headers of further lines not counted: the header of the
+    /// slot and the key. So it says how many extra words the header has.
     pub value_at: u16,
     /// Bytes of each further line that are not data (8 with line versions, else 0).
     pub line_header: u16,

@@ -11,9 +11,9 @@ mod record;
 mod version;
 
 pub use key::{Key, KeyHash};
-pub use lock::{LockWord, SharedLock, TransactionId};
+pub use lock::{LockWord, SharedLock, Swap, TransactionId};
 pub use record::{
-    FetchedRecord, IMAGE_AT, INCARNATION_MASK, Life, RecordHeader, RecordShape, StableRecord, Unstable,
-    VALIDATED_BYTES, layout, structural, value_words,
+    FetchedRecord, INCARNATION_MASK, Life, RecordHeader, RecordShape, StableRecord, Unstable, layout,
+    layout_with_extra, structural, value_words,
 };
 pub use version::Version;

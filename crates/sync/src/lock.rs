@@ -16,6 +16,18 @@
 //!
 //! The word is changed by CAS alone, and by the FETCH_ADD that takes a client out of a shared lock.
 //! The WRITE that installs a value does not cover it.
+//!
+//! # What other code asks
+//!
+//! No code outside this module knows which bits mean what, or that a free word is 0. Of a word that
+//! was read, it asks [`LockWord::is_free`], [`LockWord::is_held_by`], [`LockWord::holder`],
+//! [`LockWord::is_exclusive`] and [`LockWord::shared`]. For the CAS of a word, it asks
+//! [`Swap::lock`] and [`Swap::unlock`]. For a WRITE, it asks [`LockWord::freed`]. So a discipline
+//! with words of another kind has its rules here.
+//!
+//! A slot that was never locked has a word of all zeros. So that word has to be free in every kind,
+//! and it is what [`Swap::lock`] expects. In both kinds here it is the only free word. Where a free
+//! word still tells who held it last, the CAS has to expect the word that was found before.
 
 use std::fmt;
 
@@ -40,6 +52,13 @@ impl TransactionId {
     pub fn new(owner: u32, sequence: u64) -> Option<TransactionId> {
         let fits = owner != 0 && u64::from(owner) <= INCARNATIONS_MAX && sequence <= TransactionId::SEQUENCE_MAX;
         fits.then_some(TransactionId(u64::from(owner) << OWNER_SHIFT | sequence))
+    }
+
+    /// Unpacks an id. `None` if no transaction has it.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Option<TransactionId> {
+        TransactionId::new((bits >> OWNER_SHIFT) as u32, bits & TransactionId::SEQUENCE_MAX)
     }
 
     /// Packs the id, as lock words, logs and histories have it.
@@ -107,10 +126,24 @@ impl LockWord {
         self == LockWord::FREE
     }
 
-    /// Returns the transaction that holds it exclusively.
+    /// Whether this transaction holds the lock exclusively.
+    #[inline]
+    #[must_use]
+    pub fn is_held_by(self, id: TransactionId) -> bool {
+        self == id.lock()
+    }
+
+    /// Returns the transaction that holds the lock exclusively.
     #[must_use]
     pub fn holder(self) -> Option<TransactionId> {
-        TransactionId::new((self.0 >> OWNER_SHIFT) as u32, self.0 & TransactionId::SEQUENCE_MAX)
+        TransactionId::from_bits(self.0)
+    }
+
+    /// Returns the word that the holder of this lock puts in its place to free it.
+    #[inline]
+    #[must_use]
+    pub fn freed(self) -> LockWord {
+        LockWord::FREE
     }
 
     /// Whether a transaction holds it exclusively, and may be changing the record.
@@ -125,6 +158,31 @@ impl LockWord {
     #[must_use]
     pub fn shared(self) -> Option<SharedLock> {
         (self.0 & SharedLock::KIND != 0).then_some(SharedLock(self.0))
+    }
+}
+
+/// A CAS of a lock word: the word that it expects, and the word that it puts in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Swap {
+    /// The word that is expected.
+    pub from: LockWord,
+    /// The word that takes its place.
+    pub to: LockWord,
+}
+
+impl Swap {
+    /// Returns the CAS that takes a lock. It leaves the lock alone if that is not free.
+    #[inline]
+    #[must_use]
+    pub fn lock(to: LockWord) -> Swap {
+        Swap { from: LockWord::FREE, to }
+    }
+
+    /// Returns the CAS that frees a lock. It leaves the lock alone if that is not `held`.
+    #[inline]
+    #[must_use]
+    pub fn unlock(held: LockWord) -> Swap {
+        Swap { from: held, to: held.freed() }
     }
 }
 
@@ -195,6 +253,11 @@ mod tests {
             prop_assert_eq!((id.owner(), id.sequence()), (owner, sequence));
             prop_assert!(!id.lock().is_free());
             prop_assert_eq!(LockWord::from_bits(id.lock().to_bits()).holder(), Some(id));
+            prop_assert_eq!(TransactionId::from_bits(id.to_bits()), Some(id));
+            prop_assert!(id.lock().is_held_by(id) && !LockWord::FREE.is_held_by(id));
+            let (lock, unlock) = (Swap::lock(id.lock()), Swap::unlock(id.lock()));
+            prop_assert!(lock.from.is_free() && lock.to == id.lock());
+            prop_assert!(unlock.from == id.lock() && unlock.to.is_free());
             prop_assert_eq!(id.to_bits() >> 63, 0, "kind 0: an owner, no lease");
         }
     }

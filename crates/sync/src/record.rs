@@ -7,9 +7,19 @@
 //!                                                     with all that follows
 //! +16  meta      u64   | checksum : 32 | length : 16 | incarnation : 14 |
 //!                      | deleted : 1 | present : 1 |
-//! +24  key, then value, each in whole words; with line versions every further line is
+//! +24  extra words       as many as the layout asks for, all of them in the first line
+//! then key, then value, each in whole words; with line versions every further line is
 //!      version u64, 56 bytes of key and value
 //! ```
+//!
+//! What comes before the key is the *header* of the slot. Every layout begins with lock, version
+//! and meta, so the address of a record is that of its lock. Only a [`RecordShape`] says where
+//! anything else lies, what a WRITE installs, and what validation reads. No other code counts the
+//! words of a slot.
+//!
+//! Extra words belong to the protocol of the table. They are a part of the record's state like its
+//! value: one image has both, and the read scheme covers both. A rollback puts them back as they
+//! were before, so they tell of the value and not of the version.
 //!
 //! `length` is the length of the value in bytes. `incarnation` is the lossy incarnation of the
 //! key's life in this slot. The index and its caches hold the same 14 bits, so the record itself
@@ -53,14 +63,12 @@ use crate::version::Version;
 
 const VERSION: usize = 1;
 const META: usize = 2;
-/// Words of a slot before key and value.
-const HEADER_WORDS: usize = 3;
-const FIRST_LINE_DATA: usize = LINE_WORDS - HEADER_WORDS;
-
-/// Bytes of lock and version: what validation reads.
-pub const VALIDATED_BYTES: usize = 2 * WORD_BYTES;
-/// Where an image begins in its slot.
-pub const IMAGE_AT: u64 = (VERSION * WORD_BYTES) as u64;
+/// Words that validation looks at: lock and version.
+const VALIDATED_WORDS: usize = VERSION + 1;
+/// Words that every slot begins with: lock, version and meta.
+const FIXED_WORDS: usize = 3;
+/// Most extra words of a layout: the first line has room for them.
+const EXTRA_WORDS_MAX: usize = LINE_WORDS - FIXED_WORDS;
 
 const PRESENT: u64 = 1;
 const DELETED: u64 = 2;
@@ -80,16 +88,34 @@ pub fn value_words(bytes: usize) -> usize {
 /// Returns the layout of records with keys of `key_bytes` and values of at most `value_max` bytes.
 /// Fails if a single-line record would be too long.
 pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<Layout, MemoryError> {
+    layout_with_extra(0, key_bytes, value_max, scheme)
+}
+
+/// Returns the [`layout`] of records that have `extra_words` words of their protocol before the
+/// key. Fails if the first line has no room for the extra words, or if a single-line record would
+/// be too long.
+pub fn layout_with_extra(
+    extra_words: usize,
+    key_bytes: usize,
+    value_max: usize,
+    scheme: ReadScheme,
+) -> Result<Layout, MemoryError> {
+    if extra_words > EXTRA_WORDS_MAX {
+        let (what, max) = ("extra words of a record", EXTRA_WORDS_MAX as u64);
+        return Err(MemoryError::Limit { what, value: extra_words as u64, max });
+    }
+    let header = FIXED_WORDS + extra_words;
     let data = key_bytes.div_ceil(WORD_BYTES) + value_words(value_max);
+    let in_first_line = LINE_WORDS - header;
     let line_header = if scheme == ReadScheme::LineVersions { WORD_BYTES } else { 0 };
-    let further = data.saturating_sub(FIRST_LINE_DATA).div_ceil(LINE_WORDS - line_header / WORD_BYTES);
+    let further = data.saturating_sub(in_first_line).div_ceil(LINE_WORDS - line_header / WORD_BYTES);
     if scheme == ReadScheme::SingleLine && further > 0 {
-        let (what, max) = ("bytes of key and value in a single-line record", (FIRST_LINE_DATA * WORD_BYTES) as u64);
+        let (what, max) = ("bytes of key and value in a single-line record", (in_first_line * WORD_BYTES) as u64);
         return Err(MemoryError::Limit { what, value: (data * WORD_BYTES) as u64, max });
     }
     Ok(Layout {
         key_bytes: key_bytes as u16,
-        value_at: ((HEADER_WORDS + key_bytes.div_ceil(WORD_BYTES)) * WORD_BYTES) as u16,
+        value_at: ((header + key_bytes.div_ceil(WORD_BYTES)) * WORD_BYTES) as u16,
         line_header: line_header as u16,
         value_max: value_max as u32,
         slot_bytes: ((1 + further) * LINE_BYTES) as u32,
@@ -98,17 +124,19 @@ pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<
 }
 
 /// Returns the shape of a *structural record*: a word of an index that is changed like a record. It
-/// has no key and one line.
+/// has no key, no extra words, and one line.
 #[must_use]
 pub fn structural(scheme: ReadScheme) -> RecordShape {
     let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
-    RecordShape { scheme, key_words: 0, value_max: WORD_BYTES, words: HEADER_WORDS + 1 }
+    RecordShape { scheme, header_words: FIXED_WORDS, key_words: 0, value_max: WORD_BYTES, words: FIXED_WORDS + 1 }
 }
 
-/// What follows from a layout, computed once for each table.
+/// Where everything lies in the slots of a table: what follows from its layout, computed once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordShape {
     scheme: ReadScheme,
+    /// Words of a slot before the key.
+    header_words: usize,
     key_words: usize,
     value_max: usize,
     /// Words of a slot that hold something.
@@ -121,12 +149,80 @@ impl RecordShape {
     pub fn of(layout: &Layout) -> RecordShape {
         let key_words = usize::from(layout.key_bytes).div_ceil(WORD_BYTES);
         let data = key_words + value_words(layout.value_max as usize);
-        let mut shape =
-            RecordShape { scheme: layout.scheme, key_words, value_max: layout.value_max as usize, words: HEADER_WORDS };
+        // A catalog may say anything of its sizes.
+        let header_words = (usize::from(layout.value_at) / WORD_BYTES).saturating_sub(key_words);
+        let header_words = header_words.clamp(FIXED_WORDS, LINE_WORDS);
+        let mut shape = RecordShape {
+            scheme: layout.scheme,
+            header_words,
+            key_words,
+            value_max: layout.value_max as usize,
+            words: header_words,
+        };
         if data > 0 {
             shape.words = shape.data_at(data - 1) + 1;
         }
         shape
+    }
+
+    /// Returns the number of bytes of a slot before the key.
+    #[inline]
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        self.header_words * WORD_BYTES
+    }
+
+    /// Returns the number of bytes that validation READs from the beginning of a slot.
+    #[inline]
+    #[must_use]
+    pub fn validated_bytes(&self) -> usize {
+        VALIDATED_WORDS * WORD_BYTES
+    }
+
+    /// Parses what validation READs: the first words of a slot. `None` if there are too few words.
+    #[inline]
+    #[must_use]
+    pub fn validated(&self, words: &[u64]) -> Option<RecordHeader> {
+        RecordHeader::parse(words)
+    }
+
+    /// Returns the number of bytes to READ from the beginning of a slot for its lock, its version
+    /// and the life of its key.
+    #[inline]
+    #[must_use]
+    pub fn life_bytes(&self) -> usize {
+        FIXED_WORDS * WORD_BYTES
+    }
+
+    /// Reads the life of the key from the first words of a slot. `None` if the slot was never used,
+    /// or if there are too few words.
+    #[inline]
+    #[must_use]
+    pub fn life(&self, words: &[u64]) -> Option<Life> {
+        self.life_of_image(words.get(VERSION..)?)
+    }
+
+    /// Reads the life of the key from an image. `None` if the slot was never used, or if there are
+    /// too few words.
+    #[inline]
+    #[must_use]
+    pub fn life_of_image(&self, image: &[u64]) -> Option<Life> {
+        let &[version, meta, ..] = image else { return None };
+        Life::of(version, meta)
+    }
+
+    /// Returns where an image begins in its slot, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn image_at(&self) -> u64 {
+        (VERSION * WORD_BYTES) as u64
+    }
+
+    /// Returns the image that is a part of the words of a slot.
+    #[inline]
+    #[must_use]
+    pub fn image_of<'w>(&self, words: &'w [u64]) -> &'w [u64] {
+        &words[VERSION..]
     }
 
     /// Returns the number of bytes to READ for a whole record.
@@ -166,10 +262,11 @@ impl RecordShape {
     /// Returns the place in the slot of a word of key and value.
     #[inline]
     fn data_at(&self, index: usize) -> usize {
-        if self.scheme != ReadScheme::LineVersions || index < FIRST_LINE_DATA {
-            return HEADER_WORDS + index;
+        let in_first_line = LINE_WORDS - self.header_words;
+        if self.scheme != ReadScheme::LineVersions || index < in_first_line {
+            return self.header_words + index;
         }
-        let further = index - FIRST_LINE_DATA;
+        let further = index - in_first_line;
         (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
     }
 
@@ -197,7 +294,8 @@ impl RecordShape {
         }
     }
 
-    /// Gives an image another version: what a rollback installs.
+    /// Gives an image another version: what a rollback installs. The extra words stay what they
+    /// are, like the value.
     pub fn stamp(&self, image: &mut [u64], version: Version) {
         debug_assert_eq!(image.len(), self.image_words());
         let Some(first) = image.first_mut() else { return };
@@ -214,10 +312,26 @@ impl RecordShape {
     }
 
     /// Appends the image of a record to `out`. The value has been checked against the table's
-    /// maximum.
+    /// maximum. Extra words are 0.
     #[inline]
     pub fn encode(&self, version: Version, life: Life, key: &[u64], value: &[u8], out: &mut Vec<u64>) {
+        self.encode_with_extra(version, life, &[], key, value, out);
+    }
+
+    /// Appends the image of a record to `out`, as [`RecordShape::encode`] does, with these extra
+    /// words.
+    #[inline]
+    pub fn encode_with_extra(
+        &self,
+        version: Version,
+        life: Life,
+        extra: &[u64],
+        key: &[u64],
+        value: &[u8],
+        out: &mut Vec<u64>,
+    ) {
         debug_assert!(key.len() == self.key_words && value.len() <= self.value_max);
+        debug_assert!(extra.len() <= self.header_words - FIXED_WORDS);
         let start = out.len();
         out.resize(start + self.image_words(), 0);
         let image = &mut out[start..];
@@ -231,6 +345,7 @@ impl RecordShape {
         image[META - VERSION] = flags
             | u64::from(incarnation & INCARNATION_MASK) << INCARNATION_SHIFT
             | (value.len() as u64) << LENGTH_SHIFT;
+        image[FIXED_WORDS - VERSION..][..extra.len()].copy_from_slice(extra);
         if self.scheme == ReadScheme::LineVersions {
             for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
                 image[line - VERSION] = version.to_bits();
@@ -243,7 +358,7 @@ impl RecordShape {
                     .copy_from_slice(bytes);
             }
         } else {
-            let data = &mut image[HEADER_WORDS - VERSION..];
+            let data = &mut image[self.header_words - VERSION..];
             data[..key.len()].copy_from_slice(key);
             data[key.len()..].as_mut_bytes()[..value.len()].copy_from_slice(value);
         }
@@ -274,11 +389,9 @@ pub enum Life {
 }
 
 impl Life {
-    /// Reads the life from the first three words of a slot. `None` if the slot was never used.
+    /// Reads the life from two words of a slot. `None` if the slot was never used.
     #[inline]
-    #[must_use]
-    pub fn of(words: &[u64; HEADER_WORDS]) -> Option<Life> {
-        let [_, version, meta] = *words;
+    fn of(version: u64, meta: u64) -> Option<Life> {
         let incarnation = (meta >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK;
         if meta & DELETED != 0 {
             Some(Life::Deleted { incarnation })
@@ -302,7 +415,7 @@ impl Life {
     }
 }
 
-/// The first two words of a record, read for validation.
+/// Lock and version of a record: what validation looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// The lock word, which names the transaction that has the record locked.
@@ -316,11 +429,17 @@ pub struct RecordHeader {
 impl RecordHeader {
     /// Reads the header from the first two words. `None` if there are fewer than two.
     #[inline]
-    #[must_use]
-    pub fn parse(words: &[u64]) -> Option<RecordHeader> {
+    fn parse(words: &[u64]) -> Option<RecordHeader> {
         let [lock, version, ..] = words else { return None };
         let (version, invisible) = Version::from_bits(*version);
         Some(RecordHeader { lock: LockWord::from_bits(*lock), version, invisible })
+    }
+
+    /// Whether the record is visible, and still has the version that a transaction saw.
+    #[inline]
+    #[must_use]
+    pub fn still_shows(&self, version: Version) -> bool {
+        self.version == version && !self.invisible
     }
 }
 
@@ -370,7 +489,7 @@ impl<'b> FetchedRecord<'b> {
 
     #[inline]
     fn parse(self) -> Result<StableRecord<'b>, Unstable> {
-        let Some(header) = RecordHeader::parse(self.words).filter(|_| self.words.len() == self.shape.words) else {
+        let Some(header) = self.shape.validated(self.words).filter(|_| self.words.len() == self.shape.words) else {
             return Err(Unstable::Torn);
         };
         if header.invisible {
@@ -387,7 +506,7 @@ impl<'b> FetchedRecord<'b> {
     #[inline]
     #[must_use]
     pub fn unchecked(self) -> Option<StableRecord<'b>> {
-        let header = RecordHeader::parse(self.words).filter(|_| self.words.len() == self.shape.words)?;
+        let header = self.shape.validated(self.words).filter(|_| self.words.len() == self.shape.words)?;
         let record = StableRecord { words: self.words, shape: self.shape, header };
         (record.value_bytes() <= self.shape.value_max).then_some(record)
     }
@@ -434,7 +553,7 @@ impl StableRecord<'_> {
     #[inline]
     #[must_use]
     pub fn life(&self) -> Option<Life> {
-        Life::of(self.words.first_chunk()?)
+        self.shape.life(self.words)
     }
 
     /// Returns the lossy incarnation of the key's life.
@@ -442,6 +561,13 @@ impl StableRecord<'_> {
     #[must_use]
     pub fn incarnation(&self) -> u16 {
         (self.words[META] >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
+    }
+
+    /// Returns the extra words of the record.
+    #[inline]
+    #[must_use]
+    pub fn extra(&self) -> &[u64] {
+        &self.words[FIXED_WORDS..self.shape.header_words]
     }
 
     /// Whether this is the record of `key`.
@@ -468,7 +594,7 @@ impl StableRecord<'_> {
     #[inline]
     #[must_use]
     pub fn image(&self) -> &[u64] {
-        &self.words[VERSION..]
+        self.shape.image_of(self.words)
     }
 
     /// Copies the first words of the value to `out`, and zeros where the value is shorter.
@@ -498,12 +624,12 @@ impl StableRecord<'_> {
     pub fn copy_value(&self, out: &mut Vec<u64>) {
         let mut left = value_words(self.value_bytes());
         if self.shape.scheme != ReadScheme::LineVersions {
-            out.extend_from_slice(&self.words[HEADER_WORDS + self.shape.key_words..][..left]);
+            out.extend_from_slice(&self.words[self.shape.header_words + self.shape.key_words..][..left]);
             return;
         }
         let mut of_key = self.shape.key_words;
         for (line, words) in self.words.chunks(LINE_WORDS).enumerate() {
-            let data = &words[if line == 0 { HEADER_WORDS } else { 1 }..];
+            let data = &words[if line == 0 { self.shape.header_words } else { 1 }..];
             let (_, value) = data.split_at(of_key.min(data.len()));
             let value = &value[..left.min(value.len())];
             out.extend_from_slice(value);
@@ -517,7 +643,7 @@ impl StableRecord<'_> {
         let bare = meta & (u64::from(u32::MAX));
         let mut crc = crc32c::crc32c(self.words[VERSION..META].as_bytes());
         crc = crc32c::crc32c_append(crc, bare.as_bytes());
-        crc = crc32c::crc32c_append(crc, self.words[HEADER_WORDS..].as_bytes());
+        crc = crc32c::crc32c_append(crc, self.words[META + 1..].as_bytes());
         // A slot that was never used has no checksum; all zero, it is whole.
         u64::from(crc) == meta >> CHECKSUM_SHIFT || self.words[VERSION..].iter().all(|word| *word == 0)
     }
@@ -533,10 +659,57 @@ mod tests {
     const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
 
     fn slot(shape: &RecordShape, lock: u64, version: u64, key: &[u64], value: &[u8]) -> Vec<u64> {
+        slot_with(shape, lock, version, &[], key, value)
+    }
+
+    fn slot_with(shape: &RecordShape, lock: u64, version: u64, extra: &[u64], key: &[u64], value: &[u8]) -> Vec<u64> {
         let mut words = vec![lock];
         let (version, _) = Version::from_bits(version);
-        shape.encode(version, Life::Present { incarnation: 5 }, key, value, &mut words);
+        shape.encode_with_extra(version, Life::Present { incarnation: 5 }, extra, key, value, &mut words);
         words
+    }
+
+    /// What a record of some shape holds.
+    #[derive(Clone, Debug)]
+    struct Sample {
+        layout: Layout,
+        extra: Vec<u64>,
+        key: Vec<u64>,
+        value: Vec<u8>,
+    }
+
+    impl Sample {
+        fn shape(&self) -> RecordShape {
+            RecordShape::of(&self.layout)
+        }
+
+        fn slot(&self, version: u64) -> Vec<u64> {
+            slot_with(&self.shape(), 0, version, &self.extra, &self.key, &self.value)
+        }
+
+        /// The record with other extra words and another value.
+        fn changed(&self, by: u8) -> Sample {
+            let extra = self.extra.iter().map(|word| word.wrapping_add(by.into())).collect();
+            let value = self.value.iter().map(|byte| byte.wrapping_add(by)).collect();
+            Sample { extra, value, ..self.clone() }
+        }
+    }
+
+    /// Records of every scheme, with 0 to 4 extra words.
+    fn samples() -> impl Strategy<Value = Sample> {
+        let words = |most: usize| proptest::collection::vec(any::<u64>(), 0..=most);
+        let value = proptest::collection::vec(any::<u8>(), 0..700);
+        (0usize..3, words(4), words(7), value, 0usize..50).prop_map(|(scheme, extra, mut key, mut value, mut spare)| {
+            let scheme = SCHEMES[scheme];
+            if scheme == ReadScheme::SingleLine {
+                let room = LINE_WORDS - FIXED_WORDS - extra.len();
+                key.truncate(room);
+                value.truncate((room - key.len()) * WORD_BYTES);
+                spare = 0;
+            }
+            let layout = layout_with_extra(extra.len(), key.len() * WORD_BYTES, value.len() + spare, scheme);
+            Sample { layout: layout.unwrap(), extra, key, value }
+        })
     }
 
     /// Memory that records the state of each line after every store, in order.
@@ -564,10 +737,13 @@ mod tests {
     /// Lines of one READ may be of any times, each of them between any two stores.
     #[test]
     fn what_a_cpu_is_installing_is_refused() {
-        for scheme in [ReadScheme::Checksum, ReadScheme::LineVersions] {
-            let shape = RecordShape::of(&layout(8, 130, scheme).unwrap());
-            let [old, new] =
-                [(2, [1; 130]), (4, [2; 130])].map(|(version, value)| slot(&shape, 0, version, &[9], &value));
+        let schemes = [ReadScheme::Checksum, ReadScheme::LineVersions];
+        for (scheme, extra) in schemes.into_iter().flat_map(|scheme| (0..5).map(move |extra| (scheme, extra))) {
+            let bytes = 130 - extra * WORD_BYTES;
+            let shape = RecordShape::of(&layout_with_extra(extra, 8, bytes, scheme).unwrap());
+            let [old, new] = [(2, 1), (4, 2)].map(|(version, byte)| {
+                slot_with(&shape, 0, version, &vec![byte.into(); extra], &[9], &vec![byte; bytes])
+            });
             let lines = |words: &[u64]| {
                 let mut all = vec![[0; LINE_WORDS]; words.len().div_ceil(LINE_WORDS)];
                 all.iter_mut().zip(words.chunks(LINE_WORDS)).for_each(|(line, words)| {
@@ -609,48 +785,54 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_read_back(
-            scheme in 1usize..3, key in proptest::collection::vec(any::<u64>(), 0..8),
-            value in proptest::collection::vec(any::<u8>(), 0..700), spare in 0usize..50, version in 1u64..1 << 62,
-        ) {
-            let layout = layout(key.len() * 8, value.len() + spare, SCHEMES[scheme]).unwrap();
-            let shape = RecordShape::of(&layout);
-            prop_assert!(shape.record_bytes() <= layout.slot_bytes as usize);
-            let words = slot(&shape, 0, version, &key, &value);
+        fn what_is_encoded_is_read_back(sample in samples(), version in 1u64..1 << 62) {
+            let (shape, words) = (sample.shape(), sample.slot(version));
+            prop_assert_eq!(shape.header_bytes(), (FIXED_WORDS + sample.extra.len()) * WORD_BYTES);
+            prop_assert!(shape.record_bytes() <= sample.layout.slot_bytes as usize);
             let record = FetchedRecord::new(&words, &shape).check().unwrap();
-            prop_assert!(record.has_key(&key) && record.is_present());
+            prop_assert!(record.has_key(&sample.key) && record.is_present());
+            prop_assert!(record.key().eq(sample.key.iter().copied()));
             prop_assert_eq!((record.incarnation(), record.version().to_bits()), (5, version));
-            let mut read = Vec::new();
+            prop_assert_eq!(record.extra(), &sample.extra[..]);
+            let (mut read, mut first) = (Vec::new(), [0; 3]);
             record.copy_value(&mut read);
-            prop_assert_eq!(&read.as_bytes()[..record.value_bytes()], &value[..]);
+            prop_assert_eq!(&read.as_bytes()[..record.value_bytes()], &sample.value[..]);
+            record.first_words(&mut first);
+            read.resize(read.len().max(first.len()), 0);
+            prop_assert_eq!(&first[..], &read[..first.len()]);
+        }
+
+        /// What a CPU installs is what a WRITE would.
+        #[test]
+        fn what_is_installed_is_the_image(old in samples(), by in any::<u8>()) {
+            let (shape, new) = (old.shape(), old.changed(by).slot(4));
+            let memory: Vec<_> = old.slot(2).into_iter().map(std::sync::atomic::AtomicU64::new).collect();
+            shape.install(&memory, shape.image_of(&new));
+            let found: Vec<_> = memory.iter().map(Word::load).collect();
+            prop_assert_eq!(found, new);
         }
 
         #[test]
-        fn a_rollback_differs_in_its_version_only(
-            scheme in 1usize..3, key in any::<u64>(), value in proptest::collection::vec(any::<u8>(), 0..300),
-        ) {
-            let shape = RecordShape::of(&layout(8, value.len(), SCHEMES[scheme]).unwrap());
-            let mut words = slot(&shape, 0, 2, &[key], &value);
+        fn a_rollback_differs_in_its_version_only(sample in samples()) {
+            let shape = sample.shape();
+            let mut words = sample.slot(2);
             shape.stamp(&mut words[1..], Version::from_bits(5).0);
-            prop_assert_eq!(&words, &slot(&shape, 0, 5, &[key], &value));
+            prop_assert_eq!(&words, &sample.slot(5));
             // Also of a slot that was never used.
             let mut unused = vec![0; shape.record_bytes() / 8];
             shape.stamp(&mut unused[1..], Version::from_bits(5).0);
             let record = FetchedRecord::new(&unused, &shape).check_in_place().unwrap();
             prop_assert!(!record.is_present() && record.version().to_bits() == 5);
+            prop_assert!(record.extra().iter().all(|word| *word == 0));
         }
 
         /// A mixture of two states, lines or words, is never stable unless it is one of them.
         #[test]
-        fn a_mixture_of_two_states_is_refused(
-            scheme in 1usize..3, length in 41usize..300, mask in any::<u64>(), old in any::<u8>(), change in 1u8..255,
-        ) {
-            let layout = layout(8, length, SCHEMES[scheme]).unwrap();
-            let shape = RecordShape::of(&layout);
-            let (before, after) = (vec![old; length], vec![old.wrapping_add(change); length]);
-            let (before, after) = (slot(&shape, 0, 2, &[1], &before), slot(&shape, 0, 4, &[1], &after));
-            // Line versions promise nothing about words within a line: the fabric does.
-            let unit = if SCHEMES[scheme] == ReadScheme::LineVersions { 8 } else { 1 };
+        fn a_mixture_of_two_states_is_refused(sample in samples(), mask in any::<u64>(), by in 1u8..255) {
+            let shape = sample.shape();
+            let (before, after) = (sample.slot(2), sample.changed(by).slot(4));
+            // Only a checksum promises anything about words within a line: else the fabric does.
+            let unit = if shape.scheme == ReadScheme::Checksum { 1 } else { LINE_WORDS };
             let mixed: Vec<u64> = (0..before.len())
                 .map(|word| if mask >> (word / unit % 64) & 1 == 0 { before[word] } else { after[word] })
                 .collect();
@@ -660,8 +842,12 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_words_never_panic(words in proptest::collection::vec(any::<u64>(), 0..24), scheme in 0usize..3) {
-            let shape = RecordShape::of(&layout(8, 24, SCHEMES[scheme]).unwrap());
+        fn arbitrary_words_never_panic(
+            words in proptest::collection::vec(any::<u64>(), 0..24), scheme in 0usize..3, value_at in any::<u16>(),
+        ) {
+            let layout = layout(8, 24, SCHEMES[scheme]).unwrap();
+            let shape = RecordShape::of(&Layout { value_at, ..layout });
+            let _ = (shape.life(&words), shape.validated(&words));
             if let Ok(record) = FetchedRecord::new(&words, &shape).check() {
                 record.copy_value(&mut Vec::new());
                 let _ = record.has_key(&[1]);
@@ -723,6 +909,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_first_line_has_room_for_five_extra_words() {
+        assert!(layout_with_extra(5, 8, 8, ReadScheme::Checksum).is_ok());
+        assert!(layout_with_extra(6, 8, 8, ReadScheme::Checksum).is_err());
+        assert!(layout_with_extra(3, 8, 8, ReadScheme::SingleLine).is_ok());
+        assert!(layout_with_extra(4, 8, 8, ReadScheme::SingleLine).is_err());
+    }
+
     /// The format, byte for byte: data in memory nodes outlives programs.
     #[test]
     fn golden_bytes() {
@@ -734,6 +928,11 @@ mod tests {
         let shape = RecordShape::of(&layout(8, 40, ReadScheme::LineVersions).unwrap());
         let words = slot(&shape, 0, 6, &[1], &[9; 40]);
         assert_eq!((words[8], words[9], words.len()), (6, 0x0909_0909_0909_0909, 10));
+        let layout = layout_with_extra(2, 8, 40, ReadScheme::LineVersions).unwrap();
+        let words = slot_with(&RecordShape::of(&layout), 0, 6, &[7, 8], &[1], &[9; 40]);
+        let nines = 0x0909_0909_0909_0909;
+        assert_eq!(words, [0, 6, 40 << 16 | 5 << 2 | 1, 7, 8, 1, nines, nines, 6, nines, nines, nines]);
+        assert_eq!(layout.value_at, 48);
     }
 
     const GOLDEN_CHECKSUM: u64 = 1_499_560_886;

@@ -14,7 +14,7 @@ use remora_index::cluster_hash::Geometry;
 use remora_index::{apply_deletion, apply_patch};
 use remora_memory::ring::RingReader;
 use remora_memory::{ShardPlacement, changes, clients, identity, metadata};
-use remora_sync::{Life, Version};
+use remora_sync::{Life, RecordShape, Version};
 
 use crate::log::{LoggedRecord, PATCH_WORDS, patch, records};
 
@@ -64,6 +64,7 @@ struct Backup {
     base: u64,
     bytes: u64,
     geometry: Geometry,
+    shape: RecordShape,
 }
 
 /// What a node has backups of, by shard, and the generation of the catalog that says so: an older
@@ -73,31 +74,33 @@ fn backups(region: &Region) -> Option<(u64, Vec<Option<Backup>>)> {
     let metadata = metadata::read_local(node, region.words()).ok()?;
     let backup = |shard: &ShardPlacement| {
         let replica = shard.replicas.iter().skip(1).find(|replica| replica.node == node)?;
-        let geometry = Geometry::of(&metadata.tables.get(usize::from(shard.table.0))?.spec);
-        Some(Backup { base: replica.base, bytes: shard.bytes, geometry })
+        let spec = &metadata.tables.get(usize::from(shard.table.0))?.spec;
+        let (geometry, shape) = (Geometry::of(spec), RecordShape::of(&spec.layout));
+        Some(Backup { base: replica.base, bytes: shard.bytes, geometry, shape })
     };
     Some((metadata.generation, metadata.shards.iter().map(backup).collect()))
 }
 
 fn apply(region: &Region, backups: &[Option<Backup>], record: &LoggedRecord<'_>) {
     let shard = record.pointer.shard();
-    let Some(Some(Backup { base, bytes, geometry })) = backups.get(usize::from(shard.0)) else { return };
+    let Some(Some(backup)) = backups.get(usize::from(shard.0)) else { return };
     if !record.image.is_empty() {
-        apply_image(region, *base, *bytes, record);
+        apply_image(region, backup, record);
     }
     // In an order of their own: a pair of the index may have passed to another record since.
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(patch) {
-        if !apply_patch(region.words(), *base, geometry, &patch) {
+        if !apply_patch(region.words(), backup.base, &backup.geometry, &patch) {
             tracing::error!(?shard, ?patch, "a log entry changes an index where it has nothing");
         }
     }
 }
 
-fn apply_image(region: &Region, base: u64, bytes: u64, record: &LoggedRecord<'_>) {
+fn apply_image(region: &Region, backup: &Backup, record: &LoggedRecord<'_>) {
+    let Backup { base, bytes, shape, .. } = *backup;
     let shard = record.pointer.shard();
     let offset = record.pointer.offset();
-    let end = offset + ((record.image.len() + 1) * WORD_BYTES) as u64;
-    let version_at = (base + offset) as usize / WORD_BYTES + 1;
+    let end = offset + shape.image_at() + size_of_val(record.image) as u64;
+    let version_at = (base + offset + shape.image_at()) as usize / WORD_BYTES;
     let words = region.words();
     let inside =
         offset.is_multiple_of(WORD_BYTES as u64) && end <= bytes && version_at + record.image.len() <= words.len();
@@ -105,10 +108,8 @@ fn apply_image(region: &Region, base: u64, bytes: u64, record: &LoggedRecord<'_>
         tracing::error!(?shard, offset, "a log entry names memory outside of its shard");
         return;
     };
-    if let &[version, meta, ..] = record.image
-        && let Some(Life::Deleted { .. }) = Life::of(&[0, version, meta])
-    {
-        apply_deletion(words, base, Version::from_bits(version).0);
+    if let Some(Life::Deleted { .. }) = shape.life_of_image(record.image) {
+        apply_deletion(words, base, Version::from_bits(*version).0);
     }
     if *version >= words[version_at].load(Ordering::Acquire) || mutant!(ApplyOlderVersions) {
         copy::write(words, version_at, record.image);

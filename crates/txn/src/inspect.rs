@@ -10,7 +10,7 @@ use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_BYTES, LINK_WORD, is_entry, linked_bucket,
 };
 use remora_memory::Replica;
-use remora_sync::{FetchedRecord, Life, LockWord, RecordHeader, StableRecord, TransactionId};
+use remora_sync::{FetchedRecord, Life, LockWord, StableRecord, TransactionId};
 
 use crate::error::{Abort, Stop};
 use crate::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};
@@ -84,9 +84,8 @@ pub async fn inspect(lane: &Lane, table: &Table, visit: &mut dyn FnMut(&StableRe
                 found.structure(table, &primary[words(checked - offset)..words(slot - offset)]);
                 checked = slot + slot_bytes;
                 let record = &primary[words(slot - offset)..][..shape.record_bytes() / WORD_BYTES];
-                found.lock(LockWord::from_bits(record[0]));
-                let life = record.first_chunk().and_then(Life::of);
-                found.prepared += u64::from(matches!(life, Some(Life::Prepared { .. })));
+                shape.validated(record).into_iter().for_each(|header| found.lock(header.lock));
+                found.prepared += u64::from(matches!(shape.life(record), Some(Life::Prepared { .. })));
                 match FetchedRecord::new(record, shape).check() {
                     Ok(record) if record.is_present() => {
                         found.records += 1;
@@ -159,7 +158,8 @@ impl Inspection {
         if table.fstore().is_none() {
             return;
         }
-        for header in words.chunks(LINE_BYTES / WORD_BYTES).filter_map(RecordHeader::parse) {
+        let shape = table.structural();
+        for header in words.chunks(LINE_BYTES / WORD_BYTES).filter_map(|line| shape.validated(line)) {
             self.lock(header.lock);
             self.torn += u64::from(header.invisible);
         }

@@ -57,6 +57,7 @@ mod rpc;
 mod session;
 mod sets;
 mod shared;
+mod swap;
 mod tree;
 mod tx;
 mod vcache;

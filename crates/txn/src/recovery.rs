@@ -58,7 +58,9 @@ use remora_memory::ring::RingCopy;
 use remora_memory::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
 };
-use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, SharedLock, TransactionId, structural};
+use remora_sync::{
+    FetchedRecord, Life, LockWord, RecordHeader, RecordShape, SharedLock, Swap, TransactionId, structural,
+};
 
 pub use copy::{Copier, copy};
 pub use fail_over::{Decided, Loss, Tell, fail_over};
@@ -68,6 +70,7 @@ use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::Primitive;
 use crate::rpc::Code;
 use crate::shared::leave_in;
+use crate::swap::swap_lock;
 
 /// Tells which clients are recovered, so that their locks mean nothing any more.
 pub trait Departed {
@@ -409,8 +412,10 @@ impl Catalog {
                 .map(|(_, record, shard)| round.read(shard.at_primary(record.pointer.offset()), WORD_BYTES))
                 .collect();
             let done = lane.execute(round).await?;
-            let locked: Vec<bool> =
-                batch.iter().zip(reads).map(|((id, ..), read)| done.words(read)[0] == *id).collect();
+            let is_locked = |((id, ..), read): (&(u64, LoggedRecord<'_>, Shard<'_>), _)| {
+                LockWord::from_bits(done.words(read)[0]).holder().is_some_and(|holder| holder.to_bits() == *id)
+            };
+            let locked: Vec<bool> = batch.iter().zip(reads).map(is_locked).collect();
             drop(done);
             for ((id, record, shard), _) in batch.iter().zip(locked).filter(|(_, locked)| *locked) {
                 install(lane, *id, record, shard).await?;
@@ -423,6 +428,7 @@ impl Catalog {
 /// Installs a record of a committed transaction and frees its lock, as its client would have.
 async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<'_>) -> Result<(), MemoryError> {
     let at = shard.at_primary(record.pointer.offset());
+    let unlock = Swap::unlock(LockWord::from_bits(id));
     let mut round = lane.round();
     if shard.locks() == Primitive::Call {
         let staged = round.stage_words(record.patches.len() + record.image.len());
@@ -435,9 +441,9 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
         return Ok(());
     }
     if mutant!(UnlockBeforeRepair) {
-        round.compare_swap(at, id, LockWord::FREE.to_bits());
+        swap_lock(&mut round, at, unlock);
     }
-    round.write_words(at.plus(IMAGE_AT), record.image);
+    round.write_words(at.plus(shard.shape.image_at()), record.image);
     let mut deleted = false;
     for patch in record.patches.chunks_exact(PATCH_WORDS).filter_map(log::patch) {
         // An insert's pair and links are there: its primary's CPU has made them. A delete's client
@@ -453,7 +459,7 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
             deleted = true;
         }
     }
-    round.compare_swap(at, id, LockWord::FREE.to_bits());
+    swap_lock(&mut round, at, unlock);
     lane.execute(round).await?;
     if deleted {
         let mut round = lane.round();
@@ -507,21 +513,22 @@ pub async fn sweep(
             let mut found = Vec::new();
             {
                 let mut round = lane.round();
-                let reads: Vec<_> =
-                    slots.iter().map(|slot| round.read(shard.at_primary(*slot), HEADER_BYTES)).collect();
+                let bytes = shard.shape.life_bytes();
+                let reads: Vec<_> = slots.iter().map(|slot| round.read(shard.at_primary(*slot), bytes)).collect();
                 let done = lane.execute(round).await?;
                 for (slot, read) in slots.iter().zip(reads) {
-                    let Some(words) = done.words(read).first_chunk::<HEADER_WORDS>() else { continue };
-                    let lock = LockWord::from_bits(words[0]);
+                    let words = done.words(read);
+                    let Some(RecordHeader { lock, version, .. }) = shard.shape.validated(words) else { continue };
                     let theirs = lock.holder().is_some_and(|holder| dead.contains(&holder.owner()));
-                    let is_prepared = shard.fstore.is_none() && matches!(Life::of(words), Some(Life::Prepared { .. }));
+                    let life = shard.shape.life(words);
+                    let is_prepared = shard.fstore.is_none() && matches!(life, Some(Life::Prepared { .. }));
                     let is_shared_by_them =
                         lock.shared().is_some_and(|shared| shared.is_void(epoch) || shared.holders() & bits != 0);
                     if (theirs || is_shared_by_them) && !mutant!(NoSweep) {
                         found.push((*slot, lock));
                     }
                     if is_prepared && (theirs || is_shared_by_them || lock.is_free()) {
-                        prepared.push((shard_id, *slot, words[1]));
+                        prepared.push((shard_id, *slot, version));
                     }
                 }
             }
@@ -542,9 +549,9 @@ pub async fn sweep(
     for (shard_id, slot, version) in prepared {
         let (Some(shard), Some(me)) = (catalog.shard(shard_id), me()) else { continue };
         let mut round = lane.round();
-        let read = round.read(shard.at_primary(slot), HEADER_BYTES);
-        let words: [u64; HEADER_WORDS] = lane.execute(round).await?.words(read).try_into().unwrap_or_default();
-        if words[0] != LockWord::FREE.to_bits() || words[1] != version {
+        let read = round.read(shard.at_primary(slot), shard.shape.life_bytes());
+        let now = shard.shape.validated(lane.execute(round).await?.words(read));
+        if !now.is_some_and(|now| now.lock.is_free() && now.still_shows(version)) {
             continue;
         }
         fragile(true);
@@ -556,16 +563,12 @@ pub async fn sweep(
     Ok(())
 }
 
-/// Words of a slot that say which transaction has it locked and whether its key is there.
-const HEADER_WORDS: usize = 3;
-const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
-
 /// Takes dead clients out of a shared lock, which was found to be `found`. Their bits are still in
 /// the lock, because a dead client changes nothing any more.
 async fn leave_for(lane: &Lane, at: Address, found: SharedLock, bits: u64, epoch: u64) -> Result<(), MemoryError> {
     let mut round = lane.round();
     if found.is_void(epoch) {
-        round.compare_swap(at, found.with(0).to_bits(), LockWord::FREE.to_bits());
+        swap_lock(&mut round, at, Swap::unlock(found.with(0)));
     } else {
         leave_in(&mut round, at, found.holders() & bits, epoch);
     }
@@ -591,11 +594,11 @@ pub(crate) fn free_in(
     lock: LockWord,
 ) {
     if mutant!(ReleaseAll) {
-        round.write_words(at, &[LockWord::FREE.to_bits()]);
+        round.write_words(at, &[lock.freed().to_bits()]);
     } else if by == Primitive::Call {
         round.call(at.node, &[Code::Release.word(0), record.to_bits(), lock.to_bits()], None, 0);
     } else {
-        round.compare_swap(at, lock.to_bits(), LockWord::FREE.to_bits());
+        swap_lock(round, at, Swap::unlock(lock));
     }
 }
 
@@ -615,11 +618,11 @@ pub(crate) fn undo_in(round: &mut remora_fabric::Round<'_>, at: Address, record:
     if by == Primitive::Call {
         round.call(at.node, &undo, None, 0);
     } else {
-        round.compare_swap(at, LockWord::FREE.to_bits(), me.to_bits());
+        swap_lock(round, at, Swap::lock(me));
         round.after_completion();
         round.call(at.node, &undo, None, 0);
         round.after_completion();
-        round.compare_swap(at, me.to_bits(), LockWord::FREE.to_bits());
+        swap_lock(round, at, Swap::unlock(me));
     }
 }
 

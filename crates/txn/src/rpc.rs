@@ -45,7 +45,7 @@ use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
 use remora_index::{Found, Host, HostShard, Prepared, apply_patch};
 use remora_memory::limits::KEY_BYTES_MAX;
 use remora_memory::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
-use remora_sync::{Key, LockWord, Version};
+use remora_sync::{Key, LockWord, Swap, Version};
 use zerocopy::IntoBytes;
 
 use crate::log::{PATCH_WORDS, patch};
@@ -187,18 +187,15 @@ impl RpcHandler {
             Code::Read | Code::Find | Code::Prepare => self.about_key(code, arguments, reply),
             Code::Lock => {
                 let &[pointer, me] = arguments else { return None };
-                let lock = self.cpu_lock(pointer)?;
-                let free = LockWord::FREE.to_bits();
-                let previous = lock[0].compare_exchange(free, me, Ordering::SeqCst, Ordering::SeqCst);
-                reply.extend([previous.unwrap_or_else(|holder| holder), lock[1].load(Ordering::Acquire)]);
+                let [lock, version] = self.cpu_lock(pointer)?;
+                let previous = swap(lock, Swap::lock(LockWord::from_bits(me)));
+                reply.extend([previous.to_bits(), version.load(Ordering::Acquire)]);
                 Some(())
             }
             Code::Validate => {
                 let &[pointer] = arguments else { return None };
-                let (_, _, at) = self.record(pointer)?;
-                let mut header = [0; 2];
-                copy::read(self.region.words(), at, &mut header);
-                reply.extend(header);
+                let (shard, _, at) = self.record(pointer)?;
+                self.push_words(at, shard.shape.validated_bytes(), reply);
                 Some(())
             }
             Code::Release => {
@@ -221,19 +218,20 @@ impl RpcHandler {
     }
 
     /// Lock and version of a record whose lock this CPU may change.
-    fn cpu_lock(&mut self, pointer: u64) -> Option<&[AtomicU64]> {
-        let (_, discipline, at) = self.record(pointer)?;
+    fn cpu_lock(&mut self, pointer: u64) -> Option<[&AtomicU64; 2]> {
+        let (shard, discipline, at) = self.record(pointer)?;
         if discipline != Discipline::OCC_CALLS && !mutant!(CpuLocksForNics) {
             tracing::error!(%discipline, "a client asks this CPU to change a lock that is not its own");
             return None;
         }
-        self.region.words().get(at..at + 2)
+        let words = self.region.words();
+        Some([words.get(at)?, words.get(at + shard.shape.image_at() as usize / WORD_BYTES)?])
     }
 
     fn unlock(&mut self, pointer: u64, me: u64) -> Option<()> {
-        let lock = &self.cpu_lock(pointer)?[0];
-        // Release: what the holder wrote before is seen by the client that finds the lock free.
-        let _ = lock.compare_exchange(me, LockWord::FREE.to_bits(), Ordering::SeqCst, Ordering::Relaxed);
+        let [lock, _] = self.cpu_lock(pointer)?;
+        // What the holder wrote before is seen by the client that finds the lock free.
+        swap(lock, Swap::unlock(LockWord::from_bits(me)));
         Some(())
     }
 
@@ -280,10 +278,15 @@ impl RpcHandler {
 
     fn push_record(&self, shard: &HostShard, pointer: Pointer, reply: &mut Vec<u64>) -> Option<()> {
         let at = shard.slot_word(pointer.offset())?;
-        let start = reply.len();
-        reply.resize(start + shard.shape.record_bytes() / WORD_BYTES, 0);
-        copy::read(self.region.words(), at, &mut reply[start..]);
+        self.push_words(at, shard.shape.record_bytes(), reply);
         Some(())
+    }
+
+    /// Appends the first `bytes` bytes of a slot to a reply.
+    fn push_words(&self, at: usize, bytes: usize, reply: &mut Vec<u64>) {
+        let start = reply.len();
+        reply.resize(start + bytes / WORD_BYTES, 0);
+        copy::read(self.region.words(), at, &mut reply[start..]);
     }
 
     fn log(&self, arguments: &[u64]) -> Option<()> {
@@ -304,7 +307,7 @@ impl RpcHandler {
         let (&[pointer, me], rest) = arguments.split_first_chunk()?;
         let (patches, image) = rest.split_at_checked(patches.checked_mul(PATCH_WORDS)?)?;
         let (shard, _, at) = self.record(pointer)?;
-        let lock = &self.cpu_lock(pointer)?[0];
+        let [lock, _] = self.cpu_lock(pointer)?;
         if lock.load(Ordering::SeqCst) != me || image.len() != shard.shape.image_words() {
             return None;
         }
@@ -326,13 +329,19 @@ impl RpcHandler {
         let &[pointer, me] = arguments else { return None };
         let (shard, discipline, at) = self.record(pointer)?;
         let words = self.region.words();
+        let holder = LockWord::from_bits(me);
         if discipline == Discipline::OCC_CALLS {
-            let free = LockWord::FREE.to_bits();
-            let _ = words[at].compare_exchange(free, me, Ordering::SeqCst, Ordering::SeqCst);
+            swap(&words[at], Swap::lock(holder));
         }
-        self.host.undo(words, &shard, Pointer::from_bits(pointer).offset(), LockWord::from_bits(me));
+        self.host.undo(words, &shard, Pointer::from_bits(pointer).offset(), holder);
         if discipline == Discipline::OCC_CALLS { self.unlock(pointer, me) } else { Some(()) }
     }
+}
+
+/// Swaps a lock word by this CPU, and returns the word that it has found.
+fn swap(lock: &AtomicU64, Swap { from, to }: Swap) -> LockWord {
+    let found = lock.compare_exchange(from.to_bits(), to.to_bits(), Ordering::SeqCst, Ordering::SeqCst);
+    LockWord::from_bits(found.unwrap_or_else(|other| other))
 }
 
 impl Handler for RpcHandler {

@@ -7,7 +7,7 @@ use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::{Pointer, TableId};
-use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, TransactionId, Version, value_words};
+use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
 use crate::error::{Limit, Misuse, Stop};
@@ -15,7 +15,6 @@ use crate::event::{Access, Scan, WriteKind};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
-use crate::shared::Swap;
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
 /// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).
@@ -781,7 +780,8 @@ impl Sets {
         item.patches.of(&self.images)
     }
 
-    /// What is to be installed for a written item, from [`IMAGE_AT`](remora_sync::IMAGE_AT) on.
+    /// What is to be installed for a written item, from
+    /// [`RecordShape::image_at`] on.
     #[inline]
     pub(crate) fn image(&self, item: &Item) -> &[u64] {
         item.image.of(&self.images)

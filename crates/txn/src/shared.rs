@@ -26,9 +26,10 @@ use std::rc::Rc;
 
 use remora_fabric::{Address, FabricError, Lane, Round, WORD_BYTES};
 use remora_memory::Registration;
-use remora_sync::{LockWord, SharedLock};
+use remora_sync::{LockWord, SharedLock, Swap};
 
 use crate::error::Limit;
+use crate::swap::swap_lock;
 
 /// Lock words that a client can share at a time before its list of them grows.
 const WORDS: usize = 1024;
@@ -58,13 +59,6 @@ struct Word {
     is_set: bool,
     /// The word as it was last seen or set.
     last: LockWord,
-}
-
-/// A CAS of a lock word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Swap {
-    pub(crate) from: LockWord,
-    pub(crate) to: LockWord,
 }
 
 /// What a transaction must do next to have a shared lock.
@@ -105,7 +99,7 @@ impl SharedLocks {
         let to = SharedLock::of_epoch(registry.epoch).with(bit);
         let word = registry.words.entry(at).or_insert(Word { transactions: 0, is_set: false, last: to });
         word.transactions += 1;
-        Ok((word.transactions == 1).then_some(Swap { from: LockWord::FREE, to }))
+        Ok((word.transactions == 1).then_some(Swap::lock(to)))
     }
 
     /// A transaction that has asked for a lock has found the word to be this: what it must do next.
@@ -159,7 +153,7 @@ impl SharedLocks {
         }
         // The bit may be on its way out: that is ahead of the next CAS.
         let is_left = registry.is_alone(found) && !registry.words.contains_key(&at) && !registry.orphans.contains(&at);
-        is_left.then_some(Swap { from: LockWord::FREE, to: me })
+        is_left.then_some(Swap::lock(me))
     }
 
     /// Returns a word that a transaction relies on, as it was last seen.
@@ -243,7 +237,7 @@ impl SharedLocks {
 /// Adds to a round what takes the bits of clients out of a lock word that has them: two verbs.
 pub(crate) fn leave_in(round: &mut Round<'_>, at: Address, bits: u64, epoch: u64) {
     round.fetch_add(at, bits.wrapping_neg());
-    round.compare_swap(at, SharedLock::of_epoch(epoch).with(0).to_bits(), LockWord::FREE.to_bits());
+    swap_lock(round, at, Swap::unlock(SharedLock::of_epoch(epoch).with(0)));
 }
 
 impl Registry {
@@ -313,14 +307,14 @@ mod tests {
     #[test]
     fn the_first_transaction_sets_the_bit_and_the_last_one_takes_it_out() {
         let locks = SharedLocks::of_slot(3, 1);
-        assert_eq!(locks.join(AT), Ok(Some(Swap { from: LockWord::FREE, to: shared(1, 8) })));
+        assert_eq!(locks.join(AT), Ok(Some(Swap::lock(shared(1, 8)))));
         locks.set(AT, shared(1, 8));
         assert_eq!(locks.join(AT), Ok(None));
         assert_eq!(locks.found(AT, shared(1, 8)), Ok(Next::Held));
         assert!(!leave(&locks));
         assert!(leave(&locks));
         // The FETCH_ADD is ahead of the CAS of this one, which may find the word free.
-        assert_eq!(locks.join(AT), Ok(Some(Swap { from: LockWord::FREE, to: shared(1, 8) })));
+        assert_eq!(locks.join(AT), Ok(Some(Swap::lock(shared(1, 8)))));
     }
 
     #[test]

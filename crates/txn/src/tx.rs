@@ -5,7 +5,7 @@ use std::sync::Arc;
 use remora_fabric::{Cost, Execute, Lane, Nanos, Outlined, Round, outline, probes};
 use remora_index::Table;
 use remora_memory::TableId;
-use remora_sync::{Key, LockWord, TransactionId};
+use remora_sync::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};
@@ -16,6 +16,7 @@ use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
 use crate::session::{Decision, State};
 use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
+use crate::swap::swap_lock;
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also
 /// commits it, or by [`Session::begin`](crate::Session::begin).
@@ -308,7 +309,7 @@ impl<'s> Tx<'s> {
         self.keep_loose();
         let locking = std::mem::take(&mut self.locking);
         let mut preparing = std::mem::take(&mut self.preparing);
-        let me = self.id.lock().to_bits();
+        let me = self.id.lock();
         let mut round = self.lane.round();
         let Sets { tables, items, .. } = &mut self.state.sets;
         for item in items {
@@ -346,12 +347,12 @@ impl<'s> Tx<'s> {
                 send(std::mem::replace(&mut round, self.lane.round()));
             }
             if release_all {
-                round.write_words(item.address, &[LockWord::FREE.to_bits()]);
+                round.write_words(item.address, &[me.freed().to_bits()]);
             } else if locks(tables, item) == Primitive::Call {
-                let request = [Code::Release.word(0), item.location.pointer.to_bits(), me];
+                let request = [Code::Release.word(0), item.location.pointer.to_bits(), me.to_bits()];
                 round.call(item.address.node, &request, None, 0);
             } else {
-                round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+                swap_lock(&mut round, item.address, Swap::unlock(me));
             }
         }
         if !round.is_empty() {
@@ -468,7 +469,7 @@ impl Tx<'_> {
     pub(crate) async fn forget_unheard(&mut self) -> Result<(), Stop> {
         self.inherit().await?;
         self.unheard = false;
-        let me = self.id.lock().to_bits();
+        let me = self.id.lock();
         let mut round = self.lane.round();
         let items = &mut self.state.sets.items;
         for index in 0..items.len() {
@@ -494,7 +495,7 @@ impl Tx<'_> {
             if !round.has_room(1, 4 * 8) {
                 self.lane.post(std::mem::replace(&mut round, self.lane.round()));
             }
-            round.compare_swap(address, me, LockWord::FREE.to_bits());
+            swap_lock(&mut round, address, Swap::unlock(me));
         }
         self.lane.post(round);
         Ok(())

@@ -18,7 +18,7 @@ use remora_memory::{
     Discipline, Fingerprint, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec,
     node,
 };
-use remora_sync::{IMAGE_AT, Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout};
+use remora_sync::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout};
 
 const BASE: u64 = 4096;
 const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
@@ -74,7 +74,8 @@ fn transaction(sequence: u64) -> LockWord {
 
 /// What a client logs for a backup.
 struct Logged {
-    slot: u64,
+    /// Where the image goes, from the beginning of the shard.
+    image_at: u64,
     image: Vec<u64>,
     patches: Vec<Patch>,
 }
@@ -103,11 +104,13 @@ impl Primary {
     }
 
     fn version(&self, slot: u64) -> Version {
-        Version::from_bits(self.load(slot + 8)).0
+        Version::from_bits(self.load(slot + self.shard.shape.image_at())).0
     }
 
     fn life(&self, slot: u64) -> Option<Life> {
-        Life::of(&[0, 8, 16].map(|at| self.load(slot + at)))
+        let shape = &self.shard.shape;
+        let words = (slot..).step_by(8).take(shape.life_bytes() / 8).map(|at| self.load(at));
+        shape.life(&words.collect::<Vec<_>>())
     }
 
     fn prepare(&mut self, key: &Key) -> Result<Insert, Refused> {
@@ -136,8 +139,9 @@ impl Primary {
         let version = self.version(slot).committed_over();
         let mut image = Vec::new();
         self.shard.shape.encode(version, life, insert.key.words(), value, &mut image);
-        copy::write(&self.region, ((BASE + slot + IMAGE_AT) / 8) as usize, &image);
-        Logged { slot, image, patches: Vec::new() }
+        let image_at = slot + self.shard.shape.image_at();
+        copy::write(&self.region, ((BASE + image_at) / 8) as usize, &image);
+        Logged { image_at, image, patches: Vec::new() }
     }
 
     fn commit(&self, insert: &Insert, value: u8) -> Logged {
@@ -161,7 +165,7 @@ impl Primary {
         let slot = insert.location.pointer.offset();
         self.word(slot).store(me.to_bits(), Ordering::Relaxed);
         let undone = self.host.undo(&self.region, &self.shard, slot, me);
-        self.word(slot).store(0, Ordering::Relaxed);
+        self.word(slot).store(me.freed().to_bits(), Ordering::Relaxed);
         undone
     }
 
@@ -206,7 +210,7 @@ fn words(region: &[AtomicU64]) -> Vec<u64> {
 }
 
 fn apply(region: &[AtomicU64], geometry: &Geometry, logged: &Logged) {
-    let start = ((BASE + logged.slot + IMAGE_AT) / 8) as usize;
+    let start = ((BASE + logged.image_at) / 8) as usize;
     if logged.image[0] >= region[start].load(Ordering::Relaxed) {
         copy::write(region, start, &logged.image);
     }

@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use remora::floors::sync::{FetchedRecord, IMAGE_AT, Life, RecordShape, TransactionId, Version, layout};
+use remora::floors::sync::{FetchedRecord, Life, RecordShape, TransactionId, Version, layout};
 use remora_fabric::sim::{Profile, SimOptions};
 use remora_fabric::{Address, FabricError, LINE_BYTES, NodeId, RegionId, WORD_BYTES};
 use remora_workload::Prng;
@@ -527,7 +527,7 @@ fn this_machine() -> Vec<Row> {
         for how in Reading::CORRECT {
             let Ok(layout) = layout(0, bytes, how.scheme()) else { continue };
             let shape = RecordShape::of(&layout);
-            let mut words = vec![0; IMAGE_AT as usize / WORD_BYTES];
+            let mut words = vec![0; shape.image_at() as usize / WORD_BYTES];
             let (version, life) = (Version::default().committed_over(), Life::Present { incarnation: 0 });
             shape.encode(version, life, &[], vec![1_u64; bytes / WORD_BYTES].as_bytes(), &mut words);
             let mut value = Vec::with_capacity(words.len());

@@ -17,7 +17,7 @@
 
 use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};
-use remora_sync::{FetchedRecord, RecordHeader, Unstable, Version};
+use remora_sync::{FetchedRecord, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
@@ -125,9 +125,10 @@ impl Tx<'_> {
         let unchecked = self.state.spec.reads_unchecked || mutant!(AcceptTorn);
         let Sets { tables, items, arena, .. } = &mut self.state.sets;
         let item = &mut items[index];
-        let fetched = FetchedRecord::new(words, registered(tables, item.table).shape());
+        let shape = registered(tables, item.table).shape();
+        let fetched = FetchedRecord::new(words, shape);
         // Under this transaction's own lock, no other client changes it.
-        let is_mine = words.first() == Some(&self.id.lock().to_bits());
+        let is_mine = shape.validated(words).is_some_and(|header| header.lock.is_held_by(self.id));
         let checked = match () {
             () if unchecked => fetched.unchecked().ok_or(Unstable::Torn),
             () if is_mine => fetched.check_in_place(),
@@ -261,7 +262,7 @@ impl Tx<'_> {
         if before.fetched_before() == Some(true) {
             // Named before, to be read: what was read then must hold still, and values changed
             // since are kept.
-            let header = RecordHeader::parse(record);
+            let header = table.shape().validated(record);
             if header.is_none_or(|header| header.version != before.version) || before.location != location {
                 return Err(Abort::Changed.into());
             }

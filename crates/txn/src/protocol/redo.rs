@@ -8,7 +8,7 @@ use remora_fabric::{Execute, FabricError, Fault, NodeId, Round, WORD_BYTES, prob
 use remora_index::cluster_hash::unlinked;
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
-use remora_sync::{IMAGE_AT, LockWord};
+use remora_sync::Swap;
 use zerocopy::IntoBytes;
 
 use crate::error::{Limit, Stop};
@@ -17,6 +17,7 @@ use crate::log::{self, LoggedRecord, PATCH_WORDS};
 use crate::protocol::{Primitive, nodes};
 use crate::rpc::Code;
 use crate::sets::Change;
+use crate::swap::swap_lock;
 use crate::tx::Tx;
 
 /// Where the log entry will go and how long it is.
@@ -162,7 +163,7 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
 /// CAS is an ordered pair, and a call does one after the other. The slots of deleted records go
 /// back to their shards last.
 pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
-    let me = tx.id.lock().to_bits();
+    let me = tx.id.lock();
     let mut round = tx.lane.round();
     let mut deleted = false;
     let sets = &mut tx.state.sets;
@@ -184,14 +185,15 @@ pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
                 to_patches.copy_from_slice(patches);
                 to_image.copy_from_slice(image);
             }
-            let commit = [Code::Commit.word(patches.len() / PATCH_WORDS), item.location.pointer.to_bits(), me];
+            let commit =
+                [Code::Commit.word(patches.len() / PATCH_WORDS), item.location.pointer.to_bits(), me.to_bits()];
             round.call(item.address.node, &commit, Some(staged), 0);
             continue;
         }
         if mutant!(UnlockFirst) {
-            round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+            swap_lock(&mut round, item.address, Swap::unlock(me));
         }
-        round.write_words(item.address.plus(IMAGE_AT), image);
+        round.write_words(item.address.plus(sets.shape(&item).image_at()), image);
         if let (Change::Delete, Some(place)) = (item.change, item.place) {
             // An inserted key's pair is there already.
             let pair = sets.table(item.table).primary_at(item.location.pointer, place.bucket_slot);
@@ -199,7 +201,7 @@ pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>
             deleted = true;
         }
         if !mutant!(UnlockFirst) {
-            round.compare_swap(item.address, me, LockWord::FREE.to_bits());
+            swap_lock(&mut round, item.address, Swap::unlock(me));
         }
     }
     tx.locking = false;

@@ -42,10 +42,11 @@ use remora_index::cluster_hash::{
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
 use remora_memory::{MemoryError, Metadata, Pointer, Replica, ShardId};
-use remora_sync::{FetchedRecord, IMAGE_AT, Life, LockWord, RecordShape, TransactionId, Version};
+use remora_sync::{FetchedRecord, Life, LockWord, RecordShape, Swap, TransactionId, Version};
 
-use super::{Departed, HEADER_WORDS as RECORD_HEADER_WORDS, Shard};
+use super::{Departed, Shard};
 use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
+use crate::swap::swap_lock;
 
 /// Pause before the copier looks again at what was not ready.
 const AGAIN_PAUSE: Nanos = 20_000;
@@ -55,6 +56,11 @@ const COMPARISONS: usize = 1_000;
 
 /// Buckets in a round. They have seven pairs each, and one round looks at the slots of all of them.
 const BUCKETS: usize = ROUND_VERBS_MAX / BUCKET_SLOTS;
+
+/// Returns the version of a record that was read, and version 0 if there are too few words.
+fn version_in(shape: &RecordShape, words: &[u64]) -> Version {
+    shape.validated(words).map_or(Version::default(), |header| header.version)
+}
 
 fn pairs(bucket: &[u64]) -> impl Iterator<Item = &[u64]> {
     bucket.chunks(2).take(BUCKET_SLOTS)
@@ -190,16 +196,17 @@ impl Copier<'_> {
             let found = self.records(shard, from, &batch).await?;
             let (mut ready, mut not_yet) = (Vec::new(), 0);
             for (at, words) in &found {
-                if words[1..].iter().all(|word| *word == 0) {
+                let image = shard.shape.image_of(words);
+                if image.iter().all(|word| *word == 0) {
                     continue;
                 }
-                let prepared = matches!(words.first_chunk().and_then(Life::of), Some(Life::Prepared { .. }));
+                let prepared = matches!(shard.shape.life_of_image(image), Some(Life::Prepared { .. }));
                 if prepared || FetchedRecord::new(words, &shard.shape).check().is_err() {
                     left.push_back(*at);
                     not_yet += 1;
                     continue;
                 }
-                let (pointer, image) = (Pointer::new(id, *at), &words[1..][..shard.shape.image_words()]);
+                let pointer = Pointer::new(id, *at);
                 ready.push(LoggedRecord { pointer, old_version: image[0], image, patches: &[] });
             }
             self.log(&ready).await?;
@@ -337,13 +344,13 @@ impl Copier<'_> {
         debug_assert!(shard.fstore.is_none());
         let buckets = self.buckets(shard, from, numbers).await?;
         let mut round = self.lane.round();
-        let mut header = |entry: u64| round.read(from.address(offset(entry)), RECORD_HEADER_WORDS * WORD_BYTES);
+        let mut header = |entry: u64| round.read(from.address(offset(entry)), shard.shape.life_bytes());
         let entries = |bucket| pairs(bucket).map(|pair| pair[0]).filter(|entry| is_entry(*entry));
         let reads: Vec<Vec<_>> =
             buckets.iter().map(|bucket| entries(bucket).map(|entry| (entry, header(entry))).collect()).collect();
         let done = self.lane.execute(round).await?;
         let is_there = |(entry, read): &(u64, _)| {
-            let life = done.words(*read).first_chunk().and_then(Life::of);
+            let life = shard.shape.life(done.words(*read));
             matches!(life, Some(Life::Present { incarnation }) if incarnation == index_incarnation(*entry))
         };
         let there: Vec<bool> = reads.iter().map(|reads| reads.iter().all(is_there)).collect();
@@ -408,8 +415,9 @@ impl Copier<'_> {
             let found = self.records(shard, shard.primary(), &batch).await?;
             // A transaction that writes to an empty place for the first time writes to the joining
             // replica too.
-            let there: Vec<u64> =
-                found.iter().filter(|(_, words)| words[1..].iter().any(|word| *word != 0)).map(|(at, _)| *at).collect();
+            let is_there =
+                |(at, words): &&(u64, Vec<u64>)| shard.shape_at(*at).image_of(words).iter().any(|word| *word != 0);
+            let there: Vec<u64> = found.iter().filter(is_there).map(|(at, _)| *at).collect();
             let locked = self.copy_locked(shard, &there, joining).await?;
             if !locked.is_empty() {
                 left.extend(&locked);
@@ -428,40 +436,38 @@ impl Copier<'_> {
         joining: &Replica,
     ) -> Result<Vec<u64>, MemoryError> {
         let Some(me) = (self.ids)().filter(|_| !places.is_empty()) else { return Ok(Vec::new()) };
-        let me = me.lock().to_bits();
-        let free = LockWord::FREE.to_bits();
+        let (lock, unlock) = (Swap::lock(me.lock()), Swap::unlock(me.lock()));
         let mut round = self.lane.round();
         let asked: Vec<_> = places
             .iter()
             .map(|at| {
                 let address = shard.at_primary(*at);
-                (round.compare_swap(address, free, me), round.read(address, shard.shape_at(*at).record_bytes()))
+                (swap_lock(&mut round, address, lock), round.read(address, shard.shape_at(*at).record_bytes()))
             })
             .collect();
         let done = self.lane.execute(round).await?;
         let (mut others, mut ours) = (Vec::new(), Vec::new());
         for (at, (swap, read)) in places.iter().zip(asked) {
             if done.swapped(swap) {
-                ours.push((*at, done.words(read)[1..].to_vec()));
+                ours.push((*at, shard.shape_at(*at).image_of(done.words(read)).to_vec()));
             } else {
-                others.push((*at, done.previous(swap)));
+                others.push((*at, LockWord::from_bits(done.previous(swap))));
             }
         }
         drop(done);
         let mut round = self.lane.round();
         for (at, image) in &ours {
-            round.write_words(joining.address(at + IMAGE_AT), image);
+            round.write_words(joining.address(at + shard.shape_at(*at).image_at()), image);
         }
         for (at, lock) in &others {
-            let holder = LockWord::from_bits(*lock).holder();
-            if holder.is_some_and(|holder| self.departed.is_recovered(holder.owner())) {
-                round.compare_swap(shard.at_primary(*at), *lock, free);
+            if lock.holder().is_some_and(|holder| self.departed.is_recovered(holder.owner())) {
+                swap_lock(&mut round, shard.at_primary(*at), Swap::unlock(*lock));
             }
         }
         self.lane.execute(round).await?;
         let mut round = self.lane.round();
         for (at, _) in &ours {
-            round.compare_swap(shard.at_primary(*at), me, free);
+            swap_lock(&mut round, shard.at_primary(*at), unlock);
         }
         self.lane.execute(round).await?;
         Ok(others.into_iter().map(|(at, _)| at).collect())
@@ -481,13 +487,13 @@ impl Copier<'_> {
         let bytes = shard.shape.record_bytes().max(LINE_BYTES);
         let fit = (ROUND_BYTES_MAX / 4 / bytes).clamp(1, ROUND_VERBS_MAX / 2);
         for batch in places.chunks(fit) {
-            let first: Vec<u64> = self
+            let first: Vec<Version> = self
                 .records(shard, from, batch)
                 .await?
                 .iter()
-                .map(|(_, words)| Version::from_bits(words[1]).0.to_bits())
+                .map(|(at, words)| version_in(&shard.shape_at(*at), words))
                 .collect();
-            let mut left: Vec<(u64, u64)> = batch.iter().copied().zip(first).collect();
+            let mut left: Vec<(u64, Version)> = batch.iter().copied().zip(first).collect();
             let mut looks = Looks::begin(self.lane);
             loop {
                 let places: Vec<u64> = left.iter().map(|(at, _)| *at).collect();
@@ -496,11 +502,12 @@ impl Copier<'_> {
                 let theirs = self.records(shard, from, &places).await?;
                 let mut again = Vec::new();
                 for (((at, version), (_, ours)), (_, theirs)) in left.iter().zip(ours).zip(theirs) {
-                    let newer = Version::from_bits(ours[1]).0.to_bits() >= *version
-                        && *version > 0
-                        && ours[1] != theirs[1]
-                        && FetchedRecord::new(&ours, &shard.shape_at(*at)).check().is_ok();
-                    if ours[1..] != theirs[1..] && !newer {
+                    let shape = shard.shape_at(*at);
+                    let newer = version_in(&shape, &ours) >= *version
+                        && *version > Version::default()
+                        && shape.image_of(&ours).first() != shape.image_of(&theirs).first()
+                        && FetchedRecord::new(&ours, &shape).check().is_ok();
+                    if shape.image_of(&ours) != shape.image_of(&theirs) && !newer {
                         again.push((*at, *version));
                     }
                 }

@@ -50,12 +50,13 @@ use remora_fabric::{Address, LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::fstore::Geometry;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
 use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
-use remora_sync::{FetchedRecord, IMAGE_AT, LockWord, RecordShape, Version, structural};
+use remora_sync::{FetchedRecord, LockWord, RecordShape, Swap, Version, structural};
 use zerocopy::IntoBytes;
 
 use super::{Ring, Verdict};
 use crate::event::Rollback;
 use crate::log::{self, UndoRecord};
+use crate::swap::swap_lock;
 
 /// A transaction of which some node has an undo entry.
 struct Undo {
@@ -223,9 +224,14 @@ struct Record<'e> {
 }
 
 impl Record<'_> {
+    /// Returns where the image of the record is at a replica.
+    fn image(&self, replica: &Replica) -> Address {
+        replica.address(self.offset + self.shape.image_at())
+    }
+
     /// Reports what is about to be put back, if it was a row that is there.
     fn tell(&self, told: &dyn Fn(&Rollback<'_>)) {
-        let words: Vec<u64> = std::iter::once(0).chain(self.before.iter().copied()).collect();
+        let words: Vec<u64> = std::iter::once(LockWord::FREE.to_bits()).chain(self.before.iter().copied()).collect();
         let before = FetchedRecord::new(&words, &self.shape).check_in_place();
         let Some(before) = before.ok().filter(|before| before.is_present() && !self.is_header) else { return };
         let key: Vec<u64> = self.shape.key_places().map(|place| words[place]).collect();
@@ -267,7 +273,7 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
         let looked_at = if mutant!(ForwardIfPrimary) { 1 } else { record.replicas.len() };
         for replica in &record.replicas[..looked_at] {
             let mut round = lane.round();
-            let read = round.read(replica.address(record.offset + IMAGE_AT), record.before.len() * WORD_BYTES);
+            let read = round.read(record.image(replica), record.before.len() * WORD_BYTES);
             let mut image = lane.execute(round).await?.words(read).to_vec();
             let (found, _) = Version::from_bits(image[0]);
             image[0] = found.to_bits();
@@ -295,7 +301,7 @@ async fn decide(lane: &Lane, undo: &Undo, records: &[Record<'_>]) -> Result<Deci
 
 async fn version_of(lane: &Lane, record: &Record<'_>, replica: &Replica) -> Result<Version, MemoryError> {
     let mut round = lane.round();
-    let read = round.read(replica.address(record.offset + IMAGE_AT), WORD_BYTES);
+    let read = round.read(record.image(replica), WORD_BYTES);
     Ok(Version::from_bits(lane.execute(round).await?.words(read)[0]).0)
 }
 
@@ -342,7 +348,7 @@ async fn put_back(
         image[0] |= Version::INVISIBLE;
         for replica in record.replicas {
             let mut round = lane.round();
-            round.write_words(replica.address(record.offset + IMAGE_AT), &image);
+            round.write_words(record.image(replica), &image);
             round.flush(replica.node);
             lane.execute(round).await?;
         }
@@ -377,7 +383,8 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
 async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>]) -> Result<(), MemoryError> {
     for record in records {
         let mut round = lane.round();
-        round.compare_swap(record.replicas[0].address(record.offset), id, LockWord::FREE.to_bits());
+        let unlock = Swap::unlock(LockWord::from_bits(id));
+        swap_lock(&mut round, record.replicas[0].address(record.offset), unlock);
         lane.execute(round).await?;
     }
     Ok(())
@@ -390,7 +397,7 @@ async fn show(lane: &Lane, records: &[Record<'_>], decision: Decision, lean: boo
         let version = if decision == Decision::Undo { rolled_back(record) } else { record.version };
         for replica in record.replicas {
             let mut round = lane.round();
-            let (at, version) = (replica.address(record.offset + IMAGE_AT), version.to_bits());
+            let (at, version) = (record.image(replica), version.to_bits());
             if lean && !mutant!(RecoveredByWrite) {
                 round.compare_swap(at, version | Version::INVISIBLE, version);
             } else {

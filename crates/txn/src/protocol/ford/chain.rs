@@ -111,7 +111,8 @@ fn search_bucket(
     let table = registered(tables, item.table);
     let Some(fstore) = table.fstore() else { return Err(Abort::Changed.into()) };
     let entry = arena.len();
-    arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, words[1]]);
+    let header = table.structural().validated(words).map_or(Version::default(), |header| header.version);
+    arena.extend([u64::from(item.chain), bucket.shard.into(), bucket.bucket, header.to_bits()]);
     let mut unreadable = None;
     let mut found = None;
     for (slot, fetched) in fstore.slots(words, table.shape()).enumerate() {

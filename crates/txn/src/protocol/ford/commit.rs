@@ -5,10 +5,7 @@ use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
 use remora_memory::Pointer;
-use remora_sync::{
-    IMAGE_AT, LockWord,
-    Version,
-};
+use remora_sync::{LockWord, Version};
 
 use super::Ford;
 use crate::error::{Limit, Stop};
@@ -151,8 +148,9 @@ fn commit_rounds<'s>(tx: &mut Tx<'s>, entry: &UndoEntry, ford: Ford) -> Round<'s
                 flush_backups(&mut round, entry, ford);
                 rounds.push(std::mem::replace(&mut round, lane.round()));
             }
-            let from = if mutant!(WriteCoversLock) { 0 } else { IMAGE_AT };
-            let lock = (IMAGE_AT - from) as usize / 8;
+            let image_at = sets.shape(item).image_at();
+            let from = if mutant!(WriteCoversLock) { 0 } else { image_at };
+            let lock = (image_at - from) as usize / 8;
             let staged = round.stage_words(lock + image.len());
             let (before, copy) = round.staged_mut(staged).split_at_mut(lock);
             before.fill(tx.id.lock().to_bits());

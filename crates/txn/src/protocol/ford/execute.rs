@@ -4,16 +4,14 @@
 use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::{BucketRef, Location};
 use remora_memory::Replica;
-use remora_sync::{
-    FetchedRecord, LockWord, StableRecord, Unstable,
-    Version,
-};
+use remora_sync::{FetchedRecord, LockWord, StableRecord, Swap, Unstable, Version};
 
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
 use crate::sets::{Fetch, Intent, Lock, Sets, registered, shape};
+use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
 /// What a record's words turned out to be.
@@ -139,15 +137,15 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize, ford: Ford) 
 
 /// Adds the CAS that locks an item's record, unless it is locked already.
 fn lock(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) {
-    let me = tx.id.lock().to_bits();
+    let me = tx.id.lock();
     let item = &mut tx.state.sets.items[index];
     if item.lock == Lock::No {
         item.lock = Lock::Maybe;
         let released = &tx.state.released;
         let inherits = released.holds_back(tx.lane, item.address);
         tx.heir |= inherits;
-        let holder = if inherits { released.holder } else { LockWord::FREE };
-        item.swap = round.compare_swap(item.address, holder.to_bits(), me);
+        let swap = if inherits { Swap { from: released.holder, to: me } } else { Swap::lock(me) };
+        item.swap = swap_lock(round, item.address, swap);
         tx.state.count(tx.state.sets.items[index].address.node, 16);
         if !std::mem::replace(&mut tx.locking, true) {
             tx.lane.probe(probes::LOCKS);
@@ -175,7 +173,7 @@ enum Locks {
 /// Sees which of the locks asked for have been taken. One is another's: the transaction aborts, and
 /// releases its own.
 fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
-    let me = tx.id.lock();
+    let me = tx.id;
     let (mut conflict, mut again) = (None, false);
     for (index, item) in tx.state.sets.items.iter_mut().enumerate().filter(|(_, item)| item.lock == Lock::Maybe) {
         let previous = LockWord::from_bits(done.previous(item.swap));
@@ -184,7 +182,7 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
         item.lock = if done.swapped(item.swap) { Lock::Held } else { Lock::No };
         if item.lock == Lock::No && previous.is_free() {
             again = true;
-        } else if item.lock == Lock::No && previous != me {
+        } else if item.lock == Lock::No && !previous.is_held_by(me) {
             conflict = Some((index, previous));
         }
     }
@@ -255,7 +253,7 @@ fn look_up_again(tx: &mut Tx<'_>, index: usize) -> Result<Seen, Stop> {
     let item = tx.state.sets.items[index];
     if item.lock == Lock::Held {
         let mut round = tx.lane.round();
-        round.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
+        swap_lock(&mut round, item.address, Swap::unlock(tx.id.lock()));
         tx.post_release(round);
     }
     tx.state.sets.table(item.table).forget(item.home, item.hash, item.location);

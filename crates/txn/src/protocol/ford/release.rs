@@ -3,16 +3,14 @@
 
 use remora_fabric::{Execute, Round};
 use remora_memory::ring::{self};
-use remora_sync::{
-    IMAGE_AT, LockWord,
-    Version,
-};
+use remora_sync::{Swap, Version};
 
 use super::Ford;
 use super::commit::undo_at;
 use crate::protocol::{Acknowledged, nodes};
 use crate::session::Needed;
 use crate::sets::{Change, Lock};
+use crate::swap::swap_lock;
 use crate::tx::Tx;
 
 /// Makes the write set of a committed transaction visible, and frees its logs and then its locks.
@@ -82,7 +80,7 @@ impl<'s> Release<'s> {
     }
 
     pub(super) fn of(tx: &mut Tx<'s>, ford: Ford) -> Release<'s> {
-        let (lane, me) = (tx.lane, tx.id.lock().to_bits());
+        let (lane, me) = (tx.lane, tx.id.lock());
         let Ford { corrections, lean, .. } = ford;
         let (mut full, mut shown) = (Vec::new(), lane.round());
         let sets = &tx.state.sets;
@@ -109,7 +107,8 @@ impl<'s> Release<'s> {
                 full.push(std::mem::replace(&mut shown, lane.round()));
             }
             let version = item.version.committed_over().to_bits();
-            let (word, at) = if corrections { (version, IMAGE_AT) } else { (LockWord::FREE.to_bits(), 0) };
+            let shape = sets.shape(item);
+            let (word, at) = if corrections { (version, shape.image_at()) } else { (me.freed().to_bits(), 0) };
             let staged = shown.stage_words(1);
             shown.staged_mut(staged)[0] = word;
             for (number, replica) in replicas.iter().enumerate() {
@@ -136,7 +135,7 @@ impl<'s> Release<'s> {
             if !unlocks.has_room(1, 16) {
                 full_unlocks.push(std::mem::replace(&mut unlocks, lane.round()));
             }
-            unlocks.compare_swap(item.address, me, LockWord::FREE.to_bits());
+            swap_lock(&mut unlocks, item.address, Swap::unlock(me));
         }
         Release { full, shown, full_unlocks, unlocks }
     }
@@ -147,7 +146,7 @@ impl<'s> Release<'s> {
             if !shown.has_room(1, 16) {
                 full.push(std::mem::replace(&mut shown, tx.lane.round()));
             }
-            shown.compare_swap(item.address, tx.id.lock().to_bits(), LockWord::FREE.to_bits());
+            swap_lock(&mut shown, item.address, Swap::unlock(tx.id.lock()));
         }
         Release { full, shown, full_unlocks: Vec::new(), unlocks: tx.lane.round() }
     }

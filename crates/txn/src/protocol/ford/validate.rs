@@ -5,10 +5,7 @@ use remora_fabric::{Completed, Round};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Table};
 use remora_memory::Pointer;
-use remora_sync::{
-    LockWord, RecordHeader, VALIDATED_BYTES,
-    Version,
-};
+use remora_sync::{LockWord, RecordHeader, TransactionId, Version};
 
 use super::chain::{chain_of, link};
 use super::execute::is_nobodys;
@@ -140,14 +137,15 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
                 _ if item.vouched => true,
                 _ if has_cache(&state.sets, item) && mutant!(RefuseOtherVersions) => return Err(Abort::Changed.into()),
                 Fetch::Absent => look_for(&state.sets, next, &mut round, &mut state.checks),
-                _ if !round.has_room(1, VALIDATED_BYTES) => false,
+                _ if !round.has_room(1, state.sets.shape(item).validated_bytes()) => false,
                 _ => {
+                    let bytes = state.sets.shape(item).validated_bytes();
                     let mut at = item.address;
                     if writes && mutant!(ValidateAtBackup) {
                         let replicas = state.sets.table(item.table).replicas(item.location.pointer);
                         at = replicas[replicas.len() - 1].address(item.location.pointer.offset());
                     }
-                    state.checks.push(Check::Read { item: next, read: round.read(at, VALIDATED_BYTES) });
+                    state.checks.push(Check::Read { item: next, read: round.read(at, bytes) });
                     true
                 }
             };
@@ -158,7 +156,7 @@ pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> 
         }
         let done = tx.lane.execute(round).await?;
         for check in &tx.state.checks {
-            let passed = passes(&tx.state.sets, &done, *check, writes, [tx.id.lock(), tx.state.released.holder]);
+            let passed = passes(&tx.state.sets, &done, *check, writes, (tx.id, tx.state.released.holder));
             if let (Err(stop), Check::Read { item, .. } | Check::Bucket { item, .. }) = (passed, *check) {
                 tx.state.sets.note(item, stop);
             }
@@ -198,22 +196,24 @@ fn passes(
     done: &Completed<'_>,
     check: Check,
     writes: bool,
-    [me, released]: [LockWord; 2],
+    (me, released): (TransactionId, LockWord),
 ) -> Result<(), Stop> {
-    let (item, words, same) = match check {
+    let (item, now, same) = match check {
         Check::Read { item, read } => {
-            let (item, words) = (&sets.items[item], done.words(read));
-            (item, words, words.get(1) == Some(&item.version.to_bits()))
+            let item = &sets.items[item];
+            let now = sets.shape(item).validated(done.words(read));
+            (item, now, is_same(now, item.version))
         }
         Check::Bucket { item, chain, read } => {
             let (item, words) = (&sets.items[item], done.words(read));
-            (item, words, bucket_is_same(sets.table(item.table), &sets.arena[chain..], words))
+            let table = sets.table(item.table);
+            (item, table.structural().validated(words), bucket_is_same(table, &sets.arena[chain..], words))
         }
         Check::Call { .. } | Check::Find { .. } => return Err(Abort::Changed.into()), // never asked for here
     };
     debug_assert!(!item.structural);
-    let lock = RecordHeader::parse(words).map_or(LockWord::FREE, |header| header.lock);
-    let anothers = !is_nobodys(lock, released) && lock != me;
+    let Some(RecordHeader { lock, .. }) = now else { return Err(Abort::Changed.into()) };
+    let anothers = !is_nobodys(lock, released) && !lock.is_held_by(me);
     let ignored = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
     if anothers && !ignored {
         return Err(Abort::Locked(lock).into());
@@ -221,11 +221,20 @@ fn passes(
     if same { Ok(()) } else { Err(Abort::Changed.into()) }
 }
 
+/// Whether a record has the version that was seen, and is visible.
+fn is_same(now: Option<RecordHeader>, seen: Version) -> bool {
+    now.is_some_and(|now| now.still_shows(seen))
+}
+
 /// Whether no version of a bucket has changed since it was put into the arena.
 fn bucket_is_same(table: &Table, before: &[u64], now: &[u64]) -> bool {
     let Some(fstore) = table.fstore() else { return false };
     let slots = before[link::HEAD_WORDS..].chunks_exact(link::SLOT_WORDS);
-    let version = |slot: usize| now.get(BUCKET_HEADER_BYTES / 8 + slot * fstore.slot_bytes as usize / 8 + 1);
-    now.get(1) == Some(&before[3])
-        && slots.take(fstore.slots as usize).enumerate().all(|(slot, words)| version(slot) == Some(&words[0]))
+    let seen = |word: u64| Version::from_bits(word).0;
+    let header = |slot: usize| {
+        let at = BUCKET_HEADER_BYTES / 8 + slot * fstore.slot_bytes as usize / 8;
+        table.shape().validated(now.get(at..)?)
+    };
+    is_same(table.structural().validated(now), seen(before[3]))
+        && slots.take(fstore.slots as usize).enumerate().all(|(slot, words)| is_same(header(slot), seen(words[0])))
 }

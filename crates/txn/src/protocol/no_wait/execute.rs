@@ -2,13 +2,14 @@
 
 use remora_fabric::{Completed, Round, probes};
 use remora_index::cluster_hash::BUCKET_BYTES;
-use remora_sync::{LockWord, RecordHeader};
+use remora_sync::{LockWord, Swap};
 
 use crate::error::{Abort, Stop};
 use crate::limits::READ_ATTEMPTS;
 use crate::protocol::lookup::{Seen, ask_host, hear};
-use crate::sets::{Fetch, Found, Intent, Lock};
-use crate::shared::{Next, Swap};
+use crate::sets::{Fetch, Found, Intent, Lock, Sets, registered};
+use crate::shared::Next;
+use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
 
 /// Locks and brings every record that was named and is not here yet.
@@ -82,7 +83,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<()
             item.asks = tx.state.shared.join(item.address)?;
             item.lock = Lock::MaybeShared;
         } else {
-            item.asks = Some(Swap { from: LockWord::FREE, to: me });
+            item.asks = Some(Swap::lock(me));
             item.lock = Lock::Maybe;
         }
         if !std::mem::replace(&mut tx.locking, true) {
@@ -90,7 +91,7 @@ fn ask_record(tx: &mut Tx<'_>, round: &mut Round<'_>, index: usize) -> Result<()
         }
     }
     if let Some(swap) = item.asks {
-        item.swap = round.compare_swap(item.address, swap.from.to_bits(), swap.to.to_bits());
+        item.swap = swap_lock(round, item.address, swap);
     }
     item.read = round.read(item.address, bytes);
     Ok(())
@@ -124,8 +125,9 @@ enum Locked {
 }
 
 fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked, Stop> {
-    let me = tx.id.lock();
-    let item = &mut tx.state.sets.items[index];
+    let id = tx.id;
+    let Sets { tables, items, .. } = &mut tx.state.sets;
+    let item = &mut items[index];
     let shared = &tx.state.shared;
     match item.lock {
         Lock::Held | Lock::Shared => Ok(Locked::Held),
@@ -136,10 +138,10 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
             }
             let found = LockWord::from_bits(done.previous(item.swap));
             item.lock = Lock::No;
-            if found == me {
+            if found.is_held_by(id) {
                 return Ok(Locked::ByAnotherItem);
             }
-            let next = shared.take(item.address, found, me).ok_or(Abort::Locked(found))?;
+            let next = shared.take(item.address, found, id.lock()).ok_or(Abort::Locked(found))?;
             (item.lock, item.asks) = (Lock::Maybe, Some(next));
             Ok(Locked::Again)
         }
@@ -147,7 +149,10 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
             let found = match item.asks {
                 Some(swap) if done.swapped(item.swap) => swap.to,
                 Some(_) => LockWord::from_bits(done.previous(item.swap)),
-                None => LockWord::from_bits(done.words(item.read)[0]),
+                None => {
+                    let read = registered(tables, item.table).shape().validated(done.words(item.read));
+                    read.ok_or(Abort::Torn)?.lock
+                }
             };
             match shared.found(item.address, found)? {
                 Next::Held => {
@@ -160,7 +165,7 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
                 }
                 Next::Conflict => {
                     (item.lock, item.asks) = (Lock::No, None);
-                    if found == me { Ok(Locked::ByAnotherItem) } else { Err(Abort::Locked(found).into()) }
+                    if found.is_held_by(id) { Ok(Locked::ByAnotherItem) } else { Err(Abort::Locked(found).into()) }
                 }
             }
         }
@@ -171,7 +176,8 @@ fn locked(tx: &mut Tx<'_>, index: usize, done: &Completed<'_>) -> Result<Locked,
 /// A record has arrived that is locked for this item.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, found: Found, words: &[u64]) -> Result<Seen, Stop> {
     let before = tx.state.sets.items[index];
-    let is_prepared = RecordHeader::parse(words).is_some_and(|header| header.version.is_rolled_back());
+    let header = tx.state.sets.shape(&before).validated(words);
+    let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
     let seen = tx.examine(index, words);
     if is_prepared && !matches!(seen, Seen::Unstable(_)) {
         // Its inserter cannot take it back while it is locked (invariant 6).
@@ -257,7 +263,7 @@ fn release(tx: &mut Tx<'_>, index: usize) {
     let mut round = tx.lane.round();
     match std::mem::replace(&mut item.lock, Lock::No) {
         Lock::Shared => tx.state.shared.leave(item.address, &mut round),
-        Lock::Held => _ = round.compare_swap(item.address, me.to_bits(), LockWord::FREE.to_bits()),
+        Lock::Held => _ = swap_lock(&mut round, item.address, Swap::unlock(me)),
         other => item.lock = other,
     }
     if !round.is_empty() {

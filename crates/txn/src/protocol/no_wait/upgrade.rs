@@ -3,6 +3,7 @@
 use crate::error::{Abort, Stop};
 use crate::limits::READ_ATTEMPTS;
 use crate::sets::Lock;
+use crate::swap::swap_lock;
 use crate::tx::Tx;
 use remora_sync::LockWord;
 
@@ -33,7 +34,7 @@ async fn upgrade(tx: &mut Tx<'_>) -> Result<(), Stop> {
             conflict = Some((index, state.shared.word(item.address)));
             break;
         };
-        item.swap = round.compare_swap(item.address, swap.from.to_bits(), swap.to.to_bits());
+        item.swap = swap_lock(&mut round, item.address, swap);
         item.asks = Some(swap);
     }
     if let Some((index, word)) = conflict {

@@ -1,7 +1,6 @@
 //! Installation: the write set goes to the primaries, and frees their locks.
 
 use remora_fabric::Round;
-use remora_sync::{IMAGE_AT, LockWord};
 
 use super::{Locks, Primitives};
 use crate::protocol::redo::install_rounds;
@@ -39,6 +38,7 @@ pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
 /// The rounds that install updates of records whose locks the primary's CPU has taken: see
 /// [`Locks::Cpu`].
 fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    let free = tx.id.lock().freed().to_bits();
     let mut round = tx.lane.round();
     let sets = &tx.state.sets;
     for item in sets.items.iter().filter(|item| item.is_written()) {
@@ -46,8 +46,8 @@ fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
         if !round.has_room(2, size_of_val(image) + 8) {
             send(std::mem::replace(&mut round, tx.lane.round()));
         }
-        round.write_words(item.address.plus(IMAGE_AT), image);
-        round.write_words(item.address, &[LockWord::FREE.to_bits()]);
+        round.write_words(item.address.plus(sets.shape(item).image_at()), image);
+        round.write_words(item.address, &[free]);
     }
     tx.locking = false;
     send(round);

@@ -3,13 +3,14 @@
 use remora_fabric::{Completed, Round, probes};
 use remora_index::BucketRef;
 use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
-use remora_sync::{LockWord, RecordHeader, VALIDATED_BYTES, Version};
+use remora_sync::{LockWord, Swap, TransactionId};
 
 use super::Primitives;
 use crate::error::{Abort, Stop};
 use crate::protocol::{Check, Primitive};
 use crate::rpc::{self, Code};
-use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks};
+use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks, shape};
+use crate::swap::swap_lock;
 use crate::tx::Tx;
 
 /// Validates a transaction that writes nothing. A single record was accepted free and whole, so it
@@ -29,7 +30,7 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, primitives: Primitives) 
 /// looks after it has locked. Where the two are not [`merged`](Primitives::merged), `validate`
 /// looks.
 pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -> Result<(), Stop> {
-    let me = tx.id.lock().to_bits();
+    let me = tx.id.lock();
     let Primitives { merged, .. } = primitives;
     tx.locking = true;
     tx.lane.probe(probes::LOCKS);
@@ -40,16 +41,17 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for item in &mut items[first..] {
             if item.is_written() {
-                if !round.has_room(2, 6 * 8 + VALIDATED_BYTES) {
+                let bytes = shape(tables, item).validated_bytes();
+                if !round.has_room(2, 6 * 8 + bytes) {
                     break;
                 }
                 if locks(tables, item) == Primitive::Call {
-                    let request = [Code::Lock.word(0), item.location.pointer.to_bits(), me];
+                    let request = [Code::Lock.word(0), item.location.pointer.to_bits(), me.to_bits()];
                     item.call = round.call(item.address.node, &request, None, 2);
                 } else {
-                    item.swap = round.compare_swap(item.address, LockWord::FREE.to_bits(), me);
+                    item.swap = swap_lock(&mut round, item.address, Swap::lock(me));
                     if merged {
-                        item.read = round.read(item.address, VALIDATED_BYTES);
+                        item.read = round.read(item.address, bytes);
                     }
                 }
                 item.lock = Lock::Maybe;
@@ -60,32 +62,34 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
         let (mut conflict, mut met) = (None, None);
         let Sets { tables, items, .. } = &mut tx.state.sets;
         for (index, item) in (first..).zip(&mut items[first..next]).filter(|(_, item)| item.is_written()) {
+            let shape = shape(tables, item);
             let (previous, header) = if locks(tables, item) == Primitive::Call {
-                let &[previous, version] = done.reply(item.call) else {
+                let Some(header) = shape.validated(done.reply(item.call)) else {
                     conflict = conflict.or(Some(Abort::Changed)); // refused: no such record there, and no lock taken
                     continue;
                 };
-                (previous, [previous, version])
+                (header.lock, Some(header))
             } else {
-                let header = if merged { done.words(item.read) } else { &[] };
-                (done.previous(item.swap), header.try_into().unwrap_or_default())
+                let header = if merged { shape.validated(done.words(item.read)) } else { None };
+                (LockWord::from_bits(done.previous(item.swap)), header)
             };
-            if previous != LockWord::FREE.to_bits() {
+            if !previous.is_free() {
                 item.lock = Lock::No;
-                let holder = LockWord::from_bits(previous);
-                conflict = Some(Abort::Locked(holder));
-                met = Some((index, holder));
+                conflict = Some(Abort::Locked(previous));
+                met = Some((index, previous));
                 continue;
             }
             item.lock = if merged { Lock::Held } else { Lock::Unseen };
             if !merged {
                 continue;
             }
-            if !unchanged(item, &header) && !mutant!(LockWithoutValidation) {
+            let is_unchanged = header.is_some_and(|header| header.still_shows(item.version));
+            if !is_unchanged && !mutant!(LockWithoutValidation) {
                 conflict = conflict.or(Some(Abort::Changed));
                 // Another's insert may have been prepared there, and be given up while the slot is
                 // locked by this one.
-                item.prepared |= Version::from_bits(header[1]).0.is_rolled_back() && !mutant!(LeavePrepared);
+                let is_prepared = header.is_some_and(|header| header.version.is_rolled_back());
+                item.prepared |= is_prepared && !mutant!(LeavePrepared);
                 tx.preparing |= item.prepared;
             }
         }
@@ -98,11 +102,6 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
         }
     }
     Ok(())
-}
-
-#[inline]
-fn unchanged(item: &Item, words: &[u64]) -> bool {
-    RecordHeader::parse(words).is_some_and(|header| header.version == item.version && !header.invisible)
 }
 
 /// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has
@@ -128,7 +127,7 @@ async fn validate_those(
     due: impl Fn(&Item) -> bool,
 ) -> Result<(), Stop> {
     let ignore_locks = if writes { mutant!(ValidateVersionOnly) } else { mutant!(ValidateReadOnlyVersionOnly) };
-    let me = tx.id.lock();
+    let me = tx.id;
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let mut round = tx.lane.round();
@@ -164,14 +163,15 @@ async fn validate_those(
 fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<'_>, checks: &mut Vec<Check>) -> bool {
     let one = &sets.items[item];
     if matches!(one.fetch, Fetch::Here) {
-        if !round.has_room(1, 3 * 8 + VALIDATED_BYTES) {
+        let bytes = sets.shape(one).validated_bytes();
+        if !round.has_room(1, 3 * 8 + bytes) {
             return false;
         }
         checks.push(if primitive == Primitive::Call {
             let request = [Code::Validate.word(0), one.location.pointer.to_bits()];
             Check::Call { item, call: round.call(one.address.node, &request, None, 2) }
         } else {
-            Check::Read { item, read: round.read(one.address, VALIDATED_BYTES) }
+            Check::Read { item, read: round.read(one.address, bytes) }
         });
         return true;
     }
@@ -204,7 +204,7 @@ fn look_again(sets: &Sets, item: usize, primitive: Primitive, round: &mut Round<
 /// Whether what was looked at again is still what was read, and no other transaction's lock says
 /// that it is about to change.
 #[inline]
-fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: LockWord, ignore_locks: bool) -> Result<(), Abort> {
+fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: TransactionId, ignore_locks: bool) -> Result<(), Abort> {
     let (item, words) = match check {
         Check::Read { item, read } => (&sets.items[item], done.words(read)),
         Check::Call { item, call } => (&sets.items[item], done.reply(call)),
@@ -217,10 +217,10 @@ fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: LockWord, ignore_
             return if done.reply(call) == [0] { Ok(()) } else { Err(Abort::Changed) };
         }
     };
-    let lock = words.first().map_or(LockWord::FREE, |lock| LockWord::from_bits(*lock));
-    if !lock.is_free() && lock != me && !ignore_locks {
-        return Err(Abort::Locked(lock));
+    let Some(now) = sets.shape(item).validated(words) else { return Err(Abort::Changed) };
+    if !now.lock.is_free() && !now.lock.is_held_by(me) && !ignore_locks {
+        return Err(Abort::Locked(now.lock));
     }
-    if unchanged(item, words) { Ok(()) } else { Err(Abort::Changed) }
+    if now.still_shows(item.version) { Ok(()) } else { Err(Abort::Changed) }
 }
 

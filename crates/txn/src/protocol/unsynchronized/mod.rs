@@ -5,7 +5,6 @@
 
 use remora_fabric::Execute as Posted;
 use remora_memory::Discipline;
-use remora_sync::IMAGE_AT;
 use zerocopy::IntoBytes;
 
 use crate::error::Stop;
@@ -60,6 +59,7 @@ async fn write(tx: &mut Tx<'_>) -> Result<(), Stop> {
                 let (image, patches) = (sets.image(item), sets.patches(item));
                 let table = sets.table(item.table);
                 let replicas = table.replicas(item.location.pointer);
+                let image_at = item.location.pointer.offset() + sets.shape(item).image_at();
                 let verbs = (1 + patches.len() / PATCH_WORDS) * replicas.len();
                 if !round.has_room(verbs, size_of_val(image) + size_of_val(patches)) {
                     break;
@@ -70,7 +70,7 @@ async fn write(tx: &mut Tx<'_>) -> Result<(), Stop> {
                     .map(|patch| (patch[0], round.stage(patch[1..].as_bytes()), round.stage(patch[1..2].as_bytes())))
                     .collect();
                 for replica in replicas {
-                    round.write_staged(replica.address(item.location.pointer.offset() + IMAGE_AT), staged);
+                    round.write_staged(replica.address(image_at), staged);
                     for &(at, pair, link) in &patches {
                         // The pair of a key has two words, a link one.
                         let staged = if item.is_place(at) { pair } else { link };
