@@ -28,12 +28,9 @@ use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionC
 use zerocopy::IntoBytes;
 
 use crate::connect::{Nodes, Remote, are_named};
-use crate::controller::{Controller, arranged};
 use crate::creation::Draft;
 use crate::error::{OpenError, SimulatedError};
-use crate::pool::Db;
 use crate::table::{Handle, Key, Record, Schema, Table};
-use crate::worker::{Worker, WorkerOptions};
 
 /// How to found a cluster whose memory nodes are in this process.
 #[derive(Clone, Copy, Debug)]
@@ -623,17 +620,6 @@ impl Cluster {
         lock(&self.inner.metadata).clone()
     }
 
-    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is
-    /// to leave its node, or to go to one that is to have its share
-    /// ([`add_node`](Cluster::add_node)).
-    pub fn is_arranged(&self) -> Result<bool, OpenError> {
-        let Some(configuration) = &self.configuration else { return Ok(true) };
-        let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
-        let arranged = arranged.map_err(|error: FabricError| MemoryError::from(error))?;
-        let (before, after) = arranged.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        Ok(before == after && before.joining().next().is_none())
-    }
-
     /// Where the memory nodes are, in the order of their numbers; `None` if they are in this
     /// process.
     #[must_use]
@@ -1015,22 +1001,6 @@ impl Cluster {
     /// beginning if it fails because an epoch has ended meanwhile.
     pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         in_one_epoch(self.configuration(), what)
-    }
-
-    /// A worker of this thread.
-    pub fn worker(&self, options: WorkerOptions) -> Result<Worker, OpenError> {
-        Worker::new(self, options)
-    }
-
-    /// A pool of `threads` workers behind one handle that is `Send` and `Sync`.
-    pub fn db(&self, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
-        Db::new(self, threads, options)
-    }
-
-    /// A controller of this cluster, on this thread. A cluster needs at least one controller to go
-    /// on when a memory node dies.
-    pub fn controller(&self) -> Result<Controller, OpenError> {
-        Controller::new(self)
     }
 
     /// CPU time that the memory nodes have used, in nanoseconds: of those in this process to apply

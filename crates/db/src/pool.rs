@@ -53,8 +53,15 @@ const ALARM_MAX: Duration = Duration::from_secs(1 << 32);
 /// Transactions that wait for a worker, for each coroutine: more make their senders wait.
 const QUEUED_PER_COROUTINE: usize = 4;
 
+impl Cluster {
+    /// A pool of `threads` workers behind one handle that is `Send` and `Sync`.
+    pub fn db(&self, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
+        Db::new(self, threads, options)
+    }
+}
+
 impl Db {
-    pub(crate) fn new(cluster: &Cluster, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
+    fn new(cluster: &Cluster, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
         options.check()?;
         let limit = |max: usize| MemoryError::Limit { what: "threads", value: threads as u64, max: max as u64 };
         match threads {
