@@ -184,6 +184,16 @@ pub struct ConnectOptions {
     pub controls: bool,
 }
 
+impl ConnectOptions {
+    /// How to reach memory nodes over TCP.
+    fn tcp(&self) -> TcpOptions {
+        let defaults = TcpOptions::default();
+        let patience = self.patience.unwrap_or(defaults.patience);
+        let (keys, tls, rdma) = (self.keys.clone(), self.tls.clone(), self.rdma.clone());
+        TcpOptions { keys, tls, rdma, patience, ..defaults }
+    }
+}
+
 /// Why a cluster could not be connected to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -233,15 +243,9 @@ pub(crate) enum Remote {
 }
 
 impl Remote {
-    fn new(nodes: &Nodes, options: &ConnectOptions) -> Result<Remote, ConnectError> {
+    fn new(nodes: &Nodes, tcp: TcpOptions) -> Result<Remote, file::OpenError> {
         Ok(match nodes {
-            Nodes::Tcp(addresses) => {
-                let defaults = TcpOptions::default();
-                let patience = options.patience.unwrap_or(defaults.patience);
-                let (keys, tls, rdma) = (options.keys.clone(), options.tls.clone(), options.rdma.clone());
-                let tcp = TcpOptions { keys, tls, rdma, patience, ..defaults };
-                Remote::Tcp(Tcp::new(addresses.clone(), tcp))
-            }
+            Nodes::Tcp(addresses) => Remote::Tcp(Tcp::new(addresses.clone(), tcp)),
             Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),
         })
     }
@@ -447,7 +451,7 @@ type Known = (u64, Option<Arc<dyn Configuration>>);
 /// Looks which node is which, and which are missing. The configuration is opened unless it is
 /// known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
-    let mut remote = Remote::new(named, options)?;
+    let mut remote = Remote::new(named, options.tcp())?;
     // Where a node was that was added, and is lost, there may be another cluster's by now, or one
     // that has come by another name.
     let unasked = match known {
@@ -477,7 +481,7 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
     let mut nodes = named.clone();
     if !numbers.is_sorted() {
         nodes = named.sorted(&numbers);
-        remote = Remote::new(&nodes, options)?;
+        remote = Remote::new(&nodes, options.tcp())?;
     }
     if let Some(configuration) = &configuration {
         if configuration.look(Membership::is_deserted)? {
