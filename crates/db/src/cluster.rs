@@ -27,9 +27,9 @@ use remora_txn::{Applier, Inspection, Protocol, RpcHandler, Validation, VersionC
 
 use zerocopy::IntoBytes;
 
-use crate::connect::{Nodes, Remote, are_named};
 use crate::creation::Draft;
 use crate::error::{OpenError, SimulatedError};
+use crate::nodes::{Nodes, Remote, are_named};
 use crate::table::{Handle, Key, Record, Schema, Table};
 
 /// How to found a cluster whose memory nodes are in this process.

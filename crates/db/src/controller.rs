@@ -22,9 +22,9 @@ use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
 
 use crate::client::Client;
 use crate::cluster::Cluster;
-use crate::connect::is_silence;
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
+use crate::nodes::is_silence;
 
 /// The controller of a cluster. It finds memory nodes that are lost, and leads the cluster into the
 /// next epoch without them. Not `Send`: it runs on the thread that made it.
