@@ -190,23 +190,7 @@ impl Cluster {
         self.drop_together(&[name.to_owned()])
     }
 
-    /// Drops an ordered table, with all the tables that it consists of, in one change of the
-    /// catalog. Otherwise like [`drop_table`](Cluster::drop_table); errors name the part that is
-    /// missing.
-    pub fn drop_ordered(&self, name: &str) -> Result<Freed, OpenError> {
-        let [inner, leaves, values] = ["inner", "leaves", "values"].map(|part| format!("{name}/{part}"));
-        let mut names = vec![leaves, inner];
-        names.extend(Some(values).filter(|values| self.read_catalog().is_ok_and(|all| all.table(values).is_ok())));
-        self.drop_together(&names)
-    }
-
-    /// Drops a table of large values, with all the tables that it consists of, in one change of the
-    /// catalog. Otherwise like [`drop_table`](Cluster::drop_table).
-    pub fn drop_large(&self, name: &str) -> Result<Freed, OpenError> {
-        self.drop_together(&[name.to_owned(), crate::large::chunks_of(name)])
-    }
-
-    fn drop_together(&self, names: &[String]) -> Result<Freed, OpenError> {
+    pub(crate) fn drop_together(&self, names: &[String]) -> Result<Freed, OpenError> {
         self.lacks_nothing()?;
         self.unless_interrupted()?;
         let drop = || {

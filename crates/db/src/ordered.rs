@@ -66,6 +66,7 @@ use remora_txn::{Abort, Inspection, Intent};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cluster::{Cluster, TableOptions};
+use crate::dropping::Freed;
 use crate::error::{Error, Named, OpenError, Reason};
 use crate::table::{OrderedKey, Record, Schema, Table};
 use crate::transaction::{Slot, Transaction};
@@ -311,6 +312,16 @@ impl Cluster {
         let open = |what| self.open_table_as(&part(name, what), schema::<K, V>());
         let values = if is_inline::<K, V>() { None } else { Some(self.open_table(&part(name, VALUES))?) };
         Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))
+    }
+
+    /// Drops an ordered table, with all the tables that it consists of, in one change of the
+    /// catalog. Otherwise like [`drop_table`](Cluster::drop_table); errors name the part that is
+    /// missing.
+    pub fn drop_ordered(&self, name: &str) -> Result<Freed, OpenError> {
+        let [inner, leaves, values] = ["inner", "leaves", "values"].map(|part| format!("{name}/{part}"));
+        let mut names = vec![leaves, inner];
+        names.extend(Some(values).filter(|values| self.read_catalog().is_ok_and(|all| all.table(values).is_ok())));
+        self.drop_together(&names)
     }
 
     /// Reads a whole ordered table while nothing runs, and shows each of its rows, in any order:
