@@ -318,7 +318,7 @@ impl Cluster {
     /// catalog. Otherwise like [`drop_table`](Cluster::drop_table); errors name the part that is
     /// missing.
     pub fn drop_ordered(&self, name: &str) -> Result<Freed, OpenError> {
-        let [inner, leaves, values] = ["inner", "leaves", "values"].map(|part| format!("{name}/{part}"));
+        let [inner, leaves, values] = [INNER, LEAVES, VALUES].map(|what| part(name, what));
         let mut names = vec![leaves, inner];
         names.extend(Some(values).filter(|values| self.read_catalog().is_ok_and(|all| all.table(values).is_ok())));
         self.drop_together(&names)
