@@ -57,12 +57,10 @@
 //!     generation of the catalog, so that it is never taken for one of a later table with the same
 //!     name or id.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use remora_fabric::{ClientId, Endpoint, Lane, LaneId, Nanos, NodeId};
+use remora_fabric::{ClientId, Lane, Nanos, NodeId};
 use remora_index::IndexError;
 use remora_memory::ring::RingCopy;
 use remora_memory::{MemoryError, Metadata, Remains, TableId, metadata, registered};
@@ -87,56 +85,6 @@ pub enum Freed {
         /// copy of the table is being made.
         clients: Vec<u32>,
     },
-}
-
-/// Whether a session runs something, and which dropped tables it may know. Shared by the session
-/// and the keeper of its client.
-#[derive(Debug)]
-pub(crate) struct Usage {
-    lane: LaneId,
-    running: Cell<u32>,
-    /// The session knows no table that this process had forgotten by this generation, and no round
-    /// from before is under way.
-    generation: Cell<u64>,
-}
-
-impl Usage {
-    pub(crate) fn of(lane: &Lane) -> Rc<Usage> {
-        Rc::new(Usage { lane: lane.id(), running: Cell::new(0), generation: Cell::new(0) })
-    }
-
-    /// The session runs something until what this returns is dropped.
-    pub(crate) fn begin(self: &Rc<Usage>) -> InUse {
-        self.running.set(self.running.get() + 1);
-        InUse(self.clone())
-    }
-
-    /// Whether the session may know a table that was dropped by this generation.
-    #[inline]
-    pub(crate) fn is_behind(&self, generation: u64) -> bool {
-        self.generation.get() < generation
-    }
-
-    /// The session has forgotten the tables that were dropped by this generation.
-    pub(crate) fn catch_up(&self, generation: u64) {
-        self.generation.set(self.generation.get().max(generation));
-    }
-
-    /// Whether nothing is under way that the session may have done to a table which was dropped by
-    /// this generation.
-    pub(crate) fn is_past(&self, generation: u64, endpoint: &Endpoint) -> bool {
-        !self.is_behind(generation) || self.running.get() == 0 && endpoint.background(self.lane) == 0
-    }
-}
-
-/// A session runs something.
-#[derive(Debug)]
-pub(crate) struct InUse(Rc<Usage>);
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
-    }
 }
 
 /// Tables that this process loads rows into just now, told apart by when they were born.

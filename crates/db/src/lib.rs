@@ -159,6 +159,7 @@ mod ordered;
 mod pool;
 mod table;
 mod transaction;
+mod usage;
 mod worker;
 
 pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};

@@ -14,11 +14,11 @@ use remora_txn::{Abort, Decision, Limit, Observer, Stop, TransactOptions, Tried,
 
 use crate::client::{Client, Life};
 use crate::cluster::{Cluster, LEASE};
-use crate::dropping::Usage;
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
+use crate::usage::Usage;
 
 /// Settings of a worker: its coroutines, its clients, and the seed of its random numbers.
 #[derive(Clone, Copy, Debug)]
