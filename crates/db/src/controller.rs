@@ -21,10 +21,9 @@ use remora_memory::{GivenUp, Identity, MemoryError, Metadata, identity, next_inc
 use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
 
 use crate::client::Client;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, is_silence};
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
-use crate::nodes::is_silence;
 
 /// The controller of a cluster. It finds memory nodes that are lost, and leads the cluster into the
 /// next epoch without them. Not `Send`: it runs on the thread that made it.

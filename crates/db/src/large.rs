@@ -69,8 +69,7 @@ use remora_txn::limits::SET_MAX;
 use remora_txn::{Abort, Inspection, Intent, Limit, Stop, log, scan};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::cluster::{Cluster, ClusterNumber, TableOptions};
-use crate::dropping::Freed;
+use crate::cluster::{Cluster, ClusterNumber, Freed, TableOptions};
 use crate::error::{Error, Misuse, Named, OpenError, Reason};
 use crate::table::{Key, Record, Table};
 use crate::transaction::Transaction;

@@ -146,15 +146,11 @@
 
 mod client;
 mod cluster;
-mod connect;
 mod controller;
-mod creation;
-mod dropping;
 mod error;
 mod keeper;
 mod large;
 mod node;
-mod nodes;
 mod ordered;
 mod pool;
 mod table;
@@ -162,14 +158,11 @@ mod transaction;
 mod usage;
 mod worker;
 
-pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
-pub use connect::{ConnectError, ConnectOptions};
+pub use cluster::{Cluster, ClusterOptions, ConnectError, ConnectOptions, Freed, LEASE, Nodes, NotNodes, TableOptions};
 pub use controller::Controller;
-pub use dropping::Freed;
 pub use error::{Error, Misuse, Named, OpenError, Reason, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
-pub use nodes::{Nodes, NotNodes};
 pub use ordered::{Design, Ordered, OrderedOptions, TreeInspection};
 pub use pool::Db;
 pub use table::{Key, OrderedKey, Record, Table};

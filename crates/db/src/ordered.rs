@@ -65,8 +65,7 @@ use remora_sync::KeyHash;
 use remora_txn::{Abort, Inspection, Intent};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::cluster::{Cluster, TableOptions};
-use crate::dropping::Freed;
+use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::{Error, Named, OpenError, Reason};
 use crate::table::{OrderedKey, Record, Schema, Table};
 use crate::transaction::{Slot, Transaction};

@@ -17,9 +17,9 @@ use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, come, connected, metadata};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterNumber, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
+use super::handle::{Cluster, ClusterNumber, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
+use super::nodes::{Nodes, Remote, are_named, is_silence};
 use crate::error::OpenError;
-use crate::nodes::{Nodes, Remote, are_named, is_silence};
 
 /// How to connect.
 #[derive(Clone, Debug, Default)]

@@ -65,7 +65,7 @@ use remora_index::IndexError;
 use remora_memory::ring::RingCopy;
 use remora_memory::{MemoryError, Metadata, Remains, TableId, metadata, registered};
 
-use crate::cluster::{Cluster, LEASE, lock};
+use super::handle::{Cluster, LEASE, lock};
 use crate::error::OpenError;
 
 /// How long a client that drops a table looks for others that use it, in pauses of this length.

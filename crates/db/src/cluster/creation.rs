@@ -21,8 +21,8 @@ use remora_fabric::{ClientId, Lane, Transport};
 use remora_index::{IndexError, Loader};
 use remora_memory::{MemoryError, Metadata, TableId, metadata};
 
-use crate::cluster::{Cluster, lock};
-use crate::dropping::Freed;
+use super::dropping::Freed;
+use super::handle::{Cluster, lock};
 use crate::error::OpenError;
 
 /// How long a client waits for another one that lives and changes the catalog.
