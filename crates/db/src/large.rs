@@ -69,9 +69,9 @@ use remora_txn::limits::SET_MAX;
 use remora_txn::{Abort, Inspection, Intent, Limit, Stop, log, scan};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::cluster::{Cluster, ClusterNumber, Freed, TableOptions};
+use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::{Error, Misuse, Named, OpenError, Reason};
-use crate::table::{Key, Record, Table};
+use crate::table::{ClusterNumber, Key, Record, Table};
 use crate::transaction::Transaction;
 use crate::worker::Session;
 

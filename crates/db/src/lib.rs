@@ -150,6 +150,7 @@ mod controller;
 mod error;
 mod keeper;
 mod large;
+mod mutex;
 mod node;
 mod ordered;
 mod pool;

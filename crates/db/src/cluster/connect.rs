@@ -17,9 +17,13 @@ use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, come, connected, metadata};
 use remora_txn::Protocol;
 
-use super::handle::{Cluster, ClusterNumber, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
+use super::clients::join;
+use super::epoch::{EPOCH_PATIENCE, in_one_epoch};
+use super::handle::Cluster;
 use super::nodes::{Nodes, Remote, are_named, is_silence};
+use super::options::ClusterOptions;
 use crate::error::OpenError;
+use crate::table::ClusterNumber;
 
 /// How to connect.
 #[derive(Clone, Debug, Default)]

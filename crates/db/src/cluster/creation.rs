@@ -14,38 +14,16 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use remora_cluster::Standing;
 use remora_fabric::{ClientId, Lane, Transport};
-use remora_index::{IndexError, Loader};
+use remora_index::IndexError;
 use remora_memory::{MemoryError, Metadata, TableId, metadata};
 
-use super::dropping::Freed;
-use super::handle::{Cluster, lock};
+use super::draft::Draft;
+use super::freeing::Freed;
+use super::handle::Cluster;
 use crate::error::OpenError;
-
-/// How long a client waits for another one that lives and changes the catalog.
-const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
-
-/// Tables that this client creates together.
-#[derive(Debug)]
-pub(crate) struct Draft {
-    /// Their creator.
-    client: u32,
-    tables: Mutex<Vec<TableId>>,
-    is_over: AtomicBool,
-}
-
-impl Draft {
-    pub(crate) fn client(&self) -> u32 {
-        self.client
-    }
-
-    pub(crate) fn note(&self, table: TableId) {
-        lock(&self.tables).push(table);
-    }
-}
+use crate::mutex::lock;
 
 impl Cluster {
     /// Creates and loads tables in several steps, all or nothing.
@@ -98,13 +76,6 @@ impl Cluster {
         Ok(made)
     }
 
-    /// The client whose death ends what this handle creates: see [`Cluster::create_together`].
-    /// `None` outside of it.
-    #[must_use]
-    pub fn creator(&self) -> Option<u32> {
-        self.draft().map(|draft| draft.client)
-    }
-
     /// Discards tables that dead clients have begun to create and not finished; their names. This
     /// happens by itself when a creation needs their names or their space.
     pub fn discard_unfinished(&self) -> Result<Vec<String>, OpenError> {
@@ -118,55 +89,6 @@ impl Cluster {
             }
         }
         Ok(all)
-    }
-
-    /// Whether a client is known to be dead: by the configuration, by the end of its process, or
-    /// because no memory node has a connection of it, though it is one that stays connected. A
-    /// client that may live is not known to be dead.
-    #[must_use]
-    pub fn is_dead(&self, client: u32) -> bool {
-        if client == self.admin() {
-            return false;
-        }
-        let known = self.configuration().and_then(|configuration| {
-            let standing = configuration.look(|membership| {
-                let process = membership.processes().find(|(one, _)| *one == client).and_then(|(_, process)| process);
-                membership.standing(client).map(|standing| (standing, process))
-            });
-            standing.ok().flatten().map(|(standing, process)| match standing {
-                Standing::Alive => process.is_some_and(|process| configuration.has_ended(process)),
-                Standing::Suspected { .. } | Standing::Recovered { .. } | Standing::Forgotten => true,
-            })
-        });
-        known == Some(true) || self.fabric().is_connected(ClientId(client)) == Some(false)
-    }
-
-    /// This cluster, for a program that may end what it creates: once the flag is set, creations
-    /// and loads fail with [`MemoryError::Interrupted`], and are undone as far as they are made of
-    /// steps.
-    #[must_use]
-    pub fn with_interrupt(&self, interrupt: Arc<AtomicBool>) -> Cluster {
-        let mut cluster = self.clone();
-        cluster.interrupt = Some(interrupt);
-        cluster
-    }
-
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn unless_interrupted(&self) -> Result<(), MemoryError> {
-        if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
-    }
-
-    /// This client, as it loads rows.
-    pub(crate) fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
-        Loader { client: self.admin(), goes_on }
-    }
-
-    /// What this handle creates together, if it does.
-    pub(crate) fn draft(&self) -> Option<Arc<Draft>> {
-        self.draft.as_ref().filter(|draft| !draft.is_over.load(Ordering::Acquire)).cloned()
     }
 
     /// Makes a change of the catalog. If dead clients are in its way, what they have left is
@@ -190,59 +112,6 @@ impl Cluster {
             }
             changed => changed,
         }
-    }
-
-    /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
-    /// that has died.
-    pub(crate) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
-        let began = Instant::now();
-        loop {
-            let holder = match change() {
-                Err(IndexError::Memory(MemoryError::CatalogLocked(holder))) => holder as u32,
-                changed => return changed,
-            };
-            if self.is_dead(holder) {
-                self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
-                let leader = self.live_nodes().leader();
-                self.administer(async |lane: &Lane| metadata::free_catalog_lock(lane, leader, holder).await)?;
-                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
-            } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
-                return Err(MemoryError::CatalogLocked(holder.into()).into());
-            } else {
-                tracing::warn!(holder, "waiting for a client that changes the catalog");
-            }
-        }
-    }
-
-    /// Names this client in an empty table as the one that loads rows. Empties the table first if a
-    /// client was loading rows into it that has died, or this one, which has failed.
-    pub(crate) fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
-        let name = || {
-            let mut is_half_loaded = false;
-            self.administer(async |lane: &Lane| {
-                let (nodes, admin) = (self.live_nodes(), self.admin());
-                let name = async || match remora_index::loader(lane, table).await? {
-                    // This client's own load, if it is named, has failed: loads that are under way
-                    // are noted.
-                    Some(client) if client != admin && self.may_load(table, client)? => {
-                        Err(IndexError::Loading { table: table.name().to_owned(), client })
-                    }
-                    Some(client) => {
-                        is_half_loaded = true;
-                        tracing::warn!(client, table = table.name(), "a client was loading rows into a table");
-                        Ok(remora_index::take_over(lane, table, admin).await?)
-                    }
-                    None => remora_index::begin(lane, table, admin).await,
-                };
-                metadata::while_there(lane, nodes, admin, (table.id(), table.born(), table.name()), name).await
-            })?;
-            Ok(is_half_loaded)
-        };
-        if self.with_lock_freed(name)? {
-            let admin = self.admin();
-            self.administer(async |lane: &Lane| remora_index::clear(lane, table, admin).await)?;
-        }
-        Ok(())
     }
 
     /// Makes ready what has been created.

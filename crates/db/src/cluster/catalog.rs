@@ -1,0 +1,84 @@
+//! The catalog: how this process reads and changes it, by a client of its own.
+
+use std::time::{Duration, Instant};
+
+use remora_fabric::{ClientId, FabricError, Fault, Lane};
+use remora_index::IndexError;
+use remora_memory::{MemoryError, Metadata, metadata};
+
+use super::handle::Cluster;
+use crate::error::OpenError;
+use crate::mutex::lock;
+
+/// How long a client waits for another one that lives and changes the catalog.
+const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    /// The catalog, as it was last read.
+    #[must_use]
+    pub fn catalog(&self) -> Metadata {
+        lock(&self.inner.metadata).clone()
+    }
+
+    /// Reads the catalog again.
+    pub fn refresh(&self) -> Result<(), OpenError> {
+        let metadata = self.read_catalog()?;
+        if metadata.epoch == self.epoch() {
+            return self.follow_catalog(metadata);
+        }
+        *lock(&self.inner.metadata) = metadata;
+        Ok(())
+    }
+
+    pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
+        let leader = self.live_nodes().leader();
+        self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
+    }
+
+    /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
+    /// that has died.
+    pub(crate) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+        let began = Instant::now();
+        loop {
+            let holder = match change() {
+                Err(IndexError::Memory(MemoryError::CatalogLocked(holder))) => holder as u32,
+                changed => return changed,
+            };
+            if self.is_dead(holder) {
+                self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
+                let leader = self.live_nodes().leader();
+                self.administer(async |lane: &Lane| metadata::free_catalog_lock(lane, leader, holder).await)?;
+                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
+            } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
+                return Err(MemoryError::CatalogLocked(holder.into()).into());
+            } else {
+                tracing::warn!(holder, "waiting for a client that changes the catalog");
+            }
+        }
+    }
+
+    /// Runs something that is no transaction, as the cluster's own client.
+    pub(crate) fn administer<T, E: From<FabricError>>(
+        &self,
+        body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
+    ) -> Result<T, E> {
+        remora_fabric::block_on(&*self.inner.fabric, self.administrator()?, body)?
+    }
+
+    /// The cluster's own client, once it has entered the present epoch.
+    pub(super) fn administrator(&self) -> Result<ClientId, FabricError> {
+        // A process that runs no transactions learns here that an epoch has begun, and with it
+        // another life of its own client.
+        if self.inner.remote.is_some()
+            && let Err(error) = self.follow_epoch()
+        {
+            tracing::warn!(%error, "the next epoch cannot be entered yet");
+        }
+        let admin = ClientId(self.admin());
+        if self.draft().is_some_and(|draft| draft.client() != admin.0) {
+            // The epoch has ended, and with it the client that creates the tables.
+            return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked });
+        }
+        Ok(admin)
+    }
+}
