@@ -1,5 +1,6 @@
 //! The catalog: how this process reads and changes it, by a client of its own.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_fabric::{ClientId, FabricError, Fault, Lane};
@@ -9,6 +10,7 @@ use remora_memory::{MemoryError, Metadata, metadata};
 use super::handle::Cluster;
 use crate::error::OpenError;
 use crate::mutex::lock;
+use crate::table::Handle;
 
 /// How long a client waits for another one that lives and changes the catalog.
 const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +35,60 @@ impl Cluster {
     pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
         let leader = self.live_nodes().leader();
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
+    }
+
+    /// A table where it is now, as far as this handle of its cluster knows. Another handle may have
+    /// opened it: then it is this one's, too, from now on, and follows the epochs with the others.
+    pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
+        let name = table.inner.name();
+        if table.cluster != self.inner.cluster {
+            return Err(OpenError::OtherCluster(name.to_owned()));
+        }
+        let is_it = |own: &Arc<remora_index::Table>| own.born() == table.inner.born();
+        let known = lock(&self.inner.tables).get(name).cloned();
+        if let Some(own) = known.filter(is_it) {
+            return Ok(own);
+        }
+        match self.adopt(name) {
+            Ok(own) if is_it(&own) => Ok(own),
+            Ok(_) | Err(OpenError::Memory(MemoryError::UnknownTable(_))) => {
+                Err(MemoryError::Dropped { table: name.to_owned() }.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the
+    /// memory node, since the thread may be that of a worker which has to follow an epoch
+    /// meanwhile.
+    #[cold]
+    fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
+        let leader = self.live_nodes().leader();
+        let read = async |lane: &Lane| metadata::read(lane, leader).await;
+        loop {
+            let metadata = remora_fabric::block_on(&*self.inner.fabric, ClientId(0), read)??;
+            if metadata.epoch != self.epoch() {
+                return Err(MemoryError::EpochChanging.into());
+            }
+            if let Some(table) = self.remember(&metadata, name)? {
+                return Ok(table);
+            }
+        }
+    }
+
+    /// Reads the catalog, and forgets tables that are not in it. `lane` may be any client's.
+    pub(crate) async fn follow_drops(&self, lane: &Lane) -> Result<(), OpenError> {
+        let catalog = metadata::read(lane, self.live_nodes().leader()).await?;
+        if catalog.epoch != self.epoch() {
+            return Err(MemoryError::EpochChanging.into());
+        }
+        if catalog.generation > self.followed() { self.follow_catalog(catalog) } else { Ok(()) }
+    }
+
+    /// Follows drops like [`follow_drops`](Cluster::follow_drops), and blocks the thread for as
+    /// long as the memory node needs to answer.
+    pub(crate) fn follow_drops_blocking(&self) -> Result<(), OpenError> {
+        remora_fabric::block_on(self.fabric(), ClientId(0), async |lane: &Lane| self.follow_drops(lane).await)?
     }
 
     /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
