@@ -9,26 +9,19 @@ use remora_memory::{MemoryError, Metadata, metadata};
 
 use super::handle::Cluster;
 use crate::error::OpenError;
-use crate::mutex::lock;
 use crate::table::Handle;
 
 /// How long a client waits for another one that lives and changes the catalog.
 const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// The catalog, as it was last read.
-    #[must_use]
-    pub fn catalog(&self) -> Metadata {
-        lock(&self.inner.metadata).clone()
-    }
-
     /// Reads the catalog again.
     pub fn refresh(&self) -> Result<(), OpenError> {
         let metadata = self.read_catalog()?;
         if metadata.epoch == self.epoch() {
-            return self.follow_catalog(metadata);
+            return self.inner.opened.follow(metadata);
         }
-        *lock(&self.inner.metadata) = metadata;
+        self.inner.opened.note_catalog(metadata);
         Ok(())
     }
 
@@ -45,7 +38,7 @@ impl Cluster {
             return Err(OpenError::OtherCluster(name.to_owned()));
         }
         let is_it = |own: &Arc<remora_index::Table>| own.born() == table.inner.born();
-        let known = lock(&self.inner.tables).get(name).cloned();
+        let known = self.inner.opened.get(name);
         if let Some(own) = known.filter(is_it) {
             return Ok(own);
         }
@@ -70,7 +63,7 @@ impl Cluster {
             if metadata.epoch != self.epoch() {
                 return Err(MemoryError::EpochChanging.into());
             }
-            if let Some(table) = self.remember(&metadata, name)? {
+            if let Some(table) = self.inner.opened.open(&metadata, name)? {
                 return Ok(table);
             }
         }
@@ -82,7 +75,7 @@ impl Cluster {
         if catalog.epoch != self.epoch() {
             return Err(MemoryError::EpochChanging.into());
         }
-        if catalog.generation > self.followed() { self.follow_catalog(catalog) } else { Ok(()) }
+        if catalog.generation > self.followed() { self.inner.opened.follow(catalog) } else { Ok(()) }
     }
 
     /// Follows drops like [`follow_drops`](Cluster::follow_drops), and blocks the thread for as

@@ -10,7 +10,6 @@ use remora_txn::Validation;
 use super::handle::Cluster;
 use super::nodes::Remote;
 use super::version_cache::other_cache;
-use crate::mutex::lock;
 
 /// A client that is about to register.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +36,7 @@ impl Cluster {
             if is_local {
                 self.knows_all(configuration, guest).await?;
             }
-            let tables = || is_local.then(|| (self.inner.number, lock(&self.inner.claimed).clone()));
+            let tables = || is_local.then(|| (self.inner.number, self.inner.opened.claimed()));
             join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
         } else if is_local {
             return Err(MemoryError::NeedsConfiguration(self.protocol.name()));

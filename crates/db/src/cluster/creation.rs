@@ -127,7 +127,7 @@ impl Cluster {
             })
         };
         let metadata: Metadata = self.with_lock_freed(finish)?;
-        self.follow_catalog(metadata)
+        self.inner.opened.follow(metadata)
     }
 
     /// Discards tables of a creator that can do nothing more to them.
@@ -144,7 +144,7 @@ impl Cluster {
             })
         };
         let (names, metadata) = self.with_lock_freed(discard)?;
-        self.follow_catalog(metadata)?;
+        self.inner.opened.follow(metadata)?;
         Ok(names)
     }
 

@@ -122,7 +122,7 @@ impl Cluster {
         };
         let catalog = self.change_catalog(drop)?;
         tracing::info!(?names, generation = catalog.generation, "tables are dropped");
-        self.follow_catalog(catalog)?;
+        self.inner.opened.follow(catalog)?;
         self.free_dropped()
     }
 }

@@ -12,6 +12,7 @@ use remora_memory::{MemoryError, come, metadata};
 use super::clients::join;
 use super::handle::Cluster;
 use super::nodes::are_named;
+use super::opened::announce_lines;
 use crate::error::OpenError;
 use crate::mutex::lock;
 
@@ -54,8 +55,8 @@ impl Cluster {
             join(configuration, admin, epoch, u64::MAX / 2)?;
             *lock(&self.inner.admin) = admin;
         }
-        self.follow_catalog(metadata)?;
-        self.tables().iter().for_each(|table| self.announce_lines(table, |replica| replica.joining));
+        self.inner.opened.follow(metadata)?;
+        self.tables().iter().for_each(|table| announce_lines(self.fabric(), table, |replica| replica.joining));
         *lock(&self.inner.lost) = lost;
         Ok(())
     }

@@ -70,7 +70,7 @@ impl Cluster {
         };
         let catalog = self.with_lock_freed(free)?;
         let is_kept = catalog.kept().any(|(_, table)| table.dropped.is_some_and(|one| one.generation <= generation));
-        self.follow_catalog(catalog)?;
+        self.inner.opened.follow(catalog)?;
         Ok(if is_kept { Freed::Later { clients: Vec::new() } } else { Freed::Now })
     }
 

@@ -1,8 +1,8 @@
 //! A cluster: its memory nodes, its catalog, and what is opened of it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use remora_txn::{Applier, Protocol, RpcHandler, VersionCache};
 
 use super::draft::Draft;
 use super::nodes::{Nodes, Remote};
+use super::opened::Opened;
 use super::options::{ClusterOptions, check, regions};
 use crate::error::{OpenError, SimulatedError};
 use crate::mutex::lock;
@@ -62,9 +63,9 @@ pub(super) struct Inner {
     pub(super) admin: Mutex<u32>,
     /// Who knows of it, so that its access can be taken away.
     announced_to: Option<Arc<dyn Configuration>>,
-    pub(super) tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
-    pub(super) drops: Drops,
-    pub(super) metadata: Mutex<Metadata>,
+    pub(super) opened: Opened,
+    /// Tables that this process loads rows into, by when they were born.
+    pub(super) loading: Mutex<BTreeSet<u64>>,
     /// Memory nodes that the cluster goes on without, as far as is known here.
     pub(super) lost: Mutex<NodeSet>,
     /// Memory nodes that this controller's cluster does without until they are lost, or there
@@ -76,20 +77,7 @@ pub(super) struct Inner {
     pub(super) cluster: ClusterNumber,
     /// A number that no other process has: that of its first client.
     pub(super) number: u32,
-    /// Tables that are validated by this process's version cache.
-    pub(super) claimed: Mutex<Vec<u16>>,
     pub(super) vcache: OnceLock<Arc<VersionCache>>,
-}
-
-/// What this process knows of tables that were dropped. See `dropping`.
-#[derive(Debug, Default)]
-pub(crate) struct Drops {
-    /// Generation of the catalog up to which all dropped tables are forgotten.
-    pub(crate) followed: AtomicU64,
-    /// Generation of the catalog by which a table was last forgotten.
-    pub(crate) forgotten: AtomicU64,
-    /// Tables that this process loads rows into, by when they were born.
-    pub(super) loading: Mutex<BTreeSet<u64>>,
 }
 
 impl Cluster {
@@ -157,15 +145,13 @@ impl Cluster {
             options,
             admin: Mutex::new(admin),
             announced_to: None,
-            tables: Mutex::default(),
-            drops: Drops::default(),
-            metadata: Mutex::default(),
+            opened: Opened::default(),
+            loading: Mutex::default(),
             lost: Mutex::default(),
             absent: Mutex::default(),
             entering: AtomicBool::new(false),
             cluster: ClusterNumber::embedded(),
             number: admin,
-            claimed: Mutex::default(),
             vcache: OnceLock::new(),
         };
         let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
@@ -199,15 +185,13 @@ impl Cluster {
             options,
             admin: Mutex::new(admin),
             announced_to: configuration.clone(),
-            tables: Mutex::default(),
-            drops: Drops::default(),
-            metadata: Mutex::new(metadata),
+            opened: Opened::none(metadata),
+            loading: Mutex::default(),
             lost: Mutex::new(lost),
             absent: Mutex::new(absent),
             entering: AtomicBool::new(false),
             cluster,
             number: admin,
-            claimed: Mutex::default(),
             vcache: OnceLock::new(),
         };
         let lease = configuration.is_some().then_some(LEASE);
@@ -216,8 +200,37 @@ impl Cluster {
         Cluster { inner, protocol, configuration, lease, transaction_ids, told: None, draft: None, interrupt: None }
     }
 
-    pub(crate) fn drops(&self) -> &Drops {
-        &self.inner.drops
+    /// The catalog, as it was last read.
+    #[must_use]
+    pub fn catalog(&self) -> Metadata {
+        self.inner.opened.catalog()
+    }
+
+    /// The epoch that this process has entered.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.inner.opened.epoch()
+    }
+
+    /// All tables that this process has open, where they are now.
+    pub(crate) fn tables(&self) -> Vec<Arc<remora_index::Table>> {
+        self.inner.opened.all()
+    }
+
+    /// Whether a table is open in this process: it was neither dropped nor discarded, as far as is
+    /// known here.
+    pub(crate) fn has(&self, table: &remora_index::Table) -> bool {
+        self.inner.opened.has(table)
+    }
+
+    /// The generation of the catalog up to which this process has forgotten all dropped tables.
+    pub(crate) fn followed(&self) -> u64 {
+        self.inner.opened.followed()
+    }
+
+    /// The generation of the catalog by which this process has last forgotten a table.
+    #[inline]
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.inner.opened.forgotten()
     }
 
     /// The cluster's number in this process.
@@ -410,10 +423,6 @@ impl Cluster {
     #[must_use]
     pub fn fabric(&self) -> &dyn Fabric {
         &*self.inner.fabric
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        lock(&self.inner.metadata).epoch
     }
 }
 

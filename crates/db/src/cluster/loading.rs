@@ -1,7 +1,6 @@
 //! Loading rows into empty tables, without transactions.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use remora_fabric::{ClientId, Lane};
 use remora_index::{IndexError, Loader, MakePart, Parts, TakeRow};
@@ -130,7 +129,7 @@ impl Cluster {
     /// and then it may not.
     pub(crate) fn may_load(&self, table: &remora_index::Table, client: u32) -> Result<bool, OpenError> {
         if client == self.admin() {
-            return Ok(lock(self.loading()).contains(&table.born()));
+            return Ok(lock(&self.inner.loading).contains(&table.born()));
         }
         let is_dead = self.is_dead(client);
         if is_dead {
@@ -141,14 +140,10 @@ impl Cluster {
 
     /// Notes that this process begins to load rows into a table. Fails if it does so already.
     pub(crate) fn begin_loading(&self, table: &remora_index::Table) -> Result<Loading<'_>, OpenError> {
-        if !lock(self.loading()).insert(table.born()) {
+        if !lock(&self.inner.loading).insert(table.born()) {
             return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() });
         }
         Ok(Loading { cluster: self, born: table.born() })
-    }
-
-    pub(crate) fn loading(&self) -> &Mutex<BTreeSet<u64>> {
-        &self.inner.drops.loading
     }
 }
 
@@ -161,6 +156,6 @@ pub(crate) struct Loading<'c> {
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        lock(self.cluster.loading()).remove(&self.born);
+        lock(&self.cluster.inner.loading).remove(&self.born);
     }
 }

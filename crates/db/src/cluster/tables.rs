@@ -7,8 +7,8 @@ use remora_index::Sizes;
 use remora_memory::{Discipline, MemoryError, ReadScheme, TableEntry, TableSpec, metadata};
 
 use super::handle::Cluster;
+use super::opened::announce_lines;
 use crate::error::OpenError;
-use crate::mutex::lock;
 use crate::table::{Key, Record, Schema, Table};
 
 /// How to create a table.
@@ -121,9 +121,9 @@ impl Cluster {
         // and version alone, which must be of one instant.
         if atomic_line {
             let table = remora_index::Table::open(&metadata, name)?;
-            self.announce_lines(&table, |_| true);
+            announce_lines(self.fabric(), &table, |_| true);
         }
-        *lock(&self.inner.metadata) = metadata;
+        self.inner.opened.note_catalog(metadata);
         self.open_with(name, schema)
     }
 
@@ -153,7 +153,7 @@ impl Cluster {
     }
 
     fn open_with(&self, name: &str, wanted: Schema) -> Result<Arc<remora_index::Table>, OpenError> {
-        let known = lock(&self.inner.tables).get(name).cloned();
+        let known = self.inner.opened.get(name);
         // Another client may have dropped it, and created another one of that name.
         let has_heard = || self.configuration.as_ref().and_then(|all| all.look(|membership| membership.dropped()).ok());
         let is_current = |table: &Arc<remora_index::Table>| {
@@ -170,7 +170,7 @@ impl Cluster {
                     // Not remembered: it is another table when it is ready, perhaps.
                     return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
                 }
-                if let Some(table) = self.remember(&catalog, name)? {
+                if let Some(table) = self.inner.opened.open(&catalog, name)? {
                     break table;
                 }
             },
@@ -203,7 +203,7 @@ impl Cluster {
         self.check_protocol(table)?;
         let is_local = table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
         // Workers do not wait for the configuration if this process has the table already.
-        if is_local && !lock(&self.inner.claimed).contains(&table.id().0) {
+        if is_local && !self.inner.opened.has_claimed(table.id()) {
             self.claim(table)?;
         }
         Ok(())

@@ -8,7 +8,6 @@ use remora_memory::MemoryError;
 use remora_txn::{Validation, VersionCache};
 
 use super::handle::Cluster;
-use crate::mutex::lock;
 
 /// Bytes of a version cache, at most: more has no use, and must not be asked of the system.
 const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
@@ -38,10 +37,7 @@ impl Cluster {
             claimed.map_err(|error| MemoryError::Configuration(error.to_string()))?.map_err(other_cache)
         };
         claim()?;
-        let mut claimed = lock(&self.inner.claimed);
-        if !claimed.contains(&table.id().0) {
-            claimed.push(table.id().0);
-            drop(claimed);
+        if self.inner.opened.note_claim(table.id()) {
             // A worker that came in between did not claim it.
             claim()?;
         }
