@@ -124,7 +124,7 @@ impl Cluster {
             tracing::warn!(%error, "the next epoch cannot be entered yet");
         }
         let admin = ClientId(self.admin());
-        if self.draft().is_some_and(|draft| draft.client() != admin.0) {
+        if self.draft().is_some_and(|draft| draft.creator() != admin.0) {
             // The epoch has ended, and with it the client that creates the tables.
             return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked });
         }

@@ -12,8 +12,7 @@
 //! memory node has a connection of it. So a client that creates tables stays connected meanwhile.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use remora_fabric::{ClientId, Lane, Transport};
 use remora_index::IndexError;
@@ -23,7 +22,6 @@ use super::draft::Draft;
 use super::freeing::Freed;
 use super::handle::Cluster;
 use crate::error::OpenError;
-use crate::mutex::lock;
 
 impl Cluster {
     /// Creates and loads tables in several steps, all or nothing.
@@ -59,20 +57,20 @@ impl Cluster {
         if let Some(draft) = self.draft() {
             // The outer creation finishes what this one has made; it may go on without, if this one
             // fails.
-            let mut undo = Undo { cluster: self, draft: &draft, first: lock(&draft.tables).len() };
+            let mut undo = Undo { cluster: self, draft: &draft, first: draft.tables().len() };
             let made = steps(self)?;
             undo.first = usize::MAX;
             return Ok(made);
         }
         let client = self.admin();
         let _presence = self.stay_connected(client)?;
-        let draft = Arc::new(Draft { client, tables: Mutex::default(), is_over: AtomicBool::new(false) });
+        let draft = Arc::new(Draft::new(client));
         let cluster = self.drafting(draft.clone());
         let mut undo = Undo { cluster: &cluster, draft: &draft, first: 0 };
         let made = steps(&cluster)?;
         cluster.finish(&draft)?;
         undo.first = usize::MAX;
-        draft.is_over.store(true, Ordering::Release);
+        draft.end();
         Ok(made)
     }
 
@@ -117,13 +115,13 @@ impl Cluster {
     /// Makes ready what has been created.
     fn finish(&self, draft: &Draft) -> Result<(), OpenError> {
         self.unless_interrupted()?;
-        let tables = lock(&draft.tables).clone();
+        let tables = draft.tables();
         if tables.is_empty() {
             return Ok(());
         }
         let finish = || {
             self.administer(async |lane: &Lane| {
-                Ok(metadata::finish_tables(lane, self.live_nodes(), draft.client, &tables).await?)
+                Ok(metadata::finish_tables(lane, self.live_nodes(), draft.creator(), &tables).await?)
             })
         };
         let metadata: Metadata = self.with_lock_freed(finish)?;
@@ -168,18 +166,16 @@ struct Undo<'c> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        let mut tables = lock(&self.draft.tables);
-        if self.first >= tables.len() {
+        let undone = self.draft.take_behind(self.first);
+        if undone.is_empty() {
             return;
         }
-        let undone = tables.split_off(self.first);
-        drop(tables);
         // Outside of the draft, which ends with its epoch. A user who interrupts the program does
         // not want to wait until memory is zeroed: the next client that needs the space does that.
         let mut outside = self.cluster.clone();
         (outside.draft, outside.interrupt) = (None, None);
         let give_back = !self.cluster.is_interrupted();
-        if let Err(error) = outside.discard(self.draft.client, |table| undone.contains(&table), give_back) {
+        if let Err(error) = outside.discard(self.draft.creator(), |table| undone.contains(&table), give_back) {
             tracing::warn!(%error, "what could not be created is left for another client to discard");
         }
     }

@@ -21,7 +21,7 @@ use remora_txn::{Applier, Protocol, RpcHandler, VersionCache};
 use super::draft::Draft;
 use super::nodes::{Nodes, Remote};
 use super::opened::Opened;
-use super::options::{ClusterOptions, check, regions};
+use super::options::ClusterOptions;
 use crate::error::{OpenError, SimulatedError};
 use crate::mutex::lock;
 use crate::table::ClusterNumber;
@@ -84,8 +84,8 @@ impl Cluster {
     /// A cluster whose memory nodes are shared memory of this process: nothing to install, nothing
     /// kept when it ends.
     pub fn embedded(options: ClusterOptions) -> Result<Cluster, OpenError> {
-        check(&options)?;
-        let shm = Shm::new(&regions(&options)).map_err(MemoryError::from)?;
+        options.check()?;
+        let shm = Shm::new(&options.regions()).map_err(MemoryError::from)?;
         let pages = shm.memory().pages();
         Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
     }
@@ -93,25 +93,25 @@ impl Cluster {
     /// A cluster whose memory nodes each have a server in this process. Clients reach them over TCP
     /// on the loopback, or by an RDMA device. For trying these transports out.
     pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
-        check(&options)?;
+        options.check()?;
         let clients = TcpOptions { rdma, ..TcpOptions::default() };
-        let loopback = Loopback::new(&regions(&options), clients).map_err(MemoryError::from)?;
+        let loopback = Loopback::new(&options.regions(), clients).map_err(MemoryError::from)?;
         Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
     }
 
     /// A cluster on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
     /// Its clients have no leases: see [`Cluster::with_lease`].
     pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
-        check(&options)?;
-        let seeded = Seeded::new(&regions(&options), seed).map_err(MemoryError::from)?;
+        options.check()?;
+        let seeded = Seeded::new(&options.regions(), seed).map_err(MemoryError::from)?;
         Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
     }
 
     /// A cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing
     /// takes time before [`Sim::instant`] says so.
     pub fn simulated(options: ClusterOptions, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
-        check(&options).map_err(OpenError::from)?;
-        let sim = Sim::new(&regions(&options), sim)?;
+        options.check().map_err(OpenError::from)?;
+        let sim = Sim::new(&options.regions(), sim)?;
         sim.instant(true);
         Ok((Cluster::format(Arc::new(sim.clone()), None, options)?, sim))
     }
@@ -121,7 +121,7 @@ impl Cluster {
     /// clients have no leases: see [`Cluster::with_lease`].
     pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
-        check(&options)?;
+        options.check()?;
         Cluster::format(fabric, None, options)
     }
 
@@ -291,16 +291,16 @@ impl Cluster {
     /// `None` outside of it.
     #[must_use]
     pub fn creator(&self) -> Option<u32> {
-        self.draft().map(|draft| draft.client)
+        self.draft().map(|draft| draft.creator())
     }
 
     /// What this handle creates together, if it does.
-    pub(crate) fn draft(&self) -> Option<Arc<Draft>> {
-        self.draft.as_ref().filter(|draft| !draft.is_over.load(Ordering::Acquire)).cloned()
+    pub(super) fn draft(&self) -> Option<Arc<Draft>> {
+        self.draft.as_ref().filter(|draft| !draft.is_over()).cloned()
     }
 
     /// A handle that creates tables together.
-    pub(crate) fn drafting(&self, draft: Arc<Draft>) -> Cluster {
+    pub(super) fn drafting(&self, draft: Arc<Draft>) -> Cluster {
         Cluster { draft: Some(draft), ..self.clone() }
     }
 

@@ -1,5 +1,6 @@
 //! How to found a cluster whose memory nodes are in this process.
 
+use remora_fabric::LINE_BYTES;
 use remora_memory::MemoryError;
 use remora_memory::limits::REPLICAS_MAX;
 use remora_txn::Protocol;
@@ -26,35 +27,35 @@ impl Default for ClusterOptions {
     }
 }
 
-pub(super) fn check(options: &ClusterOptions) -> Result<(), MemoryError> {
-    let (nodes, replicas) = (usize::from(options.memory_nodes), usize::from(options.replicas));
-    if nodes == 0 || replicas == 0 {
-        return Err(MemoryError::Empty("the number of memory nodes and of replicas"));
-    }
-    let max = remora_fabric::limits::NODES_MAX;
-    if nodes > max {
-        return Err(MemoryError::Limit { what: "memory nodes", value: nodes as u64, max: max as u64 });
-    }
-    if usize::from(options.spares) >= nodes {
-        return Err(MemoryError::Limit {
-            what: "spare memory nodes",
-            value: options.spares.into(),
-            max: nodes as u64 - 1,
-        });
-    }
-    if replicas > nodes || replicas > REPLICAS_MAX {
-        return Err(MemoryError::TooManyReplicas { replicas, nodes });
-    }
-    if options.node_bytes as u64 > NODE_BYTES_MAX {
-        let value = options.node_bytes as u64;
-        return Err(MemoryError::Limit { what: "bytes of a memory node", value, max: NODE_BYTES_MAX });
-    }
-    Ok(())
-}
-
 /// Offsets in a region have 48 bits.
 const NODE_BYTES_MAX: u64 = 1 << 48;
 
-pub(super) fn regions(options: &ClusterOptions) -> Vec<Vec<usize>> {
-    vec![vec![options.node_bytes.next_multiple_of(64)]; options.memory_nodes.into()]
+impl ClusterOptions {
+    /// Fails if no cluster can be founded like that.
+    pub(super) fn check(&self) -> Result<(), MemoryError> {
+        let (nodes, replicas) = (usize::from(self.memory_nodes), usize::from(self.replicas));
+        if nodes == 0 || replicas == 0 {
+            return Err(MemoryError::Empty("the number of memory nodes and of replicas"));
+        }
+        let limit = |what, value, max| Err(MemoryError::Limit { what, value, max });
+        let max = remora_fabric::limits::NODES_MAX;
+        if nodes > max {
+            return limit("memory nodes", nodes as u64, max as u64);
+        }
+        if usize::from(self.spares) >= nodes {
+            return limit("spare memory nodes", self.spares.into(), nodes as u64 - 1);
+        }
+        if replicas > nodes || replicas > REPLICAS_MAX {
+            return Err(MemoryError::TooManyReplicas { replicas, nodes });
+        }
+        if self.node_bytes as u64 > NODE_BYTES_MAX {
+            return limit("bytes of a memory node", self.node_bytes as u64, NODE_BYTES_MAX);
+        }
+        Ok(())
+    }
+
+    /// The sizes of each memory node's regions: one region, in whole lines.
+    pub(super) fn regions(&self) -> Vec<Vec<usize>> {
+        vec![vec![self.node_bytes.next_multiple_of(LINE_BYTES)]; self.memory_nodes.into()]
+    }
 }
