@@ -86,7 +86,7 @@ impl Cluster {
 
     /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
     /// that has died.
-    pub(crate) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    pub(super) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let began = Instant::now();
         loop {
             let holder = match change() {

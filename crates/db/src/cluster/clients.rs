@@ -79,13 +79,13 @@ impl Cluster {
     }
 
     /// Whether other processes know by its connections that a client of this one lives.
-    pub(crate) fn is_seen_by_connections(&self) -> bool {
+    pub(super) fn is_seen_by_connections(&self) -> bool {
         matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
     }
 }
 
 /// Announces a client to the configuration.
-pub(crate) fn join(
+pub(super) fn join(
     configuration: &Arc<dyn Configuration>,
     incarnation: u32,
     epoch: u64,

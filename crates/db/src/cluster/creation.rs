@@ -91,7 +91,7 @@ impl Cluster {
 
     /// Makes a change of the catalog. If dead clients are in its way, what they have left is
     /// discarded, and it is tried again.
-    pub(crate) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    pub(super) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         match self.with_lock_freed(&mut change) {
             Err(
                 error @ IndexError::Memory(

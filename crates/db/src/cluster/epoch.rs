@@ -18,7 +18,7 @@ use crate::mutex::lock;
 
 /// Who finds an epoch changing, or a memory node dead that others look after, waits no longer for
 /// the next epoch.
-pub(crate) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {
     /// Learns of the last epoch: which nodes are lost, and where tables are now. `lane` is a lane

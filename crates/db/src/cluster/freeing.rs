@@ -32,7 +32,7 @@ pub enum Freed {
 impl Cluster {
     /// Frees the space of tables that were dropped, as soon as no client uses them. Waits for that
     /// as long as clients that have a lease need to let go of a table.
-    pub(crate) fn free_dropped(&self) -> Result<Freed, OpenError> {
+    pub(super) fn free_dropped(&self) -> Result<Freed, OpenError> {
         let longest = self.configuration().and_then(|one| one.look(|now| now.longest_lease()).ok()).unwrap_or(0);
         let patience = Duration::from_nanos(longest).max(LEASE) / 2;
         let mut began = None;

@@ -168,7 +168,7 @@ impl Cluster {
     }
 
     /// A cluster of memory nodes that are processes of their own.
-    pub(crate) fn remote(
+    pub(super) fn remote(
         fabric: Arc<dyn Fabric>,
         cluster: ClusterNumber,
         (nodes, remote): (Nodes, Remote),
@@ -246,12 +246,12 @@ impl Cluster {
     }
 
     /// Number of memory nodes that founded the cluster. They have the lowest numbers.
-    pub(crate) fn founders(&self) -> u16 {
+    pub(super) fn founders(&self) -> u16 {
         self.inner.options.memory_nodes
     }
 
     /// The fabric of another memory node alone, which is reached as those of the cluster are.
-    pub(crate) fn beside(&self, address: &str) -> Option<Tcp> {
+    pub(super) fn beside(&self, address: &str) -> Option<Tcp> {
         match &self.inner.remote {
             Some((_, Remote::Tcp(tcp))) => Some(tcp.beside(address.to_owned())),
             _ => None,
@@ -283,7 +283,7 @@ impl Cluster {
     }
 
     /// The incarnation that changes the catalog.
-    pub(crate) fn admin(&self) -> u32 {
+    pub(super) fn admin(&self) -> u32 {
         *lock(&self.inner.admin)
     }
 
@@ -411,11 +411,11 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn is_interrupted(&self) -> bool {
+    pub(super) fn is_interrupted(&self) -> bool {
         self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn unless_interrupted(&self) -> Result<(), MemoryError> {
+    pub(super) fn unless_interrupted(&self) -> Result<(), MemoryError> {
         if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
     }
 

@@ -81,7 +81,7 @@ impl Cluster {
 
     /// Names this client in an empty table as the one that loads rows. Empties the table first if a
     /// client was loading rows into it that has died, or this one, which has failed.
-    pub(crate) fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+    fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
         let name = || {
             let mut is_half_loaded = false;
             self.administer(async |lane: &Lane| {
@@ -111,7 +111,7 @@ impl Cluster {
     }
 
     /// This client, as it loads rows.
-    pub(crate) fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
+    fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
         Loader { client: self.admin(), goes_on }
     }
 
@@ -127,7 +127,7 @@ impl Cluster {
 
     /// Whether the client that is named in a table may still write to it. A dead client is revoked,
     /// and then it may not.
-    pub(crate) fn may_load(&self, table: &remora_index::Table, client: u32) -> Result<bool, OpenError> {
+    pub(super) fn may_load(&self, table: &remora_index::Table, client: u32) -> Result<bool, OpenError> {
         if client == self.admin() {
             return Ok(lock(&self.inner.loading).contains(&table.born()));
         }
@@ -139,7 +139,7 @@ impl Cluster {
     }
 
     /// Notes that this process begins to load rows into a table. Fails if it does so already.
-    pub(crate) fn begin_loading(&self, table: &remora_index::Table) -> Result<Loading<'_>, OpenError> {
+    fn begin_loading(&self, table: &remora_index::Table) -> Result<Loading<'_>, OpenError> {
         if !lock(&self.inner.loading).insert(table.born()) {
             return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() });
         }
@@ -149,7 +149,7 @@ impl Cluster {
 
 /// Tables that this process loads rows into just now, told apart by when they were born.
 #[derive(Debug)]
-pub(crate) struct Loading<'c> {
+struct Loading<'c> {
     cluster: &'c Cluster,
     born: u64,
 }

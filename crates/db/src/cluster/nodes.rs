@@ -67,12 +67,12 @@ impl Nodes {
     }
 
     /// The place of a node that is named so.
-    pub(crate) fn place_of(&self, name: &str) -> Option<NodeId> {
+    pub(super) fn place_of(&self, name: &str) -> Option<NodeId> {
         (0..self.count() as u16).map(NodeId).find(|node| self.name(*node).as_deref() == Some(name))
     }
 
     /// These nodes and more, whose names have the form of these nodes' names.
-    pub(crate) fn with(&self, names: &[&String]) -> Nodes {
+    pub(super) fn with(&self, names: &[&String]) -> Nodes {
         match self {
             Nodes::Tcp(addresses) => Nodes::Tcp(addresses.iter().chain(names.iter().copied()).cloned().collect()),
             Nodes::Shm(paths) => Nodes::Shm(paths.iter().cloned().chain(names.iter().map(PathBuf::from)).collect()),
@@ -80,7 +80,7 @@ impl Nodes {
     }
 
     /// These nodes, sorted by `numbers`: `numbers[i]` is the number of the i-th node.
-    pub(crate) fn sorted(&self, numbers: &[NodeId]) -> Nodes {
+    pub(super) fn sorted(&self, numbers: &[NodeId]) -> Nodes {
         fn sort<T: Clone>(list: &[T], numbers: &[NodeId]) -> Vec<T> {
             let mut numbered: Vec<_> = numbers.iter().zip(list).collect();
             numbered.sort_by_key(|(number, _)| **number);
@@ -145,20 +145,20 @@ impl fmt::Display for Nodes {
 
 /// The fabric of memory nodes that are other processes.
 #[derive(Clone)]
-pub(crate) enum Remote {
+pub(super) enum Remote {
     Tcp(Tcp),
     Shm(ShmFiles),
 }
 
 impl Remote {
-    pub(crate) fn new(nodes: &Nodes, tcp: TcpOptions) -> Result<Remote, file::OpenError> {
+    pub(super) fn new(nodes: &Nodes, tcp: TcpOptions) -> Result<Remote, file::OpenError> {
         Ok(match nodes {
             Nodes::Tcp(addresses) => Remote::Tcp(Tcp::new(addresses.clone(), tcp)),
             Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),
         })
     }
 
-    pub(crate) fn fabric(&self) -> Arc<dyn Fabric> {
+    pub(super) fn fabric(&self) -> Arc<dyn Fabric> {
         match self {
             Remote::Tcp(tcp) => Arc::new(tcp.clone()),
             Remote::Shm(files) => Arc::new(files.clone()),
@@ -167,7 +167,7 @@ impl Remote {
 
     /// One node more, for who connects from now on. False if that cannot be.
     #[must_use]
-    pub(crate) fn add(&self, name: &str) -> bool {
+    pub(super) fn add(&self, name: &str) -> bool {
         match self {
             Remote::Tcp(tcp) => tcp.add(name.to_owned()),
             Remote::Shm(_) => false,
@@ -175,7 +175,7 @@ impl Remote {
     }
 
     /// CPU time that the process of a node has used so far, in nanoseconds; 0 if nobody tells.
-    pub(crate) fn cpu_ns(&self, node: NodeId) -> u64 {
+    pub(super) fn cpu_ns(&self, node: NodeId) -> u64 {
         match self {
             Remote::Tcp(tcp) => tcp.status(node).map_or(0, |status| status.cpu_ns),
             Remote::Shm(files) => files.server_cpu_ns(node).unwrap_or(0),
@@ -183,7 +183,7 @@ impl Remote {
     }
 
     /// How the server of a node is, if that can be asked.
-    pub(crate) fn status(&self, node: NodeId) -> Option<NodeStatus> {
+    pub(super) fn status(&self, node: NodeId) -> Option<NodeStatus> {
         match self {
             Remote::Tcp(tcp) => tcp.status(node).ok(),
             Remote::Shm(_) => None,
@@ -192,7 +192,7 @@ impl Remote {
 }
 
 /// Fails if some replica is at a node that nobody has named.
-pub(crate) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryError> {
+pub(super) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryError> {
     let replicas = metadata.shards.iter().flat_map(|shard| &shard.replicas);
     match replicas.map(|replica| replica.node).find(|node| node.0 >= nodes) {
         Some(node) => Err(MemoryError::NotNamed(node)),

@@ -31,7 +31,7 @@ impl Cluster {
 
     /// Fails as long as nodes are absent: a client would lack its rings there, a table its entry in
     /// the catalog, if they came back as they were.
-    pub(crate) fn lacks_nothing(&self) -> Result<(), MemoryError> {
+    pub(super) fn lacks_nothing(&self) -> Result<(), MemoryError> {
         if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
     }
 
