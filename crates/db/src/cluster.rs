@@ -1,19 +1,43 @@
-//! A cluster: its memory nodes, its catalog, and what is opened of it.
+//! A cluster: its memory nodes, its epochs, its catalog, and its tables.
+//!
+//! | file | what it is for |
+//! | --- | --- |
+//! | `options` | how to found a cluster in this process |
+//! | `nodes` | names of memory nodes that are other processes, and the fabric that reaches them |
+//! | `draft` | tables that a client creates together |
+//! | `opened` | tables that this process has open, and the catalog that they follow |
+//! | `handle` | [`Cluster`]: how it is made, and what its clones share |
+//! | `reach` | which memory nodes this process goes near |
+//! | `version_cache` | the version cache of workers that validate locally |
+//! | `clients` | how a client becomes known, and when it is known to be dead |
+//! | `epoch` | how this process enters the next epoch |
+//! | `connect` | connecting to memory nodes that are other processes, and adding one |
+//! | `catalog` | reading and changing the catalog |
+//! | `loading`, `inspection` | whole tables, without transactions |
+//! | `freeing`, `dropping` | dropping tables, and freeing their memory |
+//! | `creation` | creating several tables, all or nothing |
+//! | `tables` | creating and opening one table |
+//!
+//! All of them but the first four are methods of [`Cluster`]. The files that run transactions
+//! (`client`, `worker` and others) stand above this folder, and add the methods that make what they
+//! define.
+
+mod draft;
+mod nodes;
+mod opened;
+mod options;
+
+mod handle;
 
 mod catalog;
 mod clients;
 mod connect;
 mod creation;
-mod draft;
 mod dropping;
 mod epoch;
 mod freeing;
-mod handle;
 mod inspection;
 mod loading;
-mod nodes;
-mod opened;
-mod options;
 mod reach;
 mod tables;
 mod version_cache;

@@ -52,6 +52,22 @@
 //! Values that are out of line are records by their keys, inserted and deleted together with the
 //! entries of leaves. So a lookup of one key reads or changes its value alone, and needs no leaf. A
 //! scan takes a round trip more, for the values of the keys that it has found.
+//!
+//! # Files
+//!
+//! | file | what it is for |
+//! | --- | --- |
+//! | `keys` | keys as bytes, their neighbours, and ranges |
+//! | `parts` | the tables that an ordered table consists of |
+//! | `options` | how to create an ordered table |
+//! | `directory` | what a client remembers of where leaves are |
+//! | `load` | builds a tree from rows in order, and checks one |
+//! | `tree` | [`Ordered`], and its nodes as a transaction sees them |
+//! | `finding` | from a key to its leaf |
+//! | `changing` | entries that are added, splits and merges |
+//! | `operations` | lookups and changes of one key |
+//! | `scanning` | ranges |
+//! | `creation`, `inspection` | whole tables, without transactions |
 
 mod changing;
 mod creation;

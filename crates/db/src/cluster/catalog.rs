@@ -11,7 +11,7 @@ use super::handle::Cluster;
 use crate::error::OpenError;
 use crate::table::Handle;
 
-/// How long a client waits for another one that lives and changes the catalog.
+/// The longest wait for a living client that changes the catalog.
 const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {
@@ -25,13 +25,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// Reads the catalog, as the cluster's own client.
     pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
         let leader = self.live_nodes().leader();
         self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
     }
 
-    /// A table where it is now, as far as this handle of its cluster knows. Another handle may have
-    /// opened it: then it is this one's, too, from now on, and follows the epochs with the others.
+    /// The table where it is now, as far as this handle knows. If another handle has opened it,
+    /// this handle opens it, too, so that it follows the epochs.
     pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
         let name = table.inner.name();
         if table.cluster != self.inner.cluster {
@@ -51,9 +52,8 @@ impl Cluster {
         }
     }
 
-    /// Opens a table by the catalog of the epoch that this handle is in. Waits for nothing but the
-    /// memory node, since the thread may be that of a worker which has to follow an epoch
-    /// meanwhile.
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits for the memory node
+    /// alone: the thread may be that of a worker which has to follow an epoch meanwhile.
     #[cold]
     fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
         let leader = self.live_nodes().leader();
@@ -84,8 +84,8 @@ impl Cluster {
         remora_fabric::block_on(self.fabric(), ClientId(0), async |lane: &Lane| self.follow_drops(lane).await)?
     }
 
-    /// Makes a change of the catalog: waits for others that change it, and frees the lock of one
-    /// that has died.
+    /// Makes a change of the catalog. Waits while another client changes it, and frees the
+    /// catalog's lock if its holder has died.
     pub(super) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         let began = Instant::now();
         loop {
@@ -114,10 +114,10 @@ impl Cluster {
         remora_fabric::block_on(&*self.inner.fabric, self.administrator()?, body)?
     }
 
-    /// The cluster's own client, once it has entered the present epoch.
+    /// The id of the cluster's own client. Enters the last epoch first.
     pub(super) fn administrator(&self) -> Result<ClientId, FabricError> {
-        // A process that runs no transactions learns here that an epoch has begun, and with it
-        // another life of its own client.
+        // A process that runs no transactions learns here that an epoch has begun, and that its own
+        // client has another incarnation.
         if self.inner.remote.is_some()
             && let Err(error) = self.follow_epoch()
         {

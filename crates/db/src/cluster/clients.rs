@@ -26,8 +26,8 @@ impl Cluster {
     pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
         identity::remembered(guest, self.live_nodes()).await?;
         self.lacks_nothing()?;
-        // The epoch first: if another one is entered meanwhile, this one is refused, whichever
-        // nodes go with it.
+        // The epoch is read before the nodes. If another epoch is entered meanwhile, the
+        // configuration refuses this one, whichever nodes go with it.
         let epoch = self.epoch();
         let nodes = self.live_nodes();
         let incarnation = come(guest, nodes).await?;
@@ -44,8 +44,8 @@ impl Cluster {
         Ok(Announced { incarnation, epoch, nodes })
     }
 
-    /// Fails if a client is connected that the configuration does not know: it goes by another one,
-    /// or by none, where it may have claimed tables for a version cache of its own.
+    /// Fails if a client is connected that this configuration does not know. Such a client may have
+    /// claimed tables for a version cache of its own, in another configuration or in none.
     async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
         let clients = connected(lane, self.live_nodes().leader()).await?;
         let stranger = configuration.look(|membership| {
@@ -78,7 +78,7 @@ impl Cluster {
         known == Some(true) || self.fabric().is_connected(ClientId(client)) == Some(false)
     }
 
-    /// Whether other processes know by its connections that a client of this one lives.
+    /// Whether other processes tell by a client's connections that it is alive.
     pub(super) fn is_seen_by_connections(&self) -> bool {
         matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
     }

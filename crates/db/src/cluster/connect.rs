@@ -42,16 +42,17 @@ pub struct ConnectOptions {
     pub tls: Option<ClientTls>,
     /// The RDMA device to reach nodes over TCP with: they must have one too.
     pub rdma: Option<Device>,
-    /// What says who of the clients is alive, the same for all client processes of the cluster: a
-    /// file, if they are on one host, or etcd. If `None`, nodes in files have a file beside that of
-    /// node 0; with nodes over TCP nobody recovers the clients of other processes, nor any of this
-    /// one.
+    /// The place of the configuration, which says which clients are alive. All client processes of
+    /// the cluster must name the same place: a file, if they are on one host, or etcd. If `None`,
+    /// nodes in files have a file beside that of node 0. With nodes over TCP, no client then
+    /// recovers dead clients.
     pub configuration: Option<Place>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
-    /// To look after the memory nodes ([`Cluster::controller`]): comes also while some of them are
-    /// away that the cluster has not given up, or while an epoch changes that nobody conducts.
-    /// Until that has ended it has no workers, and creates no tables.
+    /// Connects to look after the memory nodes ([`Cluster::controller`]). This succeeds also while
+    /// some nodes are away that the cluster has not given up, or while an epoch changes that no
+    /// controller conducts. Until that has ended, this cluster has no workers, and creates no
+    /// tables.
     pub controls: bool,
 }
 
@@ -139,7 +140,7 @@ impl Cluster {
         let fabric = remote.fabric();
         let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), || {
             let (epoch, lost) = match &configuration {
-                // One that was added and taken in just now is to be met with the others.
+                // A node that was added and taken in just now must be met with the others first.
                 Some(configuration) => {
                     configuration.look(of_epoch)?.ok_or(OpenError::from(MemoryError::EpochChanging))?
                 }
@@ -161,7 +162,8 @@ impl Cluster {
                 are_named(&metadata, count)?;
                 let mut behind = NodeSet::default();
                 if options.controls {
-                    // Of an epoch that is about to begin, perhaps: it is read again then.
+                    // The catalog may be that of an epoch which is about to begin. It is read again
+                    // then.
                     metadata.epoch = epoch;
                 } else if let Some(configuration) = &configuration {
                     join(configuration, admin, epoch, u64::MAX / 2)?;
@@ -169,7 +171,8 @@ impl Cluster {
                         return Err(MemoryError::EpochChanging);
                     }
                 } else {
-                    // Nobody says which are lost: those of them that live do not know it.
+                    // No configuration says which nodes are lost, and a lost node that lives does
+                    // not know it.
                     (_, behind) = newest(lane, live).await?;
                 }
                 Ok((behind, (admin, metadata, lost, absent)))
@@ -193,10 +196,10 @@ impl Cluster {
         Ok(Cluster::remote(fabric, number, (nodes, remote), options, admin, configuration, of_epoch))
     }
 
-    /// Adds a memory node over TCP that has nothing yet: a controller takes it in, and has shards
-    /// move there until it has as much as the others. Clients that run go on, and find it by their
-    /// configuration. Also has one that the cluster has already, and that came back with nothing,
-    /// get its share again. Its number.
+    /// Adds a memory node over TCP that has nothing yet, and returns its number. A controller takes
+    /// the node in, and moves shards there until it has as much as the others. Clients that run go
+    /// on, and find the node in their configuration. If the cluster has the node already, and it
+    /// came back with nothing, it gets its share again.
     pub fn add_node(&self, address: &str) -> Result<NodeId, ConnectError> {
         let cannot = |why: &str| ConnectError::CannotAdd { name: address.to_owned(), why: why.to_owned() };
         let configuration = self.configuration().ok_or_else(|| cannot("the cluster has no configuration"))?;
@@ -213,7 +216,7 @@ impl Cluster {
                 return Err(cannot("it is none of host:port"));
             }
             let tcp = self.beside(address).ok_or_else(|| cannot("memory nodes in files cannot be added"))?;
-            // It would be taken in as both.
+            // The cluster would take in one node by two names.
             let lost = configuration.look(Membership::lost)?;
             let names = lost.iter().filter_map(|node| self.nodes()?.name(node));
             if let Some(name) = names.into_iter().find(|name| tcp.is_at(NodeId(0), name)) {
@@ -242,7 +245,7 @@ impl Cluster {
     }
 }
 
-/// Between two looks whether a node that does not answer has been lost.
+/// Pause between two looks whether a node that does not answer has been lost.
 const LOSS_PAUSE: Duration = Duration::from_millis(20);
 
 /// Memory nodes as they were found.
@@ -262,12 +265,12 @@ struct Met {
 /// A cluster's configuration.
 type Known = (u64, Option<Arc<dyn Configuration>>);
 
-/// Looks which node is which, and which are missing. The configuration is opened unless it is
-/// known.
+/// Finds out which node is which, and which nodes are missing. Opens the configuration, unless it
+/// is known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
     let mut remote = Remote::new(named, options.tcp())?;
-    // Where a node was that was added, and is lost, there may be another cluster's by now, or one
-    // that has come by another name.
+    // At the address of a node that was added and is lost there may be another cluster's node by
+    // now, or a node that has come by another name.
     let unasked = match known {
         Some((_, Some(configuration))) => configuration.look(|membership| {
             let lost = membership.added().iter().filter(|(number, _)| membership.lost().has(NodeId(**number)));
@@ -470,7 +473,7 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
     Ok(Found { cluster, founders, identities })
 }
 
-/// The configuration of a cluster's clients, by option or where it is by default.
+/// Opens the configuration of a cluster's clients: the given one, or the default one.
 fn configuration(
     nodes: &Nodes,
     found: &Found,
@@ -480,13 +483,14 @@ fn configuration(
     let file: LockedFile = match (given, nodes) {
         (Some(place), _) => return Ok(Some(place.open(cluster)?)),
         (None, Nodes::Shm(paths)) => {
-            // That of node 0, which is the first one that is missing, if it is.
+            // The file is beside that of node 0. If node 0 is missing, it is the first node that
+            // is.
             let at = |which: fn(&Result<NodeId, MemoryError>) -> bool| found.identities.iter().position(which);
             let first = at(|identity| *identity == Ok(NodeId(0))).or_else(|| at(Result::is_err));
             let Some(first) = first.and_then(|at| paths.get(at)) else { return Ok(None) };
             let mut path = first.clone().into_os_string();
             path.push(".configuration");
-            // Of an earlier cluster in a file of that name, perhaps.
+            // A file of that name may be that of an earlier cluster.
             match LockedFile::open_or_replace(path, cluster) {
                 Ok(file) => file,
                 Err(ConfigurationError::File { path, cause }) => {

@@ -4,9 +4,10 @@
 //!    client as its creator, and no other client opens it.
 //! 2. When all steps have succeeded, one change of the catalog makes all of the tables ready.
 //! 3. When a step fails, the client discards them.
-//! 4. When the client dies, the next one that needs a name or the space that they have discards
-//!    them, or that asks for it ([`Cluster::discard_unfinished`]). It revokes the creator's access
-//!    first, so a client that was taken for dead by mistake can do no harm: its creation fails.
+//! 4. When the client dies, the next client that needs their names or their space discards them. A
+//!    client can also ask for that ([`Cluster::discard_unfinished`]). It revokes the creator's
+//!    access first. So a creator that was taken for dead by mistake does no harm: its creation
+//!    fails.
 //!
 //! A client is known to be dead when the configuration says so or its process has ended, or when no
 //! memory node has a connection of it. So a client that creates tables stays connected meanwhile.
@@ -55,8 +56,8 @@ impl Cluster {
     /// ```
     pub fn create_together<T, E: From<OpenError>>(&self, steps: impl FnOnce(&Cluster) -> Result<T, E>) -> Result<T, E> {
         if let Some(draft) = self.draft() {
-            // The outer creation finishes what this one has made; it may go on without, if this one
-            // fails.
+            // The outer creation finishes what this one has made. If this one fails, the outer one
+            // may go on without it.
             let mut undo = Undo { cluster: self, draft: &draft, first: draft.tables().len() };
             let made = steps(self)?;
             undo.first = usize::MAX;
@@ -74,8 +75,8 @@ impl Cluster {
         Ok(made)
     }
 
-    /// Discards tables that dead clients have begun to create and not finished; their names. This
-    /// happens by itself when a creation needs their names or their space.
+    /// Discards tables that dead clients have begun to create and not finished, and returns their
+    /// names. A creation that needs their names or their space does this by itself.
     pub fn discard_unfinished(&self) -> Result<Vec<String>, OpenError> {
         let mut all = Vec::new();
         for creator in self.read_catalog()?.creators() {
@@ -89,8 +90,8 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Makes a change of the catalog. If dead clients are in its way, what they have left is
-    /// discarded, and it is tried again.
+    /// Makes a change of the catalog. If it lacks a name or space, discards what dead clients have
+    /// left, frees dropped tables, and tries again.
     pub(super) fn change_catalog<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
         match self.with_lock_freed(&mut change) {
             Err(

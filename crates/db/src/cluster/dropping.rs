@@ -106,6 +106,7 @@ impl Cluster {
         self.drop_together(&[name.to_owned()])
     }
 
+    /// Drops several tables in one change of the catalog.
     pub(crate) fn drop_together(&self, names: &[String]) -> Result<Freed, OpenError> {
         self.lacks_nothing()?;
         self.unless_interrupted()?;

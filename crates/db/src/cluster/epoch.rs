@@ -16,13 +16,13 @@ use super::opened::announce_lines;
 use crate::error::OpenError;
 use crate::mutex::lock;
 
-/// Who finds an epoch changing, or a memory node dead that others look after, waits no longer for
-/// the next epoch.
+/// The longest wait for the next epoch, while an epoch changes, or while a memory node is dead that
+/// a controller has yet to declare lost.
 pub(super) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {
-    /// Learns of the last epoch: which nodes are lost, and where tables are now. `lane` is a lane
-    /// of client id 0. A task that calls this while another one does waits.
+    /// Enters the last epoch: learns which nodes are lost, and where tables are now. `lane` is a
+    /// lane of client id 0. Waits while another task enters the epoch.
     pub(crate) async fn enter_epoch(&self, lane: &Lane) -> Result<(), OpenError> {
         const PAUSE_NS: Nanos = 20_000;
         let Some(configuration) = &self.configuration else { return Ok(()) };
@@ -33,10 +33,12 @@ impl Cluster {
         self.enter(configuration, lane).await
     }
 
+    /// Enters the last epoch, while no other task does.
     async fn enter(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), OpenError> {
         let now = configuration.look(|membership| (membership.epoch(), membership.lost()));
         let (epoch, lost) = now.map_err(|error| MemoryError::Configuration(error.to_string()))?;
-        // A node that this has come without, though the epoch has it, was added while it came.
+        // A node that was added while this process connected counts as lost here, though the epoch
+        // has it.
         if epoch == self.epoch() && lock(&self.inner.lost).without(lost).is_empty() {
             return Ok(());
         }
@@ -46,10 +48,11 @@ impl Cluster {
         let metadata = metadata::read(lane, live.leader()).await?;
         are_named(&metadata, self.memory_nodes())?;
         if metadata.epoch != epoch {
-            // That of the next one, which is about to begin, and may have other nodes.
+            // It is the catalog of the next epoch, which is about to begin, and may have other
+            // nodes.
             return Err(MemoryError::EpochChanging.into());
         }
-        // What changes the catalog of processes of their own had its access taken away, too.
+        // The epoch has revoked the incarnation that changes the catalog of remote memory nodes.
         if self.inner.remote.is_some() {
             let admin = come(lane, live).await?;
             join(configuration, admin, epoch, u64::MAX / 2)?;
@@ -61,21 +64,21 @@ impl Cluster {
         Ok(())
     }
 
-    /// Learns of the last epoch, where nobody runs.
+    /// Enters the last epoch, on a thread that runs no tasks. Blocks the thread.
     pub(crate) fn follow_epoch(&self) -> Result<(), OpenError> {
         self.follow_nodes()?;
         let enter = async |lane: &Lane| self.enter_epoch(lane).await;
         remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
     }
 
-    /// Does what is no transaction, like [`inspect`](Cluster::inspect), and does it again from its
-    /// beginning if it fails because an epoch has ended meanwhile.
+    /// Runs `what`, which is no transaction, such as [`inspect`](Cluster::inspect). If it fails
+    /// because an epoch has ended meanwhile, runs it again from its beginning.
     pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         in_one_epoch(self.configuration(), what)
     }
 }
 
-/// Lets the next one look for an epoch, also if this one is dropped.
+/// A task that enters an epoch. When this is dropped, another task may enter one.
 struct Entering<'c>(&'c AtomicBool);
 
 impl Drop for Entering<'_> {

@@ -10,7 +10,7 @@ use remora_memory::{MemoryError, Metadata, Remains, TableId, metadata, registere
 use super::handle::{Cluster, LEASE};
 use crate::error::OpenError;
 
-/// How long a client that drops a table looks for others that use it, in pauses of this length.
+/// Pause between two looks for clients that use a dropped table.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What became of the memory of a table that was dropped.
@@ -61,6 +61,7 @@ impl Cluster {
         Ok(Freed::Later { clients: Vec::new() })
     }
 
+    /// Frees the space of the tables that were dropped by this generation.
     fn free_up_to(&self, generation: u64) -> Result<Freed, OpenError> {
         let free = || {
             self.administer(async |lane: &Lane| {
@@ -74,8 +75,8 @@ impl Cluster {
         Ok(if is_kept { Freed::Later { clients: Vec::new() } } else { Freed::Now })
     }
 
-    /// The clients that may still use tables which were dropped by this generation: see the
-    /// module's page.
+    /// The clients that may still use tables which were dropped by this generation: see rules 1 to
+    /// 7 of `dropping`.
     fn users(&self, catalog: &Metadata, generation: u64) -> Result<Users, OpenError> {
         let unusable = |error: remora_cluster::ConfigurationError| MemoryError::Configuration(error.to_string());
         let mut users = Users::default();
@@ -112,6 +113,7 @@ impl Cluster {
         Ok(users)
     }
 
+    /// Finds the clients that load rows into the dropped tables.
     async fn find_loaders(
         &self,
         lane: &Lane,
@@ -174,9 +176,9 @@ impl Cluster {
 /// Clients that may still use tables which were dropped.
 #[derive(Default)]
 struct Users {
-    /// They will acknowledge the drop, or be recovered.
+    /// Clients that will acknowledge the drop, or be recovered.
     waited_for: Vec<u32>,
-    /// They will not acknowledge anything: only when they have left is it known.
+    /// Clients that will not acknowledge anything. They may use the tables until they have left.
     unknown: Vec<u32>,
     /// When they were looked for.
     now: Nanos,

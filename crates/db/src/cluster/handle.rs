@@ -1,4 +1,4 @@
-//! A cluster: its memory nodes, its catalog, and what is opened of it.
+//! A handle of a cluster: how it is made, what its clones share, and what it says of the cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,7 +39,7 @@ pub struct Cluster {
     told: Option<Told>,
     /// What this handle creates together.
     pub(super) draft: Option<Arc<Draft>>,
-    /// The program sets it to end what this handle creates.
+    /// A flag that the program sets, to end what this handle creates.
     pub(super) interrupt: Option<Arc<AtomicBool>>,
 }
 
@@ -51,31 +51,32 @@ type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
 /// closure. A client that waits for a dead client waits a little longer.
 pub const LEASE: Duration = Duration::from_secs(2);
 
+/// What all handles of a cluster share.
 pub(super) struct Inner {
     // Stopped before the memory goes.
     appliers: Vec<ServiceHandle>,
     pub(super) fabric: Arc<dyn Fabric>,
-    /// Where the memory nodes are, if they are processes of their own.
+    /// The names of the memory nodes and their fabric, if they are processes of their own.
     pub(super) remote: Option<(Mutex<Nodes>, Remote)>,
     pages: Option<Pages>,
     pub(super) options: ClusterOptions,
     /// The incarnation that changes the catalog.
     pub(super) admin: Mutex<u32>,
-    /// Who knows of it, so that its access can be taken away.
+    /// The configuration that knows that incarnation, and so can have its access taken away.
     announced_to: Option<Arc<dyn Configuration>>,
     pub(super) opened: Opened,
     /// Tables that this process loads rows into, by when they were born.
     pub(super) loading: Mutex<BTreeSet<u64>>,
     /// Memory nodes that the cluster goes on without, as far as is known here.
     pub(super) lost: Mutex<NodeSet>,
-    /// Memory nodes that this controller's cluster does without until they are lost, or there
-    /// again: they were away when it came.
+    /// Memory nodes that were away when this controller came. It does without them until they
+    /// answer again, or are lost.
     pub(super) absent: Mutex<NodeSet>,
     /// A task of this process has begun to learn of the next epoch.
     pub(super) entering: AtomicBool,
     /// The cluster that its tables are of.
     pub(super) cluster: ClusterNumber,
-    /// A number that no other process has: that of its first client.
+    /// The incarnation of this process's first client, a number that no other process has.
     pub(super) number: u32,
     pub(super) vcache: OnceLock<Arc<VersionCache>>,
 }
@@ -125,6 +126,7 @@ impl Cluster {
         Cluster::format(fabric, None, options)
     }
 
+    /// Lays out new memory nodes in this process, and founds their cluster.
     fn format(fabric: Arc<dyn Host>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
         let mut appliers = Vec::with_capacity(options.memory_nodes.into());
         for node in (0..options.memory_nodes).map(NodeId) {
@@ -238,8 +240,8 @@ impl Cluster {
         self.inner.cluster
     }
 
-    /// Where the memory nodes are, in the order of their numbers; `None` if they are in this
-    /// process.
+    /// The names of the memory nodes, in the order of their numbers. `None` if the memory nodes are
+    /// in this process.
     #[must_use]
     pub fn nodes(&self) -> Option<Nodes> {
         self.inner.remote.as_ref().map(|(nodes, _)| lock(nodes).clone())
@@ -250,7 +252,8 @@ impl Cluster {
         self.inner.options.memory_nodes
     }
 
-    /// The fabric of another memory node alone, which is reached as those of the cluster are.
+    /// A fabric of one other memory node, which it reaches as the cluster's fabric reaches its own.
+    /// `None` if that is not TCP.
     pub(super) fn beside(&self, address: &str) -> Option<Tcp> {
         match &self.inner.remote {
             Some((_, Remote::Tcp(tcp))) => Some(tcp.beside(address.to_owned())),
@@ -258,19 +261,19 @@ impl Cluster {
         }
     }
 
-    /// How the server of a memory node is, if it is a process that can be asked.
+    /// The status of a memory node's server, if it is a process that can be asked.
     #[must_use]
     pub fn node_status(&self, node: NodeId) -> Option<NodeStatus> {
         self.inner.remote.as_ref()?.1.status(node)
     }
 
-    /// Copies of each record of tables that do not say otherwise.
+    /// Number of copies of each record, unless a table says otherwise.
     #[must_use]
     pub fn replicas(&self) -> u8 {
         self.inner.options.replicas
     }
 
-    /// What the backend promises.
+    /// The capabilities of the fabric.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.inner.fabric.capabilities()
@@ -304,8 +307,8 @@ impl Cluster {
         Cluster { draft: Some(draft), ..self.clone() }
     }
 
-    /// CPU time that the memory nodes have used, in nanoseconds: of those in this process to apply
-    /// redo logs, of others all.
+    /// CPU time that the memory nodes have used, in nanoseconds. A memory node in this process
+    /// counts the time in which it applies redo logs. A process of its own counts all of its time.
     #[must_use]
     pub fn memory_node_cpu_ns(&self) -> u64 {
         let here: u64 = self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum();
@@ -336,9 +339,9 @@ impl Cluster {
         Cluster { protocol, ..self.clone() }
     }
 
-    /// Who of its clients is alive, and who recovers the others. `None` where nothing says so:
-    /// clients of other processes that share no configuration, whose locks nobody frees when they
-    /// die.
+    /// The configuration. It says which clients are alive, and which client recovers a dead one.
+    /// `None` if client processes share no configuration: then no client frees the locks of a dead
+    /// one.
     #[must_use]
     pub fn configuration(&self) -> Option<&Arc<dyn Configuration>> {
         self.configuration.as_ref()
@@ -351,12 +354,14 @@ impl Cluster {
         Cluster { configuration: Some(configuration), ..self.clone() }
     }
 
-    /// How long a worker that runs may give no sign of life until others take it for dead.
+    /// The lease of a worker that runs. Other clients take the worker for dead if it gives no sign
+    /// of life for that long.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
+    /// The lease in nanoseconds.
     pub(crate) fn lease_ns(&self) -> Option<Nanos> {
         self.lease.map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -382,6 +387,7 @@ impl Cluster {
         Cluster { transaction_ids: ids.clamp(1, TransactionId::SEQUENCE_MAX), ..self.clone() }
     }
 
+    /// Number of transaction ids of each client incarnation.
     pub(crate) fn transaction_ids(&self) -> u64 {
         self.transaction_ids
     }
@@ -395,15 +401,15 @@ impl Cluster {
         Cluster { told: Some(told), ..self.clone() }
     }
 
+    /// Reports a record that recovery is about to put back.
     pub(crate) fn tell(&self, rollback: &Rollback<'_>) {
         if let Some(told) = &self.told {
             told(rollback);
         }
     }
 
-    /// This cluster, for a program that may end what it creates: once the flag is set, creations
-    /// and loads fail with [`MemoryError::Interrupted`], and are undone as far as they are made of
-    /// steps.
+    /// A handle whose creations and loads a program can end. Once the flag is set, they fail with
+    /// [`MemoryError::Interrupted`]. A creation of several steps is then undone.
     #[must_use]
     pub fn with_interrupt(&self, interrupt: Arc<AtomicBool>) -> Cluster {
         let mut cluster = self.clone();
@@ -411,10 +417,12 @@ impl Cluster {
         cluster
     }
 
+    /// Whether the program has ended what this handle creates.
     pub(super) fn is_interrupted(&self) -> bool {
         self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
     }
 
+    /// Fails if the program has ended what this handle creates.
     pub(super) fn unless_interrupted(&self) -> Result<(), MemoryError> {
         if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
     }

@@ -12,9 +12,9 @@ use crate::mutex::lock;
 use crate::table::{Handle, Key, Record, Table};
 
 impl Cluster {
-    /// Loads rows into an empty table; returns how many. Much faster than transactions, and none:
-    /// nobody else may use the table meanwhile. If it fails, or this client dies, the next load
-    /// finds the table as if it were empty.
+    /// Loads rows into an empty table, and returns their number. This is much faster than
+    /// transactions, and is none: no other client may use the table meanwhile. If it fails, or this
+    /// client dies, the next load finds the table as if it were empty.
     pub fn load<K: Key, V: Record>(
         &self,
         table: &Table<K, V>,
@@ -25,6 +25,7 @@ impl Cluster {
         })
     }
 
+    /// Loads rows, without their types.
     fn load_rows(
         &self,
         table: Handle<'_>,
@@ -55,12 +56,13 @@ impl Cluster {
         self.load_made(table.handle(), parts, &make, &mut loaded)
     }
 
-    /// A table where it is in the present epoch.
+    /// The table where it is in the last epoch, which this process enters first.
     fn own_now(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
         self.administrator().map_err(MemoryError::from)?;
         self.own(table)
     }
 
+    /// Loads rows in parts, without their types.
     fn load_made(
         &self,
         table: Handle<'_>,
@@ -147,7 +149,7 @@ impl Cluster {
     }
 }
 
-/// Tables that this process loads rows into just now, told apart by when they were born.
+/// A table that this process loads rows into, until this is dropped.
 #[derive(Debug)]
 struct Loading<'c> {
     cluster: &'c Cluster,

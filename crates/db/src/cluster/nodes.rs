@@ -66,7 +66,7 @@ impl Nodes {
         }
     }
 
-    /// The place of a node that is named so.
+    /// The node of this name, by its place here.
     pub(super) fn place_of(&self, name: &str) -> Option<NodeId> {
         (0..self.count() as u16).map(NodeId).find(|node| self.name(*node).as_deref() == Some(name))
     }
@@ -151,6 +151,7 @@ pub(super) enum Remote {
 }
 
 impl Remote {
+    /// A fabric that reaches these nodes. `tcp` is for nodes over TCP.
     pub(super) fn new(nodes: &Nodes, tcp: TcpOptions) -> Result<Remote, file::OpenError> {
         Ok(match nodes {
             Nodes::Tcp(addresses) => Remote::Tcp(Tcp::new(addresses.clone(), tcp)),
@@ -158,6 +159,7 @@ impl Remote {
         })
     }
 
+    /// The fabric, for clients.
     pub(super) fn fabric(&self) -> Arc<dyn Fabric> {
         match self {
             Remote::Tcp(tcp) => Arc::new(tcp.clone()),
@@ -165,7 +167,7 @@ impl Remote {
         }
     }
 
-    /// One node more, for who connects from now on. False if that cannot be.
+    /// Adds a node, which connections from now on reach. Returns false if nodes cannot be added.
     #[must_use]
     pub(super) fn add(&self, name: &str) -> bool {
         match self {
@@ -174,7 +176,7 @@ impl Remote {
         }
     }
 
-    /// CPU time that the process of a node has used so far, in nanoseconds; 0 if nobody tells.
+    /// CPU time that the process of a node has used so far, in nanoseconds; 0 if it is not known.
     pub(super) fn cpu_ns(&self, node: NodeId) -> u64 {
         match self {
             Remote::Tcp(tcp) => tcp.status(node).map_or(0, |status| status.cpu_ns),
@@ -182,7 +184,7 @@ impl Remote {
         }
     }
 
-    /// How the server of a node is, if that can be asked.
+    /// The status of a node's server, if it can be asked.
     pub(super) fn status(&self, node: NodeId) -> Option<NodeStatus> {
         match self {
             Remote::Tcp(tcp) => tcp.status(node).ok(),
@@ -191,7 +193,7 @@ impl Remote {
     }
 }
 
-/// Fails if some replica is at a node that nobody has named.
+/// Fails if a replica is at a node that has no name here.
 pub(super) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryError> {
     let replicas = metadata.shards.iter().flat_map(|shard| &shard.replicas);
     match replicas.map(|replica| replica.node).find(|node| node.0 >= nodes) {

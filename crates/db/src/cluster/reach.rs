@@ -9,40 +9,39 @@ use crate::error::OpenError;
 use crate::mutex::lock;
 
 impl Cluster {
-    /// Memory nodes that are not lost, nor were away when this cluster's controller came.
+    /// Memory nodes that are neither lost nor were away when this controller came.
     #[must_use]
     pub fn live_nodes(&self) -> NodeSet {
         NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost)).without(*lock(&self.inner.absent))
     }
 
-    /// Memory nodes that were away when this controller's cluster came, and that it has not heard
-    /// of since.
+    /// Memory nodes that were away when this controller came, and that it has not heard of since.
     pub(crate) fn absent(&self) -> NodeSet {
         *lock(&self.inner.absent)
     }
 
-    /// Has this controller's cluster do without nodes that do not answer, as if they had been away
-    /// when it came.
+    /// Takes nodes that do not answer for absent, as if they had been away when this controller
+    /// came.
     pub(crate) fn miss(&self, nodes: NodeSet) {
         nodes.iter().for_each(|node| self.inner.fabric.abandon(node));
         let mut absent = lock(&self.inner.absent);
         *absent = NodeSet::from_bits(absent.to_bits() | nodes.to_bits());
     }
 
-    /// Fails as long as nodes are absent: a client would lack its rings there, a table its entry in
-    /// the catalog, if they came back as they were.
+    /// Fails while nodes are absent. If they came back as they were, a client would lack its rings
+    /// there, and a table its entry in the catalog.
     pub(super) fn lacks_nothing(&self) -> Result<(), MemoryError> {
         if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
     }
 
-    /// Nodes that were away when this cluster came are there again, or lost.
+    /// Counts on the absent nodes again: they answer, or the configuration has them as lost.
     pub(crate) fn expect_all(&self) {
         let absent = std::mem::take(&mut *lock(&self.inner.absent));
         absent.iter().for_each(|node| self.inner.fabric.readmit(node));
     }
 
-    /// Who connects from now on does so to the memory nodes of the last epoch: goes near none that
-    /// the cluster goes on without, nor one that is absent.
+    /// Has new connections reach the memory nodes of the last epoch. They reach no node that is
+    /// lost, and none that is absent.
     pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
         self.learn_names()?;
         let Some(configuration) = &self.configuration else { return Ok(()) };
@@ -54,8 +53,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Learns where memory nodes are that have been added. As far as is known here, the cluster
-    /// does without them still.
+    /// Learns the names of memory nodes that were added. Such a node counts as lost here until this
+    /// process enters an epoch with it.
     pub(crate) fn learn_names(&self) -> Result<(), OpenError> {
         let (Some(configuration), Some((nodes, remote))) = (&self.configuration, &self.inner.remote) else {
             return Ok(());

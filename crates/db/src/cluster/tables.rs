@@ -20,12 +20,12 @@ pub struct TableOptions {
     pub replicas: Option<u8>,
     /// Parts that it is spread over; one for each memory node if `None`.
     pub shards: Option<u16>,
-    /// The memory node that has the primary of its first part, counted from 0; those of the others
-    /// are at the ones behind.
+    /// The memory node that has the primary of the first part, counted from 0. The primaries of the
+    /// other parts are at the nodes behind it.
     pub first_node: u16,
-    /// How torn records are told. If `None`: not at all where a record is one line that is read
-    /// whole; by line versions up to 512 bytes of key and value, where lines are read whole; and by
-    /// a checksum.
+    /// How a torn record is detected. If `None`: a record of one line that is read whole cannot be
+    /// torn; larger ones, up to 512 bytes of key and value, have line versions where lines are read
+    /// whole; all others have a checksum.
     pub read_scheme: Option<ReadScheme>,
 }
 
@@ -37,9 +37,9 @@ impl TableOptions {
     }
 }
 
-/// Bytes of key and value up to which records have line versions: those cost readers less CPU time
-/// than a checksum, and writers none, but for larger records no longer less, and an eighth more
-/// bytes (`docs/reproduce-latches.md`).
+/// Bytes of key and value up to which records have line versions. For such records, line versions
+/// cost readers less CPU time than a checksum, and writers none. For larger records they cost
+/// readers no less, and take an eighth more bytes (`docs/reproduce-latches.md`).
 const LINE_VERSIONS_MAX: usize = 512;
 
 impl Cluster {
@@ -101,7 +101,7 @@ impl Cluster {
             slots: sizes.slots,
             shard_bytes: sizes.shard_bytes,
         };
-        // Asked in there, where the last epoch has been entered.
+        // The closure asks for nodes and client itself: there the last epoch has been entered.
         let draft = self.draft();
         let create = || {
             self.administer(async |lane: &Lane| {
@@ -117,8 +117,8 @@ impl Cluster {
         if let Some(draft) = &draft {
             draft.note(id);
         }
-        // Also of records with a checksum: it vouches for the value, but validation looks at lock
-        // and version alone, which must be of one instant.
+        // Records with a checksum need this, too. The checksum vouches for the value, but
+        // validation looks at lock and version alone, which must be of one instant.
         if atomic_line {
             let table = remora_index::Table::open(&metadata, name)?;
             announce_lines(self.fabric(), &table, |_| true);
@@ -127,8 +127,8 @@ impl Cluster {
         self.open_with(name, schema)
     }
 
-    /// Memory nodes for new tables: neither spare nor about to leave, or, if that leaves too few,
-    /// all.
+    /// Memory nodes for new tables: live nodes that are neither spare nor about to leave. If these
+    /// are too few, all live nodes.
     fn places(&self) -> NodeSet {
         let live = self.live_nodes();
         let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
@@ -167,7 +167,7 @@ impl Cluster {
                 if let (_, TableEntry { creator: Some(client), .. }) = catalog.table(name)?
                     && self.creator() != Some(*client)
                 {
-                    // Not remembered: it is another table when it is ready, perhaps.
+                    // This process does not open it yet: when it is ready, it may be another table.
                     return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
                 }
                 if let Some(table) = self.inner.opened.open(&catalog, name)? {
@@ -229,8 +229,8 @@ impl Cluster {
     }
 }
 
-/// A shard gets this much more than its share of the rows, because keys scatter unevenly: five
-/// standard deviations.
+/// Rows of a shard: its share of all rows, and five standard deviations more, because keys scatter
+/// unevenly.
 fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
     if shards == 1 {
         return rows;

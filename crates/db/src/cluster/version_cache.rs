@@ -9,7 +9,7 @@ use remora_txn::{Validation, VersionCache};
 
 use super::handle::Cluster;
 
-/// Bytes of a version cache, at most: more has no use, and must not be asked of the system.
+/// The most bytes of a version cache. More has no use, and must not be asked of the system.
 const VERSION_CACHE_BYTES_MAX: usize = 1 << 30;
 
 impl Cluster {
@@ -22,7 +22,7 @@ impl Cluster {
         self.inner.vcache.get_or_init(|| Arc::new(VersionCache::new(bytes.min(VERSION_CACHE_BYTES_MAX))))
     }
 
-    /// That, for workers that validate by it.
+    /// The version cache, if the workers of this handle validate by one.
     pub(crate) fn own_version_cache(&self) -> Option<Arc<VersionCache>> {
         let is_local = self.protocol.validation() == Validation::Local;
         is_local.then(|| self.version_cache(VersionCache::BYTES).clone())
@@ -45,6 +45,7 @@ impl Cluster {
     }
 }
 
+/// The error of a table that another process's version cache vouches for.
 pub(super) fn other_cache(OtherCache(client): OtherCache) -> MemoryError {
     MemoryError::OtherVersionCache(client)
 }
