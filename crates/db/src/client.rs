@@ -24,9 +24,9 @@ use remora_sync::TransactionId;
 use remora_txn::{SessionConfig, SharedLocks};
 
 use crate::cluster::{Announced, Cluster, in_one_epoch};
-use crate::dropping::Usage;
 use crate::error::OpenError;
 use crate::keeper::Keeper;
+use crate::usage::Usage;
 
 /// One incarnation.
 #[derive(Debug)]

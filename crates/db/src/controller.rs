@@ -21,8 +21,7 @@ use remora_memory::{GivenUp, Identity, MemoryError, Metadata, identity, next_inc
 use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
 
 use crate::client::Client;
-use crate::cluster::Cluster;
-use crate::connect::is_silence;
+use crate::cluster::{Cluster, is_silence};
 use crate::error::OpenError;
 use crate::keeper::{Keeper, RecoveryError};
 
@@ -37,8 +36,27 @@ pub struct Controller {
     copy_rate: Option<u64>,
 }
 
+impl Cluster {
+    /// A controller of this cluster, on this thread. A cluster needs at least one controller to go
+    /// on when a memory node dies.
+    pub fn controller(&self) -> Result<Controller, OpenError> {
+        Controller::new(self)
+    }
+
+    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is
+    /// to leave its node, or to go to one that is to have its share
+    /// ([`add_node`](Cluster::add_node)).
+    pub fn is_arranged(&self) -> Result<bool, OpenError> {
+        let Some(configuration) = self.configuration() else { return Ok(true) };
+        let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
+        let arranged = arranged.map_err(|error: FabricError| MemoryError::from(error))?;
+        let (before, after) = arranged.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        Ok(before == after && before.joining().next().is_none())
+    }
+}
+
 impl Controller {
-    pub(crate) fn new(cluster: &Cluster) -> Result<Controller, OpenError> {
+    fn new(cluster: &Cluster) -> Result<Controller, OpenError> {
         let none = || MemoryError::Configuration("there is no configuration, or no lease".to_owned());
         cluster.follow_epoch()?;
         let configuration = cluster.configuration().ok_or_else(none)?;
@@ -551,7 +569,7 @@ impl Watcher<'_> {
 }
 
 /// The catalog as it is, and as it is to be in the next epoch: the same, if nobody has to move.
-pub(crate) async fn arranged(
+async fn arranged(
     lane: &Lane,
     configuration: &Arc<dyn Configuration>,
     live: NodeSet,

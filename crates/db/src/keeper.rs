@@ -30,8 +30,8 @@ use remora_txn::Lease;
 use remora_txn::recovery::{self, Verdict};
 
 use crate::cluster::Cluster;
-use crate::dropping::Usage;
 use crate::error::OpenError;
+use crate::usage::Usage;
 
 /// How many times in its length a lease is renewed, and other clients' leases are checked. Two
 /// renewals may be late.

@@ -69,9 +69,9 @@ use remora_txn::limits::SET_MAX;
 use remora_txn::{Abort, Inspection, Intent, Limit, Stop, log, scan};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::cluster::{Cluster, ClusterNumber, TableOptions};
+use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::{Error, Misuse, Named, OpenError, Reason};
-use crate::table::{Key, Record, Table};
+use crate::table::{ClusterNumber, Key, Record, Table};
 use crate::transaction::Transaction;
 use crate::worker::Session;
 
@@ -268,6 +268,12 @@ impl Cluster {
         Ok(Large { heads: self.open_table(name)?, chunks: self.open_table(&chunks_of(name))? })
     }
 
+    /// Drops a table of large values, with all the tables that it consists of, in one change of the
+    /// catalog. Otherwise like [`drop_table`](Cluster::drop_table).
+    pub fn drop_large(&self, name: &str) -> Result<Freed, OpenError> {
+        self.drop_together(&[name.to_owned(), chunks_of(name)])
+    }
+
     /// Reads a whole table of large values while nothing runs: what there is of heads and of
     /// chunks.
     pub fn inspect_large<K: Key>(&self, large: &Large<K>) -> Result<[Inspection; 2], Error> {
@@ -275,7 +281,7 @@ impl Cluster {
     }
 }
 
-pub(crate) fn chunks_of(name: &str) -> String {
+fn chunks_of(name: &str) -> String {
     format!("{name}/chunks")
 }
 

@@ -146,24 +146,21 @@
 
 mod client;
 mod cluster;
-mod connect;
 mod controller;
-mod creation;
-mod dropping;
 mod error;
 mod keeper;
 mod large;
+mod mutex;
 mod node;
 mod ordered;
 mod pool;
 mod table;
 mod transaction;
+mod usage;
 mod worker;
 
-pub use cluster::{Cluster, ClusterOptions, LEASE, TableOptions};
-pub use connect::{ConnectError, ConnectOptions, Nodes, NotNodes};
+pub use cluster::{Cluster, ClusterOptions, ConnectError, ConnectOptions, Freed, LEASE, Nodes, NotNodes, TableOptions};
 pub use controller::Controller;
-pub use dropping::Freed;
 pub use error::{Error, Misuse, Named, OpenError, Reason, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};

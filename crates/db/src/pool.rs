@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use remora_txn::recovery::Verdict;
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, OpenError};
+use crate::mutex::lock;
 use crate::transaction::Transaction;
 use crate::worker::{Session, TransactionOptions, WorkerOptions};
 
@@ -53,8 +54,15 @@ const ALARM_MAX: Duration = Duration::from_secs(1 << 32);
 /// Transactions that wait for a worker, for each coroutine: more make their senders wait.
 const QUEUED_PER_COROUTINE: usize = 4;
 
+impl Cluster {
+    /// A pool of `threads` workers behind one handle that is `Send` and `Sync`.
+    pub fn db(&self, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
+        Db::new(self, threads, options)
+    }
+}
+
 impl Db {
-    pub(crate) fn new(cluster: &Cluster, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
+    fn new(cluster: &Cluster, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
         options.check()?;
         let limit = |max: usize| MemoryError::Limit { what: "threads", value: threads as u64, max: max as u64 };
         match threads {
@@ -331,7 +339,7 @@ impl Wait {
     /// the pool has begun can end.
     fn begin(waits: &Arc<Waits>) -> Result<Option<Arc<Wait>>, Misuse> {
         let Some(coroutine) = COROUTINE.get().filter(|_| waits.is_here()) else { return Ok(None) };
-        let mut calls = waits.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = lock(&waits.calls);
         if calls.iter().enumerate().all(|(other, calls)| *calls > 0 || other == coroutine) {
             return Err(Misuse::PoolWaitsForItself { coroutines: calls.len() });
         }
@@ -342,7 +350,7 @@ impl Wait {
     /// The answer is there, or its future was dropped.
     fn end(&self) {
         if !self.is_over.swap(true, Ordering::AcqRel) {
-            let mut calls = self.waits.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut calls = lock(&self.waits.calls);
             calls[self.coroutine] -= 1;
         }
     }

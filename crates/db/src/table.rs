@@ -3,12 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_memory::Fingerprint;
 use remora_memory::limits::KEY_BYTES_MAX;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::cluster::ClusterNumber;
 use crate::error::{Error, Named};
 
 /// A record: bytes without pointers, the same on every machine of a cluster.
@@ -124,6 +124,24 @@ impl Schema {
     pub(crate) fn of<K: Key, V>(schema: &str) -> Schema {
         let (key_bytes, value_bytes) = (K::BYTES, size_of::<V>());
         Schema { fingerprint: Fingerprint::of(schema, key_bytes, value_bytes), key_bytes, value_bytes }
+    }
+}
+
+/// Tells the clusters apart that a process knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ClusterNumber(u64);
+
+impl ClusterNumber {
+    /// A cluster whose memory nodes are in this process: no other handle finds it, and its memory
+    /// need not be asked.
+    pub(crate) fn embedded() -> ClusterNumber {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        ClusterNumber(1 << 63 | NUMBERS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A cluster whose memory nodes were founded with this id.
+    pub(crate) fn founded(cluster: u64) -> ClusterNumber {
+        ClusterNumber(cluster)
     }
 }
 

@@ -7,10 +7,10 @@ use remora_fabric::Lane;
 use remora_sync::TransactionId;
 use remora_txn::{Intent, Limit, Located, Stop, Tx};
 
-use crate::cluster::{Cluster, ClusterNumber};
-use crate::dropping::InUse;
+use crate::cluster::Cluster;
 use crate::error::{Error, Misuse, Named, Reason};
-use crate::table::{Key, Record, Table};
+use crate::table::{ClusterNumber, Key, Record, Table};
+use crate::usage::InUse;
 
 /// A record of a transaction, named by [`Transaction::want`]. Good for the run of the closure that
 /// made it; every other run and every other transaction refuses it ([`Misuse::OtherRun`]).

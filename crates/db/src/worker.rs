@@ -14,11 +14,11 @@ use remora_txn::{Abort, Decision, Limit, Observer, Stop, TransactOptions, Tried,
 
 use crate::client::{Client, Life};
 use crate::cluster::{Cluster, LEASE};
-use crate::dropping::Usage;
 use crate::error::{Error, Named, OpenError};
 use crate::keeper::quiet;
 use crate::table::Table;
 use crate::transaction::{Begun, Transaction};
+use crate::usage::Usage;
 
 /// Settings of a worker: its coroutines, its clients, and the seed of its random numbers.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +105,15 @@ pub struct Worker {
 /// On shared memory a round completes at once, so that otherwise the coroutine might never wait.
 const TURN: u32 = 64;
 
+impl Cluster {
+    /// A worker of this thread.
+    pub fn worker(&self, options: WorkerOptions) -> Result<Worker, OpenError> {
+        Worker::new(self, options)
+    }
+}
+
 impl Worker {
-    pub(crate) fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
+    fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
         options.check()?;
         if cluster.protocol().needs_atomic_writes() && !cluster.fabric().capabilities().atomic_writes {
             return Err(MemoryError::NeedsAtomicWrites(cluster.protocol().name()).into());

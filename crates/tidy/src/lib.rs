@@ -44,9 +44,9 @@ const CALLS: [(&str, &str, &[&str]); 3] = [
 pub const CLOCK_FILES: &[&str] = &[
     "crates/cluster/src/etcd/present.rs",
     "crates/cluster/src/file.rs",
-    "crates/db/src/cluster.rs",
-    "crates/db/src/connect.rs",
-    "crates/db/src/creation.rs",
+    "crates/db/src/cluster/catalog.rs",
+    "crates/db/src/cluster/connect.rs",
+    "crates/db/src/cluster/epoch.rs",
     "crates/db/src/pool.rs",
     "crates/fabric/src/conformance/failure.rs",
     "crates/fabric/src/conformance/rounds.rs",

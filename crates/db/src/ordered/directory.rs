@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use remora_index::learned::{Learned, Size};
 
-use super::encoded;
+use super::keys::encoded;
 use crate::table::OrderedKey;
 
 /// Where nodes are, by their low fences. Where it knows none, there are gaps.

@@ -2,157 +2,28 @@
 //! address or by file.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
-use remora_fabric::shm::file::{self, ShmFiles};
+use remora_fabric::shm::file;
 use remora_fabric::tcp::tls::ClientTls;
-use remora_fabric::tcp::{Keys, NodeStatus, Tcp, TcpOptions, is_address};
+use remora_fabric::tcp::{Keys, TcpOptions};
 use remora_fabric::verbs::Device;
-use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, Refusal, block_on};
+use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, block_on};
 use remora_memory::identity::{self, Identity};
 use remora_memory::limits::REPLICAS_MAX;
 use remora_memory::{MemoryError, Metadata, come, connected, metadata};
 use remora_txn::Protocol;
 
-use crate::cluster::{Cluster, ClusterNumber, ClusterOptions, EPOCH_PATIENCE, in_one_epoch, join};
+use super::clients::join;
+use super::epoch::{EPOCH_PATIENCE, in_one_epoch};
+use super::handle::Cluster;
+use super::nodes::{Nodes, Remote, are_named, is_silence};
+use super::options::ClusterOptions;
 use crate::error::OpenError;
-
-/// Where the memory nodes of a cluster are: all of them, in any order.
-///
-/// Written as `host:port,host:port,...` for nodes over TCP, or `shm:path,path,...` for nodes in
-/// files of this host. Paths need not be text: a list of them is parsed from an [`OsStr`] as well.
-/// A path with a comma has no place in a list.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Nodes {
-    /// Over TCP: host and port of each.
-    Tcp(Vec<String>),
-    /// Mapped files of this host, or devices.
-    Shm(Vec<PathBuf>),
-}
-
-impl Nodes {
-    /// How many.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        match self {
-            Nodes::Tcp(addresses) => addresses.len(),
-            Nodes::Shm(paths) => paths.len(),
-        }
-    }
-
-    /// The name of the fabric, for reports.
-    #[must_use]
-    pub fn fabric(&self) -> &'static str {
-        match self {
-            Nodes::Tcp(_) => "tcp",
-            Nodes::Shm(_) => "shm",
-        }
-    }
-
-    /// The address or path of a node, by its place here.
-    #[must_use]
-    pub fn name(&self, node: NodeId) -> Option<String> {
-        let at = usize::from(node.0);
-        match self {
-            Nodes::Tcp(addresses) => addresses.get(at).cloned(),
-            Nodes::Shm(paths) => paths.get(at).map(|path| path.display().to_string()),
-        }
-    }
-
-    /// Whether a node has this name: an address as it was written, or a path, which need not be
-    /// text.
-    #[must_use]
-    pub fn is_named(&self, node: NodeId, name: &OsStr) -> bool {
-        let at = usize::from(node.0);
-        match self {
-            Nodes::Tcp(addresses) => addresses.get(at).is_some_and(|address| *address.as_str() == *name),
-            Nodes::Shm(paths) => paths.get(at).is_some_and(|path| path.as_os_str() == name),
-        }
-    }
-
-    /// The place of a node that is named so.
-    fn place_of(&self, name: &str) -> Option<NodeId> {
-        (0..self.count() as u16).map(NodeId).find(|node| self.name(*node).as_deref() == Some(name))
-    }
-
-    /// These nodes and more, whose names have the form of these nodes' names.
-    pub(crate) fn with(&self, names: &[&String]) -> Nodes {
-        match self {
-            Nodes::Tcp(addresses) => Nodes::Tcp(addresses.iter().chain(names.iter().copied()).cloned().collect()),
-            Nodes::Shm(paths) => Nodes::Shm(paths.iter().cloned().chain(names.iter().map(PathBuf::from)).collect()),
-        }
-    }
-
-    /// These nodes, sorted by `numbers`: `numbers[i]` is the number of the i-th node.
-    fn sorted(&self, numbers: &[NodeId]) -> Nodes {
-        fn sort<T: Clone>(list: &[T], numbers: &[NodeId]) -> Vec<T> {
-            let mut numbered: Vec<_> = numbers.iter().zip(list).collect();
-            numbered.sort_by_key(|(number, _)| **number);
-            numbered.into_iter().map(|(_, one)| one.clone()).collect()
-        }
-        match self {
-            Nodes::Tcp(addresses) => Nodes::Tcp(sort(addresses, numbers)),
-            Nodes::Shm(paths) => Nodes::Shm(sort(paths, numbers)),
-        }
-    }
-}
-
-/// A list of memory nodes cannot be one.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no list of memory nodes: write host:port,host:port,... or shm:path,path,...")]
-pub struct NotNodes(String);
-
-impl FromStr for Nodes {
-    type Err = NotNodes;
-
-    fn from_str(text: &str) -> Result<Nodes, NotNodes> {
-        OsStr::new(text).try_into()
-    }
-}
-
-impl TryFrom<&OsStr> for Nodes {
-    type Error = NotNodes;
-
-    fn try_from(text: &OsStr) -> Result<Nodes, NotNodes> {
-        const IN_FILES: &[u8] = b"shm:";
-        let wrong = || NotNodes(text.to_string_lossy().into_owned());
-        let nodes = match text.as_bytes().strip_prefix(IN_FILES) {
-            // Every path may have the prefix again.
-            Some(paths) => {
-                let path = |path: &[u8]| OsStr::from_bytes(path.strip_prefix(IN_FILES).unwrap_or(path)).into();
-                Nodes::Shm(paths.split(|byte| *byte == b',').map(path).collect())
-            }
-            None => {
-                let addresses = text.to_str().ok_or_else(wrong)?.split(',');
-                Nodes::Tcp(addresses.map(|address| address.trim().to_owned()).collect())
-            }
-        };
-        let whole = match &nodes {
-            Nodes::Shm(paths) => paths.iter().all(|path| !path.as_os_str().is_empty()),
-            Nodes::Tcp(addresses) => addresses.iter().all(|address| is_address(address)),
-        };
-        if whole && nodes.count() <= remora_fabric::limits::NODES_MAX { Ok(nodes) } else { Err(wrong()) }
-    }
-}
-
-impl fmt::Display for Nodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Nodes::Tcp(addresses) => f.write_str(&addresses.join(",")),
-            Nodes::Shm(paths) => {
-                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-                write!(f, "shm:{}", paths.join(","))
-            }
-        }
-    }
-}
+use crate::table::ClusterNumber;
 
 /// How to connect.
 #[derive(Clone, Debug, Default)]
@@ -171,17 +42,28 @@ pub struct ConnectOptions {
     pub tls: Option<ClientTls>,
     /// The RDMA device to reach nodes over TCP with: they must have one too.
     pub rdma: Option<Device>,
-    /// What says who of the clients is alive, the same for all client processes of the cluster: a
-    /// file, if they are on one host, or etcd. If `None`, nodes in files have a file beside that of
-    /// node 0; with nodes over TCP nobody recovers the clients of other processes, nor any of this
-    /// one.
+    /// The place of the configuration, which says which clients are alive. All client processes of
+    /// the cluster must name the same place: a file, if they are on one host, or etcd. If `None`,
+    /// nodes in files have a file beside that of node 0. With nodes over TCP, no client then
+    /// recovers dead clients.
     pub configuration: Option<Place>,
     /// Time without an answer after which a node over TCP is taken for dead.
     pub patience: Option<Duration>,
-    /// To look after the memory nodes ([`Cluster::controller`]): comes also while some of them are
-    /// away that the cluster has not given up, or while an epoch changes that nobody conducts.
-    /// Until that has ended it has no workers, and creates no tables.
+    /// Connects to look after the memory nodes ([`Cluster::controller`]). This succeeds also while
+    /// some nodes are away that the cluster has not given up, or while an epoch changes that no
+    /// controller conducts. Until that has ended, this cluster has no workers, and creates no
+    /// tables.
     pub controls: bool,
+}
+
+impl ConnectOptions {
+    /// How to reach memory nodes over TCP.
+    fn tcp(&self) -> TcpOptions {
+        let defaults = TcpOptions::default();
+        let patience = self.patience.unwrap_or(defaults.patience);
+        let (keys, tls, rdma) = (self.keys.clone(), self.tls.clone(), self.rdma.clone());
+        TcpOptions { keys, tls, rdma, patience, ..defaults }
+    }
 }
 
 /// Why a cluster could not be connected to.
@@ -225,60 +107,6 @@ pub enum ConnectError {
     },
 }
 
-/// The fabric of memory nodes that are other processes.
-#[derive(Clone)]
-pub(crate) enum Remote {
-    Tcp(Tcp),
-    Shm(ShmFiles),
-}
-
-impl Remote {
-    fn new(nodes: &Nodes, options: &ConnectOptions) -> Result<Remote, ConnectError> {
-        Ok(match nodes {
-            Nodes::Tcp(addresses) => {
-                let defaults = TcpOptions::default();
-                let patience = options.patience.unwrap_or(defaults.patience);
-                let (keys, tls, rdma) = (options.keys.clone(), options.tls.clone(), options.rdma.clone());
-                let tcp = TcpOptions { keys, tls, rdma, patience, ..defaults };
-                Remote::Tcp(Tcp::new(addresses.clone(), tcp))
-            }
-            Nodes::Shm(paths) => Remote::Shm(ShmFiles::new(paths, Vec::new())?),
-        })
-    }
-
-    fn fabric(&self) -> Arc<dyn Fabric> {
-        match self {
-            Remote::Tcp(tcp) => Arc::new(tcp.clone()),
-            Remote::Shm(files) => Arc::new(files.clone()),
-        }
-    }
-
-    /// One node more, for who connects from now on. False if that cannot be.
-    #[must_use]
-    pub(crate) fn add(&self, name: &str) -> bool {
-        match self {
-            Remote::Tcp(tcp) => tcp.add(name.to_owned()),
-            Remote::Shm(_) => false,
-        }
-    }
-
-    /// CPU time that the process of a node has used so far, in nanoseconds; 0 if nobody tells.
-    pub(crate) fn cpu_ns(&self, node: NodeId) -> u64 {
-        match self {
-            Remote::Tcp(tcp) => tcp.status(node).map_or(0, |status| status.cpu_ns),
-            Remote::Shm(files) => files.server_cpu_ns(node).unwrap_or(0),
-        }
-    }
-
-    /// How the server of a node is, if that can be asked.
-    pub(crate) fn status(&self, node: NodeId) -> Option<NodeStatus> {
-        match self {
-            Remote::Tcp(tcp) => tcp.status(node).ok(),
-            Remote::Shm(_) => None,
-        }
-    }
-}
-
 impl Cluster {
     /// Connects to memory nodes that are running. The first client founds the cluster. Later
     /// clients may name the nodes in any order, but must name all founding nodes. The configuration
@@ -312,7 +140,7 @@ impl Cluster {
         let fabric = remote.fabric();
         let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), || {
             let (epoch, lost) = match &configuration {
-                // One that was added and taken in just now is to be met with the others.
+                // A node that was added and taken in just now must be met with the others first.
                 Some(configuration) => {
                     configuration.look(of_epoch)?.ok_or(OpenError::from(MemoryError::EpochChanging))?
                 }
@@ -334,7 +162,8 @@ impl Cluster {
                 are_named(&metadata, count)?;
                 let mut behind = NodeSet::default();
                 if options.controls {
-                    // Of an epoch that is about to begin, perhaps: it is read again then.
+                    // The catalog may be that of an epoch which is about to begin. It is read again
+                    // then.
                     metadata.epoch = epoch;
                 } else if let Some(configuration) = &configuration {
                     join(configuration, admin, epoch, u64::MAX / 2)?;
@@ -342,7 +171,8 @@ impl Cluster {
                         return Err(MemoryError::EpochChanging);
                     }
                 } else {
-                    // Nobody says which are lost: those of them that live do not know it.
+                    // No configuration says which nodes are lost, and a lost node that lives does
+                    // not know it.
                     (_, behind) = newest(lane, live).await?;
                 }
                 Ok((behind, (admin, metadata, lost, absent)))
@@ -366,10 +196,10 @@ impl Cluster {
         Ok(Cluster::remote(fabric, number, (nodes, remote), options, admin, configuration, of_epoch))
     }
 
-    /// Adds a memory node over TCP that has nothing yet: a controller takes it in, and has shards
-    /// move there until it has as much as the others. Clients that run go on, and find it by their
-    /// configuration. Also has one that the cluster has already, and that came back with nothing,
-    /// get its share again. Its number.
+    /// Adds a memory node over TCP that has nothing yet, and returns its number. A controller takes
+    /// the node in, and moves shards there until it has as much as the others. Clients that run go
+    /// on, and find the node in their configuration. If the cluster has the node already, and it
+    /// came back with nothing, it gets its share again.
     pub fn add_node(&self, address: &str) -> Result<NodeId, ConnectError> {
         let cannot = |why: &str| ConnectError::CannotAdd { name: address.to_owned(), why: why.to_owned() };
         let configuration = self.configuration().ok_or_else(|| cannot("the cluster has no configuration"))?;
@@ -386,7 +216,7 @@ impl Cluster {
                 return Err(cannot("it is none of host:port"));
             }
             let tcp = self.beside(address).ok_or_else(|| cannot("memory nodes in files cannot be added"))?;
-            // It would be taken in as both.
+            // The cluster would take in one node by two names.
             let lost = configuration.look(Membership::lost)?;
             let names = lost.iter().filter_map(|node| self.nodes()?.name(node));
             if let Some(name) = names.into_iter().find(|name| tcp.is_at(NodeId(0), name)) {
@@ -415,16 +245,7 @@ impl Cluster {
     }
 }
 
-/// Fails if some replica is at a node that nobody has named.
-pub(crate) fn are_named(metadata: &Metadata, nodes: u16) -> Result<(), MemoryError> {
-    let replicas = metadata.shards.iter().flat_map(|shard| &shard.replicas);
-    match replicas.map(|replica| replica.node).find(|node| node.0 >= nodes) {
-        Some(node) => Err(MemoryError::NotNamed(node)),
-        None => Ok(()),
-    }
-}
-
-/// Between two looks whether a node that does not answer has been lost.
+/// Pause between two looks whether a node that does not answer has been lost.
 const LOSS_PAUSE: Duration = Duration::from_millis(20);
 
 /// Memory nodes as they were found.
@@ -444,12 +265,12 @@ struct Met {
 /// A cluster's configuration.
 type Known = (u64, Option<Arc<dyn Configuration>>);
 
-/// Looks which node is which, and which are missing. The configuration is opened unless it is
-/// known.
+/// Finds out which node is which, and which nodes are missing. Opens the configuration, unless it
+/// is known.
 fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> Result<Met, ConnectError> {
-    let mut remote = Remote::new(named, options)?;
-    // Where a node was that was added, and is lost, there may be another cluster's by now, or one
-    // that has come by another name.
+    let mut remote = Remote::new(named, options.tcp())?;
+    // At the address of a node that was added and is lost there may be another cluster's node by
+    // now, or a node that has come by another name.
     let unasked = match known {
         Some((_, Some(configuration))) => configuration.look(|membership| {
             let lost = membership.added().iter().filter(|(number, _)| membership.lost().has(NodeId(**number)));
@@ -477,7 +298,7 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
     let mut nodes = named.clone();
     if !numbers.is_sorted() {
         nodes = named.sorted(&numbers);
-        remote = Remote::new(&nodes, options)?;
+        remote = Remote::new(&nodes, options.tcp())?;
     }
     if let Some(configuration) = &configuration {
         if configuration.look(Membership::is_deserted)? {
@@ -652,13 +473,7 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
     Ok(Found { cluster, founders, identities })
 }
 
-/// Whether a node is not there at all, rather than refusing to be talked to.
-pub(crate) fn is_silence(fault: Fault) -> bool {
-    let refused = matches!(fault, Fault::Refused(Refusal::Unreachable(_) | Refusal::Name(_)));
-    refused || matches!(fault, Fault::Unreachable | Fault::Behind)
-}
-
-/// The configuration of a cluster's clients, by option or where it is by default.
+/// Opens the configuration of a cluster's clients: the given one, or the default one.
 fn configuration(
     nodes: &Nodes,
     found: &Found,
@@ -668,13 +483,14 @@ fn configuration(
     let file: LockedFile = match (given, nodes) {
         (Some(place), _) => return Ok(Some(place.open(cluster)?)),
         (None, Nodes::Shm(paths)) => {
-            // That of node 0, which is the first one that is missing, if it is.
+            // The file is beside that of node 0. If node 0 is missing, it is the first node that
+            // is.
             let at = |which: fn(&Result<NodeId, MemoryError>) -> bool| found.identities.iter().position(which);
             let first = at(|identity| *identity == Ok(NodeId(0))).or_else(|| at(Result::is_err));
             let Some(first) = first.and_then(|at| paths.get(at)) else { return Ok(None) };
             let mut path = first.clone().into_os_string();
             path.push(".configuration");
-            // Of an earlier cluster in a file of that name, perhaps.
+            // A file of that name may be that of an earlier cluster.
             match LockedFile::open_or_replace(path, cluster) {
                 Ok(file) => file,
                 Err(ConfigurationError::File { path, cause }) => {
