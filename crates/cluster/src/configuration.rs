@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use remora_txn::recovery::Departed;
 
-use crate::etcd::EtcdFault;
+use crate::etcd::fault::EtcdFault;
 use crate::helper::Helper;
 use crate::membership::{Fenced, Membership, Standing};
 

@@ -23,7 +23,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::{EtcdFault, EtcdOptions, read_private};
+use super::fault::EtcdFault;
+use super::options::{EtcdOptions, read_private};
 use crate::configuration::{Configuration, ConfigurationError};
 use crate::helper::Helper;
 use crate::membership::Membership;
