@@ -25,8 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use super::fault::EtcdFault;
 use super::options::{EtcdOptions, read_private};
-use crate::configuration::{Configuration, ConfigurationError};
-use crate::helper::Helper;
+use crate::configuration::{Configuration, ConfigurationError, Helper};
 use crate::membership::Membership;
 use crate::stored;
 
