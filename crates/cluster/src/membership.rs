@@ -9,10 +9,12 @@ use remora_memory::ShardId;
 use remora_txn::recovery::Verdicts;
 use serde::{Deserialize, Serialize};
 
-use crate::watch::MARGIN;
-
 /// Forgotten clients whose verdicts are kept: who asks what became of a transaction does so soon.
 const FORGOTTEN_MAX: usize = 256;
+
+/// A lease's length divided by this is added to it: the judge's clock may run that much faster than
+/// its holder's, and a renewal takes a while to be seen.
+pub(crate) const MARGIN: Nanos = 8;
 
 /// The lease of a client that has none: it never expires.
 const NEVER: Nanos = Nanos::MAX / 2;
