@@ -11,10 +11,11 @@ use std::task::Waker;
 use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::executor::ReadySet;
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::lane::Lane;
 use crate::limits::LANES_MAX;
 use crate::round::{Round, RoundBuffer};
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,10 +16,11 @@ use std::thread::{self, Thread};
 
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
+use crate::ids::{ClientId, LaneId, Nanos};
 use crate::lane::Lane;
 use crate::limits::{IDLE_SLICE_NS, IDLE_SPINS, LANES_MAX};
 use crate::prefetch::prefetch_lines;
-use crate::transport::{ClientId, Fabric, LaneId, Nanos};
+use crate::transport::Fabric;
 
 /// The ready bits of a worker's lanes.
 pub(crate) struct ReadySet {

@@ -9,9 +9,10 @@ use std::task::{Context, Poll};
 
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::prng::Prng;
 use crate::round::{Completed, Cost, Round, RoundBuffer, Tally};
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket};
+use crate::transport::{Capabilities, Posted};
 
 /// One coroutine of a worker. Made by [`Worker::lane`](crate::Worker::lane).
 pub struct Lane {

@@ -11,9 +11,9 @@ use zerocopy::IntoBytes;
 
 use crate::address::{Address, NodeId, WORD_BYTES};
 use crate::error::{FabricError, Fault};
+use crate::ids::{LaneId, Ticket};
 use crate::lane::Lane;
 use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX, ROUND_WORDS_MAX};
-use crate::transport::{LaneId, Ticket};
 
 /// One verb. Counts and places are in words; `into` and `from` are places in the round's own
 /// buffer.

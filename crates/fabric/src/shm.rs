@@ -28,10 +28,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal as Refused};
 use crate::gate::{GateWord, Refusal};
+use crate::ids::ClientId;
 use crate::limits::NODES_MAX;
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
-use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport};
+use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
 use control::{Control, Phase, Word};
 use files::Servers;

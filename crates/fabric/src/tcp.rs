@@ -49,10 +49,11 @@ use std::time::{Duration, Instant};
 
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
+use crate::ids::ClientId;
 use crate::limits::{HANDSHAKE_NS, NODES_MAX, PATIENCE_NS};
 use crate::region::Region;
 use crate::shm::CAPABILITIES;
-use crate::transport::{Capabilities, ClientId, Fabric, Transport};
+use crate::transport::{Capabilities, Fabric, Transport};
 use crate::verbs::{Device, Domain};
 
 mod admin;

@@ -69,10 +69,10 @@ use super::{Connection, InFlight, Running, Schedule, Seeded, State};
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::endpoint::Endpoint;
 use crate::executor::Worker;
+use crate::ids::{ClientId, Nanos, Ticket};
 use crate::prng::splitmix;
 use crate::round::{RoundBuffer, Verb};
 use crate::shm::{Memory, execute_verb};
-use crate::transport::{ClientId, Nanos, Ticket};
 
 /// Adds a word to a fingerprint, in order.
 pub(super) fn fold(fingerprint: u64, word: u64) -> u64 {

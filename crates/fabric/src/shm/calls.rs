@@ -12,10 +12,11 @@ use std::thread;
 
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::{NODES_MAX, SPIN_NS};
 use crate::region::futex_wait;
 use crate::round::{RoundBuffer, Verb};
-use crate::transport::{LaneId, Nanos, Posted, Ticket};
+use crate::transport::Posted;
 
 use super::channel::{Outcome, Sender};
 use super::control::{Control, Phase, Word};

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use crate::error::{FabricError, Fault};
 use crate::gate::{Gate, Refusal};
+use crate::ids::{ClientId, LaneId, Nanos, Ticket};
 use crate::limits::SPIN_NS;
 use crate::region::futex_wake;
 use crate::round::{RoundBuffer, Verb};
-use crate::transport::{Capabilities, ClientId, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, Posted, Transport};
 
 use super::calls::Calls;
 use super::doorbell::{BellWord, Doorbell};

@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 use super::queue::{NS, Picos};
 use super::world::{Event, World};
 use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
+use crate::ids::{ClientId, Nanos};
 use crate::limits::LANES_MAX;
 use crate::probes;
 use crate::shm::Memory;
-use crate::transport::{ClientId, Nanos};
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Sim;
 use super::faults;
 use super::queue::NS;
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::round::RoundBuffer;
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, Posted, Transport};
 
 /// Polls of a simulation that nobody drives, without anything to do, after which it is taken for
 /// deadlocked.

@@ -35,13 +35,14 @@ use super::queue::{NS, Picos, Queue};
 use super::{Deployment, SimOptions, SimStatistics};
 use crate::address::{Address, LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES};
 use crate::error::{FabricError, Fault};
+use crate::ids::{ClientId, LaneId, Ticket};
 use crate::limits::{REGIONS_PER_NODE_MAX, ROUND_VERBS_MAX};
 use crate::prefetch::prefetch;
 use crate::prng::{Prng, splitmix};
 use crate::round::{RoundBuffer, Verb};
 use crate::service::{self, Progress, Service, ServiceStop};
 use crate::shm::{Memory, execute_verb, no_such_node};
-use crate::transport::{ClientId, LaneId, Posted, Ticket};
+use crate::transport::Posted;
 
 /// In how many parts a READ or WRITE takes effect at most.
 const PARTS_MAX: u64 = 4;

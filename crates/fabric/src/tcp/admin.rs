@@ -8,13 +8,13 @@ use zerocopy::IntoBytes;
 
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
+use crate::ids::ClientId;
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::handshake::Purpose;
 use crate::tcp::node::NodeStatus;
 use crate::tcp::stream::{Stream, Timed};
 use crate::tcp::{Cluster, Tcp};
-use crate::transport::ClientId;
 
 impl Tcp {
     /// How a node's server is.

@@ -43,11 +43,11 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Fault, Refusal};
+use crate::ids::ClientId;
 use crate::limits::REGIONS_PER_NODE_MAX;
 use crate::tcp::key::{self, Key, Keys, Pair};
 use crate::tcp::stream::{Stream, Timed};
 use crate::tcp::tls::{self, TlsReason};
-use crate::transport::ClientId;
 
 /// What both hellos begin with.
 pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";

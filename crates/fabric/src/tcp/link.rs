@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use crate::address::NodeId;
 use crate::error::Fault;
+use crate::ids::Nanos;
 use crate::limits::FRAME_WORDS_MAX;
 use crate::round::Verb;
 use crate::shm::monotonic_ns;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
-use crate::transport::Nanos;
 use crate::verbs::{Fetched, Queue};
 
 /// What of a round is in one frame or list: its verbs for this node from `first` to `end`.

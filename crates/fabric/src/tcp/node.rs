@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
+use crate::ids::{ClientId, Nanos};
 use crate::limits::{CLIENT_BITS, REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
 use crate::round::Verb;
 use crate::service::process_cpu_ns;
@@ -18,7 +19,6 @@ use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
 use crate::tcp::key::{self, Key, Keys};
 use crate::tcp::turned_away::TurnedAway;
-use crate::transport::{ClientId, Nanos};
 use crate::verbs::{Exports, Queue};
 
 /// How a server is.

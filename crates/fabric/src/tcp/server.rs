@@ -19,6 +19,7 @@ use rustix::net::sockopt;
 
 use crate::address::NodeId;
 use crate::error::{NameError, SystemError};
+use crate::ids::{ClientId, Nanos};
 use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_ns};
 use crate::shm::{Memory, monotonic_ns};
@@ -30,7 +31,7 @@ use crate::tcp::node::{Counters, Node, NodeStatus, count};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stream::Stream;
 use crate::tcp::tls::ServerTls;
-use crate::transport::{ClientId, Handler, Nanos};
+use crate::transport::Handler;
 use crate::verbs::{Device, Exports, VerbsError};
 
 /// Token of the listener; connections have their places.

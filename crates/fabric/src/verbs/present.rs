@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::error::Fault;
+use crate::ids::Nanos;
 use crate::limits::REGIONS_PER_NODE_MAX;
 use crate::round::Verb;
 use crate::shm::Memory;
 use crate::tcp::{Part, random};
-use crate::transport::Nanos;
 use crate::verbs::{Calls, VerbsError};
 
 use arena::{Arena, Block};
