@@ -10,10 +10,10 @@ use std::task::Waker;
 
 use crate::address::NodeId;
 use crate::error::FabricError;
-use crate::executor::ReadySet;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::lane::Lane;
 use crate::limits::LANES_MAX;
+use crate::ready::ReadySet;
 use crate::round::{Round, RoundBuffer};
 use crate::transport::{Capabilities, Posted, Transport};
 

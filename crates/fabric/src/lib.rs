@@ -71,6 +71,7 @@ pub mod limits;
 mod prefetch;
 mod prng;
 pub mod probes;
+mod ready;
 mod region;
 mod round;
 pub mod seeded;
