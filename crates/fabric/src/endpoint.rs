@@ -14,7 +14,8 @@ use crate::ids::{LaneId, Nanos, Ticket};
 use crate::lane::Lane;
 use crate::limits::LANES_MAX;
 use crate::ready::ReadySet;
-use crate::round::{Round, RoundBuffer};
+use crate::round::Round;
+use crate::round::buffer::RoundBuffer;
 use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.

@@ -11,7 +11,9 @@ use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::prng::Prng;
-use crate::round::{Completed, Cost, Round, RoundBuffer, Tally};
+use crate::round::buffer::RoundBuffer;
+use crate::round::cost::{Cost, Tally};
+use crate::round::{Completed, Round};
 use crate::transport::{Capabilities, Posted};
 
 /// One coroutine of a worker. Made by [`Worker::lane`](crate::Worker::lane).

@@ -29,7 +29,7 @@ use crate::error::{FabricError, Fault};
 use crate::ids::{ClientId, LaneId, Nanos, Ticket};
 use crate::prng::Prng;
 use crate::region::{Region, RegionError};
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop};
 use crate::shm::{CAPABILITIES, Memory, execute_verb};
 use crate::transport::{Capabilities, Fabric, Handler, Host, Posted, Transport};

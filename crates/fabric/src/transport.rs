@@ -7,7 +7,7 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::error::FabricError;
 use crate::ids::{ClientId, LaneId, Nanos, Ticket};
 use crate::region::Region;
-use crate::round::RoundBuffer;
+use crate::round::buffer::RoundBuffer;
 use crate::service::{Service, ServiceHandle};
 
 /// What became of a round when it was posted.

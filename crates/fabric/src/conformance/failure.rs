@@ -10,7 +10,8 @@ use crate::error::{FabricError, Fault};
 use crate::ids::ClientId;
 use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use crate::region::Region;
-use crate::round::{Cost, Round};
+use crate::round::Round;
+use crate::round::cost::Cost;
 use crate::transport::{Fabric, Handler, Host};
 
 const REGION: usize = 4096;

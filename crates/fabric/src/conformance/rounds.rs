@@ -16,7 +16,7 @@ use crate::error::{FabricError, Fault};
 use crate::executor::Worker;
 use crate::ids::ClientId;
 use crate::limits::LANES_MAX;
-use crate::round::Cost;
+use crate::round::cost::Cost;
 use crate::service::{Progress, Service};
 use crate::transport::{Fabric, Flush, Host};
 

@@ -71,7 +71,7 @@ use crate::endpoint::Endpoint;
 use crate::executor::Worker;
 use crate::ids::{ClientId, Nanos, Ticket};
 use crate::prng::splitmix;
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::shm::{Memory, execute_verb};
 
 /// Adds a word to a fingerprint, in order.

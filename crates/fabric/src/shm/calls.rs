@@ -15,7 +15,7 @@ use crate::error::{FabricError, Fault};
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::{NODES_MAX, SPIN_NS};
 use crate::region::futex_wait;
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::transport::Posted;
 
 use super::channel::{Outcome, Sender};

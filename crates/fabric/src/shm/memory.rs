@@ -13,7 +13,7 @@ use crate::error::{FabricError, Fault};
 use crate::ids::{ClientId, Nanos};
 use crate::limits::{EMBEDDED_UNCHECKED_BYTES, NODES_MAX, REGIONS_PER_NODE_MAX};
 use crate::region::{Pages, Region, RegionError, there_is};
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::transport::{Capabilities, Flush, Handler};
 
 /// The regions of a cluster's memory nodes, all in this process, and who serves calls there.

@@ -14,7 +14,7 @@ use crate::gate::{Gate, Refusal};
 use crate::ids::{ClientId, LaneId, Nanos, Ticket};
 use crate::limits::SPIN_NS;
 use crate::region::futex_wake;
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::transport::{Capabilities, Posted, Transport};
 
 use super::calls::Calls;

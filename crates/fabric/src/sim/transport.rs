@@ -8,7 +8,7 @@ use super::Sim;
 use super::faults;
 use super::queue::NS;
 use crate::ids::{LaneId, Nanos, Ticket};
-use crate::round::RoundBuffer;
+use crate::round::buffer::RoundBuffer;
 use crate::transport::{Capabilities, Posted, Transport};
 
 /// Polls of a simulation that nobody drives, without anything to do, after which it is taken for

@@ -39,7 +39,7 @@ use crate::ids::{ClientId, LaneId, Ticket};
 use crate::limits::{REGIONS_PER_NODE_MAX, ROUND_VERBS_MAX};
 use crate::prefetch::prefetch;
 use crate::prng::{Prng, splitmix};
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::service::{self, Progress, Service, ServiceStop};
 use crate::shm::{Memory, execute_verb, no_such_node};
 use crate::transport::Posted;

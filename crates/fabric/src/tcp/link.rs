@@ -7,7 +7,7 @@ use crate::address::NodeId;
 use crate::error::Fault;
 use crate::ids::Nanos;
 use crate::limits::FRAME_WORDS_MAX;
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::shm::monotonic_ns;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind};

@@ -11,7 +11,7 @@ use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
 use crate::ids::{ClientId, Nanos};
 use crate::limits::{CLIENT_BITS, REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::service::process_cpu_ns;
 use crate::shm::{Memory, execute_verb, monotonic_ns};
 use crate::tcp::buffer::Outbox;

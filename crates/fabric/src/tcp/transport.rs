@@ -30,7 +30,7 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::{BATCH_BYTES, SPIN_NS};
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::shm::monotonic_ns;
 use crate::tcp::Cluster;
 use crate::tcp::buffer::{Received, Receiver};

@@ -8,7 +8,7 @@ use super::{DeviceOptions, VerbsError};
 use crate::address::NodeId;
 use crate::error::Fault;
 use crate::ids::Nanos;
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::shm::Memory;
 use crate::tcp::Part;
 use crate::transport::Capabilities;

@@ -16,7 +16,7 @@ use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::error::Fault;
 use crate::ids::Nanos;
 use crate::limits::REGIONS_PER_NODE_MAX;
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::shm::Memory;
 use crate::tcp::{Part, random};
 use crate::verbs::{Calls, VerbsError};

@@ -8,7 +8,7 @@ use super::super::{Candidate, Connection, InFlight, Look, Running, Serving, Stat
 use super::{ExploreOptions, Footprint, Looked, Private, Step, StepId, Suspicion, Taken, Trail, What, fold};
 use crate::address::{Address, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
 use crate::ids::{ClientId, Ticket};
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::service::Progress;
 use crate::shm::{Memory, execute_verb};
 
