@@ -11,10 +11,8 @@ use std::task::Waker;
 use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::ids::{LaneId, Nanos, Ticket};
-use crate::lane::Lane;
 use crate::limits::LANES_MAX;
 use crate::ready::ReadySet;
-use crate::round::Round;
 use crate::round::buffer::RoundBuffer;
 use crate::transport::{Capabilities, Posted, Transport};
 
@@ -140,13 +138,14 @@ impl Endpoint {
         self.failures.take()
     }
 
+    /// Leases a buffer for the next round of a lane.
     #[inline]
-    pub(crate) fn round<'l>(&self, lane: &'l Lane) -> Round<'l> {
+    pub(crate) fn lease(&self, lane: LaneId) -> Box<RoundBuffer> {
         let mut buffer = self.spare.take().unwrap_or_else(|| self.buffer_from_pool());
         let serial = self.next_serial.get();
         self.next_serial.set(serial + 1);
-        buffer.reset(lane.id(), serial);
-        Round::new(lane, buffer)
+        buffer.reset(lane, serial);
+        buffer
     }
 
     #[cold]

@@ -10,8 +10,8 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use crate::address::{Address, NodeId, WORD_BYTES};
+use crate::endpoint::Endpoint;
 use crate::error::Fault;
-use crate::lane::Lane;
 use crate::limits::ROUND_WORDS_MAX;
 
 pub(crate) mod buffer;
@@ -24,7 +24,7 @@ use cost::Tally;
 #[must_use = "a round does nothing until it is executed or posted"]
 #[derive(Debug)]
 pub struct Round<'l> {
-    lane: &'l Lane,
+    endpoint: &'l Endpoint,
     // Always `Some` until the round is executed, posted or dropped.
     buffer: Option<Box<RoundBuffer>>,
 }
@@ -116,12 +116,13 @@ pub struct Staged {
 }
 
 impl<'l> Round<'l> {
-    pub(crate) fn new(lane: &'l Lane, buffer: Box<RoundBuffer>) -> Round<'l> {
-        Round { lane, buffer: Some(buffer) }
+    /// Begins a round with a buffer of this endpoint.
+    pub(crate) fn new(endpoint: &'l Endpoint, buffer: Box<RoundBuffer>) -> Round<'l> {
+        Round { endpoint, buffer: Some(buffer) }
     }
 
-    pub(crate) fn into_buffer(mut self) -> (&'l Lane, Option<Box<RoundBuffer>>) {
-        (self.lane, self.buffer.take())
+    pub(crate) fn into_buffer(mut self) -> (&'l Endpoint, Option<Box<RoundBuffer>>) {
+        (self.endpoint, self.buffer.take())
     }
 
     #[inline(always)]
@@ -296,7 +297,7 @@ impl<'l> Round<'l> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.lane.endpoint().recycle(buffer);
+            self.endpoint.recycle(buffer);
         }
     }
 }
@@ -314,13 +315,13 @@ fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
 /// A round that has completed: its answers, by handle. Dropping it gives the buffer back.
 #[derive(Debug)]
 pub struct Completed<'l> {
-    lane: &'l Lane,
+    endpoint: &'l Endpoint,
     buffer: Option<Box<RoundBuffer>>,
 }
 
 impl<'l> Completed<'l> {
-    pub(crate) fn new(lane: &'l Lane, buffer: Box<RoundBuffer>) -> Completed<'l> {
-        Completed { lane, buffer: Some(buffer) }
+    pub(crate) fn new(endpoint: &'l Endpoint, buffer: Box<RoundBuffer>) -> Completed<'l> {
+        Completed { endpoint, buffer: Some(buffer) }
     }
 
     #[inline(always)]
@@ -377,7 +378,7 @@ impl<'l> Completed<'l> {
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.lane.endpoint().recycle(buffer);
+            self.endpoint.recycle(buffer);
         }
     }
 }
