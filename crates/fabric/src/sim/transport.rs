@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Sim;
-use super::faults;
 use super::queue::NS;
 use crate::ids::{LaneId, Nanos, Ticket};
 use crate::round::buffer::RoundBuffer;
@@ -108,6 +107,6 @@ impl Transport for SimTransport {
     }
 
     fn probe(&self, lane: LaneId, name: &'static str) {
-        faults::probe(&mut self.sim.world(), self.connection, lane.0, name);
+        self.sim.world().reach_probe(self.connection, lane.0, name);
     }
 }
