@@ -61,6 +61,7 @@ mod address;
 pub mod conformance;
 pub mod copy;
 mod endpoint;
+mod entropy;
 mod error;
 mod executor;
 mod gate;

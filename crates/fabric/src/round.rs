@@ -16,6 +16,7 @@ use crate::limits::ROUND_WORDS_MAX;
 
 pub(crate) mod buffer;
 pub(crate) mod cost;
+pub(crate) mod part;
 
 use buffer::{Mark, RoundBuffer, Verb};
 use cost::Tally;

@@ -84,9 +84,6 @@ pub use node::NodeStatus;
 pub use server::{Server, ServerError, ServerHandle, ServerOptions};
 
 use handshake::Purpose;
-#[cfg(feature = "verbs")]
-pub(crate) use key::random;
-pub(crate) use link::Part;
 use poller::{BELL, Bell, Interest, Poller};
 use stream::Stream;
 use transport::TcpTransport;

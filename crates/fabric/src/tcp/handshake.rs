@@ -42,10 +42,11 @@ use hmac::Mac;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::entropy::random;
 use crate::error::{Fault, Refusal};
 use crate::ids::ClientId;
 use crate::limits::REGIONS_PER_NODE_MAX;
-use crate::tcp::key::{self, Key, Keys, Pair};
+use crate::tcp::key::{Key, Keys, Pair};
 use crate::tcp::stream::{Stream, Timed};
 use crate::tcp::tls::{self, TlsReason};
 
@@ -261,7 +262,7 @@ pub(crate) fn greet(
     let is_tls = stream.is_tls();
     let mut socket = Timed { stream, deadline };
     socket.secure().map_err(lost)?;
-    let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Local(ErrorKind::Other.into())))?;
+    let nonce = random().map_err(|_| Fault::Refused(Refusal::Local(ErrorKind::Other.into())))?;
     let keys = keys.map(Keys::now);
     let ours = ClientHello::new(purpose, keys.is_some(), nonce);
     socket.write_all(ours.as_bytes()).map_err(lost)?;

@@ -9,8 +9,8 @@ use crate::address::NodeId;
 use crate::error::Fault;
 use crate::ids::Nanos;
 use crate::round::buffer::Verb;
+use crate::round::part::Part;
 use crate::shm::Memory;
-use crate::tcp::Part;
 use crate::transport::Capabilities;
 
 /// An RDMA device that is open. Needs the cargo feature `verbs`.
