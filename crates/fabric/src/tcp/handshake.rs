@@ -48,10 +48,7 @@ use crate::ids::ClientId;
 use crate::limits::REGIONS_PER_NODE_MAX;
 use crate::tcp::key::{Key, Keys, Pair};
 use crate::tcp::stream::{Stream, Timed};
-use crate::tcp::tls::{self, TlsReason};
-
-/// What both hellos begin with.
-pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";
+use crate::tcp::tls::{self, MAGIC, TlsReason};
 
 /// Version of the frames and of this handshake. History: 1, the first.
 pub(crate) const VERSION: u32 = 1;
