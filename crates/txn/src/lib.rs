@@ -43,6 +43,7 @@ macro_rules! mutant {
     };
 }
 
+mod access;
 mod applier;
 mod error;
 mod event;
@@ -61,9 +62,10 @@ mod tree;
 mod tx;
 mod vcache;
 
+pub use access::{Access, Scan, WriteKind};
 pub use applier::Applier;
 pub use error::{Abort, Limit, Misuse, Stop};
-pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, WriteKind};
+pub use event::{Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{
     Execute, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,

@@ -10,8 +10,8 @@ use remora_memory::{Pointer, TableId};
 use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
+use crate::access::{Access, Scan, WriteKind};
 use crate::error::{Limit, Misuse, Stop};
-use crate::event::{Access, Scan, WriteKind};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
 use crate::protocol::{Execute, Primitive};
