@@ -45,6 +45,7 @@ macro_rules! mutant {
 
 mod access;
 mod applier;
+mod descent;
 mod error;
 mod event;
 mod inspect;

@@ -48,8 +48,8 @@ use remora_memory::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, n
 use remora_sync::{Key, LockWord, Version};
 use zerocopy::IntoBytes;
 
+use crate::descent::{Descent, Wanted};
 use crate::log::{PATCH_WORDS, patch};
-use crate::tree::{Descent, Wanted};
 use crate::vcache::{HostedCache, VersionCache};
 
 /// What a call asks for.
