@@ -14,7 +14,7 @@ use crate::access::{Access, Scan, WriteKind};
 use crate::error::{Limit, Misuse, Stop};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
-use crate::protocol::{Execute, Primitive};
+use crate::protocol::spec::{Execute, Primitive};
 use crate::shared::Swap;
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the

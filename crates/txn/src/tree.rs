@@ -13,7 +13,8 @@ use zerocopy::IntoBytes;
 
 use crate::descent::{NODE_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
 use crate::error::Stop;
-use crate::protocol::{Execute, Seen};
+use crate::protocol::lookup::Seen;
+use crate::protocol::spec::Execute;
 use crate::rpc::{Code, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found as Known, Intent};
 use crate::tx::Tx;

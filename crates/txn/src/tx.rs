@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::protocol::Primitive;
+use crate::protocol::spec::Primitive;
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
 use crate::session::{Decision, State};

@@ -12,9 +12,10 @@ use remora_sync::{
 
 use super::chain::{chain_of, link};
 use super::execute::is_nobodys;
-use super::{Ford, Validation};
+use super::Ford;
 use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Check;
+use crate::protocol::spec::Validation;
 use crate::rpc::Code;
 use crate::sets::{Fetch, Item, Lock, Sets};
 use crate::tx::Tx;

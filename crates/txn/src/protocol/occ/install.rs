@@ -5,7 +5,8 @@ use remora_sync::{IMAGE_AT, LockWord};
 
 use super::{Locks, Primitives};
 use crate::protocol::redo::install_rounds;
-use crate::protocol::{Acknowledged, Primitive};
+use crate::protocol::Acknowledged;
+use crate::protocol::spec::Primitive;
 use crate::sets::Change;
 use crate::tx::Tx;
 
