@@ -24,6 +24,16 @@ pub enum Outcome {
     Failed(Stop),
 }
 
+impl From<Stop> for Outcome {
+    fn from(stop: Stop) -> Outcome {
+        match stop {
+            Stop::Abort(abort) => Outcome::Aborted(abort),
+            Stop::Unknown(_) => Outcome::Unknown,
+            stop => Outcome::Failed(stop),
+        }
+    }
+}
+
 /// When the phases of an attempt ended, in nanoseconds; the last one ends with the attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Phases {

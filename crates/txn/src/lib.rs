@@ -59,6 +59,7 @@ mod rpc;
 mod session;
 mod sets;
 mod shared;
+mod state;
 mod tree;
 mod tx;
 mod vcache;
@@ -72,9 +73,10 @@ pub use protocol::{
     Execute, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };
 pub use rpc::RpcHandler;
-pub use session::{Decision, Lease, Session, SessionConfig, TransactOptions, Tried};
+pub use session::{Session, TransactOptions};
 pub use sets::{Intent, Slot};
 pub use shared::SharedLocks;
+pub use state::{Lease, SessionConfig, Tried};
 pub use tree::Located;
-pub use tx::Tx;
+pub use tx::{Decision, Tx};
 pub use vcache::VersionCache;

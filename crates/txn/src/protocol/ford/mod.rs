@@ -127,7 +127,7 @@ use crate::error::{Limit, Stop};
 use crate::limits::LOG_PAUSE_NS;
 use crate::protocol::spec::{Execute, ProtocolSpec, Validation};
 use crate::protocol::{Protocol, Steps};
-use crate::session::Needed;
+use crate::state::Needed;
 use crate::sets::Item;
 use crate::tx::Tx;
 

@@ -11,7 +11,7 @@ use remora_sync::{
 use super::Ford;
 use super::commit::undo_at;
 use crate::protocol::{Acknowledged, nodes};
-use crate::session::Needed;
+use crate::state::Needed;
 use crate::sets::{Change, Lock};
 use crate::tx::Tx;
 
