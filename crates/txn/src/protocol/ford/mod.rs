@@ -114,6 +114,7 @@ mod commit;
 mod execute;
 mod release;
 mod validate;
+mod words;
 
 use remora_fabric::{Execute as Posted, probes};
 use remora_memory::{Discipline, IndexKind};

@@ -11,7 +11,7 @@ use remora_sync::{
 };
 
 use super::chain::{chain_of, link};
-use super::execute::is_nobodys;
+use super::words::is_nobodys;
 use super::Ford;
 use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Check;
