@@ -13,6 +13,10 @@
 //!          round)
 //! ```
 //!
+//! This file has the state. The files below it have what happens: `posting`, `node` and
+//! `completion` are the way of a round, in its order; `time` takes the events; `services` has what
+//! memory nodes do of their own, and `faults` what goes wrong.
+//!
 //! What memory nodes' CPUs do for calls and services is their own code, which stores whenever it
 //! likes. It runs outside of the world ([`Step::Work`]), so that other verbs take effect between
 //! its stores: see [`World::meanwhile`].
