@@ -36,9 +36,11 @@ mod faults;
 mod nodes;
 mod play;
 mod ranges;
+mod recording;
 mod registers;
 mod reported;
 mod run;
+mod stage;
 mod tables;
 
 use std::ops::Range;
