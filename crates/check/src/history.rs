@@ -5,16 +5,17 @@
 //! lie in flat arenas that a transaction's row points into. The views ([`Transaction`], [`Read`],
 //! ...) give names and bytes back.
 
+mod error;
 mod intern;
 mod json;
 pub(crate) mod marks;
 mod reader;
 mod writer;
 
+pub use error::{HistoryError, LineError, Unended};
 pub(crate) use intern::KEYS_MAX;
 use intern::KeyInterner;
-pub use marks::Unended;
-pub use reader::{HistoryError, HistoryReader, LineError, LoadedHistory, ReadOptions};
+pub use reader::{HistoryReader, LoadedHistory, ReadOptions};
 pub use writer::{Line, LineBuffer, LineHeader, Outcome};
 
 /// What became of a transaction.

@@ -10,38 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use remora::floors::fabric::FabricError;
 use remora::floors::index::IndexError;
 use remora::floors::memory::{MemoryError, Metadata, TableEntry};
-use remora::{Cluster, ConnectError, ConnectOptions, Error, Nodes, OpenError, Protocol};
-use remora_fabric::sim::Sim;
+use remora::{Cluster, ConnectError, ConnectOptions, Nodes, OpenError, Protocol};
 use remora_workload::driver::{self, Measured, Observers, Progress, RunOptions};
-use remora_workload::guestbook::{Farewell, GuestBook, GuestError};
+use remora_workload::guestbook::{Farewell, GuestBook};
 use remora_workload::{RunError, Workload};
 
-use crate::bench::{Bench, HistoryTo};
+use crate::bench::{Bench, Opened};
+use crate::history::HistoryTo;
 use crate::memnode::{read_client_tls, read_keys};
 use crate::signals::stop_on_signals;
 use crate::{Failure, output};
-
-/// A workload whose tables are there.
-#[derive(Debug)]
-pub(crate) struct Opened<W> {
-    pub(crate) cluster: Cluster,
-    pub(crate) workload: W,
-    /// Where there can be other clients, and what ends this one.
-    guests: Option<(GuestBook, Arc<AtomicBool>)>,
-    /// Where nothing of it is real.
-    pub(crate) sim: Option<Sim>,
-    /// How long loading took.
-    pub(crate) loaded_in: Duration,
-}
-
-impl<W> Opened<W> {
-    pub(crate) fn map(self, change: impl FnOnce(W) -> W) -> Opened<W> {
-        Opened { workload: change(self.workload), ..self }
-    }
-}
 
 /// Refuses an option that contradicts what memory nodes hold.
 pub(crate) fn agrees<T: PartialEq + Display>(option: &str, given: Option<T>, found: T) -> Result<(), Failure> {
@@ -199,30 +179,6 @@ impl Bench {
             let _ = guests.leave(&Farewell { settled: true, ..Farewell::default() });
         }
         measured.map_err(|error| self.failure(error))
-    }
-
-    pub(crate) fn failure(&self, error: RunError) -> Failure {
-        match error {
-            RunError::Open(error) => self.blame(&error),
-            RunError::Thread(_) => Failure::new("--threads", error),
-            RunError::Transaction(Error::Unavailable(error)) => self.lost(&error),
-            RunError::Guests(error) => self.guest(error),
-            error => Failure(error.to_string()),
-        }
-    }
-
-    fn guest(&self, error: GuestError) -> Failure {
-        match error {
-            GuestError::Open(error) => self.blame(&error),
-            GuestError::Transaction(Error::Unavailable(error)) => self.lost(&error),
-            error => Failure(error.to_string()),
-        }
-    }
-
-    /// A memory node is lost, and which one.
-    pub(crate) fn lost(&self, error: &FabricError) -> Failure {
-        let name = self.nodes.as_ref().and_then(|nodes| nodes.name(error.node));
-        Failure(name.map_or_else(|| error.to_string(), |name| format!("memory node {name} {}", error.fault)))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::bench::HistoryTo;
+use crate::history::HistoryTo;
 use crate::meet::MeetArgs;
 use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, output};

@@ -4,8 +4,9 @@ use clap::Args;
 use remora_workload::smallbank::{Customers, SmallBank};
 use serde::Serialize;
 
-use crate::bench::{Bench, RunArgs};
+use crate::bench::Bench;
 use crate::connected::agrees;
+use crate::options::RunArgs;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]

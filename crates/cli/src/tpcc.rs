@@ -8,8 +8,9 @@ use remora_workload::Workload;
 use remora_workload::tpcc::{Kind, NewOrders, Room, Scale, Tpcc};
 use serde::Serialize;
 
-use crate::bench::{Bench, RunArgs};
+use crate::bench::Bench;
 use crate::connected::agrees;
+use crate::options::RunArgs;
 use crate::{Failure, Verdict};
 
 #[derive(Clone, Debug, Args, Serialize)]

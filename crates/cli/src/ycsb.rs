@@ -6,8 +6,9 @@ use remora::floors::fabric::Headroom;
 use remora_workload::ycsb::{Distribution, InsertOrder, Kind, Mix, OPERATIONS_MAX, Size, VALUE_BYTES, Ycsb};
 use serde::Serialize;
 
-use crate::bench::{Bench, RunArgs};
+use crate::bench::Bench;
 use crate::connected::agrees;
+use crate::options::RunArgs;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]

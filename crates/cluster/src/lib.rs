@@ -42,15 +42,13 @@
 mod configuration;
 pub mod etcd;
 mod file;
-mod helper;
 mod membership;
 mod place;
 mod stored;
 mod watch;
 
-pub use configuration::{Configuration, ConfigurationError, InMemory, RecoveredClients};
+pub use configuration::{Configuration, ConfigurationError, Helper, InMemory, Job, RecoveredClients};
 pub use file::LockedFile;
-pub use helper::{Helper, Job};
 pub use membership::{Conducting, EpochChanging, Fenced, Membership, OtherCache, Standing};
 pub use place::{NotPlace, Place};
 pub use watch::LeaseWatch;

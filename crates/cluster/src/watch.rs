@@ -2,11 +2,7 @@
 
 use remora_fabric::Nanos;
 
-use crate::membership::Membership;
-
-/// A lease's length divided by this is added to it: the judge's clock may run that much faster than
-/// its holder's, and a renewal takes a while to be seen.
-pub(crate) const MARGIN: Nanos = 8;
+use crate::membership::{MARGIN, Membership};
 
 /// Clients that a judge can watch without another allocation.
 const CLIENTS_AT_FIRST: usize = 64;

@@ -24,9 +24,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::executor::Worker;
+use crate::ids::ClientId;
 use crate::lane::Lane;
 use crate::round::{Completed, Round};
-use crate::transport::{ClientId, Fabric, Host};
+use crate::transport::{Fabric, Host};
 
 pub use calls::*;
 pub use failure::*;

@@ -10,11 +10,11 @@ use std::task::Waker;
 
 use crate::address::NodeId;
 use crate::error::FabricError;
-use crate::executor::ReadySet;
-use crate::lane::Lane;
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::LANES_MAX;
-use crate::round::{Round, RoundBuffer};
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::ready::ReadySet;
+use crate::round::buffer::RoundBuffer;
+use crate::transport::{Capabilities, Posted, Transport};
 
 /// A background round that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,13 +138,14 @@ impl Endpoint {
         self.failures.take()
     }
 
+    /// Leases a buffer for the next round of a lane.
     #[inline]
-    pub(crate) fn round<'l>(&self, lane: &'l Lane) -> Round<'l> {
+    pub(crate) fn lease(&self, lane: LaneId) -> Box<RoundBuffer> {
         let mut buffer = self.spare.take().unwrap_or_else(|| self.buffer_from_pool());
         let serial = self.next_serial.get();
         self.next_serial.set(serial + 1);
-        buffer.reset(lane.id(), serial);
-        Round::new(lane, buffer)
+        buffer.reset(lane, serial);
+        buffer
     }
 
     #[cold]

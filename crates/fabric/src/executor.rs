@@ -9,78 +9,17 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
+use crate::ids::{ClientId, LaneId, Nanos};
 use crate::lane::Lane;
 use crate::limits::{IDLE_SLICE_NS, IDLE_SPINS, LANES_MAX};
 use crate::prefetch::prefetch_lines;
-use crate::transport::{ClientId, Fabric, LaneId, Nanos};
-
-/// The ready bits of a worker's lanes.
-pub(crate) struct ReadySet {
-    /// Set on the worker's own thread.
-    local: Cell<u64>,
-    /// Set by wakers on any thread.
-    remote: Arc<RemoteReady>,
-}
-
-struct RemoteReady {
-    bits: AtomicU64,
-    thread: Thread,
-    /// Waker of the endpoint that the thread idles in, if unparking it is not enough.
-    idle: Mutex<Option<Waker>>,
-}
-
-struct LaneWaker {
-    remote: Arc<RemoteReady>,
-    bit: u64,
-}
-
-impl Wake for LaneWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.remote.bits.fetch_or(self.bit, Ordering::Release);
-        self.remote.thread.unpark();
-        if let Some(idle) = &*self.remote.idle() {
-            idle.wake_by_ref();
-        }
-    }
-}
-
-impl RemoteReady {
-    fn idle(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ReadySet {
-    #[inline]
-    pub(crate) fn set(&self, lane: LaneId) {
-        self.local.set(self.local.get() | 1 << lane.0);
-    }
-
-    /// All ready lanes; none is ready afterwards.
-    #[inline]
-    fn take(&self) -> u64 {
-        let mut bits = self.local.take();
-        if self.remote.bits.load(Ordering::Relaxed) != 0 {
-            bits |= self.remote.bits.swap(0, Ordering::Acquire);
-        }
-        bits
-    }
-
-    fn is_empty(&self) -> bool {
-        self.local.get() == 0 && self.remote.bits.load(Ordering::Relaxed) == 0
-    }
-}
+use crate::ready::ReadySet;
+use crate::transport::Fabric;
 
 /// One thread that runs several coroutines. It stays on the thread that made it. Clones are the
 /// same worker: a coroutine may have one, to connect anew.
@@ -95,13 +34,7 @@ impl Worker {
     /// A worker of the calling thread.
     #[must_use]
     pub fn new() -> Worker {
-        let remote =
-            Arc::new(RemoteReady { bits: AtomicU64::new(0), thread: thread::current(), idle: Mutex::default() });
-        Worker {
-            ready: Rc::new(ReadySet { local: Cell::new(0), remote }),
-            endpoints: Rc::default(),
-            lanes: Rc::default(),
-        }
+        Worker { ready: Rc::new(ReadySet::new()), endpoints: Rc::default(), lanes: Rc::default() }
     }
 
     /// Connects to all memory nodes as `client`. A worker has one endpoint; a seeded test gives it
@@ -113,7 +46,7 @@ impl Worker {
         endpoints.retain(|endpoint| Rc::strong_count(endpoint) > 1);
         endpoints.push(endpoint.clone());
         // A worker without work idles in the first one.
-        *self.ready.remote.idle() = endpoints.first().and_then(|first| first.idle_waker());
+        *self.ready.idle() = endpoints.first().and_then(|first| first.idle_waker());
         Ok(endpoint)
     }
 
@@ -170,7 +103,7 @@ impl Worker {
     /// Nothing is ready: spin a bounded time, then park until the next timer, completion or wake.
     fn wait(&self) {
         // Where an answer comes from another thread or process, it may need this core.
-        let awaits_others = self.ready.remote.idle().is_some();
+        let awaits_others = self.ready.idle().is_some();
         for _ in 0..IDLE_SPINS {
             self.progress();
             if !self.ready.is_empty() {
@@ -253,8 +186,7 @@ impl<'w> Turns<'w> {
         self.by_lane[lane.0 as usize] = self.tasks.len() as u8;
         let ready = &self.worker.ready;
         ready.set(lane);
-        let waker = LaneWaker { remote: ready.remote.clone(), bit: 1 << lane.0 };
-        self.tasks.push(Task { future: Some(future), waker: Arc::new(waker).into() });
+        self.tasks.push(Task { future: Some(future), waker: ready.waker(lane) });
     }
 
     fn turn(&mut self) -> Turned {

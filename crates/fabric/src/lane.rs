@@ -9,9 +9,12 @@ use std::task::{Context, Poll};
 
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::prng::Prng;
-use crate::round::{Completed, Cost, Round, RoundBuffer, Tally};
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket};
+use crate::round::buffer::RoundBuffer;
+use crate::round::cost::{Cost, Tally};
+use crate::round::{Completed, Round};
+use crate::transport::{Capabilities, Posted};
 
 /// One coroutine of a worker. Made by [`Worker::lane`](crate::Worker::lane).
 pub struct Lane {
@@ -58,7 +61,7 @@ impl Lane {
     /// A new round.
     #[inline]
     pub fn round(&self) -> Round<'_> {
-        self.endpoint.round(self)
+        Round::new(&self.endpoint, self.endpoint.lease(self.id))
     }
 
     /// Posts a round **now**; await the result for one round trip. An error names the node, and
@@ -67,8 +70,11 @@ impl Lane {
     // have been stored.
     #[inline(always)]
     pub fn execute<'l>(&'l self, round: Round<'l>) -> Execute<'l> {
-        let (lane, buffer) = round.into_buffer();
-        debug_assert!(std::ptr::eq(lane, self), "a round is executed by the lane that began it");
+        let (endpoint, buffer) = round.into_buffer();
+        debug_assert!(
+            std::ptr::eq(endpoint, Rc::as_ptr(&self.endpoint)) && buffer.as_ref().is_none_or(|one| one.lane == self.id),
+            "a round is executed by the lane that began it"
+        );
         Execute { lane: self, state: self.dispatch(buffer), yielded: !self.endpoint.yields() }
     }
 
@@ -347,7 +353,7 @@ impl<'l> Future for Execute<'l> {
         let this = &mut *self;
         match this.completed() {
             None => Poll::Pending,
-            Some(buffer) if buffer.outcome.is_ok() => Poll::Ready(Ok(Completed::new(this.lane, buffer))),
+            Some(buffer) if buffer.outcome.is_ok() => Poll::Ready(Ok(Completed::new(&this.lane.endpoint, buffer))),
             Some(buffer) => Poll::Ready(Err(this.failed(buffer))),
         }
     }

@@ -16,9 +16,9 @@ use rustix::thread::futex::{self, WaitFlags, WaitPtr, WaitvFlags};
 
 use crate::address::{LINE_BYTES, WORD_BYTES};
 use crate::headroom::Headroom;
+use crate::ids::Nanos;
 use crate::limits::{RESERVE_BYTES, TAKE_BYTES};
 use crate::prefetch::prefetch;
-use crate::transport::Nanos;
 
 /// Bytes of the huge pages that mappings are rounded up to.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -10,354 +10,25 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use crate::address::{Address, NodeId, WORD_BYTES};
-use crate::error::{FabricError, Fault};
-use crate::lane::Lane;
-use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX, ROUND_WORDS_MAX};
-use crate::transport::{LaneId, Ticket};
+use crate::endpoint::Endpoint;
+use crate::error::Fault;
+use crate::limits::ROUND_WORDS_MAX;
 
-/// One verb. Counts and places are in words; `into` and `from` are places in the round's own
-/// buffer.
-#[derive(Clone, Copy, Debug)]
-pub enum Verb {
-    /// Reads remote words into the buffer.
-    Read {
-        /// Remote address.
-        at: Address,
-        /// Words.
-        words: u32,
-        /// Place in the buffer.
-        into: u32,
-    },
-    /// Writes words of the buffer to remote memory, ascending.
-    Write {
-        /// Remote address.
-        at: Address,
-        /// Words.
-        words: u32,
-        /// Place in the buffer.
-        from: u32,
-    },
-    /// Replaces a word if it is as expected; what was there goes to the buffer.
-    CompareSwap {
-        /// Remote address.
-        at: Address,
-        /// Expected word.
-        expected: u64,
-        /// New word.
-        new: u64,
-        /// Place in the buffer.
-        into: u32,
-    },
-    /// Adds to a word; what was there goes to the buffer.
-    FetchAdd {
-        /// Remote address.
-        at: Address,
-        /// What to add, wrapping.
-        delta: u64,
-        /// Place in the buffer.
-        into: u32,
-    },
-    /// Flushes the earlier writes of the round to a node.
-    Flush {
-        /// The node.
-        node: NodeId,
-    },
-    /// Has the node's CPU serve a request: `head_words` and `body_words` of the buffer, one after
-    /// the other.
-    Call {
-        /// The node.
-        node: NodeId,
-        /// Place of the request's first part.
-        head: u32,
-        /// Words of it.
-        head_words: u32,
-        /// Place of its second part.
-        body: u32,
-        /// Words of it.
-        body_words: u32,
-        /// Place in the buffer of the reply: its length in words, then the reply.
-        into: u32,
-        /// Words of the longest reply.
-        capacity: u32,
-    },
-    /// What follows starts when everything before it, at every node, has completed.
-    AfterCompletion,
-}
+pub(crate) mod buffer;
+pub(crate) mod cost;
+pub(crate) mod part;
 
-impl Verb {
-    /// The node that the verb acts on; `None` for [`Verb::AfterCompletion`].
-    #[must_use]
-    pub fn node(&self) -> Option<NodeId> {
-        match self {
-            Verb::Read { at, .. }
-            | Verb::Write { at, .. }
-            | Verb::CompareSwap { at, .. }
-            | Verb::FetchAdd { at, .. } => Some(at.node),
-            Verb::Flush { node } | Verb::Call { node, .. } => Some(*node),
-            Verb::AfterCompletion => None,
-        }
-    }
-}
-
-/// What a lane or a transaction has cost: exact counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Cost {
-    /// Round trips that were awaited: those on the critical path.
-    pub round_trips: u64,
-    /// READ verbs, background rounds included; so for the rest.
-    pub reads: u64,
-    /// WRITE verbs.
-    pub writes: u64,
-    /// CAS and FETCH_ADD verbs.
-    pub atomics: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Calls served by a memory node's CPU.
-    pub rpcs: u64,
-    /// Payload bytes to memory nodes.
-    pub bytes_out: u64,
-    /// Payload bytes from memory nodes.
-    pub bytes_in: u64,
-}
-
-impl Cost {
-    /// Adds another cost to this one.
-    #[inline]
-    pub fn add(&mut self, other: &Cost) {
-        self.round_trips += other.round_trips;
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.atomics += other.atomics;
-        self.flushes += other.flushes;
-        self.rpcs += other.rpcs;
-        self.bytes_out += other.bytes_out;
-        self.bytes_in += other.bytes_in;
-    }
-
-    /// What has been spent since `earlier`, a former value of the same counters.
-    #[must_use]
-    pub fn since(&self, earlier: &Cost) -> Cost {
-        Cost {
-            round_trips: self.round_trips - earlier.round_trips,
-            reads: self.reads - earlier.reads,
-            writes: self.writes - earlier.writes,
-            atomics: self.atomics - earlier.atomics,
-            flushes: self.flushes - earlier.flushes,
-            rpcs: self.rpcs - earlier.rpcs,
-            bytes_out: self.bytes_out - earlier.bytes_out,
-            bytes_in: self.bytes_in - earlier.bytes_in,
-        }
-    }
-}
-
-/// What a round costs, counted while it is built: two words, because a field for each count,
-/// written one by one and added up in pairs, costs more in store forwarding than everything else
-/// about a small round.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Tally {
-    /// Verbs by kind, 12 bits each.
-    verbs: u64,
-    /// Bytes out in the upper half, in in the lower.
-    bytes: u64,
-    /// [`Verb::AfterCompletion`]: further round trips.
-    fences: u64,
-}
-
-impl Tally {
-    const BITS: u32 = 12;
-    const READ: u64 = 1;
-    const WRITE: u64 = 1 << Tally::BITS;
-    const ATOMIC: u64 = 1 << (2 * Tally::BITS);
-    const FLUSH: u64 = 1 << (3 * Tally::BITS);
-    const CALL: u64 = 1 << (4 * Tally::BITS);
-
-    #[inline(always)]
-    fn add(&mut self, verb: u64, bytes_out: usize, bytes_in: usize) {
-        self.verbs = self.verbs.wrapping_add(verb);
-        self.bytes = self.bytes.wrapping_add((bytes_out as u64) << 32 | bytes_in as u64);
-    }
-
-    /// Adds it to a cost; `awaited` says whether its round trips are on the critical path.
-    #[inline]
-    pub(crate) fn add_to(self, cost: &mut Cost, awaited: bool) {
-        let count = |kind: u32| self.verbs >> (kind * Tally::BITS) & ((1 << Tally::BITS) - 1);
-        cost.round_trips += if awaited { 1 + self.fences } else { 0 };
-        cost.reads += count(0);
-        cost.writes += count(1);
-        cost.atomics += count(2);
-        cost.flushes += count(3);
-        cost.rpcs += count(4);
-        cost.bytes_out += self.bytes >> 32;
-        cost.bytes_in += self.bytes & u64::from(u32::MAX);
-    }
-}
-
-// A round that is refused because it is full counts the verbs that did not fit, but is never added
-// to anything.
-const _: () = assert!(ROUND_VERBS_MAX < 1 << Tally::BITS);
-const _: () = assert!((ROUND_VERBS_MAX as u64 * ROUND_BYTES_MAX as u64) < 1 << 32);
-
-/// Verbs of a new buffer, and words: it grows up to the limits of a round when one needs more,
-/// once. Most rounds are far smaller, and thousands of buffers of the full size would fill the
-/// caches of a simulation with nothing.
-const VERBS_AT_FIRST: usize = 16;
-const WORDS_AT_FIRST: usize = 128;
-
-/// The buffer of a round: what a transport gets and gives back.
-///
-/// In this order, so that what a small round touches lies together.
-#[derive(Debug)]
-#[repr(C)]
-pub struct RoundBuffer {
-    verbs: Vec<Verb>,
-    words: Vec<u64>,
-    words_used: usize,
-    pub(crate) tally: Tally,
-    pub(crate) outcome: Result<(), FabricError>,
-    pub(crate) lane: LaneId,
-    /// Nobody awaits it: a failure must be reported elsewhere.
-    pub(crate) background: bool,
-    /// It was given to the transport.
-    pub(crate) sent: bool,
-    /// Tells rounds apart: their handles, and their continuations.
-    pub(crate) serial: u64,
-}
-
-impl RoundBuffer {
-    pub(crate) fn new() -> Box<RoundBuffer> {
-        Box::new(RoundBuffer {
-            verbs: Vec::with_capacity(VERBS_AT_FIRST),
-            words: vec![0; WORDS_AT_FIRST],
-            words_used: 0,
-            tally: Tally::default(),
-            outcome: Ok(()),
-            lane: LaneId(0),
-            background: false,
-            sent: false,
-            serial: 0,
-        })
-    }
-
-    pub(crate) fn reset(&mut self, lane: LaneId, serial: u64) {
-        self.verbs.clear();
-        self.words_used = 0;
-        self.tally = Tally::default();
-        self.outcome = Ok(());
-        self.lane = lane;
-        self.background = false;
-        self.sent = false;
-        self.serial = serial;
-    }
-
-    /// The verbs in the order added.
-    #[inline]
-    #[must_use]
-    pub fn verbs(&self) -> &[Verb] {
-        &self.verbs
-    }
-
-    /// The verbs, and the words they read into and write from.
-    #[inline]
-    #[must_use]
-    pub fn parts(&mut self) -> (&[Verb], &mut [u64]) {
-        (&self.verbs, &mut self.words[..self.words_used])
-    }
-
-    /// Whether any of its verbs is a call.
-    #[inline(always)]
-    pub(crate) fn has_calls(&self) -> bool {
-        self.tally.verbs >> (4 * Tally::BITS) != 0
-    }
-
-    /// Whether it has parts that wait for others.
-    #[inline(always)]
-    pub(crate) fn has_fences(&self) -> bool {
-        self.tally.fences != 0
-    }
-
-    fn mark(&self) -> Mark {
-        Mark(self.serial as u32)
-    }
-
-    /// Stops a caller that redeems a handle, or writes a staged piece, of another round.
-    #[inline(always)]
-    fn check(&self, mark: Mark) {
-        assert!(mark == self.mark(), "the handle is another round's");
-    }
-
-    /// What names it while it is under way: unique among the rounds of an endpoint.
-    #[must_use]
-    pub fn ticket(&self) -> Ticket {
-        Ticket(self.serial)
-    }
-
-    /// The lane to wake when the round has completed.
-    #[must_use]
-    pub fn lane(&self) -> LaneId {
-        self.lane
-    }
-
-    /// The transport's verdict.
-    pub fn finish(&mut self, outcome: Result<(), FabricError>) {
-        self.outcome = outcome;
-    }
-
-    #[inline]
-    fn push(&mut self, verb: Verb) {
-        if self.verbs.len() < ROUND_VERBS_MAX {
-            self.verbs.push(verb);
-        } else {
-            self.refuse(verb.node(), Fault::RoundFull);
-        }
-    }
-
-    /// Takes `words` of the buffer: their place, or 0 and an outcome if the round has no room for
-    /// them.
-    #[inline]
-    fn lease(&mut self, words: usize, node: NodeId) -> u32 {
-        let at = self.words_used;
-        if words > self.words.len() - at && !self.grow(words) {
-            self.refuse(Some(node), Fault::RoundFull);
-            return 0;
-        }
-        self.words_used = at + words;
-        at as u32
-    }
-
-    /// Makes room for `words` more words, if a round may have them.
-    #[cold]
-    fn grow(&mut self, words: usize) -> bool {
-        if words > ROUND_WORDS_MAX - self.words_used {
-            return false;
-        }
-        self.words.resize((self.words_used + words).next_power_of_two(), 0);
-        true
-    }
-
-    #[cold]
-    fn refuse(&mut self, node: Option<NodeId>, fault: Fault) {
-        if self.outcome.is_ok() {
-            self.outcome = Err(FabricError { node: node.unwrap_or_default(), fault });
-        }
-    }
-}
+use buffer::{Mark, RoundBuffer, Verb};
+use cost::Tally;
 
 /// A round being built. Dropping it gives its buffer back; nothing has been sent.
 #[must_use = "a round does nothing until it is executed or posted"]
 #[derive(Debug)]
 pub struct Round<'l> {
-    lane: &'l Lane,
+    endpoint: &'l Endpoint,
     // Always `Some` until the round is executed, posted or dropped.
     buffer: Option<Box<RoundBuffer>>,
 }
-
-/// Which round a handle or a staged piece belongs to: the low half of the round's serial number.
-///
-/// A handle can outlive its round, because a coroutine may drop the future of a round and go on. An
-/// answer that is looked up by such a handle would be a word of another round, so every look-up
-/// compares marks, in every build.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Mark(u32);
 
 /// A piece of a round's buffer: its place in the low half, its words in the high half.
 ///
@@ -446,12 +117,13 @@ pub struct Staged {
 }
 
 impl<'l> Round<'l> {
-    pub(crate) fn new(lane: &'l Lane, buffer: Box<RoundBuffer>) -> Round<'l> {
-        Round { lane, buffer: Some(buffer) }
+    /// Begins a round with a buffer of this endpoint.
+    pub(crate) fn new(endpoint: &'l Endpoint, buffer: Box<RoundBuffer>) -> Round<'l> {
+        Round { endpoint, buffer: Some(buffer) }
     }
 
-    pub(crate) fn into_buffer(mut self) -> (&'l Lane, Option<Box<RoundBuffer>>) {
-        (self.lane, self.buffer.take())
+    pub(crate) fn into_buffer(mut self) -> (&'l Endpoint, Option<Box<RoundBuffer>>) {
+        (self.endpoint, self.buffer.take())
     }
 
     #[inline(always)]
@@ -611,7 +283,7 @@ impl<'l> Round<'l> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.buffer_ref().verbs.is_empty()
+        self.buffer_ref().verbs().is_empty()
     }
 
     /// Whether `verbs` more verbs and `bytes` more bytes fit. A larger set is split into several
@@ -619,16 +291,14 @@ impl<'l> Round<'l> {
     #[inline]
     #[must_use]
     pub fn has_room(&self, verbs: usize, bytes: usize) -> bool {
-        let buffer = self.buffer_ref();
-        verbs <= ROUND_VERBS_MAX - buffer.verbs.len()
-            && bytes.div_ceil(WORD_BYTES) <= ROUND_WORDS_MAX - buffer.words_used
+        self.buffer_ref().has_room(verbs, bytes)
     }
 }
 
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.lane.endpoint().recycle(buffer);
+            self.endpoint.recycle(buffer);
         }
     }
 }
@@ -646,13 +316,13 @@ fn aligned_words(buffer: &mut RoundBuffer, at: Address, bytes: usize) -> usize {
 /// A round that has completed: its answers, by handle. Dropping it gives the buffer back.
 #[derive(Debug)]
 pub struct Completed<'l> {
-    lane: &'l Lane,
+    endpoint: &'l Endpoint,
     buffer: Option<Box<RoundBuffer>>,
 }
 
 impl<'l> Completed<'l> {
-    pub(crate) fn new(lane: &'l Lane, buffer: Box<RoundBuffer>) -> Completed<'l> {
-        Completed { lane, buffer: Some(buffer) }
+    pub(crate) fn new(endpoint: &'l Endpoint, buffer: Box<RoundBuffer>) -> Completed<'l> {
+        Completed { endpoint, buffer: Some(buffer) }
     }
 
     #[inline(always)]
@@ -709,7 +379,7 @@ impl<'l> Completed<'l> {
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.lane.endpoint().recycle(buffer);
+            self.endpoint.recycle(buffer);
         }
     }
 }

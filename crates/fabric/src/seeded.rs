@@ -26,12 +26,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address::{Address, LINE_WORDS, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
+use crate::ids::{ClientId, LaneId, Nanos, Ticket};
 use crate::prng::Prng;
 use crate::region::{Region, RegionError};
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop};
 use crate::shm::{CAPABILITIES, Memory, execute_verb};
-use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, Fabric, Handler, Host, Posted, Transport};
 
 use journal::Journal;
 

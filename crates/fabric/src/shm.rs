@@ -10,6 +10,7 @@
 //! which parks when it is idle. A handler must not revoke anybody, nor wait for a call of its own:
 //! both wait for handlers.
 
+mod access;
 mod calls;
 mod channel;
 mod control;
@@ -28,15 +29,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal as Refused};
 use crate::gate::{GateWord, Refusal};
+use crate::ids::ClientId;
 use crate::limits::NODES_MAX;
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
-use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport};
+use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
+use access::Attachment;
 use control::{Control, Phase, Word};
 use files::Servers;
 use server::Server;
-use transport::{Attachment, ShmTransport};
+use transport::ShmTransport;
 
 pub use memory::Memory;
 pub(crate) use memory::{CAPABILITIES, execute_verb, monotonic_ns, no_such_node};

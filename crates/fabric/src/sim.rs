@@ -41,10 +41,11 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::copy;
 use crate::error::FabricError;
 use crate::executor::{Turn, Turned};
+use crate::ids::{ClientId, Nanos};
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
 use crate::shm::Memory;
-use crate::transport::{Capabilities, ClientId, Fabric, Flush, Handler, Host, Nanos, Transport};
+use crate::transport::{Capabilities, Fabric, Flush, Handler, Host, Transport};
 use queue::NS;
 use transport::SimTransport;
 use world::{Step, Work, World};
@@ -381,7 +382,7 @@ impl Sim {
         let mut world = self.world();
         if usize::from(node.0) < world.nodes.len() {
             let persistent = world.is_persistent(usize::from(node.0));
-            faults::restart(&mut world, node.0.into(), persistent);
+            world.restart_node(node.0.into(), persistent);
         }
     }
 
@@ -435,7 +436,7 @@ impl Fabric for Sim {
     }
 
     fn fail(&self, node: NodeId) {
-        faults::fail(&mut self.world(), node.0.into());
+        self.world().fail_node(node.0.into());
     }
 
     /// Nothing happens to the node itself: it may be alive and answer a client that does not know
@@ -454,7 +455,7 @@ impl Fabric for Sim {
 
     fn forget(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
         let Some(answering) = self.memory.answering(node) else { return Ok(()) };
-        answering.forget(order, &mut || faults::renew(&mut self.world(), node.0.into()));
+        answering.forget(order, &mut || self.world().renew_node(node.0.into()));
         Ok(())
     }
 

@@ -39,25 +39,25 @@
 //! secret: whether the verbs of a lost round have run is unknown, and only the layers above can
 //! find out.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
-use crate::limits::{HANDSHAKE_NS, NODES_MAX, PATIENCE_NS};
+use crate::ids::ClientId;
+use crate::limits::NODES_MAX;
 use crate::region::Region;
-use crate::shm::CAPABILITIES;
-use crate::transport::{Capabilities, ClientId, Fabric, Transport};
-use crate::verbs::{Device, Domain};
+use crate::transport::{Capabilities, Fabric, Transport};
+use crate::verbs::Domain;
 
 mod admin;
 mod buffer;
+mod cluster;
 mod connection;
+mod exchange;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -76,85 +76,27 @@ pub mod tls;
 mod transport;
 mod turned_away;
 
+pub use cluster::TcpOptions;
 pub use key::{Key, KeyError, KeyStep, Keys};
 pub use loopback::{Loopback, LoopbackError};
 pub use names::{Names, is_address};
 pub use node::NodeStatus;
 pub use server::{Server, ServerError, ServerHandle, ServerOptions};
 
+use cluster::{ANSWER_COUNTS, Cluster, Inquiry, bit};
+use frame::Kind;
 use handshake::Purpose;
-#[cfg(feature = "verbs")]
-pub(crate) use key::random;
-pub(crate) use link::Part;
 use poller::{BELL, Bell, Interest, Poller};
-use stream::Stream;
 use transport::TcpTransport;
 
 // Frames are words as the processor has them.
 const _: () = assert!(cfg!(target_endian = "little"), "the tcp backend is for little-endian machines");
-
-/// How clients connect.
-#[derive(Clone, Debug)]
-pub struct TcpOptions {
-    /// The first key of each server must be among them.
-    pub keys: Option<Keys>,
-    /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that
-    /// stands in the address.
-    pub tls: Option<tls::ClientTls>,
-    /// The device to reach the nodes' memory with: what makes it [`verbs`](crate::verbs). They must
-    /// have one too.
-    pub rdma: Option<Device>,
-    /// Time without an answer after which a node is down.
-    pub patience: Duration,
-    /// Time for a connection to be made, the handshakes not counted.
-    pub connect_timeout: Duration,
-    /// Where addresses are known by their names.
-    pub names: Names,
-}
-
-impl Default for TcpOptions {
-    fn default() -> TcpOptions {
-        TcpOptions {
-            keys: None,
-            tls: None,
-            rdma: None,
-            patience: Duration::from_nanos(PATIENCE_NS),
-            connect_timeout: Duration::from_secs(2),
-            names: Names::default(),
-        }
-    }
-}
 
 /// The fabric over TCP: memory nodes by their addresses. Clones are of the same fabric.
 #[derive(Clone)]
 pub struct Tcp {
     cluster: Arc<Cluster>,
 }
-
-/// What the transports of a fabric share.
-#[derive(Debug)]
-struct Cluster {
-    /// Only grow.
-    addresses: RwLock<Vec<String>>,
-    options: TcpOptions,
-    /// Bits of the nodes that are down.
-    down: AtomicU64,
-    /// Bells of the transports: a transport that waits is told which nodes are down.
-    bells: Mutex<Vec<Weak<Bell>>>,
-    /// Whether nodes answer: one thread at most asks each.
-    inquiries: Mutex<BTreeMap<NodeId, Inquiry>>,
-}
-
-/// Whether a node answers, as far as is known.
-#[derive(Debug, Default)]
-struct Inquiry {
-    is_under_way: bool,
-    /// When the last one ended, if the node had answered.
-    answered: Option<Instant>,
-}
-
-/// So long an answer says that a node answers.
-const ANSWER_COUNTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
     /// The fabric of these memory nodes, `host:port` each; their numbers are their places in the
@@ -198,92 +140,20 @@ impl Tcp {
     }
 }
 
-impl Cluster {
-    fn is_down(&self, node: NodeId) -> bool {
-        self.down.load(Ordering::Relaxed) & bit(node) != 0
+impl Tcp {
+    /// How a node's server is.
+    pub fn status(&self, node: NodeId) -> Result<NodeStatus, FabricError> {
+        let words = self.cluster.ask(node, Kind::Status, &[])?;
+        Ok(NodeStatus::from_words(words))
     }
 
-    /// A blocking connection to a node that has been welcomed.
-    fn open(&self, node: NodeId, purpose: Purpose) -> Result<(Stream, handshake::ServerHello), Fault> {
-        let names = &self.options.names;
-        let name = self.addresses().get(usize::from(node.0)).cloned().ok_or(Fault::Unreachable)?;
-        // Of an address in brackets, these are not part.
-        let host = name.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
-        let mut last = std::io::ErrorKind::AddrNotAvailable.into();
-        for address in names.find(&name).map_err(|error| Fault::Refused(Refusal::Name(error)))? {
-            match TcpStream::connect_timeout(&address, self.options.connect_timeout) {
-                Ok(socket) => {
-                    server::set_up(&socket, self.options.patience).map_err(not_connected)?;
-                    let stream = Stream::client(socket, self.options.tls.as_ref(), host);
-                    let mut stream = stream.map_err(|reason| Fault::Refused(Refusal::Tls(reason)))?;
-                    let deadline = Instant::now() + Duration::from_nanos(HANDSHAKE_NS);
-                    let hello = handshake::greet(&mut stream, self.options.keys.as_ref(), purpose, deadline)?;
-                    names.met(&name, address);
-                    return Ok((stream, hello));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(not_connected(last))
-    }
-
-    /// A transport's connection to a node. `Ok(Err)` of one that is lost already.
-    fn connect(
-        &self,
-        node: NodeId,
-        client: ClientId,
-        domain: Option<&mut Domain>,
-    ) -> Result<Result<Stream, Fault>, FabricError> {
-        if self.is_down(node) {
-            return Ok(Err(Fault::Unreachable));
-        }
-        let opened = self.open(node, Purpose::Verbs(client)).and_then(|(stream, _)| match domain {
-            Some(domain) => rdma::dial(stream, domain),
-            None => Ok(stream),
-        });
-        match opened {
-            Ok(stream) => match stream.socket().set_nonblocking(true) {
-                Ok(()) => Ok(Ok(stream)),
-                Err(error) => Err(FabricError { node, fault: not_connected(error) }),
-            },
-            // As for a client that is revoked while it is connected: its rounds tell.
-            Err(Fault::Revoked) => Ok(Err(Fault::Revoked)),
+    /// Sizes of a node's regions, in bytes.
+    pub fn region_bytes(&self, node: NodeId) -> Result<Vec<u64>, FabricError> {
+        match self.cluster.open(node, Purpose::Administration) {
+            Ok((_, hello)) => Ok(hello.region_bytes().collect()),
             Err(fault) => Err(FabricError { node, fault }),
         }
     }
-
-    /// Begins to look up the names of all nodes that are not down.
-    fn prepare(&self) {
-        let up = |(node, address)| (!self.is_down(NodeId(node))).then_some(address);
-        self.options.names.prepare((0..).zip(&*self.addresses()).filter_map(up));
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let shm = Capabilities { partitions: true, ..CAPABILITIES };
-        self.options.rdma.as_ref().map_or(shm, Device::capabilities)
-    }
-
-    fn addresses(&self) -> RwLockReadGuard<'_, Vec<String>> {
-        self.addresses.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count(&self) -> u16 {
-        self.addresses().len() as u16
-    }
-
-    fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.count()).map(NodeId)
-    }
-}
-
-/// Why there is no connection.
-fn not_connected(error: std::io::Error) -> Fault {
-    Fault::Refused(error.into())
-}
-
-/// The bit of a node; none for one that cannot exist.
-fn bit(node: NodeId) -> u64 {
-    1u64.checked_shl(u32::from(node.0)).unwrap_or(0)
 }
 
 impl Fabric for Tcp {

@@ -5,25 +5,10 @@ use std::task::Waker;
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::FabricError;
+use crate::ids::{ClientId, LaneId, Nanos, Ticket};
 use crate::region::Region;
-use crate::round::RoundBuffer;
+use crate::round::buffer::RoundBuffer;
 use crate::service::{Service, ServiceHandle};
-
-/// Nanoseconds: of CLOCK_MONOTONIC, or of the virtual clock of a seeded run.
-pub type Nanos = u64;
-
-/// One incarnation of a client: what a memory node gives access to, and takes it from. Never reused
-/// while any configuration remembers it; 24 bits, since it stands in lock words.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ClientId(pub u32);
-
-/// A coroutine of a worker: the number of its ready bit.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LaneId(pub u8);
-
-/// A posted round that has not completed: see [`RoundBuffer::ticket`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket(pub u64);
 
 /// What became of a round when it was posted.
 #[derive(Debug)]

@@ -25,9 +25,10 @@ mod load;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 mod patch;
+mod sizes;
 mod table;
 
-pub use buckets::{Buckets, Index, Sizes};
+pub use buckets::{Buckets, Index};
 pub use cluster_hash::{Location, Probe};
 pub use error::IndexError;
 pub use host::{Found, Host, HostShard, Prepared, Refused};
@@ -35,4 +36,5 @@ pub use load::{
     Loader, MakePart, Parts, TakeRow, begin, bulk_load, bulk_load_parts, check_empty, clear, give_up, loader, take_over,
 };
 pub use patch::{Patch, apply_deletion, apply_patch};
+pub use sizes::Sizes;
 pub use table::{BucketRef, Table};

@@ -9,6 +9,7 @@
 //! untouched.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod client;
 mod error;
 pub mod identity;

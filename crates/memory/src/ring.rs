@@ -58,9 +58,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora_fabric::{Address, Lane, NodeId, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 
+use crate::bytes::read_bytes;
 use crate::error::MemoryError;
 use crate::limits::{FRAME_BYTES_MAX, RING_BYTES};
-use crate::{metadata, node};
+use crate::node;
 
 /// Bytes of the ring's header.
 pub const HEADER_BYTES: u64 = 64;
@@ -526,7 +527,7 @@ impl RingCopy {
             next = (first..blocks.end).find(|block| !missing(block, self.read)).unwrap_or(blocks.end);
             let at = HEADER_BYTES + first * BLOCK_BYTES;
             let bytes = ((next - first) * BLOCK_BYTES) as usize;
-            let bytes = metadata::read_bytes(lane, node::at(self.node, self.base + at), bytes).await?;
+            let bytes = read_bytes(lane, node::at(self.node, self.base + at), bytes).await?;
             for (to, from) in self.words[at as usize / WORD_BYTES..].iter().zip(bytes.chunks_exact(WORD_BYTES)) {
                 to.store(from.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
             }

@@ -2,9 +2,9 @@
 //! histories and traces.
 
 use remora_fabric::{Cost, Nanos};
-use remora_index::Table;
 use remora_sync::{TransactionId, Version};
 
+use crate::access::{Access, Scan};
 use crate::error::{Abort, Stop};
 use crate::sets::Sets;
 
@@ -22,6 +22,16 @@ pub enum Outcome {
     Unknown,
     /// The attempt failed for another reason, and has written nothing.
     Failed(Stop),
+}
+
+impl From<Stop> for Outcome {
+    fn from(stop: Stop) -> Outcome {
+        match stop {
+            Stop::Abort(abort) => Outcome::Aborted(abort),
+            Stop::Unknown(_) => Outcome::Unknown,
+            stop => Outcome::Failed(stop),
+        }
+    }
 }
 
 /// When the phases of an attempt ended, in nanoseconds; the last one ends with the attempt.
@@ -60,42 +70,6 @@ pub struct TransactionEvent<'a> {
     /// Ends of its phases; zeros for those it did not reach.
     pub phases: Phases,
     pub(crate) sets: &'a Sets,
-}
-
-/// One record of a transaction.
-#[derive(Clone, Copy, Debug)]
-pub struct Access<'a> {
-    /// The record's table.
-    pub table: &'a Table,
-    /// The record's key.
-    pub key: &'a [u8],
-    /// The version that was read; `None` if the key was not there.
-    pub read: Option<Version>,
-    /// What was done to it, and the version that was installed, or would have been.
-    pub written: Option<(WriteKind, Version)>,
-}
-
-/// A range of keys that a transaction has looked at. The records of the range that it has read are
-/// all that were there.
-#[derive(Clone, Copy, Debug)]
-pub struct Scan<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// The first key of the range, as bytes.
-    pub from: &'a [u8],
-    /// The end of the range, which is not in it any more.
-    pub to: &'a [u8],
-}
-
-/// What a transaction does to a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteKind {
-    /// The key was not there, and is inserted.
-    Insert,
-    /// The record's value is replaced.
-    Update,
-    /// The record is deleted.
-    Delete,
 }
 
 impl<'a> TransactionEvent<'a> {

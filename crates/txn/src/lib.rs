@@ -43,7 +43,9 @@ macro_rules! mutant {
     };
 }
 
+mod access;
 mod applier;
+mod descent;
 mod error;
 mod event;
 mod inspect;
@@ -57,22 +59,25 @@ mod rpc;
 mod session;
 mod sets;
 mod shared;
+mod state;
 mod swap;
 mod tree;
 mod tx;
 mod vcache;
 
+pub use access::{Access, Scan, WriteKind};
 pub use applier::Applier;
 pub use error::{Abort, Limit, Misuse, Stop};
-pub use event::{Access, Observer, Outcome, Phases, Scan, TransactionEvent, WriteKind};
+pub use event::{Observer, Outcome, Phases, TransactionEvent};
 pub use inspect::{Inspection, inspect, scan};
 pub use protocol::{
     Execute, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };
 pub use rpc::RpcHandler;
-pub use session::{Decision, Lease, Session, SessionConfig, TransactOptions, Tried};
+pub use session::{Session, TransactOptions};
 pub use sets::{Intent, Slot};
 pub use shared::SharedLocks;
+pub use state::{Lease, SessionConfig, Tried};
 pub use tree::Located;
-pub use tx::Tx;
+pub use tx::{Decision, Tx};
 pub use vcache::VersionCache;

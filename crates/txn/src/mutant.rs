@@ -6,7 +6,9 @@
 
 use std::cell::Cell;
 
-use crate::protocol::{Protocol, Validation};
+use crate::protocol::Protocol;
+
+use crate::protocol::spec::Validation;
 
 /// An error that a published system or text has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

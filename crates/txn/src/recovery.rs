@@ -67,7 +67,7 @@ pub use fail_over::{Decided, Loss, Tell, fail_over};
 
 pub use crate::event::Rollback;
 use crate::log::{self, LoggedRecord, PATCH_WORDS};
-use crate::protocol::Primitive;
+use crate::protocol::spec::Primitive;
 use crate::rpc::Code;
 use crate::shared::leave_in;
 use crate::swap::swap_lock;

@@ -20,7 +20,7 @@
 //!                              record if 1                    2 = newly linked
 //! UNDO     pointer, me                                        takes a PREPARE back
 //! FREE     pointer, version                                   the slot of a committed delete
-//! DESCEND  see `tree.rs`                                      the leaf of a key of an
+//! DESCEND  see `descent.rs`                                   the leaf of a key of an
 //!                                                             ordered table
 //! CONSULT  epoch, pairs        a bit for each pair:           publishes the first pairs
 //!          (2 each) of         whether no client has
@@ -48,8 +48,8 @@ use remora_memory::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, n
 use remora_sync::{Key, LockWord, Swap, Version};
 use zerocopy::IntoBytes;
 
+use crate::descent::{Descent, Wanted};
 use crate::log::{PATCH_WORDS, patch};
-use crate::tree::{Descent, Wanted};
 use crate::vcache::{HostedCache, VersionCache};
 
 /// What a call asks for.

@@ -10,11 +10,11 @@ use remora_memory::{Pointer, TableId};
 use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
+use crate::access::{Access, Scan, WriteKind};
 use crate::error::{Limit, Misuse, Stop};
-use crate::event::{Access, Scan, WriteKind};
 use crate::limits::SET_MAX;
 use crate::log::PATCH_WORDS;
-use crate::protocol::{Execute, Primitive};
+use crate::protocol::spec::{Execute, Primitive};
 
 /// A record of a transaction, as [`Tx::want`](crate::Tx::want) returns it. A slot is valid for the
 /// attempt that made it; other attempts refuse it ([`Misuse::OtherRun`]).

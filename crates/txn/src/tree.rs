@@ -1,45 +1,23 @@
 //! Finds leaves of ordered tables by the CPU of a memory node, where all inner nodes lie at one
-//! node. This file has both ends of that call.
-//!
-//! ```text
-//! DESCEND  inner shard, leaf shard or NONE, key
-//!    ->    leaf id; its parent, if it is asked for;
-//!          then as READ if the leaf lies at this node, too
-//!
-//! The parent is asked for by the highest bit of the request's first word;
-//! it is a node (`btree::NODE_BYTES`).
-//! ```
+//! node: the client's end of that call. The other end is `descent.rs`.
 //!
 //! The answer is a hint. The leaf is a record of the read set like one that was READ: nodes prove
 //! themselves by their fences (`remora_index::btree`). So the CPU takes any whole version of an
 //! inner node. It does so even if the node is locked, and the holder of the lock may have committed
 //! another version.
 
-use std::sync::atomic::AtomicU64;
-
-use remora_fabric::{Outlined, WORD_BYTES, copy, outline};
-use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
-use remora_index::{Found, HostShard};
-use remora_memory::{ShardId, TableId};
-use remora_sync::{FetchedRecord, Key};
+use remora_fabric::{Outlined, WORD_BYTES, outline};
+use remora_memory::TableId;
+use remora_sync::Key;
 use zerocopy::IntoBytes;
 
+use crate::descent::{NODE_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};
 use crate::error::Stop;
-use crate::limits::READ_ATTEMPTS;
-use crate::protocol::{Execute, Seen};
+use crate::protocol::lookup::Seen;
+use crate::protocol::spec::Execute;
 use crate::rpc::{Code, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found as Known, Intent};
 use crate::tx::Tx;
-
-/// No shard: leaves lie at many nodes.
-const NONE: u64 = u64::MAX;
-/// Words of a request before the key.
-const REQUEST_WORDS: usize = 3;
-
-/// Bit in the length of the key: the parent is wanted.
-const PARENT: usize = 1 << 31;
-/// Words of a node.
-const NODE_WORDS: usize = NODE_BYTES / WORD_BYTES;
 
 /// What a memory node's CPU says of a key.
 #[derive(Debug)]
@@ -48,11 +26,6 @@ pub struct Located {
     pub leaf: u64,
     /// The words of the inner node above it, if it was asked for.
     pub parent: Option<Box<[u64]>>,
-}
-
-/// The key of a node in its table.
-fn node_key(id: u64) -> Option<Key> {
-    Key::new(&id.to_be_bytes())
 }
 
 impl Tx<'_> {
@@ -122,82 +95,5 @@ impl Tx<'_> {
         }
         self.skip_what_is_here();
         Ok(())
-    }
-}
-
-/// Finds leaves at a memory node: its CPU reads inner nodes in the records of its region.
-#[derive(Debug, Default)]
-pub(crate) struct Descent {
-    record: Vec<u64>,
-    value: Vec<u64>,
-    /// Levels that the last descent has read.
-    pub(crate) levels: u64,
-}
-
-impl Descent {
-    /// Goes down from the root and returns the leaf's id, if every node on the way is here and
-    /// whole. Adds the id to the reply, and the leaf's parent if it is wanted.
-    pub(crate) fn leaf(
-        &mut self,
-        region: &[AtomicU64],
-        inner: &HostShard,
-        wanted: &Wanted<'_>,
-        reply: &mut Vec<u64>,
-    ) -> Option<u64> {
-        let key = wanted.key;
-        // The size of values does not matter for inner nodes.
-        let shape = Shape::new(key.len(), 0)?;
-        let mut id = ROOT;
-        for level in 1..=LEVELS_MAX {
-            self.levels = level.into();
-            let Found::Linked { location, .. } = inner.find(region, &node_key(id)?) else { return None };
-            self.read(region, inner, location.pointer.offset())?;
-            let node = Node::new(shape, self.value.as_bytes()).ok()?;
-            if !node.contains(key) || node.level() == 0 {
-                return None;
-            }
-            id = node.child(node.child_of(key));
-            if node.level() == 1 {
-                reply.push(id);
-                if wanted.parent {
-                    reply.extend_from_slice(self.value.get(..NODE_WORDS)?);
-                }
-                return Some(id);
-            }
-        }
-        None
-    }
-
-    /// Reads the value of a record, once the record is whole.
-    fn read(&mut self, region: &[AtomicU64], shard: &HostShard, offset: u64) -> Option<()> {
-        let at = shard.slot_word(offset)?;
-        self.record.resize(shard.shape.record_bytes() / WORD_BYTES, 0);
-        for _ in 0..READ_ATTEMPTS {
-            copy::read(region, at, &mut self.record);
-            if let Ok(record) = FetchedRecord::new(&self.record, &shard.shape).check_in_place() {
-                self.value.clear();
-                record.copy_value(&mut self.value);
-                return record.is_present().then_some(());
-            }
-        }
-        None
-    }
-}
-
-/// A request for the leaf of a key.
-pub(crate) struct Wanted<'a> {
-    pub(crate) inner: ShardId,
-    /// Shard of the leaves, if they are all here.
-    pub(crate) leaves: Option<ShardId>,
-    parent: bool,
-    key: &'a [u8],
-}
-
-impl Wanted<'_> {
-    pub(crate) fn parse(count: usize, arguments: &[u64]) -> Option<Wanted<'_>> {
-        let (&[inner, leaves], key) = arguments.split_first_chunk()?;
-        let shard = |number| u16::try_from(number).ok().map(ShardId);
-        let key = key.as_bytes().get(..count & !PARENT)?;
-        Some(Wanted { inner: shard(inner)?, leaves: shard(leaves), parent: count & PARENT != 0, key })
     }
 }

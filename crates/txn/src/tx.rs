@@ -11,11 +11,11 @@ use zerocopy::IntoBytes;
 use crate::error::{Abort, Stop};
 use crate::event::{Observer, Outcome, Phases, TransactionEvent};
 use crate::limits::{READ_ATTEMPTS, READ_PAUSE_NS};
-use crate::protocol::Primitive;
+use crate::protocol::spec::Primitive;
 use crate::recovery::{free_in, undo_in};
 use crate::rpc::Code;
-use crate::session::{Decision, State};
 use crate::sets::{Intent, Item, Lock, Sets, Slot, locks, registered};
+use crate::state::State;
 use crate::swap::swap_lock;
 
 /// A transaction under way. Made by [`Session::transact`](crate::Session::transact), which also
@@ -68,6 +68,18 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
     /// When the first attempt began; 0 in the first attempt until it has begun.
     pub(crate) first_began: Nanos,
+}
+
+/// What the closure of a transaction wants, after one run of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Decision {
+    /// To commit.
+    Commit,
+    /// To give the transaction up, if what it has read belongs together.
+    GiveUp,
+    /// Nothing: the transaction has stopped the closure. Made by [`Tx::stop`].
+    Stop,
 }
 
 /// Waiting for records that cannot be used now.

@@ -2,15 +2,13 @@
 //! scripts: extend, don't rename.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use remora::Cost;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::machine::{Machine, peak_bytes};
-use crate::simulated::Simulated;
+use crate::machine::Machine;
 
 /// What came out of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -90,23 +88,6 @@ pub struct SimulatedIn {
     pub verbs_per_second: f64,
     /// Most memory that the process had, in bytes; 0 where that is not known.
     pub peak_bytes: u64,
-}
-
-impl SimulatedIn {
-    /// The figures of a simulation whose tables took `loading` to load.
-    #[must_use]
-    pub fn of(done: &Simulated, loading: Duration) -> SimulatedIn {
-        let seconds = done.simulated_in.as_secs_f64();
-        SimulatedIn {
-            load_seconds: loading.as_secs_f64(),
-            prepare_seconds: done.prepared_in.as_secs_f64(),
-            seconds,
-            events: done.statistics.events,
-            verbs: done.statistics.verbs,
-            verbs_per_second: ratio(done.statistics.verbs as f64, seconds),
-            peak_bytes: peak_bytes().unwrap_or(0),
-        }
-    }
 }
 
 impl Report {

@@ -11,7 +11,8 @@ use remora_fabric::{ClientId, Nanos};
 
 use crate::driver::Measured;
 use crate::gaps::Pauses;
-use crate::report::CpuSeconds;
+use crate::machine::peak_bytes;
+use crate::report::{CpuSeconds, SimulatedIn, ratio};
 use crate::statistics::Statistics;
 use crate::{After, Prng, RunError, Workload};
 
@@ -47,6 +48,23 @@ pub struct Simulated {
     pub simulated_in: Duration,
     /// What the simulator did meanwhile.
     pub statistics: SimStatistics,
+}
+
+impl SimulatedIn {
+    /// The figures of a simulation whose tables took `loading` to load.
+    #[must_use]
+    pub fn of(done: &Simulated, loading: Duration) -> SimulatedIn {
+        let seconds = done.simulated_in.as_secs_f64();
+        SimulatedIn {
+            load_seconds: loading.as_secs_f64(),
+            prepare_seconds: done.prepared_in.as_secs_f64(),
+            seconds,
+            events: done.statistics.events,
+            verbs: done.statistics.verbs,
+            verbs_per_second: ratio(done.statistics.verbs as f64, seconds),
+            peak_bytes: peak_bytes().unwrap_or(0),
+        }
+    }
 }
 
 /// Counts what ends within the measured time.

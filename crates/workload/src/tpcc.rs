@@ -35,6 +35,7 @@
 mod audit;
 mod draw;
 mod population;
+mod rows;
 pub mod schema;
 mod transactions;
 

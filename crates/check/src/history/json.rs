@@ -5,7 +5,7 @@
 //! former. Hence a scanner of our own rather than a general parser: every error is either
 //! [`LineError::Truncated`] or names a column.
 
-use super::reader::LineError;
+use super::error::LineError;
 
 /// Deeper nesting is refused in values that are skipped: nothing in a history is nested deeper than
 /// four.

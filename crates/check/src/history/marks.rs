@@ -15,7 +15,7 @@
 //!
 //! A history without marks is read as well: older programs wrote none.
 
-use super::reader::LineError;
+use super::error::LineError;
 
 /// What a mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +52,4 @@ impl Mark {
         let word = self.word();
         format!("{{\"history\":\"{word}\"{:1$}}}\n", "", WIDTH - word.len())
     }
-}
-
-/// Why a history that has no end cannot be checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unended {
-    /// Only a crash may leave it so.
-    #[error("its client was killed, or runs still: --crashed accepts that if it was recorded with --history-durable")]
-    Crash,
-    /// What its client did last is not in it, and would be missed elsewhere.
-    #[error(
-        "its client was killed, and what it did last is not in it, since it was recorded without --history-durable"
-    )]
-    NotDurable,
 }

@@ -1,6 +1,7 @@
 //! A program without etcd: no configuration in it can exist, and the compiler knows it.
 
-use super::{EtcdFault, EtcdOptions};
+use super::fault::EtcdFault;
+use super::options::EtcdOptions;
 use crate::configuration::{Configuration, ConfigurationError};
 use crate::membership::Membership;
 

@@ -23,9 +23,9 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::{EtcdFault, EtcdOptions, read_private};
-use crate::configuration::{Configuration, ConfigurationError};
-use crate::helper::Helper;
+use super::fault::EtcdFault;
+use super::options::{EtcdOptions, read_private};
+use crate::configuration::{Configuration, ConfigurationError, Helper};
 use crate::membership::Membership;
 use crate::stored;
 

@@ -3,8 +3,9 @@
 use super::{Bed, Stage, client, peek, play, run, settle, word};
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
+use crate::ids::ClientId;
 use crate::lane::Lane;
-use crate::transport::{ClientId, Handler, Host};
+use crate::transport::{Handler, Host};
 
 const REGION: usize = 4096;
 

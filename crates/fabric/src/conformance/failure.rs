@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, settle, word};
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
+use crate::ids::ClientId;
 use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use crate::region::Region;
-use crate::round::{Cost, Round};
-use crate::transport::{ClientId, Fabric, Handler, Host};
+use crate::round::Round;
+use crate::round::cost::Cost;
+use crate::transport::{Fabric, Handler, Host};
 
 const REGION: usize = 4096;
 /// Multiples of 8 that make no sense as a length.

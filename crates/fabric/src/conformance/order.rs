@@ -7,8 +7,8 @@
 
 use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, word};
 use crate::executor::Worker;
+use crate::ids::ClientId;
 use crate::round::{AddHandle, Completed, ReadHandle, Round, SwapHandle};
-use crate::transport::ClientId;
 
 const START: usize = 5;
 const WORDS: usize = 20;

@@ -14,10 +14,11 @@ use super::{Bed, Clients, Lane, Stage, client, peek, play, poke, run, settle, wo
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
 use crate::executor::Worker;
+use crate::ids::ClientId;
 use crate::limits::LANES_MAX;
-use crate::round::Cost;
+use crate::round::cost::Cost;
 use crate::service::{Progress, Service};
-use crate::transport::{ClientId, Fabric, Flush, Host};
+use crate::transport::{Fabric, Flush, Host};
 
 const REGION: usize = 4096;
 

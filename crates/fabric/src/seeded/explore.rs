@@ -64,20 +64,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::journal::Journal;
+use super::journal::{Journal, fold};
 use super::{Connection, InFlight, Running, Schedule, Seeded, State};
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
 use crate::endpoint::Endpoint;
 use crate::executor::Worker;
-use crate::prng::splitmix;
-use crate::round::{RoundBuffer, Verb};
+use crate::ids::{ClientId, Nanos, Ticket};
+use crate::round::buffer::{RoundBuffer, Verb};
 use crate::shm::{Memory, execute_verb};
-use crate::transport::{ClientId, Nanos, Ticket};
-
-/// Adds a word to a fingerprint, in order.
-pub(super) fn fold(fingerprint: u64, word: u64) -> u64 {
-    splitmix(fingerprint ^ splitmix(word))
-}
 
 /// How much is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

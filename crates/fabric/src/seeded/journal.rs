@@ -3,7 +3,6 @@
 
 use std::sync::atomic::Ordering;
 
-use super::explore::fold;
 use crate::address::{NodeId, RegionId};
 use crate::limits::REGIONS_PER_NODE_MAX;
 use crate::prng::splitmix;
@@ -11,6 +10,11 @@ use crate::shm::Memory;
 
 /// Words that are compared at a time.
 const STRIDE: usize = 64;
+
+/// Adds a word to a fingerprint, in order.
+pub(super) fn fold(fingerprint: u64, word: u64) -> u64 {
+    splitmix(fingerprint ^ splitmix(word))
+}
 
 /// See the [module](self).
 pub(super) struct Journal {

@@ -5,6 +5,7 @@
 //! for its replies. Rounds that are posted meanwhile wait behind it, whatever they hold: rule 1
 //! orders them after what it has still to do.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,16 +13,17 @@ use std::thread;
 
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::{NODES_MAX, SPIN_NS};
 use crate::region::futex_wait;
-use crate::round::{RoundBuffer, Verb};
-use crate::transport::{LaneId, Nanos, Posted, Ticket};
+use crate::round::buffer::{RoundBuffer, Verb};
+use crate::transport::Posted;
 
+use super::access::Access;
 use super::channel::{Outcome, Sender};
 use super::control::{Control, Phase, Word};
 use super::gate_bit;
 use super::memory::{monotonic_ns, no_such_node};
-use super::transport::ShmTransport;
 
 /// A round that has not completed.
 struct Flight {
@@ -68,6 +70,17 @@ impl Mailbox {
 
 /// See the [module](self).
 pub(super) struct Calls {
+    /// A round waits in its middle for replies, and whatever is posted waits behind it.
+    stalled: Cell<bool>,
+    /// Some rounds have not completed.
+    in_flight: Cell<bool>,
+    /// Rings of the endpoint's own bell that have ended an idling.
+    rings_seen: Cell<u64>,
+    under_way: RefCell<UnderWay>,
+}
+
+/// The rounds with calls that have not been taken back, and the channels that the calls go through.
+struct UnderWay {
     mailboxes: Vec<Option<Mailbox>>,
     /// In the order posted.
     flights: VecDeque<Flight>,
@@ -78,8 +91,8 @@ pub(super) struct Calls {
     discarded: Vec<u64>,
 }
 
-impl Calls {
-    pub(super) fn new(channels: Vec<Option<(usize, u32)>>) -> Calls {
+impl UnderWay {
+    fn new(channels: Vec<Option<(usize, u32)>>) -> UnderWay {
         let mailbox = |(index, generation)| Mailbox {
             index,
             generation,
@@ -87,7 +100,7 @@ impl Calls {
             sent: VecDeque::new(),
             queued: VecDeque::new(),
         };
-        Calls {
+        UnderWay {
             mailboxes: channels.into_iter().map(|channel| channel.map(mailbox)).collect(),
             flights: VecDeque::new(),
             completed: Vec::new(),
@@ -97,12 +110,12 @@ impl Calls {
         }
     }
 
-    pub(super) fn take(&mut self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+    fn take(&mut self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
         let at = self.completed.iter().position(|buffer| buffer.ticket() == ticket)?;
         Some(self.completed.swap_remove(at))
     }
 
-    pub(super) fn orphan(&mut self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+    fn orphan(&mut self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
         if let Some(flight) = self.flights.iter_mut().find(|flight| flight.buffer.ticket() == ticket) {
             flight.orphaned = true;
             return None;
@@ -202,21 +215,64 @@ impl Calls {
             }
         }
     }
+
+    /// Fails what waits for nodes that are refused, or whose server is gone.
+    fn fail_lost(&mut self, access: &Access) {
+        let refused = access.attachment.gate.refused();
+        for node in (0..self.mailboxes.len()).map(|node| NodeId(node as u16)) {
+            let Some(mailbox) = &self.mailboxes[usize::from(node.0)] else { continue };
+            if mailbox.is_idle() {
+                continue;
+            }
+            if refused & gate_bit(node) != 0 {
+                self.fail(node, access.why());
+            } else if !mailbox.is_open(&access.controls()[usize::from(node.0)]) {
+                self.fail(node, Fault::Unreachable);
+            }
+        }
+    }
 }
 
-impl ShmTransport {
-    fn controls(&self) -> &[Arc<Control>] {
-        &self.shared.controls
+impl Calls {
+    /// `channels` are the endpoint's at the nodes, in order, where it has them, and their
+    /// generations.
+    pub(super) fn new(channels: Vec<Option<(usize, u32)>>) -> Calls {
+        Calls {
+            stalled: Cell::new(false),
+            in_flight: Cell::new(false),
+            rings_seen: Cell::new(0),
+            under_way: RefCell::new(UnderWay::new(channels)),
+        }
+    }
+
+    /// Whether a round waits in its middle, so that whatever is posted must wait behind it.
+    #[inline(always)]
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.get()
+    }
+
+    /// Whether some rounds have not completed.
+    #[inline(always)]
+    pub(super) fn are_in_flight(&self) -> bool {
+        self.in_flight.get()
+    }
+
+    pub(super) fn take(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        self.under_way.borrow_mut().take(ticket)
+    }
+
+    pub(super) fn orphan(&self, ticket: Ticket) -> Option<Box<RoundBuffer>> {
+        self.under_way.borrow_mut().orphan(ticket)
     }
 
     /// Posts a round that has calls, or that must wait behind one.
     #[cold]
-    pub(super) fn post_calls(&self, buffer: Box<RoundBuffer>) -> Posted {
-        let calls = &mut *self.calls.borrow_mut();
+    pub(super) fn post(&self, access: &Access, buffer: Box<RoundBuffer>) -> Posted {
+        let calls = &mut *self.under_way.borrow_mut();
         let ticket = buffer.ticket();
         calls.flights.push_back(Flight { buffer, next: 0, waiting: 0, orphaned: false });
         if !self.stalled.get() {
-            self.advance(calls, calls.flights.len() - 1);
+            self.advance(access, calls, calls.flights.len() - 1);
         }
         self.in_flight.set(!calls.flights.is_empty());
         match calls.take(ticket) {
@@ -229,19 +285,20 @@ impl ShmTransport {
     }
 
     /// Takes a round as far as it gets. False if it waits in its middle.
-    fn advance(&self, calls: &mut Calls, at: usize) -> bool {
+    fn advance(&self, access: &Access, calls: &mut UnderWay, at: usize) -> bool {
         let flight = &mut calls.flights[at];
         let ticket = flight.buffer.ticket();
         let (verbs, words) = flight.buffer.parts();
         let mailboxes = &mut calls.mailboxes;
+        let controls = access.controls();
         let mut handed_over = false;
-        let outcome = self.inside(|refused| {
+        let outcome = access.inside(|refused| {
             while let Some(verb) = verbs.get(flight.next) {
                 match *verb {
                     Verb::Call { node, into, capacity, .. } => {
-                        self.admitted(refused, verb)?;
+                        access.admitted(refused, verb)?;
                         let error = |fault| FabricError { node, fault };
-                        let control = self.controls().get(usize::from(node.0)).ok_or_else(|| no_such_node(node))?;
+                        let control = controls.get(usize::from(node.0)).ok_or_else(|| no_such_node(node))?;
                         let mailbox = mailboxes[usize::from(node.0)].as_mut();
                         let mailbox = mailbox.filter(|mailbox| mailbox.is_open(control));
                         let mailbox = mailbox.ok_or(error(Fault::Unreachable))?;
@@ -253,7 +310,7 @@ impl ShmTransport {
                         handed_over = true;
                     }
                     Verb::AfterCompletion if flight.waiting > 0 => return Ok(false),
-                    _ => self.execute_apart(refused, verb, words)?,
+                    _ => execute_apart(access, refused, verb, words)?,
                 }
                 flight.next += 1;
             }
@@ -261,7 +318,7 @@ impl ShmTransport {
         });
         let waiting = flight.waiting;
         if handed_over && outcome.is_ok() {
-            calls.pump(self.controls());
+            calls.pump(controls);
         }
         match outcome {
             Err(error) => calls.complete(at, Err(error)),
@@ -272,33 +329,32 @@ impl ShmTransport {
         outcome != Ok(false)
     }
 
-    /// Executes a verb like [`ShmTransport::execute`], which is inlined where it must be fast.
-    #[inline(never)]
-    fn execute_apart(&self, refused: u64, verb: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
-        self.execute(refused, verb, words)
-    }
-
     /// Takes what has come, and goes on with what waited for it.
     #[cold]
-    pub(super) fn poll_calls(&self, ready: &mut dyn FnMut(LaneId), reclaimed: &mut dyn FnMut(Box<RoundBuffer>)) {
-        self.progress_calls(&mut self.calls.borrow_mut());
+    pub(super) fn poll(
+        &self,
+        access: &Access,
+        ready: &mut dyn FnMut(LaneId),
+        reclaimed: &mut dyn FnMut(Box<RoundBuffer>),
+    ) {
+        self.progress(access, &mut self.under_way.borrow_mut());
         // Either callback may post: nothing is borrowed over it.
         loop {
-            let lane = self.calls.borrow_mut().ready.pop();
+            let lane = self.under_way.borrow_mut().ready.pop();
             let Some(lane) = lane else { break };
             ready(lane);
         }
         loop {
-            let buffer = self.calls.borrow_mut().reclaimed.pop_front();
+            let buffer = self.under_way.borrow_mut().reclaimed.pop_front();
             let Some(buffer) = buffer else { break };
             reclaimed(buffer);
         }
-        self.in_flight.set(!self.calls.borrow().flights.is_empty());
+        self.in_flight.set(!self.under_way.borrow().flights.is_empty());
     }
 
-    fn progress_calls(&self, calls: &mut Calls) {
-        calls.receive(self.controls());
-        self.fail_lost(calls);
+    fn progress(&self, access: &Access, calls: &mut UnderWay) {
+        calls.receive(access.controls());
+        calls.fail_lost(access);
         // Rounds that are through, and the one that may go on, with those behind it; a round that
         // goes on may complete.
         let mut at = 0;
@@ -319,37 +375,21 @@ impl ShmTransport {
                 break;
             }
             let before = calls.flights.len();
-            if !self.advance(calls, at) {
+            if !self.advance(access, calls, at) {
                 break;
             }
             at += usize::from(calls.flights.len() == before);
         }
-        calls.pump(self.controls());
-    }
-
-    /// Fails what waits for nodes that are refused, or whose server is gone.
-    fn fail_lost(&self, calls: &mut Calls) {
-        let refused = self.attachment.gate.refused();
-        for node in (0..calls.mailboxes.len()).map(|node| NodeId(node as u16)) {
-            let Some(mailbox) = &calls.mailboxes[usize::from(node.0)] else { continue };
-            if mailbox.is_idle() {
-                continue;
-            }
-            if refused & gate_bit(node) != 0 {
-                calls.fail(node, self.why());
-            } else if !mailbox.is_open(&self.controls()[usize::from(node.0)]) {
-                calls.fail(node, Fault::Unreachable);
-            }
-        }
+        calls.pump(access.controls());
     }
 
     /// Whether there is anything that ends an idling: a ring of the endpoint's own bell, a reply,
     /// or a server that is gone.
-    fn has_news(&self) -> bool {
-        let rings = self.attachment.bell().rings.load(Ordering::Acquire);
+    fn has_news(&self, access: &Access) -> bool {
+        let rings = access.attachment.bell().rings.load(Ordering::Acquire);
         let rung = self.rings_seen.replace(rings) != rings;
-        let calls = self.calls.borrow();
-        rung || calls.mailboxes.iter().zip(self.controls()).any(|(mailbox, control)| {
+        let calls = self.under_way.borrow();
+        rung || calls.mailboxes.iter().zip(access.controls()).any(|(mailbox, control)| {
             mailbox.as_ref().is_some_and(|mailbox| {
                 let channel = control.channel(mailbox.index);
                 !mailbox.sent.is_empty() && (mailbox.sender.has_reply(channel) || !mailbox.is_open(control))
@@ -358,13 +398,13 @@ impl ShmTransport {
     }
 
     /// Calls are under way, and no coroutine can run.
-    pub(super) fn wait_for_replies(&self, until: Option<Nanos>) {
+    pub(super) fn wait_for_replies(&self, access: &Access, until: Option<Nanos>) {
         let began = monotonic_ns();
         let until = until.unwrap_or(Nanos::MAX);
-        let bell = self.attachment.bell();
+        let bell = access.attachment.bell();
         loop {
             for _ in 0..32 {
-                if self.has_news() {
+                if self.has_news(access) {
                     return;
                 }
                 std::hint::spin_loop();
@@ -378,9 +418,9 @@ impl ShmTransport {
             }
             thread::yield_now();
         }
-        let calls = self.calls.borrow();
+        let calls = self.under_way.borrow();
         let channels = || {
-            let mailboxes = calls.mailboxes.iter().zip(self.controls());
+            let mailboxes = calls.mailboxes.iter().zip(access.controls());
             let busy = mailboxes.filter_map(|(mailbox, control)| Some((mailbox.as_ref()?, control)));
             busy.filter(|(mailbox, _)| !mailbox.sent.is_empty())
                 .map(|(mailbox, control)| control.channel(mailbox.index).bell())
@@ -392,23 +432,28 @@ impl ShmTransport {
             words[count] = (channel.rings, channel.park());
             count += 1;
         }
-        if !self.has_news() {
+        if !self.has_news(access) {
             futex_wait(&words[..count], (until != Nanos::MAX).then_some(until));
         }
         channels().for_each(|channel| channel.unpark());
         bell.unpark();
     }
-}
 
-impl Drop for ShmTransport {
-    fn drop(&mut self) {
-        let refused = || self.attachment.gate.refused();
-        let calls = self.calls.borrow();
-        for (node, (mailbox, control)) in calls.mailboxes.iter().zip(self.controls()).enumerate() {
+    /// Gives the channels back, when the endpoint ends.
+    pub(super) fn close(&self, access: &Access) {
+        let refused = || access.attachment.gate.refused();
+        let calls = self.under_way.borrow();
+        for (node, (mailbox, control)) in calls.mailboxes.iter().zip(access.controls()).enumerate() {
             if let Some(mailbox) = mailbox {
                 // A server that is down may have died while it served: it never leaves.
                 control.close(mailbox.index, mailbox.generation, || refused() & gate_bit(NodeId(node as u16)) == 0);
             }
         }
     }
+}
+
+/// Executes a verb like [`Access::execute`], which is inlined where it must be fast.
+#[inline(never)]
+fn execute_apart(access: &Access, refused: u64, verb: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
+    access.execute(refused, verb, words)
 }

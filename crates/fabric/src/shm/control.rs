@@ -49,9 +49,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::gate::wait_outside;
+use crate::ids::ClientId;
 use crate::limits::{CHANNELS_MAX, CLIENT_BITS};
 use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, futex_wake};
-use crate::transport::ClientId;
 
 use super::channel::{CHANNEL_BYTES, Channel};
 use super::doorbell::{BellWord, Doorbell};

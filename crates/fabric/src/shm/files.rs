@@ -13,16 +13,18 @@ use std::time::{Duration, Instant};
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal as Refused};
 use crate::gate::Refusal;
+use crate::ids::ClientId;
 use crate::limits::NODES_MAX;
 use crate::region::Region;
 use crate::service::{Service, ServiceHandle};
-use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport};
+use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
+use super::access::Attachment;
 use super::control::{Control, Phase, Word, service};
 use super::file::{Mapped, OpenError, ShmNode, io_error};
 use super::memory::{CAPABILITIES, Memory};
 use super::process::{Process, Watch};
-use super::transport::{Attachment, ShmTransport};
+use super::transport::ShmTransport;
 use super::{Shared, gate_bit, lock, serve};
 
 /// A server answers a client that connects within this time, or is taken for dead.

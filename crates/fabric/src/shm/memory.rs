@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::address::{Address, NodeId, RegionId};
 use crate::copy;
 use crate::error::{FabricError, Fault};
+use crate::ids::{ClientId, Nanos};
 use crate::limits::{EMBEDDED_UNCHECKED_BYTES, NODES_MAX, REGIONS_PER_NODE_MAX};
 use crate::region::{Pages, Region, RegionError, there_is};
-use crate::round::Verb;
-use crate::transport::{Capabilities, ClientId, Flush, Handler, Nanos};
+use crate::round::buffer::Verb;
+use crate::transport::{Capabilities, Flush, Handler};
 
 /// The regions of a cluster's memory nodes, all in this process, and who serves calls there.
 pub struct Memory {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use crate::ids::ClientId;
 use crate::limits::{CHANNELS_MAX, SPIN_NS};
 use crate::region::{futex_wait, futex_wake};
-use crate::transport::ClientId;
 
 use super::channel::{Outcome, Received, Receiver};
 use super::control::{Control, Phase, State, Word};

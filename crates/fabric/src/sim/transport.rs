@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Sim;
-use super::faults;
 use super::queue::NS;
-use crate::round::RoundBuffer;
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::ids::{LaneId, Nanos, Ticket};
+use crate::round::buffer::RoundBuffer;
+use crate::transport::{Capabilities, Posted, Transport};
 
 /// Polls of a simulation that nobody drives, without anything to do, after which it is taken for
 /// deadlocked.
@@ -107,6 +107,6 @@ impl Transport for SimTransport {
     }
 
     fn probe(&self, lane: LaneId, name: &'static str) {
-        faults::probe(&mut self.sim.world(), self.connection, lane.0, name);
+        self.sim.world().reach_probe(self.connection, lane.0, name);
     }
 }

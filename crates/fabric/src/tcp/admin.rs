@@ -1,36 +1,13 @@
 //! Questions and orders to a server, each on a connection of its own: rare, and never in the way of
 //! rounds.
 
-use std::io::{self, Read, Write};
-use std::time::{Duration, Instant};
-
-use zerocopy::IntoBytes;
-
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
-use crate::tcp::buffer::Outbox;
+use crate::ids::ClientId;
+use crate::tcp::cluster::Cluster;
+use crate::tcp::exchange::exchange;
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::handshake::Purpose;
-use crate::tcp::node::NodeStatus;
-use crate::tcp::stream::{Stream, Timed};
-use crate::tcp::{Cluster, Tcp};
-use crate::transport::ClientId;
-
-impl Tcp {
-    /// How a node's server is.
-    pub fn status(&self, node: NodeId) -> Result<NodeStatus, FabricError> {
-        let words = self.cluster.ask(node, Kind::Status, &[])?;
-        Ok(NodeStatus::from_words(words))
-    }
-
-    /// Sizes of a node's regions, in bytes.
-    pub fn region_bytes(&self, node: NodeId) -> Result<Vec<u64>, FabricError> {
-        match self.cluster.open(node, Purpose::Administration) {
-            Ok((_, hello)) => Ok(hello.region_bytes().collect()),
-            Err(fault) => Err(FabricError { node, fault }),
-        }
-    }
-}
 
 impl Cluster {
     /// Takes a client's access to a node. Returns when the node has confirmed it.
@@ -49,7 +26,7 @@ impl Cluster {
     }
 
     /// Sends one request, and returns the `ANSWER` words of the answer.
-    fn ask<const ANSWER: usize>(
+    pub(crate) fn ask<const ANSWER: usize>(
         &self,
         node: NodeId,
         kind: Kind,
@@ -63,27 +40,4 @@ impl Cluster {
             _ => Err(error(Fault::Unreachable)),
         }
     }
-}
-
-/// Sends one request on a blocking connection; the status and the words of its response.
-pub(crate) fn exchange(
-    stream: &mut Stream,
-    patience: Duration,
-    kind: Kind,
-    contents: &[u64],
-) -> io::Result<(u8, Vec<u64>)> {
-    let mut socket = Timed { stream, deadline: Instant::now() + patience };
-    let mut request = Outbox::default();
-    let at = frame::begin_request(&mut request, kind, false, 0);
-    request.extend(contents);
-    frame::end(&mut request, at);
-    socket.write_all(request.unsent())?;
-    let mut head = [0u64; frame::HEAD_WORDS];
-    socket.read_exact(head.as_mut_bytes())?;
-    let Ok(Some(frame::Response { words, status, ticket: 0 })) = frame::response(&head) else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    let mut answer = vec![0; words - frame::HEAD_WORDS];
-    socket.read_exact(answer.as_mut_bytes())?;
-    Ok((status, answer))
 }

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use zerocopy::IntoBytes;
 
+use crate::ids::ClientId;
 use crate::limits::{LAZY_BYTES, UNSENT_BYTES_MAX};
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind, Malformed, Request};
@@ -15,7 +16,6 @@ use crate::tcp::node::Node;
 use crate::tcp::poller::Interest;
 use crate::tcp::stream::Stream;
 use crate::tcp::tls::{self, TlsReason};
-use crate::transport::ClientId;
 use crate::verbs::Queue;
 
 /// How far a connection has come.

@@ -39,7 +39,7 @@
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{Fault, Refusal};
 use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::tcp::buffer::Outbox;
 
 /// Words in front of every frame's contents.

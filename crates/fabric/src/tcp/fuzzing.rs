@@ -5,13 +5,13 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::address::NodeId;
+use crate::ids::ClientId;
 use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
 use crate::shm::Memory;
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, HEAD_WORDS};
 use crate::tcp::handshake;
 use crate::tcp::node::Node;
-use crate::transport::ClientId;
 use crate::verbs::conversation::Doors;
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {

@@ -42,15 +42,13 @@ use hmac::Mac;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::entropy::random;
 use crate::error::{Fault, Refusal};
+use crate::ids::ClientId;
 use crate::limits::REGIONS_PER_NODE_MAX;
-use crate::tcp::key::{self, Key, Keys, Pair};
+use crate::tcp::key::{Key, Keys, Pair};
 use crate::tcp::stream::{Stream, Timed};
-use crate::tcp::tls::{self, TlsReason};
-use crate::transport::ClientId;
-
-/// What both hellos begin with.
-pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";
+use crate::tcp::tls::{self, MAGIC, TlsReason};
 
 /// Version of the frames and of this handshake. History: 1, the first.
 pub(crate) const VERSION: u32 = 1;
@@ -261,7 +259,7 @@ pub(crate) fn greet(
     let is_tls = stream.is_tls();
     let mut socket = Timed { stream, deadline };
     socket.secure().map_err(lost)?;
-    let nonce = key::random().map_err(|_| Fault::Refused(Refusal::Local(ErrorKind::Other.into())))?;
+    let nonce = random().map_err(|_| Fault::Refused(Refusal::Local(ErrorKind::Other.into())))?;
     let keys = keys.map(Keys::now);
     let ours = ClientHello::new(purpose, keys.is_some(), nonce);
     socket.write_all(ours.as_bytes()).map_err(lost)?;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::entropy::random;
 use crate::error::SystemError;
 
 const KEY_BYTES: usize = 32;
@@ -114,7 +115,7 @@ fn failed(error: io::Error) -> KeyError {
 impl Key {
     /// A new random key.
     pub fn generate() -> Result<Key, KeyError> {
-        random().map(Key)
+        random().map(Key).map_err(|_| KeyError::NoRandom)
     }
 
     /// Writes the key to a new file that only its owner may read. Never overwrites one.
@@ -296,13 +297,6 @@ fn parse_line(line: &[u8]) -> Option<Key> {
         *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
     }
     Some(Key(key))
-}
-
-/// Random bytes of the system.
-pub(crate) fn random() -> Result<[u8; 32], KeyError> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|_| KeyError::NoRandom)?;
-    Ok(bytes)
 }
 
 /// A key is not for logs.

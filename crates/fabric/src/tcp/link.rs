@@ -5,26 +5,15 @@ use std::collections::VecDeque;
 
 use crate::address::NodeId;
 use crate::error::Fault;
+use crate::ids::Nanos;
 use crate::limits::FRAME_WORDS_MAX;
-use crate::round::Verb;
+use crate::round::buffer::Verb;
+use crate::round::part::Part;
 use crate::shm::monotonic_ns;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
-use crate::transport::Nanos;
 use crate::verbs::{Fetched, Queue};
-
-/// What of a round is in one frame or list: its verbs for this node from `first` to `end`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    /// Place of the round.
-    pub(crate) slot: u32,
-    pub(crate) first: u8,
-    pub(crate) end: u8,
-    pub(crate) ticket: u64,
-    /// When it was sent.
-    pub(crate) since: Nanos,
-}
 
 /// A frame that is being built.
 #[derive(Clone, Copy, Debug)]

@@ -7,11 +7,12 @@ use std::thread::{self, JoinHandle};
 
 use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, SystemError};
+use crate::ids::ClientId;
 use crate::region::{Region, RegionError};
 use crate::service::{Service, ServiceHandle};
 use crate::shm::Memory;
 use crate::tcp::{Server, ServerError, ServerHandle, ServerOptions, Tcp, TcpOptions};
-use crate::transport::{Capabilities, ClientId, Fabric, Handler, Host, Transport};
+use crate::transport::{Capabilities, Fabric, Handler, Host, Transport};
 
 /// A cluster of servers could not be started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

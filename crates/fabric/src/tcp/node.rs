@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::address::{NodeId, RegionId};
+use crate::entropy::random;
 use crate::error::{FabricError, Fault, Refusal};
+use crate::ids::{ClientId, Nanos};
 use crate::limits::{CLIENT_BITS, REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
-use crate::round::Verb;
+use crate::round::buffer::Verb;
 use crate::service::process_cpu_ns;
 use crate::shm::{Memory, execute_verb, monotonic_ns};
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
-use crate::tcp::key::{self, Key, Keys};
+use crate::tcp::key::{Key, Keys};
 use crate::tcp::turned_away::TurnedAway;
-use crate::transport::{ClientId, Nanos};
 use crate::verbs::{Exports, Queue};
 
 /// How a server is.
@@ -153,7 +154,7 @@ impl Node {
 
     /// Our hello to a new connection. `None` if the system gives no nonce.
     pub(crate) fn hello(&self) -> Option<ServerHello> {
-        let nonce = key::random().ok()?;
+        let nonce = random().ok()?;
         let regions =
             (0..REGIONS_PER_NODE_MAX as u16).map_while(|region| self.memory.region(NodeId(0), RegionId(region)));
         let bytes: Vec<u64> = regions.map(|region| region.bytes()).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::address::NodeId;
 use crate::error::{Fault, Refusal};
 use crate::limits::HANDSHAKE_NS;
-use crate::tcp::admin::exchange;
+use crate::tcp::exchange::exchange;
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
 use crate::verbs::{Domain, VerbsError};

@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use rustix::net::sockopt;
-
 use crate::address::NodeId;
 use crate::error::{NameError, SystemError};
+use crate::ids::{ClientId, Nanos};
 use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_ns};
 use crate::shm::{Memory, monotonic_ns};
@@ -28,9 +27,9 @@ use crate::tcp::key::Keys;
 use crate::tcp::names::{Names, is_address};
 use crate::tcp::node::{Counters, Node, NodeStatus, count};
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
-use crate::tcp::stream::Stream;
+use crate::tcp::stream::{Stream, set_up};
 use crate::tcp::tls::ServerTls;
-use crate::transport::{ClientId, Handler, Nanos};
+use crate::transport::Handler;
 use crate::verbs::{Device, Exports, VerbsError};
 
 /// Token of the listener; connections have their places.
@@ -516,20 +515,6 @@ impl Server {
             false => (self.nap <= NAP_MAX_NS).then_some(now + self.nap),
         };
     }
-}
-
-/// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone
-/// is noticed.
-pub(crate) fn set_up(stream: &TcpStream, patience: Duration) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    // Whole seconds: the kernel knows no shorter times.
-    let third = Duration::from_secs((patience.as_secs() / 3).max(1));
-    sockopt::set_tcp_keepidle(stream, third)?;
-    sockopt::set_tcp_keepintvl(stream, third)?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
-    Ok(())
 }
 
 impl ServerHandle {

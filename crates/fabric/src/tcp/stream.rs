@@ -11,6 +11,8 @@ use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 use crate::tcp::tls::{ClientTls, ServerTls, Session, TlsReason};
 use crate::verbs::Queue;
 
@@ -254,4 +256,18 @@ impl Write for Timed<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Options of a connection's socket, at both ends: answers go out at once, and a peer that is gone
+/// is noticed.
+pub(crate) fn set_up(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    // Whole seconds: the kernel knows no shorter times.
+    let third = Duration::from_secs((patience.as_secs() / 3).max(1));
+    sockopt::set_tcp_keepidle(stream, third)?;
+    sockopt::set_tcp_keepintvl(stream, third)?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    Ok(())
 }

@@ -29,6 +29,9 @@ use present as backend;
 pub use backend::{ClientTls, ServerTls};
 pub(crate) use backend::{Session, reason};
 
+/// What both hellos of the handshake begin with. An end without TLS is known by it.
+pub(crate) const MAGIC: [u8; 8] = *b"REMORA\x00T";
+
 /// Files for TLS cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -28,17 +28,19 @@ use std::time::{Duration, Instant};
 
 use crate::address::{Address, NodeId, RegionId};
 use crate::error::{FabricError, Fault};
+use crate::ids::{LaneId, Nanos, Ticket};
 use crate::limits::{BATCH_BYTES, SPIN_NS};
-use crate::round::{RoundBuffer, Verb};
+use crate::round::buffer::{RoundBuffer, Verb};
+use crate::round::part::Part;
 use crate::shm::monotonic_ns;
-use crate::tcp::Cluster;
 use crate::tcp::buffer::{Received, Receiver};
+use crate::tcp::cluster::Cluster;
 use crate::tcp::frame::{self, Malformed};
-use crate::tcp::link::{Link, Part};
+use crate::tcp::link::Link;
 use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stand_in::{Left, StandIn, Worked};
 use crate::tcp::stream::{Stream, Timed};
-use crate::transport::{Capabilities, LaneId, Nanos, Posted, Ticket, Transport};
+use crate::transport::{Capabilities, Posted, Transport};
 
 /// Where a ticket probably is: checked, and searched for otherwise.
 const HINTS: usize = 256;

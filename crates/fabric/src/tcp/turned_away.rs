@@ -4,9 +4,9 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 
+use crate::ids::Nanos;
 use crate::limits::TURNED_AWAY_NS;
 use crate::shm::monotonic_ns;
-use crate::transport::Nanos;
 
 /// What the log has yet to be told.
 #[derive(Debug, Default)]

@@ -7,10 +7,11 @@ use std::os::fd::BorrowedFd;
 use super::{DeviceOptions, VerbsError};
 use crate::address::NodeId;
 use crate::error::Fault;
-use crate::round::Verb;
+use crate::ids::Nanos;
+use crate::round::buffer::Verb;
+use crate::round::part::Part;
 use crate::shm::Memory;
-use crate::tcp::Part;
-use crate::transport::{Capabilities, Nanos};
+use crate::transport::Capabilities;
 
 /// An RDMA device that is open. Needs the cargo feature `verbs`.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@
 use std::collections::VecDeque;
 
 use crate::address::WORD_BYTES;
-use crate::transport::Nanos;
+use crate::ids::Nanos;
 
 /// Words in front of what a datagram carries.
 pub(crate) const HEAD_WORDS: usize = 4;

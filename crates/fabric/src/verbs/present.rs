@@ -13,12 +13,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
+use crate::entropy::random;
 use crate::error::Fault;
+use crate::ids::Nanos;
 use crate::limits::REGIONS_PER_NODE_MAX;
-use crate::round::Verb;
+use crate::round::buffer::Verb;
+use crate::round::part::Part;
 use crate::shm::Memory;
-use crate::tcp::{Part, random};
-use crate::transport::Nanos;
 use crate::verbs::{Calls, VerbsError};
 
 use arena::{Arena, Block};

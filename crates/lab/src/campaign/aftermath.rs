@@ -8,7 +8,7 @@ use std::time::Duration;
 use remora::{Cluster, Standing, TransactionId, Verdict, Worker, WorkerOptions};
 use remora_fabric::sim::Sim;
 
-use super::Tables;
+use super::tables::Tables;
 
 /// Connects a client when nothing runs any more. It recovers all clients that are gone, so that
 /// nothing of them is left.

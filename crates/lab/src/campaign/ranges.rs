@@ -149,7 +149,7 @@ impl Ranges {
     }
 
     async fn execute(&self, session: &mut Session, handle: &Handle, plan: &[Action]) -> Result<(), Error> {
-        let options = TransactionOptions { attempts: super::ATTEMPTS, ..TransactionOptions::default() };
+        let options = TransactionOptions { attempts: super::case::ATTEMPTS, ..TransactionOptions::default() };
         let run = session.transact_with(options, async |tx| {
             let number = self.next.replace(self.next.get() + 1);
             let mut agrees = true;

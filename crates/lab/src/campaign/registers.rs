@@ -64,7 +64,7 @@ enum Action {
 }
 
 fn options() -> TransactionOptions {
-    TransactionOptions { attempts: super::ATTEMPTS, ..TransactionOptions::default() }
+    TransactionOptions { attempts: super::case::ATTEMPTS, ..TransactionOptions::default() }
 }
 
 impl Registers {

@@ -21,7 +21,7 @@ use remora_sync::{FetchedRecord, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
-use crate::protocol::Execute;
+use crate::protocol::spec::Execute;
 use crate::rpc::{self, Code, LINKED, LINKS_MAX, NEW, PREPARE_REPLY_WORDS, READ_REPLY_WORDS};
 use crate::sets::{Fetch, Found, Intent, Place, Sets, Span, registered};
 use crate::tx::Tx;

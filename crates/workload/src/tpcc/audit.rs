@@ -10,7 +10,7 @@ use std::fmt::Display;
 use remora::{Cluster, Error, Inspection, Key, Ordered, OrderedKey, Record, Table};
 
 use crate::report::Invariant;
-use crate::tpcc::schema::{
+use crate::tpcc::rows::{
     ByCustomerKey, ByNameKey, Customer, District, History, Order, OrderKey, OrderLine, OrderLineKey, Warehouse,
     last_name,
 };

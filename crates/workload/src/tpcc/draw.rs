@@ -3,8 +3,7 @@
 
 use crate::Prng;
 use crate::tpcc::Scale;
-use crate::tpcc::population::between;
-use crate::tpcc::schema::{LINES_MAX, LINES_MIN};
+use crate::tpcc::rows::{LINES_MAX, LINES_MIN};
 
 /// The specification's constant C of last names, when they are loaded, ...
 pub(super) const C_LAST_LOAD: u64 = 157;
@@ -20,6 +19,11 @@ const _: () = {
     let apart = C_LAST_RUN - C_LAST_LOAD;
     assert!(apart >= 65 && apart <= 119 && apart != 96 && apart != 112);
 };
+
+/// From `least` to `most`, both included.
+pub(super) fn between(random: &mut Prng, least: u64, most: u64) -> u64 {
+    least + random.below(most - least + 1)
+}
 
 /// The specification's non-uniform distribution: the OR of two numbers sets more bits than either
 /// has.

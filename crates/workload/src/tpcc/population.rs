@@ -4,8 +4,8 @@
 
 use crate::Prng;
 use crate::tpcc::Scale;
-use crate::tpcc::draw::{C_LAST_LOAD, nurand};
-use crate::tpcc::schema::{
+use crate::tpcc::draw::{C_LAST_LOAD, between, nurand};
+use crate::tpcc::rows::{
     Address, ByCustomerKey, ByNameKey, Customer, CustomerKey, District, DistrictKey, History, Item, LINES_MAX,
     LINES_MIN, Order, OrderKey, OrderLine, OrderLineKey, Stock, StockKey, Warehouse, last_name,
 };
@@ -242,11 +242,6 @@ impl Population {
         }
         rows
     }
-}
-
-/// From `least` to `most`, both included.
-pub(super) fn between(random: &mut Prng, least: u64, most: u64) -> u64 {
-    least + random.below(most - least + 1)
 }
 
 /// Letters and digits, `least` to all, then zeros.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use remora::{Error, Intent, Session, Transaction};
 
 use crate::tpcc::draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Who};
-use crate::tpcc::schema::{Customer, History, LINES_MAX, Order, OrderKey, OrderLine, OrderLineKey};
+use crate::tpcc::rows::{Customer, History, LINES_MAX, Order, OrderKey, OrderLine, OrderLineKey};
 use crate::tpcc::{Kind, Tpcc, UnusedItem};
 
 /// Orders whose lines a Stock-Level looks at.

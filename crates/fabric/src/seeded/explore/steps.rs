@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use super::super::{Candidate, Connection, InFlight, Look, Running, Serving, State, step_atomic};
 use super::{ExploreOptions, Footprint, Looked, Private, Step, StepId, Suspicion, Taken, Trail, What, fold};
 use crate::address::{Address, LINE_WORDS, NodeId, RegionId, WORD_BYTES};
-use crate::round::Verb;
+use crate::ids::{ClientId, Ticket};
+use crate::round::buffer::Verb;
 use crate::service::Progress;
 use crate::shm::{Memory, execute_verb};
-use crate::transport::{ClientId, Ticket};
 
 impl State {
     /// Whether a client may still crash, or have its future dropped.

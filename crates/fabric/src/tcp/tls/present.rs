@@ -21,10 +21,9 @@ use rustls::{
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-use super::{TlsError, TlsReason};
+use super::{MAGIC, TlsError, TlsReason};
 use crate::address::WORD_BYTES;
 use crate::limits::{FRAME_WORDS_MAX, RECEIVE_BYTES};
-use crate::tcp::handshake::MAGIC;
 use crate::tcp::key::OTHERS;
 
 /// Ciphertext that is read from a socket at once.

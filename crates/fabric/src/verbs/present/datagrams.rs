@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::device::Domain;
 use super::queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, WorkRequest};
 use crate::address::WORD_BYTES;
+use crate::entropy::random;
+use crate::ids::Nanos;
 use crate::region::Region;
 use crate::shm::monotonic_ns;
-use crate::tcp::random;
-use crate::transport::Nanos;
 use crate::verbs::VerbsError;
 use crate::verbs::conversation::{Doors, HEAD_WORDS, RECEIVES, WINDOW};
 

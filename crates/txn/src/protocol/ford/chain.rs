@@ -11,7 +11,7 @@ use remora_sync::{
 };
 
 use super::Ford;
-use super::execute::{Seen, check, is_nobodys, unstable};
+use super::words::{Seen, check, is_nobodys, unstable};
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::HOPS_MAX;
 use crate::sets::{Fetch, Found, Intent, Item, Sets, registered};

@@ -12,7 +12,7 @@ use crate::error::{Limit, Stop};
 use crate::limits::LOG_NODES_MAX;
 use crate::log::{self, UndoKind, UndoRecord};
 use crate::protocol::nodes;
-use crate::session::Needed;
+use crate::state::Needed;
 use crate::sets::{Change, Item, Sets};
 use crate::tx::Tx;
 

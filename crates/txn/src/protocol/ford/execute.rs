@@ -4,23 +4,16 @@
 use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::{BucketRef, Location};
 use remora_memory::Replica;
-use remora_sync::{FetchedRecord, LockWord, StableRecord, Swap, Unstable, Version};
+use remora_sync::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};
+use super::words::{Seen, check, is_nobodys, unstable};
 use crate::error::{Abort, Stop};
 use crate::limits::LOOKUP_ATTEMPTS;
 use crate::sets::{Fetch, Intent, Lock, Sets, registered, shape};
 use crate::swap::swap_lock;
 use crate::tx::{Tx, Waiting};
-
-/// What a record's words turned out to be.
-pub(super) enum Seen {
-    /// The step that asked for these words is done.
-    Done,
-    /// The words cannot be used now.
-    Unstable(Abort),
-}
 
 /// Brings every record that was named and is not here yet, and locks the records that were named
 /// to be written.
@@ -191,13 +184,6 @@ fn locked(tx: &mut Tx<'_>, done: &Completed<'_>) -> Result<Locks, Stop> {
     Err(Abort::Locked(holder).into())
 }
 
-pub(super) fn unstable(why: Unstable) -> Seen {
-    Seen::Unstable(match why {
-        Unstable::Locked(lock) | Unstable::Invisible(lock) => Abort::Locked(lock),
-        Unstable::Torn => Abort::Torn,
-    })
-}
-
 /// A record has arrived: keeps it, if it is whole, visible, and its key's.
 fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, Stop> {
     let released = tx.state.released.holder;
@@ -231,19 +217,6 @@ fn record_arrived(tx: &mut Tx<'_>, index: usize, words: &[u64]) -> Result<Seen, 
         item.keep_before(arena, &record);
     }
     Ok(Seen::Done)
-}
-
-/// Whether a lock says nothing of what its record holds: it is free, or held by the lane's last
-/// transaction, which has committed, and whose data is on every replica. No other transaction can
-/// have locked the record since.
-#[inline]
-pub(super) fn is_nobodys(lock: LockWord, released: LockWord) -> bool {
-    lock.is_free() || lock == released
-}
-
-#[inline]
-pub(super) fn check(fetched: FetchedRecord<'_>) -> Result<StableRecord<'_>, Unstable> {
-    if mutant!(AcceptTorn) { fetched.unchecked().ok_or(Unstable::Torn) } else { fetched.check_in_place() }
 }
 
 /// The record at the location that the cache gave is another's, or gone: looks into the index. A

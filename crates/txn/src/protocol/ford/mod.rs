@@ -114,6 +114,7 @@ mod commit;
 mod execute;
 mod release;
 mod validate;
+mod words;
 
 use remora_fabric::{Execute as Posted, probes};
 use remora_memory::{Discipline, IndexKind};
@@ -125,8 +126,9 @@ use validate::{consult, validate, validate_read_only};
 
 use crate::error::{Limit, Stop};
 use crate::limits::LOG_PAUSE_NS;
-use crate::protocol::{Execute, Protocol, ProtocolSpec, Steps};
-use crate::session::Needed;
+use crate::protocol::spec::{Execute, ProtocolSpec, Validation};
+use crate::protocol::{Protocol, Steps};
+use crate::state::Needed;
 use crate::sets::Item;
 use crate::tx::Tx;
 
@@ -140,18 +142,6 @@ impl Protocol {
     pub const FORD_LOCAL: Protocol = Protocol::Ford(Ford::LOCAL);
     /// FORD with localized validation, by one cache that all compute nodes ask.
     pub const FORD_GLOBAL: Protocol = Protocol::Ford(Ford::GLOBAL);
-}
-
-/// How what is only read is validated.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Validation {
-    /// By a look at its primary.
-    Remote,
-    /// By the version cache of this process, which all writers of the table share.
-    Local,
-    /// By the version cache of the cluster. The CPU of one memory node has the cache, and answers
-    /// calls for it.
-    Global,
 }
 
 /// The mechanisms of FORD. All but the lean release and localized validation are on by default; an

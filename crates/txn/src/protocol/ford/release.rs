@@ -8,7 +8,7 @@ use remora_sync::{Swap, Version};
 use super::Ford;
 use super::commit::undo_at;
 use crate::protocol::{Acknowledged, nodes};
-use crate::session::Needed;
+use crate::state::Needed;
 use crate::sets::{Change, Lock};
 use crate::swap::swap_lock;
 use crate::tx::Tx;

@@ -8,10 +8,11 @@ use remora_memory::Pointer;
 use remora_sync::{LockWord, RecordHeader, TransactionId, Version};
 
 use super::chain::{chain_of, link};
-use super::execute::is_nobodys;
-use super::{Ford, Validation};
+use super::words::is_nobodys;
+use super::Ford;
 use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Check;
+use crate::protocol::spec::Validation;
 use crate::rpc::Code;
 use crate::sets::{Fetch, Item, Lock, Sets};
 use crate::tx::Tx;

@@ -56,7 +56,8 @@ use remora_memory::Discipline;
 use crate::error::Stop;
 use crate::protocol::occ::validate_absent;
 use crate::protocol::redo::{self, install_rounds, prepare_log, write_log};
-use crate::protocol::{Primitive, Protocol, ProtocolSpec, Steps};
+use crate::protocol::spec::{Primitive, ProtocolSpec};
+use crate::protocol::{Protocol, Steps};
 use crate::sets::Lock;
 use crate::tx::Tx;
 

@@ -82,7 +82,8 @@ use validate::{lock_and_validate, validate, validate_read_only};
 
 use crate::error::Stop;
 use crate::protocol::redo::{self, prepare_log, write_log};
-use crate::protocol::{Execute, Primitive, Protocol, ProtocolSpec, Steps};
+use crate::protocol::spec::{Execute, Primitive, ProtocolSpec};
+use crate::protocol::{Protocol, Steps};
 use crate::tx::Tx;
 
 impl Protocol {

@@ -7,7 +7,8 @@ use remora_sync::{LockWord, Swap, TransactionId};
 
 use super::Primitives;
 use crate::error::{Abort, Stop};
-use crate::protocol::{Check, Primitive};
+use crate::protocol::Check;
+use crate::protocol::spec::Primitive;
 use crate::rpc::{self, Code};
 use crate::sets::{CHAIN_WORDS, Fetch, Item, Lock, Sets, locks, shape};
 use crate::swap::swap_lock;

@@ -9,7 +9,8 @@ use zerocopy::IntoBytes;
 
 use crate::error::Stop;
 use crate::log::PATCH_WORDS;
-use crate::protocol::{Protocol, ProtocolSpec, Steps, occ};
+use crate::protocol::spec::ProtocolSpec;
+use crate::protocol::{Protocol, Steps, occ};
 use crate::tx::Tx;
 
 /// No protocol: the workload's reads and writes as bare rounds, without locks, validation or logs.

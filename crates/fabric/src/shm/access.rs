@@ -1,0 +1,126 @@
+//! An endpoint's access to the memory nodes: the gate that its verbs pass, and by which others take
+//! nodes away from it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::Wake;
+use std::thread;
+
+use crate::error::{FabricError, Fault};
+use crate::gate::{Gate, Refusal};
+use crate::ids::ClientId;
+use crate::region::futex_wake;
+use crate::round::buffer::Verb;
+
+use super::control::Control;
+use super::doorbell::{BellWord, Doorbell};
+use super::memory::{LOCKED_INSTRUCTIONS_FENCE, execute_verb};
+use super::{Shared, gate_bit};
+
+/// What an endpoint and the rest of its process share.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) gate: Gate<AtomicU64>,
+    pub(super) client: ClientId,
+    /// Incarnation of each node's server when the endpoint was connected.
+    pub(super) incarnations: Box<[u64]>,
+    /// A token as that of [`thread::park`], for an endpoint that idles with calls under way.
+    rings: AtomicU64,
+    parked: AtomicU64,
+}
+
+impl Attachment {
+    pub(super) fn new(client: ClientId, incarnations: Box<[u64]>) -> Arc<Attachment> {
+        let (rings, parked) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Attachment { gate: Gate::default(), client, incarnations, rings, parked })
+    }
+
+    /// The endpoint's own doorbell. What it brings is the ring itself.
+    pub(super) fn bell(&self) -> Doorbell<'_, AtomicU64> {
+        Doorbell { rings: &self.rings, parked: &self.parked }
+    }
+
+    /// Takes nodes away; returns when no verb to them can take effect any more.
+    pub(super) fn refuse(&self, nodes: u64, why: Refusal) {
+        self.gate.refuse(nodes, why, thread::yield_now);
+        self.wake_up();
+    }
+
+    /// Ends the endpoint's idling, now or the next time.
+    fn wake_up(&self) {
+        self.rings.increment();
+        self.bell().ring(futex_wake);
+    }
+}
+
+impl Wake for Attachment {
+    fn wake(self: Arc<Self>) {
+        self.wake_up();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_up();
+    }
+}
+
+/// Executes the verbs of one endpoint, on the thread that posts them.
+pub(super) struct Access {
+    pub(super) shared: Arc<Shared>,
+    pub(super) attachment: Arc<Attachment>,
+    /// Own copy of the gate's `inside`: only this thread changes it.
+    entries: Cell<u64>,
+    unfenced: Cell<bool>,
+}
+
+impl Access {
+    pub(super) fn new(shared: Arc<Shared>, attachment: Arc<Attachment>) -> Access {
+        Access { shared, attachment, entries: Cell::new(0), unfenced: Cell::new(false) }
+    }
+
+    /// The nodes' control pages, in the order of the nodes.
+    pub(super) fn controls(&self) -> &[Arc<Control>] {
+        &self.shared.controls
+    }
+
+    /// Everything of a transport that changes memory runs in here, inside the gate. `body` gets the
+    /// nodes refused.
+    #[inline(always)]
+    pub(super) fn inside<T>(&self, body: impl FnOnce(u64) -> T) -> T {
+        let entry = self.entries.get() + 1;
+        self.entries.set(entry + 1);
+        let gate = &self.attachment.gate;
+        gate.enter(entry);
+        // Entering was a read-modify-write.
+        self.unfenced.set(self.unfenced.get() && !LOCKED_INSTRUCTIONS_FENCE);
+        let result = body(gate.refused());
+        gate.leave(entry);
+        result
+    }
+
+    /// Executes one verb, unless its node is refused.
+    #[inline(always)]
+    pub(super) fn execute(&self, refused: u64, verb: &Verb, words: &mut [u64]) -> Result<(), FabricError> {
+        if refused != 0 {
+            self.admitted(refused, verb)?;
+        }
+        execute_verb(&self.shared.memory, verb, words, &self.unfenced, self.attachment.client)
+    }
+
+    /// Fails if the verb's node is refused.
+    #[cold]
+    pub(super) fn admitted(&self, refused: u64, verb: &Verb) -> Result<(), FabricError> {
+        match verb.node() {
+            Some(node) if refused & gate_bit(node) != 0 => Err(FabricError { node, fault: self.why() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why nodes are refused.
+    pub(super) fn why(&self) -> Fault {
+        match self.attachment.gate.why() {
+            Refusal::Revoked => Fault::Revoked,
+            Refusal::Down => Fault::Unreachable,
+        }
+    }
+}

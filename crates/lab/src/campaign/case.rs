@@ -1,0 +1,198 @@
+//! What a run of a campaign depends on, and what it comes to.
+
+use std::collections::BTreeMap;
+
+use remora::Protocol;
+use remora_fabric::Nanos;
+use remora_workload::Prng;
+
+/// A workload of a campaign.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// SmallBank on few accounts.
+    SmallBank,
+    /// TATP on few subscribers, all kinds as often as each other.
+    Tatp,
+    /// TPC-C on two small warehouses, all kinds as often as each other.
+    Tpcc,
+    /// YCSB, all kinds of operations as often as each other, two to a transaction.
+    Ycsb,
+    /// Reads, writes, inserts and deletes of few records, of one line and of many.
+    Registers,
+    /// Keys of ordered tables that come and go, and ranges of them.
+    Ranges,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 6] = [Load::SmallBank, Load::Tatp, Load::Tpcc, Load::Ycsb, Load::Registers, Load::Ranges];
+
+    /// Returns the name of the workload on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::SmallBank => "smallbank",
+            Load::Tatp => "tatp",
+            Load::Tpcc => "tpcc",
+            Load::Ycsb => "ycsb",
+            Load::Registers => "registers",
+            Load::Ranges => "ranges",
+        }
+    }
+}
+
+/// Faults that a campaign can have, by name.
+pub const FAULTS: [&str; 12] = [
+    "crash",
+    "pause",
+    "delay",
+    "partition",
+    "isolate",
+    "stall",
+    "clock-step",
+    "lose",
+    "duplicate",
+    "fail",
+    DRAIN,
+    CANCEL,
+];
+
+/// The fault in which an operator drains a node. It is not a fault of the simulation.
+pub(super) const DRAIN: &str = "drain";
+
+/// The fault in which a program drops a future. It is not a fault of the simulation.
+pub(super) const CANCEL: &str = "cancel";
+
+/// How often a transaction is tried. A client that meets a lock of a dead client soon goes
+/// elsewhere.
+pub(super) const ATTEMPTS: u32 = 8;
+
+/// One run of a campaign, and all that it depends on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Case {
+    /// The seed of all random choices.
+    pub seed: u64,
+    /// The workload.
+    pub load: Load,
+    /// How transactions are run.
+    pub protocol: Protocol,
+    /// Faults by name, each of which happens at least once in this run.
+    pub faults: Vec<String>,
+    /// Clients, each on a machine of its own. If they validate locally, they are threads of one
+    /// process all the same.
+    pub clients: usize,
+    /// Coroutines of each client.
+    pub coroutines: usize,
+    /// Keys, which all clients share.
+    pub keys: u64,
+    /// Transactions that must have committed.
+    pub transactions: u64,
+}
+
+impl Case {
+    /// Returns the smallest run that makes sense in a campaign.
+    #[must_use]
+    pub fn new(seed: u64, load: Load, protocol: Protocol, faults: &[String]) -> Case {
+        let faults = faults.to_vec();
+        Case { seed, load, protocol, faults, clients: 4, coroutines: 4, keys: 50, transactions: 1_000 }
+    }
+
+    /// Returns this case for another seed. The seed draws each fault of the case with even chance;
+    /// if that leaves none, the run has all of them.
+    #[must_use]
+    pub fn of(&self, seed: u64) -> Case {
+        let mut random = Prng::derive(seed, 0x5a32);
+        let chosen: Vec<String> = self.faults.iter().filter(|_| random.below(2) == 0).cloned().collect();
+        let faults = if chosen.is_empty() { self.faults.clone() } else { chosen };
+        Case { seed, faults, ..self.clone() }
+    }
+
+    pub(super) fn has(&self, fault: &str) -> bool {
+        self.faults.iter().any(|name| name == fault)
+    }
+
+    /// Whether memory nodes are lost, rightly or not, or leave.
+    pub(super) fn loses_nodes(&self) -> bool {
+        self.has("fail") || self.has("isolate") || self.has(DRAIN)
+    }
+
+    /// Counts the places of clients and of their spares. Controllers have the next places.
+    pub(super) fn places(&self) -> usize {
+        2 * self.clients
+    }
+
+    /// Returns the command that runs the case again.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let mut command = format!(
+            "remora-lab replay --seed {} --workload {} --protocol {}",
+            self.seed,
+            self.load.name(),
+            self.protocol.name()
+        );
+        let faults = if self.faults.is_empty() { "none".to_owned() } else { self.faults.join(",") };
+        command += &format!(" --faults {faults}");
+        let Case { clients, coroutines, keys, transactions, .. } = self;
+        command + &format!(" --clients {clients} --coroutines {coroutines} --keys {keys} --transactions {transactions}")
+    }
+}
+
+/// The result of a run.
+#[derive(Clone, Default, Debug)]
+pub struct Ran {
+    /// Attempts that committed.
+    pub committed: u64,
+    /// Attempts whose client was not told how they ended.
+    pub unknown: u64,
+    /// Attempts of unknown outcome whose outcome was found out at the end.
+    pub resolved: u64,
+    /// Clients that were gone, dead or taken for dead, and were recovered.
+    pub recovered: u64,
+    /// Clients that were taken for dead and were not dead.
+    pub fenced: u64,
+    /// Attempts that aborted, by cause.
+    pub aborted: BTreeMap<&'static str, u64>,
+    /// Faults by kind: how many, and how many of them met a transaction that held locks.
+    pub faults: BTreeMap<&'static str, (u64, u64)>,
+    /// How often each probe was reached.
+    pub probes: BTreeMap<&'static str, u64>,
+    /// Virtual time.
+    pub virtual_ns: Nanos,
+    /// Events of the simulation.
+    pub events: u64,
+    /// A digest of the history: the same for the same case.
+    pub digest: u64,
+}
+
+impl Ran {
+    pub(super) fn add(&mut self, other: &Ran) {
+        self.committed += other.committed;
+        self.unknown += other.unknown;
+        self.resolved += other.resolved;
+        self.recovered += other.recovered;
+        self.fenced += other.fenced;
+        other.aborted.iter().for_each(|(cause, count)| *self.aborted.entry(cause).or_default() += count);
+        for (kind, (all, holding)) in &other.faults {
+            let sum = self.faults.entry(kind).or_default();
+            *sum = (sum.0 + all, sum.1 + holding);
+        }
+        other.probes.iter().for_each(|(probe, count)| *self.probes.entry(probe).or_default() += count);
+        self.virtual_ns += other.virtual_ns;
+        self.events += other.events;
+    }
+
+    pub(super) fn attempts(&self) -> u64 {
+        self.committed + self.unknown + self.aborted.values().sum::<u64>()
+    }
+}
+
+/// A run that shows a mistake.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The case as it was found.
+    pub case: Case,
+    /// What is wrong.
+    pub what: String,
+    /// The smallest run that was found to show a mistake too.
+    pub shrunk: Case,
+}

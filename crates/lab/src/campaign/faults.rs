@@ -1,0 +1,75 @@
+//! Draws the faults of a run, and when they happen.
+
+use remora_fabric::sim::{FaultKind, Planned, Sim};
+use remora_fabric::{Nanos, probes};
+use remora_workload::Prng;
+
+use super::case::{CANCEL, Case, DRAIN};
+use super::nodes::{CONTROLLERS, Nodes};
+
+/// Returns how often a fault of this name is planned in a run that has it. A run has one crash at
+/// most, since too little is left after it, and one stall, since it takes too long.
+fn times(name: &str, nodes: &Nodes, random: &mut Prng) -> u64 {
+    match name {
+        "crash" | "stall" => 1,
+        "fail" => nodes.failures,
+        "isolate" => nodes.isolations,
+        DRAIN => nodes.drains,
+        CANCEL => 4 + random.below(12),
+        _ => 1 + random.below(4),
+    }
+}
+
+/// Draws how long after its probe a fault happens: at once, before the packets have left, or after
+/// some round trip.
+fn after(random: &mut Prng) -> Nanos {
+    let most = [1, 300, 4_000][random.below(3) as usize];
+    random.below(most)
+}
+
+/// Makes a fault of this name, and draws its times.
+fn fault(case: &Case, name: &str, random: &mut Prng) -> Option<FaultKind> {
+    Some(match name {
+        "isolate" => {
+            // So long that controllers declare the node lost, and clients lose it: any of the
+            // clients, or only clients.
+            let all = |places: usize| 1u64.checked_shl(places as u32).map_or(u64::MAX, |end| end - 1);
+            let clients = all(case.places());
+            let controllers = all(case.places() + CONTROLLERS) & !clients;
+            let some = clients & random.next_u64();
+            let (time, of_clients) = (2_000_000 + random.below(6_000_000), random.below(4) == 0);
+            FaultKind::Isolate(time, if of_clients { some } else { some | controllers })
+        }
+        "crash" => FaultKind::Crash,
+        "pause" => FaultKind::Pause(10_000 + random.below(500_000)),
+        "delay" => FaultKind::Delay(5_000 + random.below(200_000)),
+        "partition" => FaultKind::Partition(10_000 + random.below(400_000)),
+        "stall" => FaultKind::Stall(6_000_000 + random.below(2_000_000)),
+        "clock-step" => FaultKind::ClockStep(random.below(2_000_000_000) as i64 - 1_000_000_000),
+        "lose" => FaultKind::Lose,
+        "fail" => FaultKind::Fail,
+        "duplicate" => FaultKind::Duplicate,
+        DRAIN => FaultKind::Told(DRAIN),
+        CANCEL => FaultKind::Told(CANCEL),
+        _ => return None,
+    })
+}
+
+/// Plans the faults of a run. A run with leases may lose a second client: the recoverer of the
+/// first.
+pub(super) fn plan(case: &Case, nodes: &Nodes, sim: &Sim, leases: bool, random: &mut Prng) -> Result<(), String> {
+    for name in &case.faults {
+        for _ in 0..times(name, nodes, random) {
+            let probe = [probes::LOCKS, probes::VALIDATED, probes::LOGGED, probes::INSTALLED][random.below(4) as usize];
+            let nth = 10 + random.below(case.transactions / 4 + 1);
+            let kind = fault(case, name, random).ok_or_else(|| format!("there is no fault {name}"))?;
+            sim.plan(Planned { probe, nth, after: after(random), kind, holding: true });
+        }
+    }
+    if leases && case.has("crash") && random.below(2) == 0 {
+        let (after, kind) = (random.below(40_000), FaultKind::Crash);
+        let probe = if nodes.copies_again() && random.below(2) == 0 { probes::COPIES } else { probes::REPAIRS };
+        sim.plan(Planned { probe, nth: 1, after, kind, holding: false });
+    }
+    Ok(())
+}

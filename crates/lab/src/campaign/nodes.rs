@@ -1,0 +1,216 @@
+//! The memory nodes of a run: which of them are lost or leave, and how they come back.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use remora::floors::memory::{ShardPlacement, metadata, node};
+use remora::{Cluster, Configuration, ConfigurationError};
+use remora_fabric::sim::{FaultKind, Sim};
+use remora_fabric::{Fabric, Nanos, NodeId, NodeSet};
+use remora_workload::Prng;
+
+use super::case::{Case, DRAIN};
+
+/// Controllers that look after the memory nodes, where one fails.
+pub(super) const CONTROLLERS: usize = 2;
+
+/// Memory nodes of every cluster, without spares.
+pub(super) const NODES: u16 = 3;
+/// The longest time after which a failed node comes back. That may be before the others have
+/// noticed, or long after.
+const ABSENCE: Nanos = 4_000_000;
+
+/// The memory nodes of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Nodes {
+    /// How many there are, including spares.
+    pub(super) count: u16,
+    pub(super) replicas: u8,
+    /// How many of them fail.
+    pub(super) failures: u64,
+    /// How many are partitioned for so long that they are declared lost.
+    pub(super) isolations: u64,
+    /// How many are drained.
+    pub(super) drains: u64,
+    /// How long each failed or drained node is away; for ever if `None`.
+    pub(super) absence: Option<Nanos>,
+}
+
+impl Nodes {
+    pub(super) fn of(case: &Case, replicas: u8) -> Nodes {
+        if !case.loses_nodes() {
+            return Nodes { count: NODES, replicas, failures: 0, isolations: 0, drains: 0, absence: None };
+        }
+        let mut random = Prng::derive(case.seed, 0xfa11);
+        let count = NODES + random.below(2) as u16;
+        // In sum at most as many as there are copies to spare.
+        let losses = 1 + random.below(replicas.saturating_sub(1).into());
+        let absence = (random.below(2) == 0).then(|| random.below(ABSENCE));
+        let isolations = match (case.has("fail"), case.has("isolate")) {
+            (_, false) => 0,
+            (false, true) => losses,
+            (true, true) => random.below(losses + 1),
+        };
+        let failures = if case.has("fail") { losses - isolations } else { 0 };
+        let drains = match (case.has(DRAIN), isolations + failures) {
+            (false, _) => 0,
+            (true, 0) => losses,
+            // A drain takes the place of a failure or an isolation.
+            (true, _) => random.below(losses + 1),
+        };
+        let isolations = isolations.saturating_sub(drains);
+        Nodes { count, replicas, failures: losses - isolations - drains, isolations, drains, absence }
+    }
+
+    /// Whether any node can be lost, if only for a while.
+    pub(super) fn can_be_lost(&self) -> bool {
+        self.failures + self.isolations + self.drains > 0
+    }
+
+    /// Whether there is somewhere to make copies of what a failed node had.
+    pub(super) fn copies_again(&self) -> bool {
+        self.isolations > 0 || self.can_be_lost() && (self.absence.is_some() || self.count > self.replicas.into())
+    }
+}
+
+/// The memory nodes of a run, while it runs.
+pub(super) struct Memory<'c> {
+    pub(super) sim: &'c Sim,
+    pub(super) cluster: &'c Cluster,
+    pub(super) nodes: Nodes,
+    /// The failed nodes that are to come back, and since when they have been down.
+    pub(super) failed: RefCell<BTreeMap<NodeId, Nanos>>,
+    /// The nodes that are leaving (`None`), or have left, and since when.
+    pub(super) drained: RefCell<BTreeMap<NodeId, Option<Nanos>>>,
+    /// How many nodes were told to leave until now.
+    pub(super) told: Cell<usize>,
+    pub(super) random: RefCell<Prng>,
+}
+
+impl<'c> Memory<'c> {
+    pub(super) fn new(case: &Case, sim: &'c Sim, cluster: &'c Cluster, nodes: Nodes) -> Memory<'c> {
+        let random = RefCell::new(Prng::derive(case.seed, 0xd4a1));
+        Memory {
+            sim,
+            cluster,
+            nodes,
+            failed: RefCell::default(),
+            drained: RefCell::default(),
+            told: Cell::new(0),
+            random,
+        }
+    }
+
+    /// Restarts the failed nodes that have been away long enough, empty, and drains nodes.
+    pub(super) fn tend(&self) {
+        let now = self.sim.now();
+        if self.nodes.drains > 0
+            && let Some(configuration) = self.cluster.configuration()
+        {
+            let drained = self.drain(configuration, now);
+            debug_assert!(drained.is_ok(), "the configuration is in this process");
+        }
+        let Nodes { count, absence: Some(absence), .. } = self.nodes else { return };
+        let mut failed = self.failed.borrow_mut();
+        for node in (0..count).map(NodeId).filter(|node| !self.sim.answers(*node)) {
+            let since = *failed.entry(node).or_insert(now);
+            if now - since >= absence {
+                failed.remove(&node);
+                self.restart(node);
+            }
+        }
+    }
+
+    fn restart(&self, node: NodeId) {
+        self.sim.restart(node);
+        if let Some(memory) = self.sim.region(node, node::REGION) {
+            let formatted = node::format(&memory, node::Place::default());
+            debug_assert!(formatted.is_ok(), "a node's own size is enough");
+        }
+    }
+
+    /// Does what an operator does: drains a node, and fills all others. When the node has left,
+    /// starts it again, and fills it.
+    fn drain(&self, configuration: &Arc<dyn Configuration>, now: Nanos) -> Result<(), ConfigurationError> {
+        let all = NodeSet::first(self.nodes.count);
+        let mut drained = self.drained.borrow_mut();
+        let told = self.sim.injected().iter().filter(|fault| fault.kind == FaultKind::Told(DRAIN)).count();
+        while self.told.get() < told {
+            self.told.set(self.told.get() + 1);
+            let number = self.random.borrow_mut().next_u64() as usize;
+            let leaves = configuration.change(|membership| {
+                let live: Vec<NodeId> = all.without(membership.lost()).without(membership.leaving()).iter().collect();
+                let node = live[number % live.len()];
+                let leaver = NodeSet::default().with(node);
+                // If nodes never come back, too few may be left for as many copies.
+                if self.nodes.absence.is_some() && live.len() > usize::from(self.nodes.replicas) {
+                    membership.drain(leaver);
+                } else {
+                    membership.drain_to_fewer(leaver);
+                }
+                membership.fill(all);
+                node
+            })?;
+            drained.insert(leaves, None);
+        }
+        let (leaving, lost) = configuration.look(|membership| (membership.leaving(), membership.lost()))?;
+        // A node that dies or is lost before it has left is treated like other failed nodes.
+        drained.retain(|node, _| self.sim.answers(*node) && (leaving.has(*node) || lost.has(*node)));
+        let mut started = NodeSet::default();
+        drained.retain(|node, left| {
+            let left = lost.has(*node).then(|| *left.get_or_insert(now));
+            let is_over = left.is_some_and(|left| self.nodes.absence.is_some_and(|absence| now - left >= absence));
+            if is_over {
+                self.sim.fail(*node);
+                self.restart(*node);
+                started = started.with(*node);
+            }
+            !is_over
+        });
+        if !started.is_empty() {
+            configuration.change(|membership| membership.fill(started))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the cluster goes on without the failed nodes, with the nodes that are back, and has
+    /// as many copies as it can have.
+    pub(super) fn is_whole(&self) -> bool {
+        let Some(configuration) = self.cluster.configuration().filter(|_| self.nodes.can_be_lost()) else {
+            return true;
+        };
+        if !self.failed.borrow().is_empty() {
+            return false;
+        }
+        let looked =
+            configuration.look(|membership| (membership.has_controller(), membership.is_changing(), membership.lost()));
+        let lost = match looked {
+            // No controller is left: one has died, and the other was taken for dead. A run starts
+            // no new ones.
+            Ok((false, ..)) => return true,
+            Ok((true, false, lost)) => lost,
+            _ => return false,
+        };
+        let all = NodeSet::first(self.nodes.count);
+        // A node that has come back has nothing until it is readmitted, even if no client had
+        // missed it yet.
+        let has_catalog = |node| {
+            self.sim.region(node, node::REGION).is_some_and(|memory| metadata::generation_local(memory.words()) > 0)
+        };
+        let drained = self.drained.borrow();
+        let is_away = |left: &Option<Nanos>| left.is_some() && self.nodes.absence.is_none();
+        if !drained.values().all(is_away) {
+            return false;
+        }
+        let settled = |node| match self.sim.answers(node) {
+            true if drained.contains_key(&node) => lost.has(node),
+            true => has_catalog(node) && !lost.has(node),
+            false => lost.has(node),
+        };
+        let copies = usize::from(self.nodes.replicas).min(all.without(lost).count().into());
+        let shards = self.cluster.catalog().shards;
+        let enough = |shard: &ShardPlacement| shard.copies().count() == copies && shard.replicas.len() == copies;
+        all.iter().all(settled) && shards.iter().all(enough)
+    }
+}

@@ -1,0 +1,204 @@
+//! One run of a campaign: its stage is set, its workload is played, its clients are buried, and its
+//! history is checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use remora::{Cluster, Error, Standing};
+use remora_check::{HistoryReader, ReadOptions, check};
+use remora_fabric::sim::{Ended, Sim};
+use remora_fabric::{ClientId, Fabric};
+use remora_workload::Invariant;
+
+use super::aftermath;
+use super::case::{Case, Ran};
+use super::nodes::Memory;
+use super::play::{Client, LIVENESS, Played, is_dead, play};
+use super::recording::Recording;
+use super::stage::Stage;
+use super::tables::Tables;
+
+/// Runs a case. Returns its result, or what is wrong.
+pub fn run(case: &Case) -> Result<Ran, String> {
+    run_recorded(case).0
+}
+
+/// Runs a case, and also returns the history, in the format of `remora check`.
+pub fn run_recorded(case: &Case) -> (Result<Ran, String>, Vec<u8>) {
+    let mut history = Vec::new();
+    // A mistake may also show as a panic: an assertion here or in the protocol fails.
+    let ran = catch_unwind(AssertUnwindSafe(|| run_case(case, &mut history)));
+    let ran = ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    });
+    (ran, history)
+}
+
+fn run_case(case: &Case, history: &mut Vec<u8>) -> Result<Ran, String> {
+    let Stage { cluster, sim, nodes, tables, recording, mut clients, mut controllers } = Stage::set(case)?;
+    sim.instant(false);
+    let began = sim.now();
+    let memory = Memory::new(case, &sim, &cluster, nodes);
+    let played = play(case, &memory, &tables, &mut clients, &mut controllers, &recording.counts);
+    let virtual_ns = sim.now() - began;
+    sim.instant(true);
+    let played = played?;
+    let is_whole = memory.is_whole();
+    drop(controllers);
+    let buried = bury(case, &cluster, &sim, &recording, clients)?;
+    check_play(&played, &buried)?;
+    if !is_whole {
+        return Err(format!("copies were not made again: {:?}", cluster.catalog().shards));
+    }
+    let fenced = buried.gone.iter().filter(|client| !sim.is_dead(ClientId(**client))).count() as u64;
+    let told = tell(&cluster, &sim, &tables, &recording, &buried.gone)?;
+    history.clone_from(&told.history);
+    check_history(&told.history)?;
+    // The ledgers of dead clients are lost.
+    let recovered = buried.gone.len() as u64;
+    let untold = told.unknown + recovered;
+    check_tables(&cluster, &tables, played, buried.settled, untold)?;
+    let counts = Ran { recovered, fenced, resolved: told.resolved, virtual_ns, ..recording.counts.take() };
+    Ok(with_simulation(counts, &sim, &told.history))
+}
+
+/// What is left of the clients of a run.
+struct Buried {
+    /// Whether every log ring of a client that is alive has been applied to its end.
+    settled: bool,
+    /// Clients that are dead or were taken for dead. Nothing of them was taken back.
+    gone: Vec<u32>,
+    /// A transaction that was reported as committed and is lost, if there is one.
+    lost: Option<String>,
+}
+
+/// Ends all clients: they leave in good order, or they are gone.
+fn bury(
+    case: &Case,
+    cluster: &Cluster,
+    sim: &Sim,
+    recording: &Recording,
+    mut clients: Vec<Client>,
+) -> Result<Buried, String> {
+    let mut settled = true;
+    for Client { worker, lives, fenced, .. } in &mut clients {
+        worker.sessions().iter_mut().for_each(|session| drop(session.observe(None)));
+        if is_dead(sim, &**lives) {
+            let revoked = lives().iter().try_for_each(|client| sim.revoke(ClientId(*client)));
+            revoked.map_err(|error| error.to_string())?;
+            continue;
+        }
+        // A client that was taken for dead and does not know it yet finds out now.
+        match worker.drain() {
+            Ok(drained) => settled &= drained || fenced.get(),
+            Err(Error::Fenced) => fenced.set(true),
+            // Only this client has lost a node, and has not needed that node since. No controller
+            // is left for which it would come back.
+            Err(Error::Unavailable(_)) if case.has("isolate") => fenced.set(true),
+            Err(error) => return Err(format!("draining failed: {error}")),
+        }
+    }
+    sim.settle_services();
+    let lost = recording.reported.borrow().lost(cluster, sim);
+    let mut gone = Vec::new();
+    for client in clients {
+        if client.is_gone(sim) {
+            gone.extend((client.lives)());
+            client.worker.abandon();
+        }
+    }
+    Ok(Buried { settled, gone, lost })
+}
+
+/// Checks that every coroutine went on, and that nothing that was reported is lost.
+fn check_play(played: &Played, buried: &Buried) -> Result<(), String> {
+    if played.ended == Ended::Deadlock {
+        return Err("everybody waits for something that never comes".to_owned());
+    }
+    if let Some((client, coroutine)) = played.stuck {
+        return Err(format!(
+            "coroutine {coroutine} of client {client} has not committed within {} ms after the last fault",
+            LIVENESS / 1_000_000
+        ));
+    }
+    buried.lost.clone().map_or(Ok(()), Err)
+}
+
+/// What the janitor has found out.
+struct Told {
+    /// The history, with the answers that the janitor got.
+    history: Vec<u8>,
+    /// Transactions whose outcome their clients were not told.
+    unknown: u64,
+    /// How many of these have an outcome by now.
+    resolved: u64,
+}
+
+/// Has a janitor recover all clients that are gone, read every record, and ask what became of each
+/// transaction whose answer was lost.
+fn tell(cluster: &Cluster, sim: &Sim, tables: &Tables, recording: &Recording, gone: &[u32]) -> Result<Told, String> {
+    // Also the incarnations of former epochs, whose clients go on as new incarnations, and clients
+    // that could not leave.
+    let configuration = cluster.configuration().ok_or("no configuration")?;
+    let ended = configuration.look(|membership| {
+        let ended = membership.clients().filter(|(_, standing)| *standing != Standing::Forgotten);
+        ended.map(|(client, _)| client).collect::<Vec<_>>()
+    });
+    let ended = ended.map_err(|error| error.to_string())?;
+    let all_gone: BTreeSet<u32> = ended.into_iter().chain(gone.iter().copied()).collect();
+    let mut janitor = aftermath::janitor(cluster, sim, &all_gone)?;
+    recording.watch(0, &mut janitor.sessions()[0]);
+    aftermath::read_all(&mut janitor, tables)?;
+    drop(janitor.sessions()[0].observe(None));
+    let lines = recording.finish()?;
+    let unknown = recording.take_unknown();
+    let resolved: BTreeMap<u64, bool> = aftermath::resolve(&mut janitor, &unknown)?;
+    drop(janitor);
+    let history = aftermath::with_verdicts(lines, &resolved, sim.now());
+    Ok(Told { history, unknown: unknown.len() as u64, resolved: resolved.len() as u64 })
+}
+
+/// Checks that the history is strictly serializable.
+fn check_history(lines: &[u8]) -> Result<(), String> {
+    let mut reader = HistoryReader::new(ReadOptions { crashed: true });
+    let read = reader.read("simulated", lines);
+    read.map_err(|error| format!("the history cannot be read: {error}"))?;
+    let report = check(&reader.finish().history);
+    if report.is_clean() { Ok(()) } else { Err(report.to_string()) }
+}
+
+/// Checks what the programs saw of the tables, and what must hold of them now. `untold` is at least
+/// the number of transactions whose outcome no ledger has.
+fn check_tables(cluster: &Cluster, tables: &Tables, played: Played, settled: bool, untold: u64) -> Result<(), String> {
+    match tables {
+        Tables::Registers(registers) if registers.torn() > 0 => {
+            return Err(format!("{} records were seen torn", registers.torn()));
+        }
+        Tables::Ranges(ranges) if ranges.wrong() > 0 => {
+            return Err(format!("{} transactions saw different keys in the two tables", ranges.wrong()));
+        }
+        _ => {}
+    }
+    let invariants = tables.invariants(cluster, played.ledgers, settled, untold);
+    let invariants = invariants.map_err(|error| format!("failed: {error}"))?;
+    let holds = |invariant: &Invariant| invariant.holds.unwrap_or(untold > 0);
+    match invariants.iter().find(|invariant| !holds(invariant)) {
+        Some(broken) => Err(format!("{}: {}", broken.name, broken.detail)),
+        None => Ok(()),
+    }
+}
+
+/// Adds what the simulation counted to a result, and the digest of the history.
+fn with_simulation(mut ran: Ran, sim: &Sim, history: &[u8]) -> Ran {
+    for fault in sim.injected() {
+        let sum = ran.faults.entry(fault.kind.name()).or_default();
+        *sum = (sum.0 + 1, sum.1 + u64::from(fault.holding));
+    }
+    ran.probes = sim.reached();
+    ran.events = sim.statistics().events;
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    ran.digest = history.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    ran
+}

@@ -1,0 +1,123 @@
+//! The stage of a run: a simulated cluster with its tables, its clients and controllers, and the
+//! faults that are planned.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use remora::{Cluster, ClusterOptions, Controller, Protocol, Validation, WorkerOptions};
+use remora_fabric::Nanos;
+use remora_fabric::sim::{Deployment, Profile, Sim, SimOptions};
+use remora_workload::Prng;
+
+use super::case::{Case, Load};
+use super::faults::plan;
+use super::nodes::{CONTROLLERS, NODES, Nodes};
+use super::play::Client;
+use super::recording::Recording;
+use super::tables::{Tables, node_bytes};
+
+/// How long a client may be silent until others take it for dead; or never, if `None`.
+const LEASES: [Option<Nanos>; 4] = [None, Some(150_000), Some(400_000), Some(3_000_000)];
+/// Bytes of a version cache: one bucket, which drops nearly everything; some buckets; or more than
+/// a run ever fills.
+const VCACHES: [usize; 3] = [64, 512, 1 << 20];
+
+/// Everything that a run needs before its workload begins. Nothing takes virtual time until then.
+pub(super) struct Stage {
+    pub(super) cluster: Cluster,
+    pub(super) sim: Sim,
+    pub(super) nodes: Nodes,
+    pub(super) tables: Tables,
+    pub(super) recording: Recording,
+    pub(super) clients: Vec<Client>,
+    pub(super) controllers: Vec<Controller>,
+}
+
+impl Stage {
+    /// Sets the stage of a case. Its seed makes every choice.
+    pub(super) fn set(case: &Case) -> Result<Stage, String> {
+        let mut random = Prng::derive(case.seed, 0xca5e);
+        let random = &mut random;
+        let (sim_options, fails) = (simulation(case, random)?, case.loses_nodes());
+        let replicas = [3, 2, 1][random.below(if fails { 2 } else { 3 }) as usize];
+        let nodes = Nodes::of(case, replicas);
+        let options = ClusterOptions {
+            memory_nodes: nodes.count,
+            spares: nodes.count - NODES,
+            replicas,
+            node_bytes: node_bytes(case, replicas),
+            protocol: case.protocol,
+        };
+        let simulated = Cluster::simulated(options, &sim_options);
+        let (cluster, sim) = simulated.map_err(|error| error.to_string())?;
+        let lease = lease(case, random);
+        let cluster = cluster.with_lease(lease);
+        if case.protocol.validation() == Validation::Local {
+            cluster.version_cache(VCACHES[random.below(VCACHES.len() as u64) as usize]);
+        }
+        let tables = Tables::load(case, &cluster, random)?;
+        let recording = Recording::new();
+        let file = recording.file.clone();
+        let cluster = cluster.with_rollbacks_told(Arc::new(move |rollback| file.rollback(rollback)));
+        let clients = clients(case, &cluster, &sim, &recording, lease.is_some(), random)?;
+        let mut controllers = Vec::new();
+        for number in 0..if fails { CONTROLLERS } else { 0 } {
+            sim.place(case.places() + number);
+            controllers.push(cluster.controller().map_err(|error| error.to_string())?);
+        }
+        plan(case, &nodes, &sim, lease.is_some(), random)?;
+        Ok(Stage { cluster, sim, nodes, tables, recording, clients, controllers })
+    }
+}
+
+/// Draws how the cluster is simulated.
+fn simulation(case: &Case, random: &mut Prng) -> Result<SimOptions, String> {
+    let profile = Profile::named("connectx4").ok_or("no profile")?;
+    Ok(SimOptions {
+        stretch: [0.0, 0.02, 0.1, 0.3][random.below(4) as usize],
+        deployment: if random.below(2) == 0 { Deployment::Disaggregated } else { Deployment::Symmetric },
+        ..SimOptions::new(profile, case.seed)
+    })
+}
+
+/// Draws the lease of the clients, if they have any.
+fn lease(case: &Case, random: &mut Prng) -> Option<Duration> {
+    let lease = LEASES[random.below(LEASES.len() as u64) as usize];
+    // All clients need the upper nodes of a tree. If a dead client has locked one, and no client
+    // recovers it, all of them stop.
+    let needed = case.load == Load::Ranges && case.has("crash") || case.loses_nodes();
+    let longest = LEASES.into_iter().flatten().max().filter(|_| needed);
+    lease.or(longest).map(Duration::from_nanos)
+}
+
+/// Connects the clients of a run, and with leases their spares: one takes the place of each client
+/// that is taken for dead.
+fn clients(
+    case: &Case,
+    cluster: &Cluster,
+    sim: &Sim,
+    recording: &Recording,
+    leases: bool,
+    random: &mut Prng,
+) -> Result<Vec<Client>, String> {
+    // Presets that agree on who changes lock words run together.
+    let presets = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
+    let presets: Vec<_> = presets.filter(|one| one.accepts(case.protocol.discipline())).collect();
+    let mixed = random.below(4) == 0;
+    let spares = if leases { case.clients } else { 0 };
+    let mut clients = Vec::new();
+    for number in 0..case.clients + spares {
+        sim.place(number);
+        let protocol = if mixed { presets[random.below(presets.len() as u64) as usize] } else { case.protocol };
+        let options =
+            WorkerOptions { coroutines: case.coroutines, seed: random.next_u64(), ..WorkerOptions::default() };
+        let worker = cluster.with_protocol(protocol).worker(options);
+        let mut worker = worker.map_err(|error| error.to_string())?;
+        worker.sessions().iter_mut().enumerate().for_each(|(lane, session)| recording.watch(lane, session));
+        let lives = Rc::new(worker.lives());
+        clients.push(Client { worker, lives, spare: number >= case.clients, fenced: Cell::new(false) });
+    }
+    Ok(clients)
+}

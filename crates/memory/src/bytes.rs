@@ -1,0 +1,44 @@
+//! Moves bytes of any length between a client and a memory node, in several rounds.
+
+use remora_fabric::{Address, Lane};
+
+use crate::error::MemoryError;
+
+/// Bytes moved by one round of the loops below: well under a round's limit.
+const CHUNK_BYTES: usize = 32 << 10;
+
+/// Reads bytes of any length, in several rounds.
+pub async fn read_bytes(lane: &Lane, at: Address, length: usize) -> Result<Vec<u8>, MemoryError> {
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let chunk = CHUNK_BYTES.min(length - bytes.len());
+        let mut round = lane.round();
+        let read = round.read(at.plus(bytes.len() as u64), chunk);
+        bytes.extend_from_slice(lane.execute(round).await?.bytes(read));
+    }
+    Ok(bytes)
+}
+
+/// Writes bytes of any length to `at`, in ascending order.
+pub async fn write_bytes(lane: &Lane, at: Address, bytes: &[u8]) -> Result<(), MemoryError> {
+    for (index, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
+        let mut round = lane.round();
+        round.write(at.plus((index * CHUNK_BYTES) as u64), chunk);
+        lane.execute(round).await?;
+    }
+    Ok(())
+}
+
+/// Zeroes bytes of any length.
+pub async fn zero(lane: &Lane, at: Address, bytes: u64) -> Result<(), MemoryError> {
+    static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+    let mut done = 0;
+    while done < bytes {
+        let chunk = (bytes - done).min(CHUNK_BYTES as u64);
+        let mut round = lane.round();
+        round.write(at.plus(done), &ZEROS[..chunk as usize]);
+        lane.execute(round).await?;
+        done += chunk;
+    }
+    Ok(())
+}

@@ -1,0 +1,464 @@
+//! Changes of the catalog under its lock: tables are created, made ready, discarded, dropped and
+//! freed, and their space is taken and returned.
+
+use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
+
+use super::format::{publish, read};
+use super::tables::{Metadata, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec, Tombstone, UNPLACED};
+use crate::bytes::zero;
+use crate::client;
+use crate::error::MemoryError;
+use crate::limits::{
+    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+};
+use crate::node::{self, AT_LOCK, AT_SPACE};
+
+/// Creates a table: takes space for every replica of every shard and publishes it. The space is
+/// zero: an index crate gives it meaning. `client` is the incarnation that does it. Of the
+/// cluster's `nodes` it lies at the `places`: the primary of the first shard is at `first`, and
+/// those of the others at the places behind it. If it fails, nothing has been taken.
+pub async fn create_table(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: NodeSet,
+    client: u32,
+    spec: TableSpec,
+    first: NodeId,
+) -> Result<(TableId, Metadata), MemoryError> {
+    create(lane, nodes, places, client, (spec, None), first).await
+}
+
+/// Creates a table that is not ready before [`finish_tables`], otherwise like [`create_table`].
+pub async fn begin_table(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: NodeSet,
+    client: u32,
+    spec: TableSpec,
+    first: NodeId,
+) -> Result<(TableId, Metadata), MemoryError> {
+    create(lane, nodes, places, client, (spec, Some(client)), first).await
+}
+
+async fn create(
+    lane: &Lane,
+    nodes: NodeSet,
+    places: NodeSet,
+    client: u32,
+    (spec, creator): (TableSpec, Option<u32>),
+    first: NodeId,
+) -> Result<(TableId, Metadata), MemoryError> {
+    check_spec(places.count(), &spec)?;
+    let Some(first) = places.iter().position(|node| node == first) else {
+        let highest = places.iter().next_back().unwrap_or_default();
+        let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
+        return Err(MemoryError::Limit { what, value, max });
+    };
+    let mut places: Vec<NodeId> = places.iter().collect();
+    places.rotate_left(first);
+    let create = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let first_client = client::first_registered(lane, nodes.leader()).await?;
+        let table = enter_table(&mut metadata, spec, creator, first_client)?;
+        place_shards(lane, nodes.leader(), &mut metadata, table, &places).await?;
+        metadata.generation += 1;
+        publish(lane, nodes, &metadata).await?;
+        Ok((table, metadata))
+    };
+    with_catalog_locked(lane, nodes.leader(), client, create).await
+}
+
+/// Makes tables ready that `client` has begun: all of them at once. Fails, and changes nothing, if
+/// one of them has been discarded.
+pub async fn finish_tables(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    tables: &[TableId],
+) -> Result<Metadata, MemoryError> {
+    let finish = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        for table in tables {
+            let entry = metadata.tables.get_mut(usize::from(table.0));
+            let entry = entry.filter(|entry| entry.creator == Some(client)).ok_or(MemoryError::Discarded)?;
+            entry.creator = None;
+        }
+        metadata.generation += 1;
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, finish).await
+}
+
+/// Discards the `wanted` ones among the tables that client `creator` has begun and not finished. No
+/// verb of the creator that writes to them may take effect any more. Returns the names of the
+/// discarded tables, which are free again, and the catalog.
+///
+/// The space of the tables becomes free. With `give_back`, space at the end of a node's memory is
+/// zeroed and becomes untouched space, which takes as long as writing it does.
+pub async fn discard_tables(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    creator: u32,
+    wanted: impl Fn(TableId) -> bool,
+    give_back: bool,
+) -> Result<(Vec<String>, Metadata), MemoryError> {
+    let discard = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let names = vacate(&mut metadata, |id, table| table.creator == Some(creator) && wanted(id));
+        if !names.is_empty() {
+            metadata.generation += 1;
+            publish(lane, nodes, &metadata).await?;
+            if give_back {
+                for node in nodes.iter() {
+                    return_space(lane, nodes.leader(), node, &metadata).await?;
+                }
+            }
+        }
+        Ok((names, metadata))
+    };
+    with_catalog_locked(lane, nodes.leader(), client, discard).await
+}
+
+/// Drops tables: the first of the two steps, see the module's page. No client opens them from then
+/// on, their names are free, and their space is kept until [`free_dropped`]. All of them are
+/// dropped in one change, or, with an error that says why, none.
+pub async fn drop_tables(lane: &Lane, nodes: NodeSet, client: u32, names: &[String]) -> Result<Metadata, MemoryError> {
+    let drop = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        metadata.generation += 1;
+        for name in names {
+            let (id, table) = metadata.table(name)?;
+            if let Some(client) = table.creator {
+                return Err(MemoryError::Unfinished { table: name.clone(), client });
+            }
+            let tombstone = Tombstone { generation: metadata.generation, last_client: None };
+            metadata.tables[usize::from(id.0)].dropped = Some(tombstone);
+        }
+        publish(lane, nodes, &metadata).await?;
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, drop).await
+}
+
+/// Does something to a table while no client can drop it. Fails with [`MemoryError::Dropped`] if
+/// the table with this id is not the one that was `born` with this generation, or was dropped.
+pub async fn while_there<E: From<MemoryError>>(
+    lane: &Lane,
+    nodes: NodeSet,
+    client: u32,
+    (id, born, name): (TableId, u64, &str),
+    what: impl AsyncFnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    let look = async || {
+        let metadata = read(lane, nodes.leader()).await?;
+        let is_there = |table: &TableEntry| table.is_there() && table.born == born;
+        if metadata.tables.get(usize::from(id.0)).is_some_and(is_there) {
+            return Ok(what().await);
+        }
+        Err(MemoryError::Dropped { table: name.to_owned() })
+    };
+    with_catalog_locked(lane, nodes.leader(), client, look).await?
+}
+
+/// Frees the space of all tables that were dropped by the change of this `generation` or before:
+/// the second of the two steps, see the module's page. No client may use any of them. A table that
+/// is just being copied to another node keeps its space. Space at the end of a node's memory is
+/// zeroed and becomes untouched space, which takes as long as writing it does. Returns the catalog.
+pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: u64) -> Result<Metadata, MemoryError> {
+    let free = async || {
+        let mut metadata = read(lane, nodes.leader()).await?;
+        let is_wanted = |table: &TableEntry| table.dropped.is_some_and(|dropped| dropped.generation <= generation);
+        let is_still = |table: &TableEntry| {
+            metadata.shards_of(table).flat_map(|shard| &shard.replicas).all(|replica| !replica.joining)
+        };
+        let freed: Vec<TableId> =
+            metadata.kept().filter(|(_, table)| is_wanted(table) && is_still(table)).map(|(id, _)| id).collect();
+        if !freed.is_empty() {
+            let last_client = client::last_incarnation(lane, nodes.leader()).await?;
+            freed.into_iter().for_each(|id| metadata.bury(id, last_client));
+            metadata.generation += 1;
+            publish(lane, nodes, &metadata).await?;
+            // Clients take their rings from untouched space.
+            for node in nodes.iter() {
+                return_space(lane, nodes.leader(), node, &metadata).await?;
+            }
+        }
+        Ok(metadata)
+    };
+    with_catalog_locked(lane, nodes.leader(), client, free).await
+}
+
+/// Takes tables out of a catalog; their names.
+fn vacate(metadata: &mut Metadata, wanted: impl Fn(TableId, &TableEntry) -> bool) -> Vec<String> {
+    let mut names = Vec::new();
+    for (id, table) in (0..).map(TableId).zip(&mut metadata.tables) {
+        if !table.is_there() || !wanted(id, table) {
+            continue;
+        }
+        names.push(std::mem::take(&mut table.spec.name));
+        (table.creator, table.spec.replicas, table.spec.shard_bytes) = (None, 0, 0);
+        for shard in metadata.shards.iter_mut().filter(|shard| shard.table == id) {
+            (shard.bytes, shard.replicas) = (0, Vec::new());
+        }
+    }
+    trim(metadata, |table| table.spec.name.is_empty());
+    names
+}
+
+/// Removes vacant entries at the end of the list whose ids may be used again.
+fn trim(metadata: &mut Metadata, is_free: impl Fn(&TableEntry) -> bool) {
+    while let Some(last) = metadata.tables.pop_if(|table| is_free(table)) {
+        metadata.shards.truncate(last.shard_first.0.into());
+    }
+}
+
+/// Gives a table its entry and its shards their ids, without replicas. `first_client` is the
+/// lowest incarnation of all clients that have rings.
+fn enter_table(
+    metadata: &mut Metadata,
+    spec: TableSpec,
+    creator: Option<u32>,
+    first_client: u32,
+) -> Result<TableId, MemoryError> {
+    let born = metadata.generation + 1;
+    match metadata.table(&spec.name) {
+        Ok((_, TableEntry { creator: Some(client), .. })) => {
+            return Err(MemoryError::Unfinished { table: spec.name, client: *client });
+        }
+        Ok(_) => return Err(MemoryError::TableExists(spec.name)),
+        Err(_) => {}
+    }
+    let is_free = |table: &TableEntry| {
+        let last = table.dropped.and_then(|dropped| dropped.last_client);
+        table.is_vacant() && last.is_none_or(|last| last < first_client)
+    };
+    let is_fitting = |table: &TableEntry| is_free(table) && table.spec.shards == spec.shards;
+    if let Some(at) = metadata.tables.iter().position(is_fitting) {
+        let entry = &mut metadata.tables[at];
+        *entry = TableEntry { spec, shard_first: entry.shard_first, creator, born, dropped: None };
+        return Ok(TableId(at as u16));
+    }
+    if metadata.tables.len() == TABLES_MAX || metadata.shards.len() + usize::from(spec.shards) > SHARDS_MAX {
+        trim(metadata, is_free);
+    }
+    let room = |what, value: usize, max: usize| {
+        if value > max { Err(MemoryError::Limit { what, value: value as u64, max: max as u64 }) } else { Ok(()) }
+    };
+    room("tables", metadata.tables.len() + 1, TABLES_MAX)?;
+    room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
+    let table = TableId(metadata.tables.len() as u16);
+    let shard_first = ShardId(metadata.shards.len() as u16);
+    let nowhere = ShardPlacement { table, bytes: spec.shard_bytes, replicas: Vec::new() };
+    metadata.shards.resize(metadata.shards.len() + usize::from(spec.shards), nowhere);
+    metadata.tables.push(TableEntry { spec, shard_first, creator, born, dropped: None });
+    Ok(table)
+}
+
+/// Finds places for the shards of a table that has just been entered, and takes the space: at every
+/// node, or at none.
+async fn place_shards(
+    lane: &Lane,
+    leader: NodeId,
+    metadata: &mut Metadata,
+    table: TableId,
+    places: &[NodeId],
+) -> Result<(), MemoryError> {
+    let TableEntry { spec, shard_first, .. } = metadata.tables[usize::from(table.0)].clone();
+    let copies = |shard: u16| (0..u16::from(spec.replicas)).map(move |copy| usize::from(shard + copy) % places.len());
+    let mut wanted = vec![0u64; places.len()];
+    for place in (0..spec.shards).flat_map(copies) {
+        wanted[place] += 1;
+    }
+    let extent = node::extent(spec.shard_bytes.max(1));
+    // All nodes are asked before any space is taken.
+    let mut space = Vec::with_capacity(places.len());
+    for (node, extents) in places.iter().zip(wanted) {
+        space.push(find_space(lane, leader, *node, metadata, extents, extent).await?);
+    }
+    let mut bases = Vec::with_capacity(places.len());
+    for (node, Found { mut reused, untouched }) in places.iter().zip(space) {
+        for base in &reused {
+            zero(lane, node::at(*node, *base), extent).await?;
+        }
+        if untouched > 0 {
+            // If a client took the space meanwhile for its rings, what has been taken at other
+            // nodes is free still.
+            let first = node::allocate(lane, *node, untouched * extent).await?;
+            reused.extend((0..untouched).map(|at| first + at * extent));
+        }
+        bases.push(reused.into_iter());
+    }
+    for shard in 0..spec.shards {
+        let mut replica = |place: usize| {
+            let base = bases[place].next().unwrap_or(UNPLACED);
+            Replica { node: places[place], region: node::REGION, base, joining: false }
+        };
+        let replicas = copies(shard).map(&mut replica).collect();
+        metadata.shards[usize::from(shard_first.0 + shard)] =
+            ShardPlacement { table, bytes: spec.shard_bytes, replicas };
+    }
+    Ok(())
+}
+
+/// Where extents can be had at a node.
+struct Found {
+    /// Where some of them begin, which were something else's once.
+    reused: Vec<u64>,
+    /// How many of them come out of the untouched space.
+    untouched: u64,
+}
+
+/// So often it is asked again whether clients that are coming have taken their rings, with so long
+/// a pause.
+const RINGS_LOOKS: usize = 100;
+const RINGS_PAUSE_NS: u64 = 1_000_000;
+
+/// Looks for `extents` extents of a node, of `extent` bytes each. Only the holder of the catalog
+/// lock may.
+async fn find_space(
+    lane: &Lane,
+    leader: NodeId,
+    node: NodeId,
+    metadata: &Metadata,
+    extents: u64,
+    extent: u64,
+) -> Result<Found, MemoryError> {
+    let mut looks = 0;
+    loop {
+        let superblock = node::superblock(lane, node).await?;
+        let untouched = superblock.free() / extent;
+        let free = free_space(lane, leader, node, metadata, superblock.allocated).await?;
+        let is_known = free.is_some();
+        if !is_known && extents <= untouched {
+            return Ok(Found { reused: Vec::new(), untouched: extents });
+        }
+        let free = free.unwrap_or_default();
+        let starts =
+            free.iter().flat_map(|(start, end)| (0..(end - start) / extent).map(move |at| start + at * extent));
+        // Clients find space for their rings in what is untouched alone.
+        let reused: Vec<u64> = starts.take(extents as usize).collect();
+        let lacking = extents - reused.len() as u64;
+        if lacking <= untouched {
+            return Ok(Found { reused, untouched: lacking });
+        }
+        looks += 1;
+        if is_known || looks == RINGS_LOOKS {
+            let reusable: u64 = free.iter().map(|(start, end)| end - start).sum();
+            let wanted = extents.saturating_mul(extent);
+            return Err(MemoryError::OutOfMemory { node, wanted, free: superblock.free() + reusable });
+        }
+        lane.sleep(RINGS_PAUSE_NS).await;
+    }
+}
+
+/// The space of a node below `allocated` that nothing has, in ascending order; `None` if that
+/// cannot be told, because a client is about to take space for its rings. `allocated` must have
+/// been read before.
+async fn free_space(
+    lane: &Lane,
+    leader: NodeId,
+    node: NodeId,
+    metadata: &Metadata,
+    allocated: u64,
+) -> Result<Option<Vec<(u64, u64)>>, MemoryError> {
+    let Some(mut used) = client::ring_space(lane, leader, node).await? else { return Ok(None) };
+    for shard in &metadata.shards {
+        let here = shard.replicas.iter().filter(|replica| replica.node == node);
+        used.extend(here.map(|replica| (replica.base, replica.base.saturating_add(node::extent(shard.bytes)))));
+    }
+    used.sort_unstable();
+    let (mut free, mut from) = (Vec::new(), AT_SPACE);
+    for (start, end) in used.into_iter().chain([(allocated, allocated)]) {
+        if from < start.min(allocated) {
+            free.push((from, start.min(allocated)));
+        }
+        from = from.max(end);
+    }
+    Ok(Some(free))
+}
+
+/// Zeroes what is free at the end of a node's memory, and makes it untouched space again. Only the
+/// holder of the catalog lock may.
+async fn return_space(lane: &Lane, leader: NodeId, node: NodeId, metadata: &Metadata) -> Result<(), MemoryError> {
+    let allocated = node::superblock(lane, node).await?.allocated;
+    let free = free_space(lane, leader, node, metadata, allocated).await?.unwrap_or_default();
+    let Some((start, end)) = free.last().copied().filter(|(_, end)| *end == allocated) else { return Ok(()) };
+    zero(lane, node::at(node, start), end - start).await?;
+    node::give_back(lane, node, start, end).await
+}
+
+/// Runs `what` while this client alone may change the catalog.
+async fn with_catalog_locked<T>(
+    lane: &Lane,
+    leader: NodeId,
+    client: u32,
+    what: impl AsyncFnOnce() -> Result<T, MemoryError>,
+) -> Result<T, MemoryError> {
+    lock_catalog(lane, leader, client.into()).await?;
+    let result = what().await;
+    free_catalog_lock(lane, leader, client).await?;
+    result
+}
+
+/// Frees the catalog lock of a leader that a client has, or had: its own, or of one whose access
+/// has been taken away.
+pub async fn free_catalog_lock(lane: &Lane, leader: NodeId, from: u32) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    round.compare_swap(node::at(leader, AT_LOCK), from.into(), 0);
+    lane.execute(round).await?;
+    Ok(())
+}
+
+/// Frees the catalog lock of a leader, whichever client holds it. The access of every client must
+/// have been revoked.
+pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryError> {
+    let mut round = lane.round();
+    let read = round.read(node::at(leader, AT_LOCK), WORD_BYTES);
+    let holder = lane.execute(round).await?.words(read)[0];
+    let mut round = lane.round();
+    round.compare_swap(node::at(leader, AT_LOCK), holder, 0);
+    lane.execute(round).await?;
+    Ok(())
+}
+
+fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
+    let limit = |what, value: u64, max: u64| {
+        if value > max { Err(MemoryError::Limit { what, value, max }) } else { Ok(()) }
+    };
+    if spec.name.is_empty() {
+        return Err(MemoryError::Empty("a table's name"));
+    }
+    if spec.name.contains(char::is_control) {
+        return Err(MemoryError::Name(spec.name.clone()));
+    }
+    if spec.shards == 0 || spec.replicas == 0 || spec.buckets == 0 {
+        return Err(MemoryError::Empty("the number of shards, replicas or buckets"));
+    }
+    limit("bytes of a table's name", spec.name.len() as u64, NAME_BYTES_MAX as u64)?;
+    limit("bytes of a key", u64::from(spec.layout.key_bytes), KEY_BYTES_MAX as u64)?;
+    limit("bytes of a value", u64::from(spec.layout.value_max), VALUE_BYTES_MAX as u64)?;
+    limit("bytes of a record's slot", u64::from(spec.layout.slot_bytes), SLOT_BYTES_MAX as u64)?;
+    limit("bytes of a shard", spec.shard_bytes, 1 << 48)?;
+    let replicas = usize::from(spec.replicas);
+    if replicas > usize::from(nodes) || replicas > REPLICAS_MAX {
+        return Err(MemoryError::TooManyReplicas { replicas, nodes: nodes.into() });
+    }
+    Ok(())
+}
+
+async fn lock_catalog(lane: &Lane, leader: NodeId, client: u64) -> Result<(), MemoryError> {
+    let mut holder = 0;
+    for _ in 0..1000 {
+        let mut round = lane.round();
+        let swap = round.compare_swap(node::at(leader, AT_LOCK), 0, client);
+        let done = lane.execute(round).await?;
+        if done.swapped(swap) {
+            return Ok(());
+        }
+        holder = done.previous(swap);
+        lane.sleep(1_000_000).await;
+    }
+    Err(MemoryError::CatalogLocked(holder))
+}

@@ -1,0 +1,349 @@
+//! The bytes of the metadata: how a node keeps them, in two copies, and how they are read and
+//! written. The figure is on the page of the [module](super).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::tables::{
+    Discipline, Fingerprint, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry,
+    TableId, TableSpec, Tombstone,
+};
+use crate::bytes::{read_bytes, write_bytes};
+use crate::error::MemoryError;
+use crate::limits::{
+    KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
+};
+use crate::node::{self, AT_METADATA, FEATURES_KNOWN, FORMAT, METADATA_BYTES};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"REMORAcd");
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHeader {
+    magic: u64,
+    format: u32,
+    checksum: u32,
+    features: u64,
+    generation: u64,
+    epoch: u64,
+    tables: u32,
+    shards: u32,
+    reserved: [u64; 2],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawTable {
+    name: [u8; NAME_BYTES_MAX],
+    fingerprint: u64,
+    buckets: u64,
+    indirect: u64,
+    slots: u64,
+    value_max: u32,
+    slot_bytes: u32,
+    shard_first: u16,
+    shard_count: u16,
+    key_bytes: u16,
+    value_at: u16,
+    line_header: u16,
+    replicas: u8,
+    index: u8,
+    read_scheme: u8,
+    reserved: [u8; 3],
+    discipline: [u8; 4],
+    creator: u32,
+    born: u64,
+    dropped: u64,
+    last_client: u32,
+    more_reserved: [u8; 44],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawReplica {
+    node: u16,
+    region: u16,
+    joining: u32,
+    base: u64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawShard {
+    table: u16,
+    replicas: u16,
+    reserved: u32,
+    bytes: u64,
+    replica: [RawReplica; REPLICAS_MAX],
+}
+
+const HEADER_BYTES: usize = size_of::<RawHeader>();
+const TABLE_BYTES: usize = size_of::<RawTable>();
+const SHARD_BYTES: usize = size_of::<RawShard>();
+const CHECKSUM_AT: usize = 12;
+
+const _: () = assert!(HEADER_BYTES == 64 && TABLE_BYTES == 192 && SHARD_BYTES == 128);
+const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM_AT);
+const _: () =
+    assert!(std::mem::offset_of!(RawTable, discipline) == 120 && std::mem::offset_of!(RawTable, creator) == 124);
+const _: () = assert!(std::mem::offset_of!(RawTable, dropped) == 136 && size_of::<RawTable>() == 192);
+const _: () = assert!(HEADER_BYTES + TABLES_MAX * TABLE_BYTES + SHARDS_MAX * SHARD_BYTES <= METADATA_BYTES as usize);
+
+impl Metadata {
+    /// The bytes that nodes keep.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let header = RawHeader {
+            magic: MAGIC,
+            format: FORMAT,
+            features: FEATURES_KNOWN,
+            generation: self.generation,
+            epoch: self.epoch,
+            tables: self.tables.len() as u32,
+            shards: self.shards.len() as u32,
+            ..RawHeader::new_zeroed()
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        for table in &self.tables {
+            let spec = &table.spec;
+            let mut raw = RawTable {
+                fingerprint: spec.fingerprint.0,
+                buckets: spec.buckets,
+                indirect: spec.indirect,
+                slots: spec.slots,
+                value_max: spec.layout.value_max,
+                slot_bytes: spec.layout.slot_bytes,
+                shard_first: table.shard_first.0,
+                shard_count: spec.shards,
+                key_bytes: spec.layout.key_bytes,
+                value_at: spec.layout.value_at,
+                line_header: spec.layout.line_header,
+                replicas: spec.replicas,
+                index: spec.index as u8,
+                read_scheme: spec.layout.scheme as u8,
+                discipline: [
+                    spec.discipline.lock,
+                    spec.discipline.atomics,
+                    spec.discipline.replication,
+                    spec.discipline.log,
+                ],
+                creator: table.creator.unwrap_or(0),
+                born: table.born,
+                dropped: table.dropped.map_or(0, |dropped| dropped.generation),
+                last_client: table.dropped.and_then(|dropped| dropped.last_client).unwrap_or(0),
+                ..RawTable::new_zeroed()
+            };
+            raw.name[..spec.name.len()].copy_from_slice(spec.name.as_bytes());
+            bytes.extend_from_slice(raw.as_bytes());
+        }
+        for shard in &self.shards {
+            let mut raw = RawShard {
+                table: shard.table.0,
+                replicas: shard.replicas.len() as u16,
+                bytes: shard.bytes,
+                ..RawShard::new_zeroed()
+            };
+            for (raw, replica) in raw.replica.iter_mut().zip(&shard.replicas) {
+                let (node, region, joining) = (replica.node.0, replica.region.0, replica.joining.into());
+                *raw = RawReplica { node, region, joining, base: replica.base };
+            }
+            bytes.extend_from_slice(raw.as_bytes());
+        }
+        let checksum = crc32c::crc32c(&bytes);
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes bytes that a node kept, which may be anything: `Ok(None)` if no whole copy is there.
+    pub fn decode(node: NodeId, bytes: &[u8]) -> Result<Option<Metadata>, MemoryError> {
+        let Ok((header, _)) = RawHeader::read_from_prefix(bytes) else { return Ok(None) };
+        if header.magic != MAGIC {
+            return Ok(None);
+        }
+        if header.format != FORMAT {
+            return Err(MemoryError::Format { node, found: header.format, known: FORMAT });
+        }
+        if header.features & !FEATURES_KNOWN != 0 {
+            return Err(MemoryError::Features { node, unknown: header.features & !FEATURES_KNOWN });
+        }
+        let Some(whole) = encoded_bytes(&header).and_then(|length| bytes.get(..length)) else { return Ok(None) };
+        let mut copy = whole.to_vec();
+        copy[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+        if crc32c::crc32c(&copy) != header.checksum {
+            return Ok(None);
+        }
+        let (tables, shards) = whole[HEADER_BYTES..].split_at(header.tables as usize * TABLE_BYTES);
+        let tables: Option<Vec<_>> =
+            tables.chunks_exact(TABLE_BYTES).map(|raw| decode_table(raw, header.shards)).collect();
+        let shards: Option<Vec<_>> =
+            shards.chunks_exact(SHARD_BYTES).map(|raw| decode_shard(raw, header.tables)).collect();
+        let (Some(mut tables), Some(shards)) = (tables, shards) else { return Err(MemoryError::Damaged(node)) };
+        let is_nowhere = |shard: &ShardPlacement| shard.replicas.is_empty();
+        if shards.iter().any(|shard| is_nowhere(shard) != tables[usize::from(shard.table.0)].is_vacant()) {
+            return Err(MemoryError::Damaged(node));
+        }
+        for table in &mut tables {
+            table.spec.shard_bytes = shards[table.shard_first.0 as usize].bytes;
+        }
+        Ok(Some(Metadata { generation: header.generation, epoch: header.epoch, tables, shards }))
+    }
+}
+
+/// Length of the whole value; `None` if it has more tables or shards than the format allows.
+fn encoded_bytes(header: &RawHeader) -> Option<usize> {
+    let (tables, shards) = (header.tables as usize, header.shards as usize);
+    (tables <= TABLES_MAX && shards <= SHARDS_MAX).then_some(HEADER_BYTES + tables * TABLE_BYTES + shards * SHARD_BYTES)
+}
+
+fn decode_table(raw: &[u8], shards: u32) -> Option<TableEntry> {
+    let raw = RawTable::read_from_bytes(raw).ok()?;
+    let name_bytes = raw.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES_MAX);
+    let name = std::str::from_utf8(&raw.name[..name_bytes]).ok()?.to_owned();
+    let [lock, atomics, replication, log] = raw.discipline;
+    let layout = Layout {
+        key_bytes: raw.key_bytes,
+        value_at: raw.value_at,
+        line_header: raw.line_header,
+        value_max: raw.value_max,
+        slot_bytes: raw.slot_bytes,
+        scheme: ReadScheme::from_code(raw.read_scheme)?,
+    };
+    let fits = u32::from(raw.shard_first) + u32::from(raw.shard_count) <= shards
+        && raw.shard_count > 0
+        && usize::from(raw.key_bytes) <= KEY_BYTES_MAX
+        && raw.value_max as usize <= VALUE_BYTES_MAX
+        && (1..=SLOT_BYTES_MAX).contains(&(raw.slot_bytes as usize))
+        && raw.buckets > 0;
+    let index = IndexKind::from_code(raw.index)?;
+    fits.then_some(TableEntry {
+        spec: TableSpec {
+            name,
+            fingerprint: Fingerprint(raw.fingerprint),
+            layout,
+            index,
+            discipline: Discipline { lock, atomics, replication, log },
+            shards: raw.shard_count,
+            replicas: raw.replicas,
+            buckets: raw.buckets,
+            indirect: raw.indirect,
+            slots: raw.slots,
+            shard_bytes: 0,
+        },
+        shard_first: ShardId(raw.shard_first),
+        creator: (raw.creator != 0).then_some(raw.creator),
+        born: raw.born,
+        dropped: (raw.dropped != 0).then_some(Tombstone {
+            generation: raw.dropped,
+            last_client: (raw.last_client != 0).then_some(raw.last_client),
+        }),
+    })
+}
+
+fn decode_shard(raw: &[u8], tables: u32) -> Option<ShardPlacement> {
+    let raw = RawShard::read_from_bytes(raw).ok()?;
+    let replicas = raw.replica.get(..raw.replicas as usize)?;
+    let replica = |raw: &RawReplica| {
+        let (node, region) = (NodeId(raw.node), RegionId(raw.region));
+        Replica { node, region, base: raw.base, joining: raw.joining != 0 }
+    };
+    let has_primary = replicas.first().is_none_or(|primary| primary.joining == 0);
+    (has_primary && u32::from(raw.table) < tables).then(|| ShardPlacement {
+        table: TableId(raw.table),
+        bytes: raw.bytes,
+        replicas: replicas.iter().map(replica).collect(),
+    })
+}
+
+/// Reads the metadata that a node keeps. An empty node gives the default value.
+pub async fn read(lane: &Lane, node: NodeId) -> Result<Metadata, MemoryError> {
+    node::superblock(lane, node).await?;
+    // A reader can meet a writer; the copy it writes is then no whole one, and the other one is.
+    // Twice in a row needs two changes of the catalog within one read.
+    for _ in 0..16 {
+        let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
+        let newest = copies.into_iter().flatten().max_by_key(|metadata| metadata.generation);
+        if let Some(metadata) = newest {
+            return Ok(metadata);
+        }
+        if is_blank(lane, node).await? {
+            return Ok(Metadata::default());
+        }
+        lane.sleep(10_000).await;
+    }
+    Err(MemoryError::Damaged(node))
+}
+
+/// The generation that a node's metadata claims, by its own CPU: changes whenever they do.
+#[must_use]
+pub fn generation_local(region: &[AtomicU64]) -> u64 {
+    let generation = |copy| {
+        let start = (AT_METADATA + copy * METADATA_BYTES) as usize / WORD_BYTES;
+        region[start + std::mem::offset_of!(RawHeader, generation) / WORD_BYTES].load(Ordering::Acquire)
+    };
+    generation(0).max(generation(1))
+}
+
+/// The metadata of a node, by its own CPU.
+pub fn read_local(node: NodeId, region: &[AtomicU64]) -> Result<Metadata, MemoryError> {
+    let copies = [0, 1].map(|copy| {
+        let start = copy_at(node, copy).offset as usize / WORD_BYTES;
+        let words = &region[start..start + METADATA_BYTES as usize / WORD_BYTES];
+        let bytes: Vec<u64> = words.iter().map(|word| word.load(Ordering::Acquire)).collect();
+        Metadata::decode(node, bytes.as_bytes())
+    });
+    let [first, second] = copies;
+    let newest = [first?, second?].into_iter().flatten().max_by_key(|metadata| metadata.generation);
+    Ok(newest.unwrap_or_default())
+}
+
+fn copy_at(node: NodeId, copy: u64) -> Address {
+    node::at(node, AT_METADATA + copy * METADATA_BYTES)
+}
+
+async fn read_copy(lane: &Lane, node: NodeId, copy: u64) -> Result<Option<Metadata>, MemoryError> {
+    let mut bytes = read_bytes(lane, copy_at(node, copy), HEADER_BYTES).await?;
+    let length = RawHeader::read_from_bytes(&bytes).ok().filter(|header| header.magic == MAGIC);
+    if let Some(length) = length.as_ref().and_then(encoded_bytes) {
+        bytes = read_bytes(lane, copy_at(node, copy), length).await?;
+    }
+    Metadata::decode(node, &bytes)
+}
+
+async fn is_blank(lane: &Lane, node: NodeId) -> Result<bool, MemoryError> {
+    let first = read_bytes(lane, copy_at(node, 0), HEADER_BYTES).await?;
+    let second = read_bytes(lane, copy_at(node, 1), HEADER_BYTES).await?;
+    Ok(first.iter().chain(&second).all(|byte| *byte == 0))
+}
+
+/// The newest metadata that some of these nodes has.
+pub async fn newest(lane: &Lane, nodes: NodeSet) -> Result<Metadata, MemoryError> {
+    let mut newest = Metadata::default();
+    for node in nodes.iter() {
+        let found = read(lane, node).await?;
+        if found.generation >= newest.generation {
+            newest = found;
+        }
+    }
+    Ok(newest)
+}
+
+/// Writes metadata to nodes whose clients have no access, or under the catalog lock. Readers find
+/// the copy before it until it is whole.
+pub async fn publish(lane: &Lane, nodes: NodeSet, metadata: &Metadata) -> Result<(), MemoryError> {
+    let bytes = metadata.encode();
+    for node in nodes.iter() {
+        // Not over the copy that counts.
+        let copies = [read_copy(lane, node, 0).await?, read_copy(lane, node, 1).await?];
+        let [first, second] = copies.map(|copy| copy.map_or(0, |metadata| metadata.generation));
+        if first.max(second) < metadata.generation {
+            // The header last: when a node's CPU sees a new generation, all of it is there.
+            let at = copy_at(node, u64::from(first > second));
+            let (header, rest) = bytes.split_at(HEADER_BYTES);
+            write_bytes(lane, at.plus(HEADER_BYTES as u64), rest).await?;
+            write_bytes(lane, at, header).await?;
+        }
+    }
+    Ok(())
+}
