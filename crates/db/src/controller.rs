@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use remora_cluster::{Configuration, ConfigurationError, Membership, RecoveredClients};
-use remora_fabric::{ClientId, FabricError, Lane, Nanos, NodeId, NodeSet};
+use remora_fabric::{ClientId, FabricError, Lane, Nanos, NodeId, NodeSet, Outlined, outline};
 use remora_memory::metadata::{self, Wanted};
 use remora_memory::{GivenUp, Identity, MemoryError, Metadata, identity, next_incarnation};
 use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
@@ -172,31 +172,34 @@ impl Watcher<'_> {
     /// Works with one connection. Returns when some memory nodes need another connection, or may
     /// not be reached any more, or the controller is to end. Returns the nodes that the next
     /// connection reaches.
-    async fn watch_on(&self, lane: &Lane, over: &impl Fn() -> bool) -> NodeSet {
-        let mut all = pin!(self.keeper.attend(lane));
-        let mut watch = pin!(self.watch(lane));
-        let mut copy = pin!(self.keep_copying(lane));
-        let mut end = pin!(async {
-            while !over() && !self.keeper.is_over() {
-                self.keeper.pause(lane).await;
-            }
-            self.shut.set(true);
-        });
-        let mut ends = None;
-        // All tasks share one lane. Each is polled, whichever is ready, and checks for itself.
-        poll_fn(|context| {
-            let _ = all.as_mut().poll(context);
-            if ends.is_none() {
-                let _ = copy.as_mut().poll(context);
-                ends = match (end.as_mut().poll(context), watch.as_mut().poll(context)) {
-                    (_, Poll::Ready(reach)) => Some(reach),
-                    (Poll::Ready(()), Poll::Pending) => Some(self.reached.get()),
-                    _ => None,
-                };
-            }
-            ends.filter(|_| self.keeper.is_idle()).map_or(Poll::Pending, Poll::Ready)
+    #[inline(never)]
+    fn watch_on(&self, lane: &Lane, over: &dyn Fn() -> bool) -> Outlined<impl Future<Output = NodeSet>> {
+        outline(async move {
+            let mut all = pin!(self.keeper.attend(lane));
+            let mut watch = pin!(self.watch(lane));
+            let mut copy = pin!(self.keep_copying(lane));
+            let mut end = pin!(async {
+                while !over() && !self.keeper.is_over() {
+                    self.keeper.pause(lane).await;
+                }
+                self.shut.set(true);
+            });
+            let mut ends = None;
+            // All tasks share one lane. Each is polled, whichever is ready, and checks for itself.
+            poll_fn(|context| {
+                let _ = all.as_mut().poll(context);
+                if ends.is_none() {
+                    let _ = copy.as_mut().poll(context);
+                    ends = match (end.as_mut().poll(context), watch.as_mut().poll(context)) {
+                        (_, Poll::Ready(reach)) => Some(reach),
+                        (Poll::Ready(()), Poll::Pending) => Some(self.reached.get()),
+                        _ => None,
+                    };
+                }
+                ends.filter(|_| self.keeper.is_idle()).map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
         })
-        .await
     }
 
     /// Looks at the memory nodes, and conducts what there is to conduct. Ends when another

@@ -318,8 +318,8 @@ impl Trial {
         outline(async move {
             let released = state.released.holder;
             if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
-                // This lane's own former transaction, whose unlocks are on their way: there is no other
-                // transaction to make way for.
+                // This lane's own former transaction, whose unlocks are on their way: there is no
+                // other transaction to make way for.
                 while lane.background() > 0 {
                     lane.sleep(READ_PAUSE_NS).await;
                 }
@@ -379,7 +379,8 @@ fn take_back(lane: &Lane, state: &mut State) -> Outlined<impl Future<Output = Re
             let number = tx.state.sets.number(slot)?;
             tx.state.sets.items[number].loose = true;
         }
-        // A slot that is locked is being filled by another transaction's insert, which will see to it.
+        // A slot that is locked is being filled by another transaction's insert, which will see to
+        // it.
         let result = match tx.fetch().await {
             Ok(()) | Err(Stop::Abort(_)) => Ok(()),
             Err(stop) => Err(stop),
