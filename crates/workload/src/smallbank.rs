@@ -17,9 +17,10 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::pin::pin;
 
 use remora::{Cluster, Error, Intent, OpenError, Session, Slot, Table, TableOptions, Transaction, TransactionOptions};
-use remora_fabric::LaneId;
+use remora_fabric::{LaneId, Outlined, outline};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::guestbook::{PARAMETERS, Parameters};
@@ -332,21 +333,29 @@ impl SmallBank {
     }
 
     /// Runs one transaction of a kind; what it changed the sum of all balances by.
-    pub async fn run(&self, session: &mut Session, kind: Kind, random: &mut Prng) -> Result<i64, Error> {
-        let one = self.customers.draw(random);
-        let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
-        let options =
-            TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
-        let lane = session.lane().id();
-        let transaction = session.transact_with(options, async |tx| match kind {
-            Kind::Amalgamate => self.amalgamate(tx, one, other).await,
-            Kind::Balance => self.balance(tx, one).await,
-            Kind::DepositChecking => self.deposit_checking(tx, one, lane).await,
-            Kind::SendPayment => self.send_payment(tx, one, other).await,
-            Kind::TransactSavings => self.transact_savings(tx, one, lane).await,
-            Kind::WriteCheck => self.write_check(tx, one, lane).await,
-        });
-        transaction.await
+    #[inline(never)]
+    pub fn run(
+        &self,
+        session: &mut Session,
+        kind: Kind,
+        random: &mut Prng,
+    ) -> Outlined<impl Future<Output = Result<i64, Error>>> {
+        outline(async move {
+            let one = self.customers.draw(random);
+            let other = if kind.has_two_customers() { self.customers.draw_other(random, one) } else { one };
+            let options =
+                TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
+            let lane = session.lane().id();
+            let transaction = session.transact_with(options, async |tx| match kind {
+                Kind::Amalgamate => self.amalgamate(tx, one, other).await,
+                Kind::Balance => self.balance(tx, one).await,
+                Kind::DepositChecking => self.deposit_checking(tx, one, lane).await,
+                Kind::SendPayment => self.send_payment(tx, one, other).await,
+                Kind::TransactSavings => self.transact_savings(tx, one, lane).await,
+                Kind::WriteCheck => self.write_check(tx, one, lane).await,
+            });
+            transaction.await
+        })
     }
 }
 
@@ -404,7 +413,7 @@ impl Workload for SmallBank {
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut i64) -> Result<(), Error> {
-        *ledger += self.run(session, Kind::draw(random), random).await?;
+        *ledger += pin!(self.run(session, Kind::draw(random), random)).await?;
         Ok(())
     }
 

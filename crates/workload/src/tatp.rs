@@ -27,10 +27,12 @@ pub mod population;
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::pin::pin;
 
 use remora::{
     Cluster, Error, Intent, OpenError, Record, Session, Table, TableOptions, Transaction, TransactionOptions,
 };
+use remora_fabric::{Outlined, outline};
 
 use crate::guestbook::{self, LEDGER_WORDS, Ledger, PARAMETERS};
 use crate::report::Invariant;
@@ -350,29 +352,32 @@ impl Tatp {
     }
 
     /// Runs one transaction of a kind, and keeps the ledger.
-    pub async fn run(
+    #[inline(never)]
+    pub fn run(
         &self,
         session: &mut Session,
         kind: Kind,
         random: &mut Prng,
         ledger: &mut Changes,
-    ) -> Result<(), Error> {
-        let about = &Parameters::draw(kind, &self.subscribers, random);
-        let options =
-            TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
-        let transaction = session.transact_with(options, async |tx| match kind {
-            Kind::GetSubscriberData => self.get_subscriber_data(tx, about).await,
-            Kind::GetNewDestination => self.get_new_destination(tx, about).await,
-            Kind::GetAccessData => self.get_access_data(tx, about).await,
-            Kind::UpdateSubscriberData => self.update_subscriber_data(tx, about).await,
-            Kind::UpdateLocation => self.update_location(tx, about).await,
-            Kind::InsertCallForwarding => self.insert_call_forwarding(tx, about).await,
-            Kind::DeleteCallForwarding => self.delete_call_forwarding(tx, about).await,
-        });
-        transaction.await?;
-        ledger.inserted += u64::from(kind == Kind::InsertCallForwarding);
-        ledger.deleted += u64::from(kind == Kind::DeleteCallForwarding);
-        Ok(())
+    ) -> Outlined<impl Future<Output = Result<(), Error>>> {
+        outline(async move {
+            let about = &Parameters::draw(kind, &self.subscribers, random);
+            let options =
+                TransactionOptions { label: kind as u16, attempts: self.attempts, ..TransactionOptions::default() };
+            let transaction = session.transact_with(options, async |tx| match kind {
+                Kind::GetSubscriberData => self.get_subscriber_data(tx, about).await,
+                Kind::GetNewDestination => self.get_new_destination(tx, about).await,
+                Kind::GetAccessData => self.get_access_data(tx, about).await,
+                Kind::UpdateSubscriberData => self.update_subscriber_data(tx, about).await,
+                Kind::UpdateLocation => self.update_location(tx, about).await,
+                Kind::InsertCallForwarding => self.insert_call_forwarding(tx, about).await,
+                Kind::DeleteCallForwarding => self.delete_call_forwarding(tx, about).await,
+            });
+            transaction.await?;
+            ledger.inserted += u64::from(kind == Kind::InsertCallForwarding);
+            ledger.deleted += u64::from(kind == Kind::DeleteCallForwarding);
+            Ok(())
+        })
     }
 }
 
@@ -455,7 +460,7 @@ impl Workload for Tatp {
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Changes) -> Result<(), Error> {
-        self.run(session, Kind::draw(random), random, ledger).await
+        pin!(self.run(session, Kind::draw(random), random, ledger)).await
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, Changes>) -> Result<Vec<Invariant>, Error> {

@@ -41,10 +41,12 @@ mod transactions;
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use remora::{Cluster, Error, Key, OpenError, Protocol, Record, Session, Table, TransactionOptions};
+use remora_fabric::{Outlined, outline};
 
 pub use draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Wanted, Who};
 pub use transactions::{Ordered, Paid, Status};
@@ -288,19 +290,22 @@ impl Tpcc {
     }
 
     /// Runs one transaction of a kind, and keeps the ledger.
-    pub async fn run(
+    #[inline(never)]
+    pub fn run(
         &self,
         session: &mut Session,
         kind: Kind,
         random: &mut Prng,
         ledger: &mut Done,
-    ) -> Result<(), Error> {
-        match self.run_one(session, kind, random, ledger).await {
-            Err(Error::NotFound(_) | Error::Exists(_) | Error::Damaged { .. }) if !self.serializable => {
-                Err(Error::user(Inconsistent))
+    ) -> Outlined<impl Future<Output = Result<(), Error>>> {
+        outline(async move {
+            match self.run_one(session, kind, random, ledger).await {
+                Err(Error::NotFound(_) | Error::Exists(_) | Error::Damaged { .. }) if !self.serializable => {
+                    Err(Error::user(Inconsistent))
+                }
+                ran => ran,
             }
-            ran => ran,
-        }
+        })
     }
 
     async fn run_one(
@@ -442,7 +447,7 @@ impl Workload for Tpcc {
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
         let kind = self.only.unwrap_or_else(|| Kind::draw(random));
-        self.run(session, kind, random, ledger).await
+        pin!(self.run(session, kind, random, ledger)).await
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {
@@ -491,7 +496,7 @@ impl Workload for NewOrders {
     }
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
-        self.0.run(session, Kind::NewOrder, random, ledger).await
+        pin!(self.0.run(session, Kind::NewOrder, random, ledger)).await
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {

@@ -38,13 +38,14 @@ mod row;
 use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use remora::{
     Cluster, Design, Error, Inspection, Intent, OpenError, Ordered, OrderedOptions, Session, Slot, Table, TableOptions,
     Transaction, TransactionOptions,
 };
-use remora_fabric::splitmix;
+use remora_fabric::{Outlined, outline, splitmix};
 
 use crate::guestbook::{self, LEDGER_WORDS, Ledger, PARAMETERS};
 use crate::report::Invariant;
@@ -410,31 +411,39 @@ impl Ycsb {
         ledger: &mut Done,
     ) -> Result<(), Error> {
         let plan = self.plan(random, |_| kind);
-        self.execute(session, &plan, ledger).await
+        pin!(self.execute(session, &plan, ledger)).await
     }
 
-    async fn execute(&self, session: &mut Session, plan: &Plan, ledger: &mut Done) -> Result<(), Error> {
-        let options =
-            TransactionOptions { label: plan.label(), attempts: self.attempts, ..TransactionOptions::default() };
-        // Also what an attempt reads that does not commit must be whole.
-        let seen = Seen::default();
-        let operations = plan.operations();
-        let result = each_size!(&self.table, rows => match rows {
-            Rows::Hash(table) => {
-                session.transact_with(options, async |tx| self.apply(table, tx, operations, &seen).await).await
-            }
-            Rows::Ordered(ordered) => {
-                session.transact_with(options, async |tx| self.apply_in_order(ordered, tx, operations, &seen).await).await
-            }
-        });
-        let inserts = plan.operations().iter().filter(|one| one.kind == Kind::Insert);
-        inserts.for_each(|one| self.keys.ended(one.key));
-        ledger.mixed += seen.mixed.get();
-        ledger.missed += seen.missed.get();
-        result?;
-        ledger.changed += plan.of(&[Kind::Update, Kind::ReadModifyWrite]);
-        ledger.inserted += plan.of(&[Kind::Insert]);
-        Ok(())
+    #[inline(never)]
+    fn execute(
+        &self,
+        session: &mut Session,
+        plan: &Plan,
+        ledger: &mut Done,
+    ) -> Outlined<impl Future<Output = Result<(), Error>>> {
+        outline(async move {
+            let options =
+                TransactionOptions { label: plan.label(), attempts: self.attempts, ..TransactionOptions::default() };
+            // Also what an attempt reads that does not commit must be whole.
+            let seen = Seen::default();
+            let operations = plan.operations();
+            let result = each_size!(&self.table, rows => match rows {
+                Rows::Hash(table) => {
+                    session.transact_with(options, async |tx| self.apply(table, tx, operations, &seen).await).await
+                }
+                Rows::Ordered(ordered) => {
+                    session.transact_with(options, async |tx| self.apply_in_order(ordered, tx, operations, &seen).await).await
+                }
+            });
+            let inserts = plan.operations().iter().filter(|one| one.kind == Kind::Insert);
+            inserts.for_each(|one| self.keys.ended(one.key));
+            ledger.mixed += seen.mixed.get();
+            ledger.missed += seen.missed.get();
+            result?;
+            ledger.changed += plan.of(&[Kind::Update, Kind::ReadModifyWrite]);
+            ledger.inserted += plan.of(&[Kind::Insert]);
+            Ok(())
+        })
     }
 
     async fn apply<const WORDS: usize>(
@@ -604,7 +613,7 @@ impl Workload for Ycsb {
 
     async fn transact(&self, session: &mut Session, random: &mut Prng, ledger: &mut Done) -> Result<(), Error> {
         let plan = self.plan(random, |random| self.mix.draw(random));
-        self.execute(session, &plan, ledger).await
+        pin!(self.execute(session, &plan, ledger)).await
     }
 
     fn invariants(&self, cluster: &Cluster, after: After<'_, Done>) -> Result<Vec<Invariant>, Error> {

@@ -10,7 +10,7 @@ use super::parts::{INNER, LEAVES, NodeRecord, VALUES, is_inline, part, schema, s
 use super::tree::Ordered;
 use crate::cluster::{Cluster, Freed, TableOptions};
 use crate::error::OpenError;
-use crate::table::{OrderedKey, Record};
+use crate::table::{OrderedKey, Record, Table};
 
 impl Cluster {
     /// Creates an ordered table, empty: tables `name/inner` and `name/leaves`, and `name/values` if
@@ -30,7 +30,17 @@ impl Cluster {
         &self,
         name: &str,
         options: OrderedOptions,
-        rows: impl Iterator<Item = (K, V)>,
+        mut rows: impl Iterator<Item = (K, V)>,
+    ) -> Result<Ordered<K, V>, OpenError> {
+        self.load_ordered_rows(name, options, &mut rows)
+    }
+
+    /// Creates an ordered table, whatever its rows come from.
+    fn load_ordered_rows<K: OrderedKey, V: Record>(
+        &self,
+        name: &str,
+        options: OrderedOptions,
+        rows: &mut dyn Iterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
         if options.rows == 0 {
             return Err(MemoryError::Empty("the number of rows of a table").into());
@@ -42,7 +52,7 @@ impl Cluster {
         &self,
         name: &str,
         options: OrderedOptions,
-        rows: impl Iterator<Item = (K, V)>,
+        rows: &mut dyn Iterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
         let shape = shape::<K, V>()?;
         let node = |node: Option<u16>| TableOptions {
@@ -65,8 +75,10 @@ impl Cluster {
             if is_inline::<K, V>() { None } else { Some(self.create_table(&part(name, VALUES), node(of_leaves))?) };
         let (leaves, inner) = (create(LEAVES, 1, of_leaves)?, create(INNER, 0, of_inner)?);
         let ordered = Ordered::new(inner, leaves, values, shape);
+        let row = |(key, value): (K, V)| (encoded(&key).bytes().to_vec(), ordered.inline(&value).to_vec());
+        let (leaves, inner) = (&ordered.leaves, &ordered.inner);
         let unsorted = match &ordered.values {
-            None => self.load_tree(&ordered, options.apart, rows)?,
+            None => self.load_tree(leaves, inner, Builder::new(shape, options.apart, &mut rows.map(row)))?,
             Some(values) => {
                 // Rows come once: values are loaded first, and their keys kept.
                 let mut keys = Vec::new();
@@ -75,7 +87,8 @@ impl Cluster {
                     (key, value)
                 };
                 self.load(values, rows.map(note))?;
-                self.load_tree(&ordered, options.apart, keys.into_iter().map(|key| (key, V::new_zeroed())))?
+                let mut rows = keys.into_iter().map(|key| row((key, V::new_zeroed())));
+                self.load_tree(leaves, inner, Builder::new(shape, options.apart, &mut rows))?
             }
         };
         match unsorted {
@@ -88,20 +101,18 @@ impl Cluster {
     }
 
     /// Builds the nodes; the key that is not behind the one before it, if there is one.
-    fn load_tree<K: OrderedKey, V: Record>(
+    fn load_tree(
         &self,
-        ordered: &Ordered<K, V>,
-        apart: usize,
-        rows: impl Iterator<Item = (K, V)>,
+        leaves: &Table<u64, NodeRecord>,
+        inner: &Table<u64, NodeRecord>,
+        mut builder: Builder<'_>,
     ) -> Result<Option<Vec<u8>>, OpenError> {
-        let rows = rows.map(|(key, value)| (encoded(&key).bytes().to_vec(), ordered.inline(&value).to_vec()));
-        let mut builder = Builder::new(ordered.shape, apart, rows);
         let record = |(id, image)| (id, NodeRecord(image));
-        self.load(&ordered.leaves, builder.by_ref().map(record))?;
+        self.load(leaves, builder.by_ref().map(record))?;
         if builder.unsorted.is_some() {
             return Ok(builder.unsorted);
         }
-        self.load(&ordered.inner, builder.inner().into_iter().map(record))?;
+        self.load(inner, builder.inner().into_iter().map(record))?;
         Ok(None)
     }
 

@@ -5,15 +5,18 @@ use std::ops::Deref;
 
 use remora_index::btree::{Damaged, Image, NODE_BYTES, Node, ROOT, Shape};
 
+/// The bytes of a key, and of the value that lies in the leaf.
+pub(super) type Row = (Vec<u8>, Vec<u8>);
+
 /// A tree that is built from the bottom: an iterator of its leaves, each with its id, and then
 /// [`Builder::inner`].
-pub(super) struct Builder<I> {
+pub(super) struct Builder<'r> {
     shape: Shape,
     /// Keys that differ in their first `apart` bytes share no leaf.
     apart: usize,
-    rows: I,
+    rows: &'r mut dyn Iterator<Item = Row>,
     /// The next row, which says where a leaf ends.
-    ahead: Option<(Vec<u8>, Vec<u8>)>,
+    ahead: Option<Row>,
     /// Low fences and ids of the leaves so far.
     leaves: Vec<(Vec<u8>, u64)>,
     pub(super) loaded: u64,
@@ -21,8 +24,8 @@ pub(super) struct Builder<I> {
     pub(super) unsorted: Option<Vec<u8>>,
 }
 
-impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
-    pub(super) fn new(shape: Shape, apart: usize, mut rows: I) -> Builder<I> {
+impl<'r> Builder<'r> {
+    pub(super) fn new(shape: Shape, apart: usize, rows: &'r mut dyn Iterator<Item = Row>) -> Builder<'r> {
         let (ahead, apart) = (rows.next(), apart.min(shape.key_bytes()));
         Builder { shape, apart, rows, ahead, leaves: Vec::new(), loaded: 0, unsorted: None }
     }
@@ -91,7 +94,7 @@ impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Builder<I> {
     }
 }
 
-impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> Iterator for Builder<I> {
+impl Iterator for Builder<'_> {
     type Item = (u64, Image);
 
     fn next(&mut self) -> Option<(u64, Image)> {
@@ -189,8 +192,8 @@ mod tests {
     use super::*;
 
     fn built(rows: u64) -> Nodes {
-        let rows = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
-        let mut builder = Builder::new(shape(), 0, rows);
+        let mut rows = (0..rows).map(|key| ((3 * key).to_be_bytes().to_vec(), key.to_le_bytes().to_vec()));
+        let mut builder = Builder::new(shape(), 0, &mut rows);
         Nodes { leaves: builder.by_ref().collect(), inner: builder.inner().into_iter().collect() }
     }
 
@@ -214,14 +217,15 @@ mod tests {
             assert_eq!(found, TreeInspection { rows, leaves, empty_leaves, inner_nodes, levels, fault: None });
         }
         // Three groups of 100, by their first seven bytes: each begins a leaf.
-        let rows = (0..300_u64).map(|key| ((key / 100 * 256 + key % 100).to_be_bytes().to_vec(), vec![0; 8]));
-        let mut builder = Builder::new(shape(), 7, rows);
+        let mut rows = (0..300_u64).map(|key| ((key / 100 * 256 + key % 100).to_be_bytes().to_vec(), vec![0; 8]));
+        let mut builder = Builder::new(shape(), 7, &mut rows);
         let leaves: BTreeMap<_, _> = builder.by_ref().collect();
         let low = |image: &Image| Node::new(shape(), &image[..]).unwrap().low()[6..].to_vec();
         let lows: Vec<_> = leaves.values().map(low).collect();
         assert_eq!(lows, [[0, 0], [0, 42], [0, 84], [1, 0], [1, 42], [1, 84], [2, 0], [2, 42], [2, 84]]);
         assert_eq!(inspect(shape(), Nodes { leaves, inner: builder.inner().into_iter().collect() }).fault, None);
-        let mut unsorted = Builder::new(shape(), 0, [3, 4, 4].map(|key| (vec![key; 8], vec![0; 8])).into_iter());
+        let mut rows = [3, 4, 4].map(|key| (vec![key; 8], vec![0; 8])).into_iter();
+        let mut unsorted = Builder::new(shape(), 0, &mut rows);
         assert!(unsorted.by_ref().count() <= 1);
         assert_eq!(unsorted.unsorted, Some(vec![4; 8]));
     }
