@@ -1,4 +1,4 @@
-//! SmallBank and TATP on the seeded backend, few hot records and many clients, from hundreds of
+//! SmallBank and TATP on the seeded backend, few hot records and many clients, from tens of
 //! seeds: every history must be strictly serializable, and every invariant must hold.
 //!
 //! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more;
@@ -124,14 +124,14 @@ fn campaign(name: &str, seeds: Range<u64>, run: impl Fn(u64) -> Result<Counts, S
 
 #[test]
 fn seeded_histories_are_strictly_serializable() {
-    campaign("smallbank", seeds(200), run_smallbank);
+    campaign("smallbank", seeds(60), run_smallbank);
 }
 
 /// Inserts and deletes among the rest, and reads of keys that are not there.
 #[test]
 fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
     for protocol in Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()) {
-        campaign(protocol.name(), seeds(100), |seed| run_tatp(protocol, seed));
+        campaign(protocol.name(), seeds(30), |seed| run_tatp(protocol, seed));
     }
 }
 
