@@ -44,14 +44,12 @@ pub enum Clients {
     Interleaved,
 }
 
-/// A backend under test.
+/// A backend under test. Rows take it as `&dyn Bed`, so that the library has all of their code: a
+/// test program of one more backend compiles none of it again.
 pub trait Bed: Sync {
-    /// The backend.
-    type Fabric: Host;
-
     /// A fresh fabric with regions of these sizes for each node. `seed` is for a backend that has a
     /// scheduler.
-    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Self::Fabric;
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host>;
 
     /// How several clients are played.
     fn clients(&self) -> Clients;
@@ -65,11 +63,17 @@ pub trait Bed: Sync {
     /// Whether over all runs everything that the contract allows must have been seen.
     fn reorders(&self) -> bool;
 
-    /// Takes a client's access away after `steps` more steps, in the middle of whatever it does.
-    /// Returns false if the backend has no such steps.
-    fn revoke_after(&self, fabric: &Self::Fabric, client: ClientId, steps: u64) -> bool {
-        let _ = (fabric, client, steps);
-        false
+    /// A fresh fabric, as [`Bed::fabric`] makes it, that revokes a client after `steps` more steps,
+    /// in the middle of whatever that client does. `None` if the backend has no such steps.
+    fn fabric_that_revokes(
+        &self,
+        nodes: &[Vec<usize>],
+        seed: u64,
+        client: ClientId,
+        steps: u64,
+    ) -> Option<Box<dyn Host>> {
+        let _ = (nodes, seed, client, steps);
+        None
     }
 }
 
@@ -155,7 +159,7 @@ macro_rules! conformance_suite {
 
 /// Holds back the other rows of a bed whose clients are threads: threads that share a core take
 /// turns, and races need them to run side by side.
-pub fn alone<B: Bed>(bed: &B) -> Option<MutexGuard<'static, ()>> {
+pub fn alone(bed: &dyn Bed) -> Option<MutexGuard<'static, ()>> {
     static ROW: Mutex<()> = Mutex::new(());
     match bed.clients() {
         Clients::Threads => Some(ROW.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -177,7 +181,7 @@ fn client<'a, T, F: Future<Output = T> + 'a>(body: impl FnOnce(Lane) -> F + Send
 }
 
 /// Plays the clients 1, 2, ... at the same time; their results in that order.
-fn play<B: Bed, T: Send>(bed: &B, fabric: &B::Fabric, seed: u64, bodies: Vec<Body<'_, T>>) -> Vec<T> {
+fn play<T: Send>(bed: &dyn Bed, fabric: &dyn Fabric, seed: u64, bodies: Vec<Body<'_, T>>) -> Vec<T> {
     match bed.clients() {
         Clients::Interleaved => {
             let worker = Worker::new();

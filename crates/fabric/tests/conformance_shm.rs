@@ -1,15 +1,14 @@
 //! The contract of a round, on shared memory: clients are threads.
 
+use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::shm::Shm;
 
 struct ShmBed;
 
 impl Bed for ShmBed {
-    type Fabric = Shm;
-
-    fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> Shm {
-        Shm::new(nodes).expect("a test's memory")
+    fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> Box<dyn Host> {
+        Box::new(Shm::new(nodes).expect("a test's memory"))
     }
 
     fn clients(&self) -> Clients {

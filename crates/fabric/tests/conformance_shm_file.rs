@@ -3,15 +3,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::shm::file::{ShmFiles, ShmNode};
 
 struct FileBed;
 
 impl Bed for FileBed {
-    type Fabric = ShmFiles;
-
-    fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> ShmFiles {
+    fn fabric(&self, nodes: &[Vec<usize>], _: u64) -> Box<dyn Host> {
         static FILES: AtomicU64 = AtomicU64::new(0);
         let path = |_| {
             let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -26,7 +25,7 @@ impl Bed for FileBed {
         let fabric = ShmFiles::new(&paths, served).expect("a test's files");
         // They are mapped: their names are not needed any more.
         paths.iter().for_each(|path| std::fs::remove_file(path).expect("a test's file"));
-        fabric
+        Box::new(fabric)
     }
 
     fn clients(&self) -> Clients {

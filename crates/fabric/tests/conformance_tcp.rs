@@ -3,20 +3,19 @@
 
 use std::time::Duration;
 
+use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::tcp::{Key, Loopback, TcpOptions};
 
 struct TcpBed;
 
 impl Bed for TcpBed {
-    type Fabric = Loopback;
-
-    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
         // With and without a key.
         let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
         // A busy machine is not a dead node.
         let options = TcpOptions { keys, patience: Duration::from_secs(30), ..TcpOptions::default() };
-        Loopback::new(nodes, options).expect("a test's servers")
+        Box::new(Loopback::new(nodes, options).expect("a test's servers"))
     }
 
     fn clients(&self) -> Clients {

@@ -6,21 +6,20 @@ mod certificates;
 use std::time::Duration;
 
 use certificates::Issued;
+use remora_fabric::Host;
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::tcp::{Key, Keys, Loopback, ServerOptions, TcpOptions};
 
 struct TlsBed;
 
 impl Bed for TlsBed {
-    type Fabric = Loopback;
-
-    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
         let issued = Issued::self_signed("127.0.0.1");
         let keys = (seed % 2 == 1).then(|| Keys::from(Key::generate().expect("random bytes")));
         let servers = ServerOptions { keys: keys.clone(), tls: Some(issued.server()), ..ServerOptions::default() };
         let options =
             TcpOptions { keys, tls: Some(issued.client()), patience: Duration::from_secs(30), ..TcpOptions::default() };
-        Loopback::with_servers(nodes, &servers, options).expect("a test's servers")
+        Box::new(Loopback::with_servers(nodes, &servers, options).expect("a test's servers"))
     }
 
     fn clients(&self) -> Clients {

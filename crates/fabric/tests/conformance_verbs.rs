@@ -9,7 +9,7 @@ use std::time::Duration;
 use remora_fabric::conformance::{Bed, Clients};
 use remora_fabric::tcp::{Key, Loopback, TcpOptions};
 use remora_fabric::verbs::{Calls, Device, DeviceOptions};
-use remora_fabric::{ClientId, Fabric, Handler, Host, NodeId, block_on};
+use remora_fabric::{ClientId, Handler, Host, NodeId, block_on};
 
 fn open(options: DeviceOptions) -> Device {
     Device::open(&options).unwrap_or_else(|error| panic!("{error}"))
@@ -35,15 +35,13 @@ struct VerbsBed {
 }
 
 impl Bed for VerbsBed {
-    type Fabric = Loopback;
-
-    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Loopback {
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
         // With and without a key.
         let keys = (seed % 2 == 1).then(|| Key::generate().expect("random bytes").into());
         // A busy machine is not a dead node.
         let (rdma, patience) = (Some(Device::clone(self.device)), Duration::from_secs(30));
         let options = TcpOptions { keys, rdma, patience, ..TcpOptions::default() };
-        Loopback::new(nodes, options).expect("a test's servers")
+        Box::new(Loopback::new(nodes, options).expect("a test's servers"))
     }
 
     fn clients(&self) -> Clients {
@@ -94,7 +92,7 @@ fn datagrams_of_many_clients_meet_in_one_queue_pair() {
     let mut served = 0;
     for client in 1..50 {
         let calls = u64::from(client) % 5 + 1;
-        block_on(&fabric, ClientId(client), async |lane| {
+        block_on(&*fabric, ClientId(client), async |lane| {
             for number in 0..calls {
                 let mut round = lane.round();
                 let call = round.call(NodeId(0), &[number], None, 3);

@@ -5,7 +5,7 @@ use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
 use crate::ids::ClientId;
 use crate::lane::Lane;
-use crate::transport::{Handler, Host};
+use crate::transport::Handler;
 
 const REGION: usize = 4096;
 
@@ -29,13 +29,13 @@ impl Handler for Echo {
 
 /// A call is answered once, by the node it was made to, with what was sent; head and body are one
 /// request.
-pub fn a_call_is_answered_once<B: Bed>(bed: &B) {
+pub fn a_call_is_answered_once(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
         for node in 0..2 {
             fabric.answer(NodeId(node), Box::new(Echo { served: 100 * u64::from(node) }));
         }
-        let stage = Stage::new(&fabric, 2, seed);
+        let stage = Stage::new(&*fabric, 2, seed);
         for turn in 0..bed.turns().min(20) {
             stage.on(2, async |lane| {
                 let mut round = lane.round();
@@ -55,11 +55,11 @@ pub fn a_call_is_answered_once<B: Bed>(bed: &B) {
 
 /// One endpoint's calls to one node are served in the order posted, awaited or not, whichever lane
 /// makes them.
-pub fn calls_are_served_in_order<B: Bed>(bed: &B) {
+pub fn calls_are_served_in_order(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION]], seed);
         fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
-        let stage = Stage::new(&fabric, 1, seed);
+        let stage = Stage::new(&*fabric, 1, seed);
         stage.on(1, async |lane| {
             let mut served = 0;
             for turn in 0..bed.turns().min(30) {
@@ -83,7 +83,7 @@ pub fn calls_are_served_in_order<B: Bed>(bed: &B) {
 }
 
 /// Clients that call at the same time are told apart, and each call is served alone.
-pub fn calls_of_several_clients_are_served<B: Bed>(bed: &B) {
+pub fn calls_of_several_clients_are_served(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs().min(20) {
         let fabric = bed.fabric(&[vec![REGION]], seed);
@@ -104,20 +104,20 @@ pub fn calls_of_several_clients_are_served<B: Bed>(bed: &B) {
                 last
             })
         });
-        let last = play(bed, &fabric, seed, bodies.collect());
+        let last = play(bed, &*fabric, seed, bodies.collect());
         assert_eq!(last.into_iter().max(), Some(CLIENTS * turns), "as many calls were served as were made");
     }
 }
 
 /// A node that finds nothing to do may sleep: a call that comes while it falls asleep wakes it, as
 /// one that comes later. So does its answer wake the client.
-pub fn a_call_wakes_a_node_that_has_gone_to_sleep<B: Bed>(bed: &B) {
+pub fn a_call_wakes_a_node_that_has_gone_to_sleep(bed: &dyn Bed) {
     const CALLS: u64 = 1000;
     const LONGEST_NS: u64 = 400_000;
     const A_WAKEUP_WAS_LOST_NS: u64 = 10_000_000_000;
     let fabric = bed.fabric(&[vec![REGION]], 1);
     fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         for turn in 0..CALLS {
             lane.sleep(lane.random() % LONGEST_NS).await;
@@ -133,10 +133,10 @@ pub fn a_call_wakes_a_node_that_has_gone_to_sleep<B: Bed>(bed: &B) {
 
 /// A node that serves no calls, or answers with more than there is room for, fails the round and
 /// names itself; the round after it works.
-pub fn a_call_that_cannot_be_answered_fails<B: Bed>(bed: &B) {
+pub fn a_call_that_cannot_be_answered_fails(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         let attempt = async |node: u16, request: &[u64], capacity| {
             let mut round = lane.round();
@@ -158,11 +158,11 @@ pub fn a_call_that_cannot_be_answered_fails<B: Bed>(bed: &B) {
 }
 
 /// A call of the largest size there is room for arrives whole, and so does its reply.
-pub fn a_large_call_arrives_whole<B: Bed>(bed: &B) {
+pub fn a_large_call_arrives_whole(bed: &dyn Bed) {
     const WORDS: usize = 3500;
     let fabric = bed.fabric(&[vec![REGION]], 1);
     fabric.answer(NodeId(0), Box::new(Echo { served: 0 }));
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         for turn in 0..40 {
             let request: Vec<u64> = (turn..turn + WORDS as u64).collect();

@@ -12,7 +12,7 @@ use crate::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
 use crate::region::Region;
 use crate::round::Round;
 use crate::round::cost::Cost;
-use crate::transport::{Fabric, Handler, Host};
+use crate::transport::Handler;
 
 const REGION: usize = 4096;
 /// Multiples of 8 that make no sense as a length.
@@ -44,9 +44,9 @@ fn healthy(stage: &Stage) {
 }
 
 /// An access that leaves its region is refused with the address and the length.
-pub fn an_access_out_of_bounds_is_refused<B: Bed>(bed: &B) {
+pub fn an_access_out_of_bounds_is_refused(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     let far = |offset: u64| Address { offset, ..word(1, 0) };
     let end = REGION as u64;
     let out = |at: Address, bytes: u64| FabricError { node: NodeId(1), fault: Fault::OutOfBounds { at, bytes } };
@@ -72,9 +72,9 @@ pub fn an_access_out_of_bounds_is_refused<B: Bed>(bed: &B) {
 }
 
 /// An access to a node or region that does not exist is refused.
-pub fn an_access_to_nowhere_is_refused<B: Bed>(bed: &B) {
+pub fn an_access_to_nowhere_is_refused(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     let nowhere = |node: u16, region: u16| Address { node: NodeId(node), region: RegionId(region), offset: 0 };
     let places = [(0, 1), (1, 7), (1, 8), (0, u16::MAX), (2, 0), (3, 1), (63, 0), (64, 0), (65, 0), (u16::MAX, 0)];
     for at in places.map(|(node, region)| nowhere(node, region)) {
@@ -93,7 +93,7 @@ pub fn an_access_to_nowhere_is_refused<B: Bed>(bed: &B) {
     fabric.fail(NodeId(2));
     fabric.fail(NodeId(u16::MAX));
     healthy(&stage);
-    let later = Stage::new(&fabric, 1, 1);
+    let later = Stage::new(&*fabric, 1, 1);
     healthy(&later);
 }
 
@@ -128,9 +128,9 @@ fn ill_formed(stage: &Stage, expected: FabricError, add: impl Fn(&mut Round<'_>)
 }
 
 /// Addresses and lengths that are no multiples of 8 bytes are refused before anything is sent.
-pub fn an_unaligned_access_is_refused_and_nothing_is_sent<B: Bed>(bed: &B) {
+pub fn an_unaligned_access_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     let odd = |offset: u64| Address { offset, ..word(1, 0) };
     let unaligned =
         |offset: u64, bytes: u64| FabricError { node: NodeId(1), fault: Fault::Unaligned { at: odd(offset), bytes } };
@@ -155,9 +155,9 @@ pub fn an_unaligned_access_is_refused_and_nothing_is_sent<B: Bed>(bed: &B) {
 }
 
 /// A round that is too full is refused before anything is sent; one that is just full is not.
-pub fn a_full_round_is_refused_and_nothing_is_sent<B: Bed>(bed: &B) {
+pub fn a_full_round_is_refused_and_nothing_is_sent(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![2 * ROUND_BYTES_MAX], vec![2 * ROUND_BYTES_MAX]], 1);
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     let full = |node: u16| FabricError { node: NodeId(node), fault: Fault::RoundFull };
     ill_formed(&stage, full(1), |round| (0..ROUND_VERBS_MAX).for_each(|_| _ = round.read(word(1, 0), 8)));
     ill_formed(&stage, full(1), |round| (0..ROUND_VERBS_MAX).for_each(|_| round.flush(NodeId(1))));
@@ -187,19 +187,19 @@ pub fn a_full_round_is_refused_and_nothing_is_sent<B: Bed>(bed: &B) {
 
 /// A revoked client is told so, by every node, for good, on every endpoint; others are not
 /// disturbed.
-pub fn a_revoked_client_is_refused<B: Bed>(bed: &B) {
+pub fn a_revoked_client_is_refused(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     if !fabric.capabilities().revoke {
         eprintln!("skipped: this backend cannot revoke (Capabilities::revoke)");
         return;
     }
-    let stage = Stage::new(&fabric, 2, 1);
-    let second_endpoint = Stage::new(&fabric, 1, 2);
+    let stage = Stage::new(&*fabric, 2, 1);
+    let second_endpoint = Stage::new(&*fabric, 1, 2);
     stage.on(1, async |lane| poke(lane, word(0, 0), &[1]).await);
     second_endpoint.on(1, async |lane| poke(lane, word(0, 1), &[1]).await);
     fabric.revoke(ClientId(1)).expect("every node confirms");
     fabric.revoke(ClientId(1)).expect("every node confirms");
-    let later_endpoint = Stage::new(&fabric, 1, 3);
+    let later_endpoint = Stage::new(&*fabric, 1, 3);
     for stage in [&stage, &second_endpoint, &later_endpoint] {
         for node in 0..2 {
             let revoked = FabricError { node: NodeId(node), fault: Fault::Revoked };
@@ -219,7 +219,7 @@ pub fn a_revoked_client_is_refused<B: Bed>(bed: &B) {
 
 /// When `revoke` has returned, memory no longer changes, also if it came in the middle of a long
 /// WRITE.
-pub fn nothing_lands_after_a_revocation<B: Bed>(bed: &B) {
+pub fn nothing_lands_after_a_revocation(bed: &dyn Bed) {
     if !bed.fabric(&[vec![REGION]], 0).capabilities().revoke {
         eprintln!("skipped: this backend cannot revoke (Capabilities::revoke)");
         return;
@@ -232,7 +232,7 @@ pub fn nothing_lands_after_a_revocation<B: Bed>(bed: &B) {
     // A thread is met inside a WRITE only now and then.
     let runs = if bed.clients() == Clients::Threads { bed.runs() * 10 } else { bed.runs() };
     for seed in 0..runs {
-        let fabric = &bed.fabric(&[vec![2 * ROUND_BYTES_MAX]], seed);
+        let fabric = &*bed.fabric(&[vec![2 * ROUND_BYTES_MAX]], seed);
         let victim = client(async move |lane: Lane| {
             let began = Instant::now();
             for turn in 1.. {
@@ -266,15 +266,15 @@ pub fn nothing_lands_after_a_revocation<B: Bed>(bed: &B) {
 }
 
 /// A round that a revocation cuts fails; its verbs may or may not have run.
-pub fn a_round_cut_by_a_revocation_fails_and_may_have_run<B: Bed>(bed: &B) {
+pub fn a_round_cut_by_a_revocation_fails_and_may_have_run(bed: &dyn Bed) {
     let (mut untouched, mut partial, mut finished) = (0, 0, 0);
     for seed in 0..bed.runs() {
-        let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
-        if !bed.revoke_after(&fabric, ClientId(1), seed % 30) {
+        let regions = [vec![REGION], vec![REGION]];
+        let Some(fabric) = bed.fabric_that_revokes(&regions, seed, ClientId(1), seed % 30) else {
             eprintln!("skipped: this backend has no steps to revoke after");
             return;
-        }
-        let stage = Stage::new(&fabric, 2, seed);
+        };
+        let stage = Stage::new(&*fabric, 2, seed);
         let error = stage.on(1, async |lane| {
             for _ in 0..1_000 {
                 let mut round = lane.round();
@@ -314,15 +314,15 @@ pub fn a_round_cut_by_a_revocation_fails_and_may_have_run<B: Bed>(bed: &B) {
 
 /// A round to a node that is down fails and names it; other nodes work, also for connections made
 /// later.
-pub fn a_node_that_is_down_is_named_and_others_work<B: Bed>(bed: &B) {
+pub fn a_node_that_is_down_is_named_and_others_work(bed: &dyn Bed) {
     for seed in 0..bed.runs().min(50) {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION], vec![REGION]], seed);
-        let early = Stage::new(&fabric, 1, seed);
+        let early = Stage::new(&*fabric, 1, seed);
         early.on(1, async |lane| poke(lane, word(1, 0), &[1]).await);
         fabric.fail(NodeId(1));
         let down = FabricError { node: NodeId(1), fault: Fault::Unreachable };
         assert!(down.fault.lost());
-        let late = Stage::new(&fabric, 2, seed);
+        let late = Stage::new(&*fabric, 2, seed);
         for (stage, number) in [(&early, 1), (&late, 1), (&late, 2)] {
             for add in VERBS {
                 assert_eq!(refused(stage, |round| add(round, word(1, 0))), down);
@@ -363,11 +363,11 @@ impl Handler for Forgetful {
 /// A node that forgets everything ends all connections that were made to it before, and serves the
 /// clients that connect anew. It does so by the right order only; and not where a node that lives
 /// can be reached by everybody.
-pub fn a_node_that_forgets_begins_anew<B: Bed>(bed: &B) {
+pub fn a_node_that_forgets_begins_anew(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let region = fabric.region(NodeId(0), RegionId(0)).expect("a region of this process");
     fabric.answer(NodeId(0), Box::new(Forgetful(region)));
-    let stage = Stage::new(&fabric, 2, 1);
+    let stage = Stage::new(&*fabric, 2, 1);
     let held = |stage: &Stage, node: u16| stage.on(1, async |lane| peek(lane, word(node, 0), 1).await[0]);
     stage.on(1, async |lane| {
         for node in 0..2 {
@@ -392,16 +392,16 @@ pub fn a_node_that_forgets_begins_anew<B: Bed>(bed: &B) {
         assert!(error.node == NodeId(0) && error.fault.lost(), "{error:?}");
     }
     assert_eq!(held(&stage, 1), 7, "another node has forgotten");
-    let later = Stage::new(&fabric, 2, 2);
+    let later = Stage::new(&*fabric, 2, 2);
     assert_eq!((held(&later, 0), held(&later, 1)), (0, 7));
 }
 
 /// What stands behind a fence does not start if something in front of it has failed, as if it had
 /// been awaited.
-pub fn nothing_behind_a_fence_runs_after_a_failure<B: Bed>(bed: &B) {
+pub fn nothing_behind_a_fence_runs_after_a_failure(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
-        let stage = Stage::new(&fabric, 1, seed);
+        let stage = Stage::new(&*fabric, 1, seed);
         fabric.fail(NodeId(1));
         stage.on(1, async |lane| {
             let mut round = lane.round();
@@ -417,10 +417,10 @@ pub fn nothing_behind_a_fence_runs_after_a_failure<B: Bed>(bed: &B) {
 }
 
 /// A background round that fails fails the next round to that node, once, and is listed.
-pub fn a_background_failure_is_reported<B: Bed>(bed: &B) {
+pub fn a_background_failure_is_reported(bed: &dyn Bed) {
     for seed in 0..bed.runs().min(50) {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION], vec![REGION]], seed);
-        let stage = Stage::new(&fabric, 1, seed);
+        let stage = Stage::new(&*fabric, 1, seed);
         stage.on(1, async |lane| {
             let bad = Address { offset: 1 << 30, ..word(1, 0) };
             let expected = FabricError { node: NodeId(1), fault: Fault::OutOfBounds { at: bad, bytes: 8 } };

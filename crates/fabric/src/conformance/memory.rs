@@ -14,7 +14,7 @@ fn stamp(client: u64, turn: u64) -> u64 {
 
 /// Two clients write the same words at the same time, a third reads them: no word is ever a
 /// mixture.
-pub fn words_are_atomic<B: Bed>(bed: &B) {
+pub fn words_are_atomic(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
         let turns = bed.turns();
@@ -35,12 +35,12 @@ pub fn words_are_atomic<B: Bed>(bed: &B) {
                 }
             }
         });
-        play(bed, &fabric, seed, vec![writing(1), writing(2), reading]);
+        play(bed, &*fabric, seed, vec![writing(1), writing(2), reading]);
     }
 }
 
 /// A client that has seen a word of a WRITE sees all words before it.
-pub fn a_write_becomes_visible_in_ascending_order<B: Bed>(bed: &B) {
+pub fn a_write_becomes_visible_in_ascending_order(bed: &dyn Bed) {
     let mut seen_halfway = 0;
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -69,7 +69,7 @@ pub fn a_write_becomes_visible_in_ascending_order<B: Bed>(bed: &B) {
             }
             halfway
         });
-        seen_halfway += play(bed, &fabric, seed, vec![writing, reading]).into_iter().sum::<u64>();
+        seen_halfway += play(bed, &*fabric, seed, vec![writing, reading]).into_iter().sum::<u64>();
     }
     assert!(!bed.reorders() || seen_halfway > 0, "no WRITE was ever seen halfway");
 }
@@ -130,15 +130,15 @@ fn judge(words: &[u64]) -> Shown {
 }
 
 /// Two clients change a record of `lines` lines; two others read its first `words` words.
-fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
+fn records(bed: &dyn Bed, lines: usize, words: usize) {
     let mut shown = [0u64; 3];
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
-        if !crate::Fabric::capabilities(&fabric).atomic_line {
+        if !fabric.capabilities().atomic_line {
             eprintln!("skipped: this backend does not promise lines (Capabilities::atomic_line)");
             return;
         }
-        crate::Fabric::lines_of_records(&fabric, word(0, 0), (lines * LINE_BYTES) as u64);
+        fabric.lines_of_records(word(0, 0), (lines * LINE_BYTES) as u64);
         // Some of what can go wrong takes a writer from lock to unlock within one READ: rare where
         // steps are drawn.
         let turns = bed.turns() * if bed.clients() == Clients::Interleaved { 5 } else { 1 };
@@ -164,7 +164,7 @@ fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
                 shown
             })
         };
-        for counts in play(bed, &fabric, seed, vec![writing(1), writing(2), reading(), reading()]) {
+        for counts in play(bed, &*fabric, seed, vec![writing(1), writing(2), reading(), reading()]) {
             shown.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
@@ -179,29 +179,29 @@ fn records<B: Bed>(bed: &B, lines: usize, words: usize) {
 }
 
 /// A record of one line is whole, or shows a lock.
-pub fn a_record_of_one_line_is_read_whole<B: Bed>(bed: &B) {
+pub fn a_record_of_one_line_is_read_whole(bed: &dyn Bed) {
     records(bed, 1, 8);
 }
 
 /// A record of several lines, each beginning with a line version, is whole, or shows a lock or
 /// another line version.
-pub fn a_record_of_several_lines_is_read_whole<B: Bed>(bed: &B) {
+pub fn a_record_of_several_lines_is_read_whole(bed: &dyn Bed) {
     records(bed, 3, 24);
 }
 
 /// A READ that ends within the first line of a record is whole, or shows a lock.
-pub fn part_of_a_line_is_read_whole<B: Bed>(bed: &B) {
+pub fn part_of_a_line_is_read_whole(bed: &dyn Bed) {
     records(bed, 1, 7);
 }
 
 /// A READ that ends within a later line of a record is whole, or shows a lock or another line
 /// version.
-pub fn part_of_a_later_line_is_read_whole<B: Bed>(bed: &B) {
+pub fn part_of_a_later_line_is_read_whole(bed: &dyn Bed) {
     records(bed, 3, 23);
 }
 
 /// If several clients CAS a word from 0, one wins, and the others are told who.
-pub fn one_compare_swap_wins<B: Bed>(bed: &B) {
+pub fn one_compare_swap_wins(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {
         let turns = bed.turns().min(100_000) as usize;
@@ -219,7 +219,7 @@ pub fn one_compare_swap_wins<B: Bed>(bed: &B) {
                 found
             })
         };
-        let found = play(bed, &fabric, seed, (1..=CLIENTS).map(racing).collect());
+        let found = play(bed, &*fabric, seed, (1..=CLIENTS).map(racing).collect());
         for turn in 0..turns {
             let answers: Vec<u64> = found.iter().map(|found| found[turn]).collect();
             let winners: Vec<u64> = (1..=CLIENTS).filter(|me| answers[*me as usize - 1] == 0).collect();
@@ -230,7 +230,7 @@ pub fn one_compare_swap_wins<B: Bed>(bed: &B) {
 }
 
 /// FETCH_ADDs of several clients all count, and no two find the same.
-pub fn fetch_adds_sum_up<B: Bed>(bed: &B) {
+pub fn fetch_adds_sum_up(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -247,17 +247,17 @@ pub fn fetch_adds_sum_up<B: Bed>(bed: &B) {
                 found
             })
         };
-        let mut found = play(bed, &fabric, seed, (0..CLIENTS).map(|_| counting()).collect()).concat();
+        let mut found = play(bed, &*fabric, seed, (0..CLIENTS).map(|_| counting()).collect()).concat();
         found.sort_unstable();
         let sums = found.windows(2).all(|pair| matches!(pair[1] - pair[0], 1 | 2));
         assert!(sums && found[0] == 0, "two FETCH_ADDs found the same: {found:?}");
         let reading = client(async move |lane: Lane| peek(&lane, word(0, 7), 1).await);
-        assert_eq!(play(bed, &fabric, seed, vec![reading]), [[3 * CLIENTS * turns]]);
+        assert_eq!(play(bed, &*fabric, seed, vec![reading]), [[3 * CLIENTS * turns]]);
     }
 }
 
 /// A lock taken by CAS, on one node, protects what is read and written on another.
-pub fn a_lock_excludes<B: Bed>(bed: &B) {
+pub fn a_lock_excludes(bed: &dyn Bed) {
     const CLIENTS: u64 = 3;
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS], vec![REGIONS]], seed);
@@ -285,9 +285,9 @@ pub fn a_lock_excludes<B: Bed>(bed: &B) {
                 counted
             })
         };
-        let counted: u64 = play(bed, &fabric, seed, (1..=CLIENTS).map(counting).collect()).into_iter().sum();
+        let counted: u64 = play(bed, &*fabric, seed, (1..=CLIENTS).map(counting).collect()).into_iter().sum();
         let reading = client(async move |lane: Lane| peek(&lane, word(1, 40), 1).await);
-        assert_eq!(play(bed, &fabric, seed, vec![reading]), [[counted]]);
+        assert_eq!(play(bed, &*fabric, seed, vec![reading]), [[counted]]);
         assert!(counted > 0);
     }
 }

@@ -68,7 +68,7 @@ enum Form {
 }
 
 /// The second verb takes effect after the first, in whatever rounds they are.
-fn ordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
+fn ordered(bed: &dyn Bed, first: Kind, second: Kind) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
         let turns = bed.turns().min(2_000);
@@ -81,7 +81,7 @@ fn ordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
                 }
             }
         });
-        play(bed, &fabric, seed, vec![body]);
+        play(bed, &*fabric, seed, vec![body]);
     }
 }
 
@@ -121,58 +121,58 @@ async fn in_order(lane: &Lane, first: Kind, second: Kind, form: Form, base: u64)
 }
 
 /// WRITE then READ.
-pub fn write_precedes_read<B: Bed>(bed: &B) {
+pub fn write_precedes_read(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::Read);
 }
 
 /// WRITE then WRITE.
-pub fn write_precedes_write<B: Bed>(bed: &B) {
+pub fn write_precedes_write(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::Write);
 }
 
 /// WRITE then CAS.
-pub fn write_precedes_compare_swap<B: Bed>(bed: &B) {
+pub fn write_precedes_compare_swap(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::CompareSwap);
 }
 
 /// WRITE then FETCH_ADD.
-pub fn write_precedes_fetch_add<B: Bed>(bed: &B) {
+pub fn write_precedes_fetch_add(bed: &dyn Bed) {
     ordered(bed, Kind::Write, Kind::FetchAdd);
 }
 
 /// CAS then READ.
-pub fn compare_swap_precedes_read<B: Bed>(bed: &B) {
+pub fn compare_swap_precedes_read(bed: &dyn Bed) {
     ordered(bed, Kind::CompareSwap, Kind::Read);
 }
 
 /// FETCH_ADD then READ.
-pub fn fetch_add_precedes_read<B: Bed>(bed: &B) {
+pub fn fetch_add_precedes_read(bed: &dyn Bed) {
     ordered(bed, Kind::FetchAdd, Kind::Read);
 }
 
 /// CAS then CAS.
-pub fn compare_swap_precedes_compare_swap<B: Bed>(bed: &B) {
+pub fn compare_swap_precedes_compare_swap(bed: &dyn Bed) {
     ordered(bed, Kind::CompareSwap, Kind::CompareSwap);
 }
 
 /// CAS then FETCH_ADD.
-pub fn compare_swap_precedes_fetch_add<B: Bed>(bed: &B) {
+pub fn compare_swap_precedes_fetch_add(bed: &dyn Bed) {
     ordered(bed, Kind::CompareSwap, Kind::FetchAdd);
 }
 
 /// FETCH_ADD then CAS.
-pub fn fetch_add_precedes_compare_swap<B: Bed>(bed: &B) {
+pub fn fetch_add_precedes_compare_swap(bed: &dyn Bed) {
     ordered(bed, Kind::FetchAdd, Kind::CompareSwap);
 }
 
 /// FETCH_ADD then FETCH_ADD.
-pub fn fetch_add_precedes_fetch_add<B: Bed>(bed: &B) {
+pub fn fetch_add_precedes_fetch_add(bed: &dyn Bed) {
     ordered(bed, Kind::FetchAdd, Kind::FetchAdd);
 }
 
 /// What nobody awaits is ordered like everything else: a lock that was released in the background
 /// can be taken at once, and what was written under it is there.
-pub fn a_background_release_precedes_the_next_lock<B: Bed>(bed: &B) {
+pub fn a_background_release_precedes_the_next_lock(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
         let turns = bed.turns();
@@ -190,16 +190,16 @@ pub fn a_background_release_precedes_the_next_lock<B: Bed>(bed: &B) {
                 lane.post(round);
             }
         });
-        play(bed, &fabric, seed, vec![body]);
+        play(bed, &*fabric, seed, vec![body]);
     }
 }
 
 /// The order is the endpoint's, not the lane's.
-pub fn lanes_of_one_endpoint_are_ordered<B: Bed>(bed: &B) {
+pub fn lanes_of_one_endpoint_are_ordered(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
         let worker = Worker::new();
-        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
+        let endpoint = worker.connect(&*fabric, ClientId(1)).expect("a connection");
         let lanes = [0, 1].map(|index| worker.lane(&endpoint, seed + index).expect("two lanes"));
         for turn in 1..=bed.turns().min(200) {
             let mut round = lanes[0].round();
@@ -237,7 +237,7 @@ async fn changed_places(lane: &Lane, first: Kind, second: Kind, fenced: bool, ba
 }
 
 /// Two verbs may change places unless a fence stands between them.
-fn unordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
+fn unordered(bed: &dyn Bed, first: Kind, second: Kind) {
     let (mut changed, mut kept) = (0, 0);
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -250,7 +250,7 @@ fn unordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
             }
             changed
         });
-        let times: u64 = play(bed, &fabric, seed, vec![body]).into_iter().sum();
+        let times: u64 = play(bed, &*fabric, seed, vec![body]).into_iter().sum();
         changed += times;
         kept += turns - times;
     }
@@ -260,32 +260,32 @@ fn unordered<B: Bed>(bed: &B, first: Kind, second: Kind) {
 }
 
 /// READ then WRITE.
-pub fn read_and_write_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn read_and_write_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::Read, Kind::Write);
 }
 
 /// READ then CAS.
-pub fn read_and_compare_swap_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn read_and_compare_swap_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::Read, Kind::CompareSwap);
 }
 
 /// READ then FETCH_ADD.
-pub fn read_and_fetch_add_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn read_and_fetch_add_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::Read, Kind::FetchAdd);
 }
 
 /// CAS then WRITE.
-pub fn compare_swap_and_write_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn compare_swap_and_write_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::CompareSwap, Kind::Write);
 }
 
 /// FETCH_ADD then WRITE.
-pub fn fetch_add_and_write_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn fetch_add_and_write_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     unordered(bed, Kind::FetchAdd, Kind::Write);
 }
 
 /// READ then READ: of the same word, while another client counts it up.
-pub fn reads_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn reads_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     let (mut backward, mut forward) = (0, 0);
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGIONS]], seed);
@@ -316,7 +316,7 @@ pub fn reads_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
             }
             (backward, forward)
         });
-        for (back, forth) in play(bed, &fabric, seed, vec![counting, reading]) {
+        for (back, forth) in play(bed, &*fabric, seed, vec![counting, reading]) {
             backward += back;
             forward += forth;
         }
@@ -327,7 +327,7 @@ pub fn reads_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
 }
 
 /// WRITEs to different nodes, watched by another client.
-pub fn nodes_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
+pub fn nodes_are_unordered_and_a_fence_orders_them(bed: &dyn Bed) {
     for fenced in [false, true] {
         let (mut second_first, mut first_first) = (0, 0);
         for seed in 0..bed.runs() {
@@ -361,7 +361,7 @@ pub fn nodes_are_unordered_and_a_fence_orders_them<B: Bed>(bed: &B) {
                 }
                 (second_first, first_first)
             });
-            for (second, first) in play(bed, &fabric, seed, vec![writing, watching]) {
+            for (second, first) in play(bed, &*fabric, seed, vec![writing, watching]) {
                 second_first += second;
                 first_first += first;
             }
@@ -384,7 +384,7 @@ enum Store {
 /// Dekker's question, over and over: each of two clients stores its own word and then loads the
 /// other's. If a client loads something older than a store of the other client, the load that
 /// follows that store must see the first client's store.
-fn store_then_load<B: Bed>(bed: &B, store: Store) {
+fn store_then_load(bed: &dyn Bed, store: Store) {
     let nodes = if let Store::WriteAwaited = store { [0, 1] } else { [0, 0] };
     // Threads that happen to run one after the other prove nothing: they try again until they have
     // met often enough.
@@ -418,7 +418,7 @@ fn store_then_load<B: Bed>(bed: &B, store: Store) {
                 seen
             })
         };
-        let seen = play(bed, &fabric, seed, vec![player(0), player(1)]);
+        let seen = play(bed, &*fabric, seed, vec![player(0), player(1)]);
         for (own, other) in [(&seen[0], &seen[1]), (&seen[1], &seen[0])] {
             met += own.windows(2).filter(|pair| pair[0] != pair[1]).count();
             for (turn, loaded) in own.iter().enumerate() {
@@ -435,26 +435,26 @@ fn store_then_load<B: Bed>(bed: &B, store: Store) {
 }
 
 /// WRITE one's own word, READ the other's, in one round.
-pub fn stores_precede_loads_in_one_round<B: Bed>(bed: &B) {
+pub fn stores_precede_loads_in_one_round(bed: &dyn Bed) {
     store_then_load(bed, Store::WriteThenRead);
 }
 
 /// WRITE one's own word, await it, READ the other's on another node.
-pub fn stores_precede_loads_of_the_next_round<B: Bed>(bed: &B) {
+pub fn stores_precede_loads_of_the_next_round(bed: &dyn Bed) {
     store_then_load(bed, Store::WriteAwaited);
 }
 
 /// FETCH_ADD one's own word, READ the other's, in one round.
-pub fn atomics_precede_loads_in_one_round<B: Bed>(bed: &B) {
+pub fn atomics_precede_loads_in_one_round(bed: &dyn Bed) {
     store_then_load(bed, Store::FetchAddThenRead);
 }
 
 /// What stands behind a fence comes before what is posted later: a WRITE of a background round
 /// precedes the READ and the CAS of the next ones, although it waits for an answer first.
-pub fn what_is_fenced_precedes_later_rounds<B: Bed>(bed: &B) {
+pub fn what_is_fenced_precedes_later_rounds(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![4096], vec![4096]], seed);
-        let stage = Stage::new(&fabric, 1, seed);
+        let stage = Stage::new(&*fabric, 1, seed);
         stage.on(1, async |lane| {
             for turn in 1..bed.turns().min(30) {
                 let mut round = lane.round();

@@ -18,7 +18,7 @@ use crate::ids::ClientId;
 use crate::limits::LANES_MAX;
 use crate::round::cost::Cost;
 use crate::service::{Progress, Service};
-use crate::transport::{Fabric, Flush, Host};
+use crate::transport::{Fabric, Flush};
 
 const REGION: usize = 4096;
 
@@ -29,7 +29,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
 
 /// Futures of rounds are dropped at every stage; what the same and other clients read afterwards is
 /// theirs alone, the dropped rounds have run in their order, and nothing stays in flight.
-pub fn a_dropped_round_leaves_no_trace_in_others<B: Bed>(bed: &B) {
+pub fn a_dropped_round_leaves_no_trace_in_others(bed: &dyn Bed) {
     const WORDS: usize = 12;
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION]], seed);
@@ -69,13 +69,13 @@ pub fn a_dropped_round_leaves_no_trace_in_others<B: Bed>(bed: &B) {
                 assert_eq!(lane.endpoint().failures(), []);
             })
         };
-        play(bed, &fabric, seed, (1..=3).map(dropping).collect());
+        play(bed, &*fabric, seed, (1..=3).map(dropping).collect());
     }
 }
 
 /// A continuation is posted when its round has completed, not before, though they go to different
 /// nodes.
-pub fn a_continuation_follows_its_round<B: Bed>(bed: &B) {
+pub fn a_continuation_follows_its_round(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
         let turns = bed.turns().min(1_000);
@@ -117,15 +117,15 @@ pub fn a_continuation_follows_its_round<B: Bed>(bed: &B) {
                 );
             }
         });
-        play(bed, &fabric, seed, vec![writing, watching]);
+        play(bed, &*fabric, seed, vec![writing, watching]);
     }
 }
 
 /// A continuation of a round that failed is not sent, and the failure is a background failure.
-pub fn a_continuation_of_a_failed_round_is_not_sent<B: Bed>(bed: &B) {
+pub fn a_continuation_of_a_failed_round_is_not_sent(bed: &dyn Bed) {
     for seed in 0..bed.runs() {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
-        let stage = Stage::new(&fabric, 1, seed);
+        let stage = Stage::new(&*fabric, 1, seed);
         fabric.fail(NodeId(0));
         stage.on(1, async |lane| {
             let down = FabricError { node: NodeId(0), fault: Fault::Unreachable };
@@ -155,10 +155,10 @@ pub fn a_continuation_of_a_failed_round_is_not_sent<B: Bed>(bed: &B) {
 }
 
 /// Costs are counted exactly, at the lane that caused them.
-pub fn costs_are_exact<B: Bed>(bed: &B) {
+pub fn costs_are_exact(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION], vec![REGION]], 1);
     let worker = Worker::new();
-    let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
+    let endpoint = worker.connect(&*fabric, ClientId(1)).expect("a connection");
     let (lane, other) = (worker.lane(&endpoint, 1).expect("a lane"), worker.lane(&endpoint, 2).expect("a lane"));
     let task = async {
         let fill = |fenced: bool| {
@@ -224,10 +224,10 @@ pub fn costs_are_exact<B: Bed>(bed: &B) {
 }
 
 /// A flush is part of its round trip, and reaches as far as the backend says.
-pub fn a_flush_costs_no_round_trip<B: Bed>(bed: &B) {
+pub fn a_flush_costs_no_round_trip(bed: &dyn Bed) {
     for seed in 0..bed.runs().min(50) {
         let fabric = bed.fabric(&[vec![REGION], vec![REGION]], seed);
-        let stage = Stage::new(&fabric, 2, seed);
+        let stage = Stage::new(&*fabric, 2, seed);
         stage.on(1, async |lane| {
             let before = lane.cost();
             let mut round = lane.round();
@@ -274,11 +274,11 @@ where
 }
 
 /// However short, a sleep lets the others run; however often woken, it lasts as long as it says.
-pub fn a_sleep_is_pending_at_least_once<B: Bed>(bed: &B) {
+pub fn a_sleep_is_pending_at_least_once(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let turn = Cell::new(0u64);
     let turn = &turn;
-    two_lanes(&fabric, false, |index, lane| async move {
+    two_lanes(&*fabric, false, |index, lane| async move {
         for step in 0..100 {
             // Both must have taken every step before either takes the next but one.
             assert!(turn.get() >= 2 * step - step.min(1), "lane {index} was not let in at step {step}");
@@ -301,13 +301,13 @@ pub fn a_sleep_is_pending_at_least_once<B: Bed>(bed: &B) {
 }
 
 /// In debug builds a handle is redeemed only at its own round.
-pub fn handles_of_another_round_are_caught<B: Bed>(bed: &B) {
+pub fn handles_of_another_round_are_caught(bed: &dyn Bed) {
     if !cfg!(debug_assertions) {
         eprintln!("skipped: handles are checked in debug builds");
         return;
     }
     let fabric = bed.fabric(&[vec![REGION]], 1);
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         let mut round = lane.round();
         let (read, swap) = (round.read(word(0, 0), 8), round.compare_swap(word(0, 1), 0, 1));
@@ -358,7 +358,7 @@ impl Signal {
 }
 
 /// A waker that another thread uses wakes the lane, whether its worker spins or is parked.
-pub fn wakers_of_other_threads_wake_a_lane<B: Bed>(bed: &B) {
+pub fn wakers_of_other_threads_wake_a_lane(bed: &dyn Bed) {
     const SIGNALS: u64 = 300;
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let (ping, pong) = (Arc::new(Signal::default()), Arc::new(AtomicU64::new(0)));
@@ -379,7 +379,7 @@ pub fn wakers_of_other_threads_wake_a_lane<B: Bed>(bed: &B) {
         })
     };
     let (finished, watching) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(None::<Waker>)));
-    two_lanes(&fabric, false, |index, lane| {
+    two_lanes(&*fabric, false, |index, lane| {
         let (ping, pong) = (ping.clone(), pong.clone());
         let (finished, watching) = (finished.clone(), watching.clone());
         async move {
@@ -417,11 +417,11 @@ pub fn wakers_of_other_threads_wake_a_lane<B: Bed>(bed: &B) {
 
 /// With `yield_after_rounds`, the coroutines of a worker take turns also where rounds complete at
 /// once.
-pub fn a_yielding_endpoint_lets_others_run<B: Bed>(bed: &B) {
+pub fn a_yielding_endpoint_lets_others_run(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let log = RefCell::new(Vec::new());
     let log_ref = &log;
-    two_lanes(&fabric, true, |index, lane| async move {
+    two_lanes(&*fabric, true, |index, lane| async move {
         for _ in 0..50 {
             peek(&lane, word(0, 0), 1).await;
             log_ref.borrow_mut().push(index);
@@ -440,11 +440,11 @@ pub fn a_yielding_endpoint_lets_others_run<B: Bed>(bed: &B) {
 }
 
 /// A lane that yields lets the others run once.
-pub fn a_lane_that_yields_lets_others_run<B: Bed>(bed: &B) {
+pub fn a_lane_that_yields_lets_others_run(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let turn = Cell::new(0u64);
     let turn = &turn;
-    two_lanes(&fabric, false, |index, lane| async move {
+    two_lanes(&*fabric, false, |index, lane| async move {
         for step in 0..100 {
             assert!(turn.get() >= 2 * step - step.min(1), "lane {index} was not let in at step {step}");
             turn.set(turn.get() + 1);
@@ -454,12 +454,12 @@ pub fn a_lane_that_yields_lets_others_run<B: Bed>(bed: &B) {
 }
 
 /// All lanes of a worker run together, and none more is given out.
-pub fn a_worker_runs_as_many_lanes_as_it_has_bits<B: Bed>(bed: &B) {
+pub fn a_worker_runs_as_many_lanes_as_it_has_bits(bed: &dyn Bed) {
     const ROUNDS: u64 = 10;
     for yields in [false, true] {
         let fabric = bed.fabric(&[vec![REGION]], 1);
         let worker = Worker::new();
-        let endpoint = worker.connect(&fabric, ClientId(1)).expect("a connection");
+        let endpoint = worker.connect(&*fabric, ClientId(1)).expect("a connection");
         endpoint.yield_after_rounds(yields);
         let lanes: Vec<_> = (0..).map_while(|seed| worker.lane(&endpoint, seed)).collect();
         assert_eq!(lanes.len(), LANES_MAX);
@@ -502,14 +502,14 @@ impl Service for Counting {
 
 /// A node's service sees what clients write and they see what it answers, until its handle is
 /// dropped.
-pub fn a_service_runs_until_its_handle_is_dropped<B: Bed>(bed: &B) {
+pub fn a_service_runs_until_its_handle_is_dropped(bed: &dyn Bed) {
     let fabric = bed.fabric(&[vec![REGION]], 1);
     let Some(region) = fabric.region(NodeId(0), crate::address::RegionId(0)) else {
         eprintln!("skipped: the node's memory is not of this process");
         return;
     };
     let handle = fabric.serve(NodeId(0), "echo", Box::new(Counting { region }));
-    let stage = Stage::new(&fabric, 1, 1);
+    let stage = Stage::new(&*fabric, 1, 1);
     stage.on(1, async |lane| {
         for turn in 1..20 {
             poke(lane, word(0, 0), &[turn]).await;

@@ -10,11 +10,9 @@ pub(crate) struct Interleaved<F> {
     pub(crate) runs: u64,
 }
 
-impl<F: Host> Bed for Interleaved<F> {
-    type Fabric = F;
-
-    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> F {
-        (self.fabric)(nodes, seed)
+impl<F: Host + 'static> Bed for Interleaved<F> {
+    fn fabric(&self, nodes: &[Vec<usize>], seed: u64) -> Box<dyn Host> {
+        Box::new((self.fabric)(nodes, seed))
     }
 
     fn clients(&self) -> Clients {
@@ -33,8 +31,15 @@ impl<F: Host> Bed for Interleaved<F> {
         true
     }
 
-    fn revoke_after(&self, fabric: &F, client: ClientId, steps: u64) -> bool {
-        (self.revoke_after)(fabric, client, steps);
-        true
+    fn fabric_that_revokes(
+        &self,
+        nodes: &[Vec<usize>],
+        seed: u64,
+        client: ClientId,
+        steps: u64,
+    ) -> Option<Box<dyn Host>> {
+        let fabric = (self.fabric)(nodes, seed);
+        (self.revoke_after)(&fabric, client, steps);
+        Some(Box::new(fabric))
     }
 }
