@@ -270,11 +270,12 @@ async fn poke(lane: &Lane, at: Address, words: &[u64]) {
 
 /// Waits until nothing of the lane is in flight in the background; fails if that takes for ever.
 async fn settle(lane: &Lane) {
-    for _ in 0..100_000 {
+    // At first often; then for seconds, because a server's thread may not run for so long.
+    for pause in std::iter::repeat_n(100, 10_000).chain(std::iter::repeat_n(100_000, 100_000)) {
         if lane.background() == 0 {
             return;
         }
-        lane.sleep(100).await;
+        lane.sleep(pause).await;
     }
     panic!("{} background rounds have not come back", lane.background());
 }

@@ -58,6 +58,7 @@
 #![allow(clippy::vec_box, reason = "a round's buffer moves from hand to hand, and waits in lists, by its box")]
 
 mod address;
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod copy;
 mod endpoint;
