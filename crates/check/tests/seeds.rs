@@ -1,5 +1,5 @@
-//! SmallBank and TATP on the seeded backend, few hot records and many clients, from tens of
-//! seeds: every history must be strictly serializable, and every invariant must hold.
+//! SmallBank and TATP on the seeded backend, few hot records and many clients, from tens of seeds:
+//! every history must be strictly serializable, and every invariant must hold.
 //!
 //! `REMORA_SEEDS=5000 cargo test --release -p remora-check --test seeds` runs more;
 //! `REMORA_SEED=17` replays one.

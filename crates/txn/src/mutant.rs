@@ -54,7 +54,7 @@ pub enum Mutant {
     CpuLocksForNics,
     /// Ordered tables: the leaf that is remembered, or that a memory node's CPU has named, is taken
     /// for the key's without a look at its fences. Then a key which a split has moved seems not to
-    /// be there. In `remora`'s `ordered.rs`.
+    /// be there. In `remora`'s `ordered` folder.
     LeafByHint,
     /// FORD: a transaction that writes validates what it only read at a backup, where no lock is.
     /// Rule R3.

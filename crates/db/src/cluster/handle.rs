@@ -100,8 +100,9 @@ impl Cluster {
         Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
     }
 
-    /// A cluster on one thread under a hostile scheduler: see `remora_fabric::seeded`. For tests.
-    /// Its clients have no leases: see [`Cluster::with_lease`].
+    /// Makes a cluster on one thread under a hostile scheduler, for tests: see
+    /// `remora_fabric::seeded`. Clients of this cluster have no leases, unless
+    /// [`Cluster::with_lease`] gives them one.
     pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
         options.check()?;
         let seeded = Seeded::new(&options.regions(), seed).map_err(MemoryError::from)?;
@@ -369,10 +370,11 @@ impl Cluster {
     /// A handle to this cluster whose workers have leases of this length; `None` turns leases off.
     /// A worker with a lease also recovers clients whose leases have expired.
     ///
-    /// A worker whose thread only computes, or blocks, for longer than its lease is taken for dead.
-    /// Its transactions then fail with [`Error::Fenced`](crate::Error::Fenced). A worker that runs
-    /// nothing is not taken for dead. Over a network, a worker without a lease may read at a memory
-    /// node that the cluster has given up, until it hears of that.
+    /// Other clients take a worker for dead if its thread only computes, or blocks, for longer than
+    /// the lease. The worker's transactions then fail with
+    /// [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing is not taken for dead.
+    /// Over a network, a worker without a lease may read at a memory node that the cluster has
+    /// given up, until it hears of that.
     #[must_use]
     pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
         Cluster { lease, ..self.clone() }

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use remora_fabric::Address;
 use remora_index::{BucketRef, Location, Table};
 use remora_memory::{Pointer, TableId};
-use remora_sync::{
-    FetchedRecord, INCARNATION_MASK, Life,
-    Version,
-};
+use remora_sync::{FetchedRecord, INCARNATION_MASK, Life, Version};
 
 use super::Ford;
 use super::words::{Seen, check, is_nobodys, unstable};
@@ -33,7 +30,11 @@ pub(super) struct ChainLink<'a> {
 }
 
 /// The chain that was read for an item, last bucket first.
-pub(super) fn chain_of<'a>(tables: &[Option<Arc<Table>>], arena: &'a [u64], item: &Item) -> impl Iterator<Item = ChainLink<'a>> {
+pub(super) fn chain_of<'a>(
+    tables: &[Option<Arc<Table>>],
+    arena: &'a [u64],
+    item: &Item,
+) -> impl Iterator<Item = ChainLink<'a>> {
     let slots = registered(tables, item.table).fstore().map_or(0, |fstore| fstore.slots) as usize;
     let mut at = item.chain as usize;
     std::iter::from_fn(move || {
@@ -68,13 +69,7 @@ pub(super) fn bucket_arrived(
 
 /// Keeps the header of a chain's main bucket, which has arrived with its lock: an insert changes
 /// its version.
-fn chain_locked(
-    tx: &mut Tx<'_>,
-    index: usize,
-    bucket: BucketRef,
-    words: &[u64],
-    ford: Ford,
-) -> Result<Seen, Stop> {
+fn chain_locked(tx: &mut Tx<'_>, index: usize, bucket: BucketRef, words: &[u64], ford: Ford) -> Result<Seen, Stop> {
     let sets = &mut tx.state.sets;
     let item = sets.items[index];
     let Some(fstore) = sets.table(item.table).fstore().copied() else { return Err(Abort::Changed.into()) };

@@ -1,10 +1,9 @@
 //! Commit: the undo entry and the write set go to every replica, in one chain for each node.
 
-
 use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
+use remora_memory::Pointer;
 use remora_memory::limits::FRAME_BYTES_MAX;
 use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
-use remora_memory::Pointer;
 use remora_sync::{LockWord, Version};
 
 use super::Ford;
@@ -12,8 +11,8 @@ use crate::error::{Limit, Stop};
 use crate::limits::LOG_NODES_MAX;
 use crate::log::{self, UndoKind, UndoRecord};
 use crate::protocol::nodes;
-use crate::state::Needed;
 use crate::sets::{Change, Item, Sets};
+use crate::state::Needed;
 use crate::tx::Tx;
 
 /// Changes the version of the first header of every chain that gets an insert. So a transaction

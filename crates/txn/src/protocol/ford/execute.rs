@@ -1,6 +1,5 @@
 //! Execution: records are read, and those to be written locked, in one round trip.
 
-
 use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::{BucketRef, Location};
 use remora_memory::Replica;

@@ -128,8 +128,8 @@ use crate::error::{Limit, Stop};
 use crate::limits::LOG_PAUSE_NS;
 use crate::protocol::spec::{Execute, ProtocolSpec, Validation};
 use crate::protocol::{Protocol, Steps};
-use crate::state::Needed;
 use crate::sets::Item;
+use crate::state::Needed;
 use crate::tx::Tx;
 
 impl Protocol {

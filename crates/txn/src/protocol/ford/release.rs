@@ -1,6 +1,5 @@
 //! Release: replicas become visible, log entries free, and then locks.
 
-
 use remora_fabric::{Execute, Round};
 use remora_memory::ring::{self};
 use remora_sync::{Swap, Version};
@@ -8,8 +7,8 @@ use remora_sync::{Swap, Version};
 use super::Ford;
 use super::commit::undo_at;
 use crate::protocol::{Acknowledged, nodes};
-use crate::state::Needed;
 use crate::sets::{Change, Lock};
+use crate::state::Needed;
 use crate::swap::swap_lock;
 use crate::tx::Tx;
 

@@ -1,15 +1,14 @@
 //! Validation: what was only read is looked at again, at its primary or in a version cache.
 
-
 use remora_fabric::{Completed, Round};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Table};
 use remora_memory::Pointer;
 use remora_sync::{LockWord, RecordHeader, TransactionId, Version};
 
+use super::Ford;
 use super::chain::{chain_of, link};
 use super::words::is_nobodys;
-use super::Ford;
 use crate::error::{Abort, Limit, Stop};
 use crate::protocol::Check;
 use crate::protocol::spec::Validation;

@@ -3,8 +3,8 @@
 use remora_fabric::Round;
 
 use super::{Locks, Primitives};
-use crate::protocol::redo::install_rounds;
 use crate::protocol::Acknowledged;
+use crate::protocol::redo::install_rounds;
 use crate::protocol::spec::Primitive;
 use crate::sets::Change;
 use crate::tx::Tx;

@@ -76,8 +76,8 @@ use remora_fabric::{Execute as Posted, probes};
 use remora_memory::Discipline;
 
 pub(super) use execute::execute;
-pub(super) use validate::validate_absent;
 use install::install;
+pub(super) use validate::validate_absent;
 use validate::{lock_and_validate, validate, validate_read_only};
 
 use crate::error::Stop;

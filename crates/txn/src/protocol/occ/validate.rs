@@ -224,4 +224,3 @@ fn passes(sets: &Sets, done: &Completed<'_>, check: Check, me: TransactionId, ig
     }
     if now.still_shows(item.version) { Ok(()) } else { Err(Abort::Changed) }
 }
-
