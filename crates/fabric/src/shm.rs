@@ -174,7 +174,7 @@ impl Fabric for Shm {
             let Some((index, state)) = control.claim(process_id()) else {
                 let full = FabricError { node, fault: Fault::Refused(Refused::Full) };
                 for ((index, generation), control) in claimed.into_iter().flatten().zip(&self.shared.controls) {
-                    control.close(index, generation, || true);
+                    control.close(index, generation);
                 }
                 return Err(full);
             };
@@ -194,10 +194,8 @@ impl Fabric for Shm {
     fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
         self.shared.revoke(client);
         for control in &self.shared.controls {
-            for (index, state) in control.channels() {
-                if state.phase() == Phase::Open && control.channel(index).client() == client.0 {
-                    control.close(index, state.generation(), || true);
-                }
+            for (index, state) in control.channels_of(client) {
+                control.close(index, state.generation());
             }
         }
         Ok(())

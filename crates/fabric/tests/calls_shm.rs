@@ -161,6 +161,48 @@ fn a_revoked_clients_calls_are_not_served() {
     }
 }
 
+/// `revoke` waits for the call being served also when the client itself is already closing the
+/// channel.
+#[test]
+fn a_revocation_waits_for_a_channel_that_its_client_closes() {
+    let fabric = fabric(1);
+    let (serving, release) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (inside, released) = (serving.clone(), release.clone());
+    let handler = move |_, _: &[u64], _: &mut Vec<u64>| {
+        inside.store(true, Ordering::SeqCst);
+        while !released.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_micros(100));
+        }
+        inside.store(false, Ordering::SeqCst);
+    };
+    fabric.answer(NodeId(0), Box::new(With(handler)));
+    let left = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            block_on(&fabric, ClientId(1), async |lane| {
+                let mut round = lane.round();
+                round.call(NodeId(0), &[], None, 0);
+                drop(lane.execute(round));
+                while !serving.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                left.store(true, Ordering::SeqCst);
+            })
+            .expect("a connection");
+        });
+        while !left.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(20)); // the client is closing
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(20));
+            release.store(true, Ordering::SeqCst);
+        });
+        fabric.revoke(ClientId(1)).expect("the node confirms");
+        assert!(!serving.load(Ordering::SeqCst), "a call is being served");
+    });
+}
+
 /// A node that is taken away fails the calls that wait for it, at once; other nodes' replies still
 /// come.
 #[test]

@@ -218,15 +218,16 @@ impl UnderWay {
 
     /// Fails what waits for nodes that are refused, or whose server is gone.
     fn fail_lost(&mut self, access: &Access) {
-        let refused = access.attachment.gate.refused();
         for node in (0..self.mailboxes.len()).map(|node| NodeId(node as u16)) {
             let Some(mailbox) = &self.mailboxes[usize::from(node.0)] else { continue };
             if mailbox.is_idle() {
                 continue;
             }
-            if refused & gate_bit(node) != 0 {
+            // In this order: who takes the node away says why, and closes the channel then.
+            let is_open = mailbox.is_open(&access.controls()[usize::from(node.0)]);
+            if access.attachment.gate.refused() & gate_bit(node) != 0 {
                 self.fail(node, access.why());
-            } else if !mailbox.is_open(&access.controls()[usize::from(node.0)]) {
+            } else if !is_open {
                 self.fail(node, Fault::Unreachable);
             }
         }
@@ -445,8 +446,9 @@ impl Calls {
         let calls = self.under_way.borrow();
         for (node, (mailbox, control)) in calls.mailboxes.iter().zip(access.controls()).enumerate() {
             if let Some(mailbox) = mailbox {
-                // A server that is down may have died while it served: it never leaves.
-                control.close(mailbox.index, mailbox.generation, || refused() & gate_bit(NodeId(node as u16)) == 0);
+                // A node that is taken away is not waited for: its server may be stopped in a call.
+                let bit = gate_bit(NodeId(node as u16));
+                control.close_within(mailbox.index, mailbox.generation, || refused() & bit == 0);
             }
         }
     }

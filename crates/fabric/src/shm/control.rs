@@ -32,7 +32,8 @@
 //!                       but is not served
 //! any -> Closing        the process that ends it: its client, a client that revokes this one, or
 //!                       the server when the client's process has ended
-//! Closing -> Free       the process that has seen the server outside of the channel since
+//! Closing -> Free       the process that has seen the server outside of the channel since, or the
+//!                       server itself, which is outside
 //! ```
 //!
 //! The generation makes every step of an earlier life fail. So ending a channel twice, or late,
@@ -55,6 +56,7 @@ use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, futex_wake};
 
 use super::channel::{CHANNEL_BYTES, Channel};
 use super::doorbell::{BellWord, Doorbell};
+use super::process::Process;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RemoraSM");
 /// 1: the first.
@@ -244,6 +246,14 @@ impl Control {
         (0..CHANNELS_MAX).map(|index| (index, self.state(index))).filter(|(_, state)| state.phase() != Phase::Free)
     }
 
+    /// The channels of a client. A closing channel is among them: its client may be closing it,
+    /// and a second `close` waits as long as the first. A channel that is only claimed does not
+    /// say yet whose it is.
+    pub(super) fn channels_of(&self, client: ClientId) -> impl Iterator<Item = (usize, State)> {
+        self.channels()
+            .filter(move |&(index, state)| state.phase() != Phase::Claimed && self.channel(index).client() == client.0)
+    }
+
     /// Takes a free channel; `None` if all are in use.
     pub(super) fn claim(&self, process: u32) -> Option<(usize, State)> {
         (0..CHANNELS_MAX).find_map(|index| {
@@ -259,9 +269,15 @@ impl Control {
     }
 
     /// Ends the life of a channel that has this generation: none of its calls is served after the
-    /// return. Gives up waiting for the call being served when `server_lives` says that it never
-    /// will end.
-    pub(super) fn close(&self, index: usize, generation: u32, mut server_lives: impl FnMut() -> bool) {
+    /// return.
+    pub(super) fn close(&self, index: usize, generation: u32) {
+        self.close_within(index, generation, || true);
+    }
+
+    /// As [`Control::close`], but waits for the call being served only while `patient`. A channel
+    /// that is left so stays closing, and nobody can claim it: the server frees it when it has
+    /// served that call.
+    pub(super) fn close_within(&self, index: usize, generation: u32, mut patient: impl FnMut() -> bool) {
         let closing = loop {
             let state = self.state(index);
             if state.generation() != generation || state.phase() == Phase::Free {
@@ -271,11 +287,36 @@ impl Control {
                 break state.to(Phase::Closing);
             }
         };
+        let mut given_up = false;
         wait_outside(self.word(Word::Serving), || {
             thread::sleep(Duration::from_micros(20));
-            server_lives()
+            // A server that is dead while it seems to serve serves nothing.
+            let lives = self.server_lives();
+            given_up = lives && !patient();
+            lives && !given_up
         });
+        if given_up {
+            self.ring_server();
+        } else {
+            self.free(index, closing);
+        }
+    }
+
+    /// Frees a channel that is closing, if nobody else has. The caller has seen the server outside
+    /// of it since.
+    pub(super) fn free(&self, index: usize, closing: State) {
+        debug_assert_eq!(closing.phase(), Phase::Closing);
         self.change(index, closing, closing.to(Phase::Free));
+    }
+
+    /// The process that serves the node. Its number is 0 if its clients are all in this process.
+    pub(super) fn server(&self) -> Process {
+        Process { pid: self.get(Word::ServerPid) as u32, start: self.get(Word::ServerStart) }
+    }
+
+    fn server_lives(&self) -> bool {
+        let server = self.server();
+        server.pid == 0 || server.lives()
     }
 
     fn revoked_bit(&self, client: ClientId) -> (&AtomicU64, u64) {

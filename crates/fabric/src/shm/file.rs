@@ -293,12 +293,6 @@ impl Mapped {
         let huge = offset != 0 && bytes >= HUGE_PAGE_BYTES;
         Region::of_file(file, offset, bytes, huge).map_err(|cause| OpenError::Region { path: path.into(), cause })
     }
-
-    /// The server, as the file names it.
-    pub(super) fn server(&self) -> Process {
-        let control = &self.control;
-        Process { pid: control.get(Word::ServerPid) as u32, start: control.get(Word::ServerStart) }
-    }
 }
 
 /// A memory node of this process, in a file that others map. Dropping it stops it, and says so in
@@ -327,7 +321,8 @@ impl ShmNode {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let pid = Mapped::of(path, &file).ok().flatten().map_or(0, |other| u64::from(other.server().pid));
+                let pid =
+                    Mapped::of(path, &file).ok().flatten().map_or(0, |other| u64::from(other.control.server().pid));
                 return Err(OpenError::Served { path: path.into(), pid });
             }
             Err(TryLockError::Error(cause)) => return Err(io_error(path, "lock it")(cause)),
@@ -414,8 +409,15 @@ impl Drop for ShmNode {
         control.set(Word::Answers, 0);
         self.server = None;
         self.watch = None;
-        for (index, state) in control.channels().filter(|(_, state)| state.phase() == Phase::Open) {
-            control.change(index, state, state.to(Phase::Stale));
+        for (index, state) in control.channels() {
+            match state.phase() {
+                Phase::Open => {
+                    control.change(index, state, state.to(Phase::Stale));
+                }
+                // Nobody is served any more.
+                Phase::Closing => control.free(index, state),
+                _ => {}
+            }
         }
         control.set(Word::Service, service::STOPPED);
         control.ring_clients();
@@ -436,7 +438,7 @@ fn inherit(control: &Arc<Control>, watch: &Watch, index: usize, state: State) {
             Ok(Some(handle)) if control.change(index, state, state.to(Phase::Stale)) => {
                 close_at_end(control, watch, handle, index, state);
             }
-            _ => control.close(index, state.generation(), || true),
+            _ => control.close(index, state.generation()),
         },
     }
 }
@@ -444,14 +446,14 @@ fn inherit(control: &Arc<Control>, watch: &Watch, index: usize, state: State) {
 /// Ends a channel when its process has ended.
 fn close_at_end(control: &Arc<Control>, watch: &Watch, process: OwnedFd, index: usize, state: State) {
     let control = control.clone();
-    watch.watch(process, move || control.close(index, state.generation(), || true));
+    watch.watch(process, move || control.close(index, state.generation()));
 }
 
 /// Ends the channels of processes that died before the server had a handle to them.
 fn sweep(control: &Control) {
     for (index, state) in control.channels() {
         if !matches!(state.phase(), Phase::Open | Phase::Stale) && !exists(state.process()) {
-            control.close(index, state.generation(), || true);
+            control.close(index, state.generation());
         }
     }
 }

@@ -110,7 +110,7 @@ impl ShmFiles {
     /// hundredth of a second; `None` if the system does not tell.
     #[must_use]
     pub fn server_cpu_ns(&self, node: NodeId) -> Option<u64> {
-        self.inner.nodes.get(usize::from(node.0))?.server().cpu_ns()
+        self.inner.nodes.get(usize::from(node.0))?.control.server().cpu_ns()
     }
 }
 
@@ -145,7 +145,7 @@ impl Inner {
                 .get()
                 .is_none_or(|servers| servers.died[node].load(Ordering::Acquire) != incarnation);
         }
-        let Ok(Some(handle)) = self.nodes[node].server().open() else { return false };
+        let Ok(Some(handle)) = self.nodes[node].control.server().open() else { return false };
         watched[node] = incarnation;
         let shared = Arc::downgrade(&self.shared);
         if let Some(servers) = self.shared.watched.get() {
@@ -187,7 +187,7 @@ impl Inner {
                 _ => Fault::Refused(Refused::NoRight),
             };
             // It is given up, and with it what the server may do for it meanwhile.
-            control.close(index, claimed.generation(), || false);
+            control.close_within(index, claimed.generation(), || false);
             return Err(fault);
         }
     }
@@ -195,19 +195,13 @@ impl Inner {
     /// Ends the access of a client at one node. A process that uses it is ended, unless it is this
     /// one.
     fn end(&self, control: &Control, client: ClientId) -> io::Result<()> {
-        for (index, state) in control.channels() {
-            let channel = control.channel(index);
-            // One that is only claimed does not say yet whose it is; it will be refused.
-            if state.phase() == Phase::Claimed || channel.client() != client.0 {
-                continue;
-            }
-            let process = Process { pid: state.process(), start: channel.start() };
+        // A channel that is only claimed will be refused.
+        for (index, state) in control.channels_of(client) {
+            let process = Process { pid: state.process(), start: control.channel(index).start() };
             if control.state(index) == state && !process.is_current() {
                 process.end()?;
             }
-            // A server that is dead while it seems to serve serves nothing.
-            let server = self.nodes.iter().find(|node| std::ptr::eq(&*node.control, control)).map(Mapped::server);
-            control.close(index, state.generation(), || server.is_some_and(Process::lives));
+            control.close(index, state.generation());
         }
         Ok(())
     }

@@ -137,6 +137,11 @@ impl Serving {
                 Phase::Free => false,
                 Phase::Open => self.attend(index, state),
                 Phase::Asked => self.admit(index, state),
+                // Who closes it may have given up waiting for a call that has been served now.
+                Phase::Closing => {
+                    self.control.free(index, state);
+                    false
+                }
                 _ => false,
             };
         }
@@ -201,7 +206,7 @@ impl Serving {
         serving.store(self.entry, Ordering::Release);
         if !sound {
             tracing::warn!(client = attended.client, "a client's mailbox makes no sense; its channel is closed");
-            control.close(index, state.generation(), || true);
+            control.close(index, state.generation());
             return true;
         }
         worked
