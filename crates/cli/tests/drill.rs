@@ -126,6 +126,7 @@ fn nodes_are_killed_ford() {
 
 /// Many die while they connect, or while they recover another one; and no slot of theirs is lost.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn thirty_are_killed_within_seconds() {
     let report = drill("drill-thirty", "--every 0.2 --seconds 6 --seed 3");
     assert_eq!(report["kills"], 30);

@@ -70,7 +70,7 @@ fn calls_are_served_once_though_they_are_lost_and_doubled() {
 fn ordered_tables_stay_ordered() {
     for protocol in [Protocol::DRTM_R, Protocol::FARM, Protocol::FORD, Protocol::FORD_LOCAL] {
         let case = Case::new(0, Load::Ranges, protocol, &faults(&["crash", "pause", "delay"]));
-        let summary = campaign(&case, 0..3, 2, &|| {});
+        let summary = campaign(&case, 0..2, 2, &|| {});
         assert!(summary.violations.is_empty(), "{protocol:?}: {summary:?}");
         assert!(summary.total.recovered > 0, "{protocol:?}: {summary:?}");
     }
@@ -87,6 +87,7 @@ fn rings_fill_when_a_node_does_not_apply_them() {
 /// seeds, and one because the simulator cannot show it yet (`docs/simulator.md`).
 /// `remora-lab campaign --mutants` has the whole score.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn published_errors_are_found_within_few_seeds() {
     let rare = [Mutant::ValidateReadOnlyVersionOnly, Mutant::CpuLocksForNics];
     let concerns = |mutant: &Mutant| mutant.concerns(Protocol::DRTM_R) && !rare.contains(mutant);
@@ -106,6 +107,7 @@ fn published_errors_are_found_within_few_seeds() {
 
 /// Clients are threads of one process, and share a version cache, which is large or too small.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn errors_of_localized_validation_are_found_within_few_seeds() {
     let all = [
         Mutant::PublishBehindValidation,
@@ -151,6 +153,7 @@ fn a_failing_run_is_shrunk() {
 /// A client dies between unlinking a record that it deletes and freeing its lock. Another inserts
 /// the key again, by the same pair of the index, before the dead client is recovered.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn a_deleted_record_is_unlinked_once() {
     let faults = faults(&["crash", "delay", "stall", "clock-step", "lose"]);
     let shows = |seed| {

@@ -591,6 +591,7 @@ fn records_survive() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn trees_survive() {
     survives(Load::Ranges);
 }

@@ -15,6 +15,7 @@ fn assert_as_said(done: &Reproduction, names: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn directions_hold_on_a_small_cluster() {
     let done = reproduce(&Scale::quick(1), &|_, _| ()).expect("a simulation");
     assert_eq!(done.violated, Vec::<String>::new());

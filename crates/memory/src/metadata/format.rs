@@ -191,6 +191,12 @@ impl Metadata {
     }
 }
 
+/// Length of the whole value that a header claims; `None` if this is no header of ours.
+fn claimed_bytes(header: &[u8]) -> Option<usize> {
+    let header = RawHeader::read_from_bytes(header).ok().filter(|header| header.magic == MAGIC)?;
+    encoded_bytes(&header)
+}
+
 /// Length of the whole value; `None` if it has more tables or shards than the format allows.
 fn encoded_bytes(header: &RawHeader) -> Option<usize> {
     let (tables, shards) = (header.tables as usize, header.shards as usize);
@@ -289,9 +295,15 @@ pub fn generation_local(region: &[AtomicU64]) -> u64 {
 pub fn read_local(node: NodeId, region: &[AtomicU64]) -> Result<Metadata, MemoryError> {
     let copies = [0, 1].map(|copy| {
         let start = copy_at(node, copy).offset as usize / WORD_BYTES;
-        let words = &region[start..start + METADATA_BYTES as usize / WORD_BYTES];
-        let bytes: Vec<u64> = words.iter().map(|word| word.load(Ordering::Acquire)).collect();
-        Metadata::decode(node, bytes.as_bytes())
+        let read = |bytes: usize| -> Vec<u64> {
+            let words = &region[start..start + bytes / WORD_BYTES];
+            words.iter().map(|word| word.load(Ordering::Acquire)).collect()
+        };
+        let header = read(HEADER_BYTES);
+        match claimed_bytes(header.as_bytes()) {
+            Some(length) => Metadata::decode(node, read(length).as_bytes()),
+            None => Metadata::decode(node, header.as_bytes()),
+        }
     });
     let [first, second] = copies;
     let newest = [first?, second?].into_iter().flatten().max_by_key(|metadata| metadata.generation);
@@ -304,8 +316,7 @@ fn copy_at(node: NodeId, copy: u64) -> Address {
 
 async fn read_copy(lane: &Lane, node: NodeId, copy: u64) -> Result<Option<Metadata>, MemoryError> {
     let mut bytes = read_bytes(lane, copy_at(node, copy), HEADER_BYTES).await?;
-    let length = RawHeader::read_from_bytes(&bytes).ok().filter(|header| header.magic == MAGIC);
-    if let Some(length) = length.as_ref().and_then(encoded_bytes) {
+    if let Some(length) = claimed_bytes(&bytes) {
         bytes = read_bytes(lane, copy_at(node, copy), length).await?;
     }
     Metadata::decode(node, &bytes)
