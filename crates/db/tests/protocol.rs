@@ -1,6 +1,6 @@
 //! The protocol suite: what every protocol that promises transactions must do, on shared memory and
-//! under the seeded scheduler. A new protocol is one more line at [`suite`], and its numbers in
-//! [`round_trips`] and [`exact_cost`].
+//! under the seeded scheduler. [`suite`] has a test of each protocol in the list of protocols;
+//! [`round_trips`] and [`exact_cost`] state the numbers of each.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
-use remora::floors::sync::Version;
+use remora::floors::sync::{SharedLock, Version};
 use remora::floors::txn::{Execute, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
 use remora::{
     Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
@@ -48,25 +48,25 @@ fn keeps_logs(protocol: Protocol) -> bool {
     !matches!(protocol, Protocol::Ford(_))
 }
 
+/// Declares these tests for each protocol that promises transactions, and for some more members of
+/// their families.
 macro_rules! suite {
-    ($($name:ident = $protocol:expr),* => $tests:tt) => { $(mod $name { suite!(@ $protocol, $tests); })* };
     (@ $protocol:expr, { $($test:ident),* $(,)? }) => { $(#[test] fn $test() { super::$test($protocol); })* };
+    ([$($PROTOCOL:ident)*] $tests:tt) => { $(
+        #[allow(non_snake_case, reason = "a constant's name")]
+        mod $PROTOCOL { suite!(@ remora::Protocol::$PROTOCOL, $tests); }
+    )* };
+    ($($name:ident = $protocol:expr),* => $tests:tt) => {
+        remora::floors::txn::each_protocol!(suite $tests);
+        $(mod $name { suite!(@ $protocol, $tests); })*
+    };
 }
 
 suite! {
-    farm = remora::Protocol::FARM,
-    fasst = remora::Protocol::FASST,
-    drtm_r = remora::Protocol::DRTM_R,
-    drtm_h = remora::Protocol::DRTM_H,
     drtm_h_one_sided = super::DRTM_H_ONE_SIDED,
     farm_one_sided = super::FARM_ONE_SIDED,
     unlocked_by_writes = super::UNLOCKED_BY_WRITES,
-    ford = remora::Protocol::FORD,
-    ford_lean = remora::Protocol::FORD_LEAN,
-    ford_local = remora::Protocol::FORD_LOCAL,
-    ford_global = remora::Protocol::FORD_GLOBAL,
-    ford_without = super::FORD_WITHOUT,
-    no_wait = remora::Protocol::NO_WAIT
+    ford_without = super::FORD_WITHOUT
     => {
         round_trips_are_exact,
         cost_of_a_transfer_is_exact,
@@ -94,11 +94,11 @@ suite! {
 
 #[test]
 fn the_suite_has_every_protocol_that_promises_transactions() {
+    macro_rules! constants {
+        ([$($PROTOCOL:ident)*]) => { vec![$(Protocol::$PROTOCOL),*] };
+    }
     let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
-    let mut suite = vec![Protocol::FARM, Protocol::FASST, Protocol::DRTM_R, Protocol::DRTM_H];
-    suite.extend([Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]);
-    suite.push(Protocol::NO_WAIT);
-    assert_eq!(promising.collect::<Vec<_>>(), suite, "add it to `suite!`");
+    assert_eq!(promising.collect::<Vec<_>>(), remora::floors::txn::each_protocol!(constants));
 }
 
 // --- Costs.
@@ -134,7 +134,7 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
             write_and_read_another: 3 + hitchhike + further - u64::from(ford.validation == Validation::Local),
         };
     }
-    if protocol == Protocol::NO_WAIT {
+    if protocol.spec().locks_reads {
         return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
     }
     let Protocol::Occ(Primitives { execute, passive, merged, .. }) = protocol else {
@@ -196,7 +196,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
             bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
         };
     }
-    if protocol == Protocol::NO_WAIT {
+    if protocol.spec().locks_reads {
         // Two locks, two entries to the rings, two records, two locks again.
         return Cost {
             round_trips,
@@ -402,7 +402,7 @@ fn own_writes_are_read(protocol: Protocol) {
 
 /// Begun and ended by hand, with another transaction in between: a directed schedule.
 fn transactions_by_hand(protocol: Protocol) {
-    let locks_reads = protocol == Protocol::NO_WAIT;
+    let locks_reads = protocol.spec().locks_reads;
     for cluster in on_every_fabric(protocol, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         let mut worker = worker(&cluster, 2, 1);
@@ -517,7 +517,7 @@ fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
             }
         });
     }
-    let locks_reads = protocol == Protocol::NO_WAIT;
+    let locks_reads = protocol.spec().locks_reads;
     assert_eq!(seen_to_differ.get() > 0, !locks_reads, "no closure has seen them differ: this proves nothing");
     // An error that is true comes out, with its type.
     let (cluster, _) = seeded(protocol, 1, 1);
@@ -938,8 +938,7 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
         let passive = match protocol {
             Protocol::Ford(ford) => ford.background_release,
             Protocol::Occ(primitives) => primitives.passive,
-            Protocol::NoWait(_) => true,
-            Protocol::Unsynchronized(_) => false,
+            _ => true,
         };
         assert!(if passive { finished == LAPS } else { finished > LAPS }, "{finished}");
         assert!(cut.get() > LAPS * 5, "the drops must reach every await, not only {}", cut.get());
@@ -1112,8 +1111,8 @@ fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
         let of = &rows;
         let of_shard = |shard| (0..ROWS).filter(move |key| shard_of(of, *key) == shard);
         let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
-        // No slot is given back here, and shared locks name the clients of 50.
-        let steps = if protocol == Protocol::NO_WAIT { 49 } else { usize::MAX };
+        // No slot is given back here, and shared locks name the clients of few slots.
+        let steps = if protocol.spec().locks_reads { SharedLock::CLIENTS_MAX as usize - 1 } else { usize::MAX };
         for (step, (one, two)) in of_shard(0).zip(of_shard(1)).enumerate().take(steps) {
             // So that it can be looked at from outside.
             let mut reader = worker(&cluster, 1, 1);
