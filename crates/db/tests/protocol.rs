@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
-use remora::floors::sync::{SharedLock, Version};
+use remora::floors::sync::{LockWord, SharedLock, Version};
 use remora::floors::txn::{Execute, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
 use remora::{
     Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
@@ -352,6 +352,138 @@ async fn transfer(
     tx.get_mut(from)?.0[0] -= 1;
     tx.get_mut(to)?.0[0] += 1;
     Ok(())
+}
+
+/// What transactions of two-phase locking cost beyond a transfer, which shares no lock: records of
+/// 8 bytes at two nodes, keys of 8 bytes, three nodes.
+#[test]
+fn costs_of_shared_locks_are_exact() {
+    const LOCKED: u64 = 16; // a CAS, out; 8 in
+    const LEFT: u64 = 8 + 16; // the FETCH_ADD that takes a bit out, and the CAS that frees the word; 2 * 8 in
+    const RECORD: u64 = 40; // lock, version, meta, key, value
+    const IMAGE: u64 = RECORD - 8;
+    const ENTRY: u64 = (3 + 3 + 2) * 8 + IMAGE; // see `exact_cost`
+    for replicas in [1, 3] {
+        let logs = u64::from(replicas);
+        let only_read = Cost {
+            round_trips: 1,
+            reads: 1,
+            writes: 0,
+            atomics: 1 + 2,
+            flushes: 0,
+            rpcs: 0,
+            bytes_out: LOCKED + LEFT,
+            bytes_in: 8 + RECORD + 2 * 8,
+        };
+        // The log is written once more than there are backups, and the record at its primary.
+        let read_and_write = Cost {
+            round_trips: 2,
+            reads: 2,
+            writes: logs + 1,
+            atomics: 2 + 1 + 2,
+            bytes_out: 2 * LOCKED + logs * ENTRY + IMAGE + 16 + LEFT,
+            bytes_in: 2 * (8 + RECORD) + 8 + 2 * 8,
+            ..only_read
+        };
+        // A CAS from the shared lock to the exclusive one, and one that frees that.
+        let upgraded = Cost {
+            round_trips: 3,
+            reads: 1,
+            writes: logs + 1,
+            atomics: 1 + 1 + 1,
+            bytes_out: 2 * LOCKED + logs * ENTRY + IMAGE + 16,
+            bytes_in: 8 + RECORD + 8 + 8,
+            ..only_read
+        };
+        for cluster in on_every_fabric(Protocol::NO_WAIT, replicas) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100]));
+            let of_shard = |shard| (0..64).find(|key| shard_of(&rows, *key) == shard).unwrap();
+            let (one, other) = (of_shard(0), of_shard(1));
+            worker(&cluster, 1, 1).block_on(async |session| {
+                session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
+                rest(session).await;
+                let seen = Seen::by(session);
+                for _ in 0..3 {
+                    session.transact(async |tx| read(tx, &rows, one..one + 1).await).await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), only_read);
+                    let both = session.transact(async |tx| {
+                        let slots = (tx.want_for(&rows, one, Intent::Read), tx.want_for(&rows, other, Intent::Update));
+                        tx.fetch().await?;
+                        let seen = tx.get(slots.0)?.0[0];
+                        tx.get_mut(slots.1)?.0[0] += seen;
+                        Ok(())
+                    });
+                    both.await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), read_and_write);
+                    let same = session.transact(async |tx| {
+                        let slot = tx.want_for(&rows, one, Intent::Read);
+                        tx.fetch().await?;
+                        tx.get_mut(slot)?.0[0] += 1;
+                        Ok(())
+                    });
+                    same.await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), upgraded);
+                }
+            });
+        }
+    }
+}
+
+/// Two clients read a record, and one of them writes another record. The lock words at the
+/// primaries say so until each transaction ends; those at the backups are free all the time.
+#[test]
+fn lock_words_name_their_holders_until_the_transaction_ends() {
+    for cluster in on_every_fabric(Protocol::NO_WAIT, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let word = |key| {
+            let mut words = replicas_of(cluster.fabric(), &rows, key).into_iter().map(|(_, words)| words[0]);
+            let primary = LockWord::from_bits(words.next().unwrap());
+            assert!(words.all(|backup| LockWord::from_bits(backup).is_free()), "locks are at primaries only");
+            primary
+        };
+        let holders = |key| word(key).shared().map(|lock| lock.holders().count_ones());
+        let step = Cell::new(0);
+        let until = async |wanted| {
+            while step.get() < wanted {
+                others_run().await;
+            }
+        };
+        let mut worker = worker(&cluster, 2, 1);
+        worker.run(async |client, session| {
+            let mut begun = session.begin().unwrap();
+            if client == 1 {
+                until(1).await;
+                begun.transaction().read(&rows, 0).await.unwrap();
+                assert_eq!(holders(0), Some(2), "both clients");
+                step.set(2);
+                until(3).await;
+                begun.commit().await.unwrap();
+                rest(session).await;
+                step.set(4);
+                return;
+            }
+            let id = begun.transaction().id();
+            begun.transaction().read(&rows, 0).await.unwrap();
+            begun.transaction().read(&rows, 0).await.unwrap();
+            assert_eq!(holders(0), Some(1), "this client");
+            begun.transaction().read_for_update(&rows, 1).await.unwrap().0[0] += 1;
+            assert!(word(1).is_held_by(id) && word(1).shared().is_none(), "{:?}", word(1));
+            step.set(1);
+            until(2).await;
+            assert_eq!(holders(0), Some(2), "nothing is released before the end");
+            step.set(3);
+            until(4).await;
+            assert_eq!(holders(0), Some(1), "the other client has left");
+            assert!(word(1).is_held_by(id));
+            begun.commit().await.unwrap();
+            rest(session).await;
+            assert!(word(0).is_free() && word(1).is_free(), "{:?} {:?}", word(0), word(1));
+        });
+        assert!(worker.drain().unwrap());
+    }
 }
 
 fn cold_lookups_cost_one_round_more(protocol: Protocol) {
