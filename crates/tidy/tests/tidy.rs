@@ -104,6 +104,58 @@ fn the_repository_is_tidy() {
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
+/// Reads the sources of a crate, by module. Programs in `bin` are crates of their own.
+fn sources(name: &str, files: &[String]) -> BTreeMap<String, String> {
+    let folder = format!("crates/{name}/src/");
+    let paths = files.iter().filter_map(|path| Some((path, path.strip_prefix(&folder)?.strip_suffix(".rs")?)));
+    let modules = paths.filter(|(_, module)| !module.starts_with("bin/") && !module.ends_with("tests"));
+    let module_of = |module: &str| match module.strip_suffix("/mod").unwrap_or(module) {
+        "lib" | "main" => String::new(),
+        module => module.replace('/', "::"),
+    };
+    modules.map(|(path, module)| (module_of(module), fs::read_to_string(root().join(path)).unwrap())).collect()
+}
+
+#[test]
+fn files_use_each_other_in_no_other_circle() {
+    let files = files();
+    let crates = files.iter().filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"));
+    let mut found = BTreeSet::new();
+    for name in crates.filter(|name| !name.contains('/')) {
+        let circles = remora_tidy::circles(&sources(name, &files));
+        found.extend(circles.into_iter().map(|circle| (name.to_owned(), circle)));
+    }
+    let own = |files: &[&str]| files.iter().map(|file| (*file).to_owned()).collect::<BTreeSet<String>>();
+    let allowed = remora_tidy::CIRCLES.iter().map(|(name, files)| ((*name).to_owned(), own(files)));
+    assert_eq!(found, allowed.collect::<BTreeSet<_>>(), "move what two files share to a file below both");
+}
+
+#[test]
+fn circles() {
+    let found = |files: &[(&str, &str)]| -> Vec<String> {
+        let files = files.iter().map(|(at, text)| ((*at).to_owned(), (*text).to_owned())).collect();
+        let circles = remora_tidy::circles(&files).into_iter();
+        circles.map(|circle| circle.into_iter().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let root = ("", "mod a;\nmod b;\npub use a::A;\npub use b::{\n    B,\n};\n");
+    let none = [""; 0];
+    assert_eq!(found(&[root, ("a", "use crate::b::{self, B};\n"), ("b", "")]), none);
+    assert_eq!(found(&[root, ("a", "use crate::b::B;\n"), ("b", "use super::{\n    a::A,\n};\n")]), ["a b"]);
+    // By way of a third file, and by names in the middle of the code.
+    let third = ("c", "fn a(a: crate::a::A) {}\n");
+    let second = ("b", "use crate::{c::C as D};\n");
+    assert_eq!(found(&[root, ("a", "use crate::{b::B as C, E};\n"), second, third]), ["a b c"]);
+    // By names that the root re-exports.
+    assert_eq!(found(&[root, ("a", "struct A(crate::B);\n"), ("b", "struct B(Box<crate::A>);\n")]), ["a b"]);
+    // A re-export uses nothing. A folder and the file above it are one. Comments and tests do not
+    // count.
+    let other = ("b", "use crate::a::A;\n");
+    assert_eq!(found(&[root, ("a", "pub use super::b::{\n    B,\n};\n"), other]), none);
+    assert_eq!(found(&[root, ("a", "use crate::a::c::C;\n"), ("a::c", "use super::A;\n")]), none);
+    let tests = "// crate::b::B\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n";
+    assert_eq!(found(&[root, ("a", tests), other]), none);
+}
+
 /// Asserts which rules a text breaks, in order.
 #[track_caller]
 fn breaks(found: Vec<Violation>, rules: &[&str]) {
