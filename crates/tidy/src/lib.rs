@@ -382,6 +382,39 @@ pub fn commands(text: &str, remora: &Program, lab: &Program) -> Vec<Violation> {
     found
 }
 
+/// What stands for left-out text in a block of Rust: for lines, or for the rest of a line.
+const ELIDED: &str = "/* elided */";
+
+/// Checks the blocks of Rust in a page of Markdown that no compiler reads (`rust,ignore`). Their
+/// first line names a source in a comment. Each other line must be in that source, in the same
+/// order, unless it is marked as elided. `source_of` returns the text of a source.
+pub fn snippets(text: &str, source_of: &dyn Fn(&str) -> Option<String>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while lines.any(|(_, line)| line == "```rust,ignore") {
+        let Some((index, first)) = lines.next() else { break };
+        let Some(source) = first.strip_prefix("// ").and_then(source_of) else {
+            found.push(violation("snippet", index, "begin the block with the path of its source: `// crates/..`"));
+            continue;
+        };
+        let mut source = source.lines();
+        for (index, line) in lines.by_ref().take_while(|(_, line)| *line != "```") {
+            let (kept, is_elided) = line.split_once(ELIDED).map_or((line, false), |(kept, _)| (kept, true));
+            let is_it = |of: &str| if is_elided { of.starts_with(kept.trim_end()) } else { of == kept };
+            let before = source.clone();
+            if !kept.trim().is_empty() && !source.any(is_it) {
+                source = before;
+                found.push(violation(
+                    "snippet",
+                    index,
+                    format!("{kept:?} is not there in {}: correct it", &first[3..]),
+                ));
+            }
+        }
+    }
+    found
+}
+
 /// The lines of a page of Markdown that are in no fenced block, with their indices.
 fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut inside = false;

@@ -70,6 +70,7 @@ fn the_repository_is_tidy() {
             all.extend(remora_tidy::prose(&text));
             all.extend(remora_tidy::headings(&text));
             all.extend(remora_tidy::links(&text, &anchors_of));
+            all.extend(remora_tidy::snippets(&text, &|source: &str| fs::read_to_string(root().join(source)).ok()));
             all.extend(remora_tidy::commands(&text, &remora, &lab));
         }
         if path == "ARCHITECTURE.md" {
@@ -231,6 +232,21 @@ fn pages() {
     let crates = ["a".to_owned(), "b".to_owned()];
     breaks(remora_tidy::map("| `crates/a` | A |\n| `crates/b` | B |\n", &crates), &[]);
     breaks(remora_tidy::map("| `crates/a` | A |\n", &crates), &["map"]);
+}
+
+#[test]
+fn snippets() {
+    let source_of =
+        |path: &str| (path == "a.rs").then(|| "fn a() {\n    b();\n}\n\nfn c() {\n    d();\n}\n".to_owned());
+    let check = |lines: &str| remora_tidy::snippets(&format!("A\n```rust,ignore\n{lines}```\n`b`\n"), &source_of);
+    breaks(check("// a.rs\nfn a() {\n    b();\n}\n\nfn c() {\n"), &[]);
+    breaks(check("// a.rs\nfn a() { /* elided */ }\n/* elided */\n    d();\n    /* elided */\n"), &[]);
+    breaks(check("// a.rs\nfn a() { .. }\n"), &["snippet"]);
+    breaks(check("// a.rs\nfn b() { /* elided */ }\n"), &["snippet"]);
+    breaks(check("// a.rs\nfn c() {\nfn a() {\n"), &["snippet"]);
+    breaks(check("// b.rs\nfn a() {\n"), &["snippet"]);
+    breaks(check("fn a() {\n"), &["snippet"]);
+    breaks(remora_tidy::snippets("```rust\nfn e() {}\n```\n", &source_of), &[]);
 }
 
 #[test]
