@@ -72,6 +72,27 @@ pub const CLOCK_FILES: &[&str] = &[
     "crates/workload/src/simulated.rs",
 ];
 
+/// Encodings that depend on the machine: on the size of its `usize`, or on its order of bytes. What
+/// lies in memory, files and messages must be the same everywhere.
+const ENCODINGS: [&str; 10] = [
+    "usize::to_le_bytes",
+    "usize::to_be_bytes",
+    "usize::from_le_bytes",
+    "usize::from_be_bytes",
+    "isize::to_le_bytes",
+    "isize::to_be_bytes",
+    "isize::from_le_bytes",
+    "isize::from_be_bytes",
+    "to_ne_bytes",
+    "from_ne_bytes",
+];
+
+/// How an expression ends whose type is `usize`. It is encoded if `to_le_bytes` follows.
+const LENGTHS: [&str; 4] = [".len()", "usize)", "_usize", ">()"];
+
+/// Sources that hand the operating system bytes in the order of the machine.
+pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs"];
+
 /// Sources that may contain `unsafe`.
 pub const UNSAFE_FILES: &[&str] = &[
     "crates/fabric/src/prefetch.rs",
@@ -178,6 +199,13 @@ pub fn calls(path: &str, text: &str) -> Vec<Violation> {
             if has_word(code, call) {
                 found.push(violation("unfinished", index, format!("`{call}`: finish it, or return an error")));
             }
+        }
+        let is_encoded =
+            |of: &str| [".to_le_bytes", ".to_be_bytes"].iter().any(|to| code.contains(&format!("{of}{to}")));
+        let is_of_machine = ENCODINGS.iter().any(|call| code.contains(call)) || LENGTHS.iter().any(|of| is_encoded(of));
+        if is_of_machine && path.contains("/src/") && !NATIVE_FILES.contains(&path) {
+            let message = "an encoding of the machine's own size or order: write `(n as u64).to_le_bytes()`";
+            found.push(violation("encoding", index, message));
         }
         if has_word(code, "unsafe") && !UNSAFE_FILES.contains(&path) {
             found.push(violation("unsafe", index, "`unsafe`: use what crates/fabric/src/region.rs offers"));

@@ -213,6 +213,25 @@ fn calls() {
     for call in ["dbg!(a)", "todo!()", "unimplemented!()"] {
         breaks(check("crates/txn/tests/loom.rs", call), &["unfinished"]);
     }
+    for encoding in [
+        "n.len().to_le_bytes()",
+        "(n as usize).to_be_bytes()",
+        "8_usize.to_le_bytes()",
+        "size_of::<A>().to_le_bytes()",
+        "usize::to_le_bytes(n)",
+        "n.map(usize::from_le_bytes)",
+        "isize::from_be_bytes(n)",
+        "n.to_ne_bytes()",
+        "u64::from_ne_bytes(n)",
+    ] {
+        breaks(check(library, encoding), &["encoding"]);
+        breaks(check(library, &format!("// {encoding}")), &[]);
+        breaks(check("crates/txn/tests/loom.rs", encoding), &[]);
+        breaks(check(remora_tidy::NATIVE_FILES[0], encoding), &[]);
+    }
+    for encoding in ["(n.len() as u64).to_le_bytes()", "n.to_le_bytes()", "u64::from_le_bytes(n)"] {
+        breaks(check(library, encoding), &[]);
+    }
     breaks(check(library, "unsafe { a() }"), &["unsafe"]);
     breaks(check(library, "#![forbid(unsafe_code)]"), &[]);
     breaks(check(remora_tidy::UNSAFE_FILES[0], "unsafe { a() }"), &[]);
