@@ -57,9 +57,13 @@ pub(crate) struct RunArgs {
     /// Run no transactions: check what must hold of these memory nodes' tables.
     #[arg(long, requires = "connect", conflicts_with_all = ["seconds", "transactions", "history"])]
     pub(crate) check: bool,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local,
-    /// ford-global; or unsynchronized, the bound without transactions.
-    #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = Protocol::default().name(),
+        value_parser = value::protocol,
+        help = value::protocol_help() + "; or unsynchronized, the bound without transactions"
+    )]
     #[serde(skip)]
     protocol: String,
     /// Of FORD: what to do without, separated by commas: hitchhike, address-cache, coalesce,

@@ -4,16 +4,17 @@
 mod support;
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use remora::floors::memory::node::{FORMAT, MAGIC};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Ended, Node, Process, listen, remora, scratch, words};
+use support::{Ended, Node, Process, listen, new_file, remora, scratch, words};
 
 /// A client's report.
 #[track_caller]
@@ -504,4 +505,36 @@ fn memory_in_files_outlives_its_server() {
     for path in &paths {
         fs::remove_file(path).unwrap();
     }
+}
+
+/// A file of the version before this one. Its superblock says so.
+#[test]
+fn a_memory_node_of_another_format_is_refused_untouched() {
+    let path = new_file("format-node");
+    let mut node = Node::start("format-node", &format!("--shm {} --size 8MiB", path.display()));
+    node.process.signal(Signal::TERM);
+    assert_eq!(node.process.wait().code, Some(0));
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let region_at = file.metadata().unwrap().len() - (8 << 20);
+    let region = || {
+        let mut bytes = vec![0; 8 << 20];
+        file.read_exact_at(&mut bytes, region_at).unwrap();
+        bytes
+    };
+    let line = region();
+    assert_eq!(line[..8], MAGIC.to_le_bytes(), "the superblock");
+    assert_eq!(line[8..12], FORMAT.to_le_bytes(), "its format");
+    for version in [FORMAT - 1, FORMAT + 1] {
+        file.write_all_at(&version.to_le_bytes(), region_at + 8).unwrap();
+        let before = region();
+        let refused = remora("format-refused", &["memnode", "--shm", path.to_str().unwrap()]);
+        let both = [format!("memory format {version};"), format!("knows format {FORMAT}:")];
+        assert_refused(&refused, &["--shm", path.to_str().unwrap(), &both[0], &both[1]]);
+        assert!(region() == before, "a node that is refused is as it was");
+    }
+    file.write_all_at(&FORMAT.to_le_bytes(), region_at + 8).unwrap();
+    let node = Node::start("format-again", &format!("--shm {}", path.display()));
+    assert!(node.ready.contains("reopened"), "{}", node.ready);
+    drop(node);
+    fs::remove_file(&path).unwrap();
 }

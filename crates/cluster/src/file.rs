@@ -296,8 +296,19 @@ mod tests {
         {
             assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
         }
-        let newer = refused("{\"kind\":\"remora configuration\",\"format\":9,\"what\":[]}");
-        assert!(matches!(newer, ConfigurationError::Format { found: 9, known: stored::FORMAT, .. }), "{newer}");
+        // The version before this one, and one that is newer.
+        for version in [stored::FORMAT - 1, 9] {
+            let other = refused(&format!("{{\"kind\":\"remora configuration\",\"format\":{version},\"what\":[]}}"));
+            let names =
+                matches!(other, ConfigurationError::Format { found, known: stored::FORMAT, .. } if found == version);
+            assert!(names, "{other:?}");
+            let told = other.to_string();
+            for part in
+                [path.display().to_string(), format!("format {version};"), format!("format {}:", stored::FORMAT)]
+            {
+                assert!(told.contains(&part), "{part}: {told}");
+            }
+        }
         fs::remove_file(&path).unwrap();
         open(path.clone(), 8).unwrap();
         let other = LockedFile::open(&path, 8).unwrap();

@@ -95,9 +95,16 @@ fn what_is_something_else_is_refused_untouched() {
     {
         assert!(matches!(refused(text), ConfigurationError::Foreign(_)), "{text}");
     }
-    let newer = refused("{\"kind\":\"remora configuration\",\"format\":9,\"what\":[]}");
-    assert!(matches!(newer, ConfigurationError::Format { found: 9, .. }), "{newer}");
-    assert!(newer.to_string().contains(KEY), "{newer}");
+    // The version before this one, and one that is newer.
+    for version in [3, 9] {
+        let other = refused(&format!("{{\"kind\":\"remora configuration\",\"format\":{version},\"what\":[]}}"));
+        let names = matches!(other, ConfigurationError::Format { found, known: 4, .. } if found == version);
+        assert!(names, "{other:?}");
+        let told = other.to_string();
+        for part in [KEY, &format!("format {version};"), "format 4:"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
     let others = "{\"kind\":\"remora configuration\",\"format\":4,\"cluster\":8,\
                   \"membership\":{\"generation\":0,\"epoch\":1,\"lost\":0,\"leaving\":0,\"copied\":[],\"change\":null,\"members\":{}}}";
     assert!(matches!(refused(others), ConfigurationError::OtherCluster(_)));

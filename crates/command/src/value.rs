@@ -71,6 +71,17 @@ pub fn protocol_without(name: &str, mechanisms: &[String]) -> Protocol {
     }
 }
 
+/// Returns the help of an option that takes a protocol. It has the names of all protocols that
+/// promise transactions.
+pub fn protocol_help() -> String {
+    format!("How transactions are run: {}", serializable().collect::<Vec<_>>().join(", "))
+}
+
+/// Returns the names of all protocols that promise transactions, in the order of `Protocol::ALL`.
+pub fn serializable() -> impl Iterator<Item = &'static str> {
+    Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable()).map(Protocol::name)
+}
+
 /// A protocol.
 pub fn protocol(text: &str) -> Result<String, String> {
     match Protocol::named(text) {

@@ -1,6 +1,6 @@
 //! The protocol suite: what every protocol that promises transactions must do, on shared memory and
-//! under the seeded scheduler. A new protocol is one more line at [`suite`], and its numbers in
-//! [`round_trips`] and [`exact_cost`].
+//! under the seeded scheduler. [`suite`] has a test of each protocol in the list of protocols;
+//! [`round_trips`] and [`exact_cost`] state the numbers of each.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
-use remora::floors::sync::Version;
+use remora::floors::sync::{LockWord, SharedLock, Version};
 use remora::floors::txn::{Execute, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
 use remora::{
     Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
@@ -48,25 +48,25 @@ fn keeps_logs(protocol: Protocol) -> bool {
     !matches!(protocol, Protocol::Ford(_))
 }
 
+/// Declares these tests for each protocol that promises transactions, and for some more members of
+/// their families.
 macro_rules! suite {
-    ($($name:ident = $protocol:expr),* => $tests:tt) => { $(mod $name { suite!(@ $protocol, $tests); })* };
     (@ $protocol:expr, { $($test:ident),* $(,)? }) => { $(#[test] fn $test() { super::$test($protocol); })* };
+    ([$($PROTOCOL:ident)*] $tests:tt) => { $(
+        #[allow(non_snake_case, reason = "a constant's name")]
+        mod $PROTOCOL { suite!(@ remora::Protocol::$PROTOCOL, $tests); }
+    )* };
+    ($($name:ident = $protocol:expr),* => $tests:tt) => {
+        remora::floors::txn::each_protocol!(suite $tests);
+        $(mod $name { suite!(@ $protocol, $tests); })*
+    };
 }
 
 suite! {
-    farm = remora::Protocol::FARM,
-    fasst = remora::Protocol::FASST,
-    drtm_r = remora::Protocol::DRTM_R,
-    drtm_h = remora::Protocol::DRTM_H,
     drtm_h_one_sided = super::DRTM_H_ONE_SIDED,
     farm_one_sided = super::FARM_ONE_SIDED,
     unlocked_by_writes = super::UNLOCKED_BY_WRITES,
-    ford = remora::Protocol::FORD,
-    ford_lean = remora::Protocol::FORD_LEAN,
-    ford_local = remora::Protocol::FORD_LOCAL,
-    ford_global = remora::Protocol::FORD_GLOBAL,
-    ford_without = super::FORD_WITHOUT,
-    no_wait = remora::Protocol::NO_WAIT
+    ford_without = super::FORD_WITHOUT
     => {
         round_trips_are_exact,
         cost_of_a_transfer_is_exact,
@@ -94,11 +94,11 @@ suite! {
 
 #[test]
 fn the_suite_has_every_protocol_that_promises_transactions() {
+    macro_rules! constants {
+        ([$($PROTOCOL:ident)*]) => { vec![$(Protocol::$PROTOCOL),*] };
+    }
     let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
-    let mut suite = vec![Protocol::FARM, Protocol::FASST, Protocol::DRTM_R, Protocol::DRTM_H];
-    suite.extend([Protocol::FORD, Protocol::FORD_LEAN, Protocol::FORD_LOCAL, Protocol::FORD_GLOBAL]);
-    suite.push(Protocol::NO_WAIT);
-    assert_eq!(promising.collect::<Vec<_>>(), suite, "add it to `suite!`");
+    assert_eq!(promising.collect::<Vec<_>>(), remora::floors::txn::each_protocol!(constants));
 }
 
 // --- Costs.
@@ -134,7 +134,7 @@ fn round_trips(protocol: Protocol) -> RoundTrips {
             write_and_read_another: 3 + hitchhike + further - u64::from(ford.validation == Validation::Local),
         };
     }
-    if protocol == Protocol::NO_WAIT {
+    if protocol.spec().locks_reads {
         return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
     }
     let Protocol::Occ(Primitives { execute, passive, merged, .. }) = protocol else {
@@ -196,7 +196,7 @@ fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
             bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
         };
     }
-    if protocol == Protocol::NO_WAIT {
+    if protocol.spec().locks_reads {
         // Two locks, two entries to the rings, two records, two locks again.
         return Cost {
             round_trips,
@@ -354,6 +354,138 @@ async fn transfer(
     Ok(())
 }
 
+/// What transactions of two-phase locking cost beyond a transfer, which shares no lock: records of
+/// 8 bytes at two nodes, keys of 8 bytes, three nodes.
+#[test]
+fn costs_of_shared_locks_are_exact() {
+    const LOCKED: u64 = 16; // a CAS, out; 8 in
+    const LEFT: u64 = 8 + 16; // the FETCH_ADD that takes a bit out, and the CAS that frees the word; 2 * 8 in
+    const RECORD: u64 = 40; // lock, version, meta, key, value
+    const IMAGE: u64 = RECORD - 8;
+    const ENTRY: u64 = (3 + 3 + 2) * 8 + IMAGE; // see `exact_cost`
+    for replicas in [1, 3] {
+        let logs = u64::from(replicas);
+        let only_read = Cost {
+            round_trips: 1,
+            reads: 1,
+            writes: 0,
+            atomics: 1 + 2,
+            flushes: 0,
+            rpcs: 0,
+            bytes_out: LOCKED + LEFT,
+            bytes_in: 8 + RECORD + 2 * 8,
+        };
+        // The log is written once more than there are backups, and the record at its primary.
+        let read_and_write = Cost {
+            round_trips: 2,
+            reads: 2,
+            writes: logs + 1,
+            atomics: 2 + 1 + 2,
+            bytes_out: 2 * LOCKED + logs * ENTRY + IMAGE + 16 + LEFT,
+            bytes_in: 2 * (8 + RECORD) + 8 + 2 * 8,
+            ..only_read
+        };
+        // A CAS from the shared lock to the exclusive one, and one that frees that.
+        let upgraded = Cost {
+            round_trips: 3,
+            reads: 1,
+            writes: logs + 1,
+            atomics: 1 + 1 + 1,
+            bytes_out: 2 * LOCKED + logs * ENTRY + IMAGE + 16,
+            bytes_in: 8 + RECORD + 8 + 8,
+            ..only_read
+        };
+        for cluster in on_every_fabric(Protocol::NO_WAIT, replicas) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100]));
+            let of_shard = |shard| (0..64).find(|key| shard_of(&rows, *key) == shard).unwrap();
+            let (one, other) = (of_shard(0), of_shard(1));
+            worker(&cluster, 1, 1).block_on(async |session| {
+                session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
+                rest(session).await;
+                let seen = Seen::by(session);
+                for _ in 0..3 {
+                    session.transact(async |tx| read(tx, &rows, one..one + 1).await).await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), only_read);
+                    let both = session.transact(async |tx| {
+                        let slots = (tx.want_for(&rows, one, Intent::Read), tx.want_for(&rows, other, Intent::Update));
+                        tx.fetch().await?;
+                        let seen = tx.get(slots.0)?.0[0];
+                        tx.get_mut(slots.1)?.0[0] += seen;
+                        Ok(())
+                    });
+                    both.await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), read_and_write);
+                    let same = session.transact(async |tx| {
+                        let slot = tx.want_for(&rows, one, Intent::Read);
+                        tx.fetch().await?;
+                        tx.get_mut(slot)?.0[0] += 1;
+                        Ok(())
+                    });
+                    same.await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), upgraded);
+                }
+            });
+        }
+    }
+}
+
+/// Two clients read a record, and one of them writes another record. The lock words at the
+/// primaries say so until each transaction ends; those at the backups are free all the time.
+#[test]
+fn lock_words_name_their_holders_until_the_transaction_ends() {
+    for cluster in on_every_fabric(Protocol::NO_WAIT, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let word = |key| {
+            let mut words = replicas_of(cluster.fabric(), &rows, key).into_iter().map(|(_, words)| words[0]);
+            let primary = LockWord::from_bits(words.next().unwrap());
+            assert!(words.all(|backup| LockWord::from_bits(backup).is_free()), "locks are at primaries only");
+            primary
+        };
+        let holders = |key| word(key).shared().map(|lock| lock.holders().count_ones());
+        let step = Cell::new(0);
+        let until = async |wanted| {
+            while step.get() < wanted {
+                others_run().await;
+            }
+        };
+        let mut worker = worker(&cluster, 2, 1);
+        worker.run(async |client, session| {
+            let mut begun = session.begin().unwrap();
+            if client == 1 {
+                until(1).await;
+                begun.transaction().read(&rows, 0).await.unwrap();
+                assert_eq!(holders(0), Some(2), "both clients");
+                step.set(2);
+                until(3).await;
+                begun.commit().await.unwrap();
+                rest(session).await;
+                step.set(4);
+                return;
+            }
+            let id = begun.transaction().id();
+            begun.transaction().read(&rows, 0).await.unwrap();
+            begun.transaction().read(&rows, 0).await.unwrap();
+            assert_eq!(holders(0), Some(1), "this client");
+            begun.transaction().read_for_update(&rows, 1).await.unwrap().0[0] += 1;
+            assert!(word(1).is_held_by(id) && word(1).shared().is_none(), "{:?}", word(1));
+            step.set(1);
+            until(2).await;
+            assert_eq!(holders(0), Some(2), "nothing is released before the end");
+            step.set(3);
+            until(4).await;
+            assert_eq!(holders(0), Some(1), "the other client has left");
+            assert!(word(1).is_held_by(id));
+            begun.commit().await.unwrap();
+            rest(session).await;
+            assert!(word(0).is_free() && word(1).is_free(), "{:?} {:?}", word(0), word(1));
+        });
+        assert!(worker.drain().unwrap());
+    }
+}
+
 fn cold_lookups_cost_one_round_more(protocol: Protocol) {
     let expected = round_trips(protocol);
     for cluster in on_every_fabric(protocol, 1) {
@@ -402,7 +534,7 @@ fn own_writes_are_read(protocol: Protocol) {
 
 /// Begun and ended by hand, with another transaction in between: a directed schedule.
 fn transactions_by_hand(protocol: Protocol) {
-    let locks_reads = protocol == Protocol::NO_WAIT;
+    let locks_reads = protocol.spec().locks_reads;
     for cluster in on_every_fabric(protocol, 3) {
         let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
         let mut worker = worker(&cluster, 2, 1);
@@ -517,7 +649,7 @@ fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
             }
         });
     }
-    let locks_reads = protocol == Protocol::NO_WAIT;
+    let locks_reads = protocol.spec().locks_reads;
     assert_eq!(seen_to_differ.get() > 0, !locks_reads, "no closure has seen them differ: this proves nothing");
     // An error that is true comes out, with its type.
     let (cluster, _) = seeded(protocol, 1, 1);
@@ -938,8 +1070,7 @@ fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Proto
         let passive = match protocol {
             Protocol::Ford(ford) => ford.background_release,
             Protocol::Occ(primitives) => primitives.passive,
-            Protocol::NoWait(_) => true,
-            Protocol::Unsynchronized(_) => false,
+            _ => true,
         };
         assert!(if passive { finished == LAPS } else { finished > LAPS }, "{finished}");
         assert!(cut.get() > LAPS * 5, "the drops must reach every await, not only {}", cut.get());
@@ -1112,8 +1243,8 @@ fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
         let of = &rows;
         let of_shard = |shard| (0..ROWS).filter(move |key| shard_of(of, *key) == shard);
         let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
-        // No slot is given back here, and shared locks name the clients of 50.
-        let steps = if protocol == Protocol::NO_WAIT { 49 } else { usize::MAX };
+        // No slot is given back here, and shared locks name the clients of few slots.
+        let steps = if protocol.spec().locks_reads { SharedLock::CLIENTS_MAX as usize - 1 } else { usize::MAX };
         for (step, (one, two)) in of_shard(0).zip(of_shard(1)).enumerate().take(steps) {
             // So that it can be looked at from outside.
             let mut reader = worker(&cluster, 1, 1);

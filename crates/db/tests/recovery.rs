@@ -148,7 +148,8 @@ fn a_client_dies_at_every_step(protocol: Protocol) {
         // the answer. Its release is over then only by chance, and sooner where there is one copy.
         let (often, one_copy) = match protocol {
             Protocol::Ford(_) => (1, 1),
-            Protocol::NoWait(_) => (1, 4), // two round trips: few steps lie between the log and its answer
+            // Two round trips: few steps lie between the log and its answer.
+            _ if protocol.spec().locks_reads => (1, 4),
             _ => (4, 12),
         };
         for (replicas, every) in [(3, often), (1, one_copy)] {

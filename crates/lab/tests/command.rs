@@ -4,6 +4,8 @@
 use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};
 
+use remora::Protocol;
+
 fn lab(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora-lab"));
     command.args(line.split_whitespace());
@@ -46,9 +48,24 @@ fn experiments_have_exit_statuses() {
     assert_refused("replay --seed 1 --history /nonexistent/h", "--history /nonexistent/h");
 }
 
+/// `.ci/long` takes its list of protocols from there.
+#[test]
+fn protocols_are_listed_one_name_a_line() {
+    let output = run("protocols");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
+    assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), promising.map(Protocol::name).collect::<Vec<_>>());
+    // The help of each command that takes a protocol has them all.
+    let help = text(&run("campaign --help").stdout);
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let names: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
+    assert!(help.contains(&names.join(", ")), "{help}");
+}
+
 #[test]
 fn what_cannot_be_shown_is_an_error() {
     for line in [
+        "protocols",
         "litmus --only lost-update --report -",
         "replay --seed 1 --transactions 5 --faults none",
         "campaign --seeds 0..1 --transactions 5 --faults none",

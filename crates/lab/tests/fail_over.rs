@@ -159,7 +159,7 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
                         Err(error) => errors.borrow_mut().push(format!("client {client} at {now} ns: {error}")),
                     }
                     session.lane().yield_now().await;
-                    if client == 2 && protocol == Protocol::NO_WAIT {
+                    if client == 2 && protocol.spec().locks_reads {
                         // What it reads it keeps others from writing.
                         session.lane().sleep(session.lane().random() % 400_000).await;
                     }

@@ -3,6 +3,7 @@
 use remora_fabric::tcp::LoopbackError;
 use remora_fabric::{FabricError, NodeId, RegionError};
 
+use crate::id::ShardId;
 use crate::limits;
 
 /// Why memory could not be laid out, found or opened.
@@ -80,7 +81,7 @@ pub enum MemoryError {
     #[error("the new copy of shard {} at {node} differs from the others: it is made again", shard.0)]
     Differs {
         /// The shard that was copied.
-        shard: crate::ShardId,
+        shard: ShardId,
         /// Node that has the new copy.
         node: NodeId,
     },

@@ -12,6 +12,7 @@
 mod bytes;
 mod client;
 mod error;
+mod id;
 pub mod identity;
 pub mod limits;
 pub mod metadata;
@@ -22,8 +23,9 @@ pub use client::{
     ClientSlot, Registration, Remains, changes, clients, come, connected, follow_leader, next_incarnation, registered,
 };
 pub use error::MemoryError;
+pub use id::{ShardId, TableId};
 pub use identity::{GivenUp, Identity};
 pub use metadata::{
-    Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement,
-    TableEntry, TableId, TableSpec, Tombstone,
+    Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement, TableEntry,
+    TableSpec, Tombstone,
 };

@@ -94,8 +94,8 @@ pub use catalog::{
 pub use format::{generation_local, newest, publish, read, read_local};
 pub use placement::{Wanted, arranged, arrangement, rearrange, room, without};
 pub use tables::{
-    Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardId, ShardPlacement,
-    TableEntry, TableId, TableSpec, Tombstone,
+    Discipline, Fingerprint, IndexKind, Layout, Metadata, Pointer, ReadScheme, Replica, ShardPlacement, TableEntry,
+    TableSpec, Tombstone,
 };
 
 pub use crate::bytes::{read_bytes, write_bytes, zero};

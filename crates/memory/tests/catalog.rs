@@ -155,7 +155,7 @@ fn what_another_program_wrote_is_refused_untouched() {
         error
     };
     type Case = (u64, u64, fn(MemoryError) -> bool, [&'static str; 2]);
-    let cases: [Case; 4] = [
+    let cases: [Case; 6] = [
         (0, 0, |error| error == MemoryError::Foreign(NodeId(1)), ["node 1", "Remora"]),
         (
             0,
@@ -167,7 +167,20 @@ fn what_another_program_wrote_is_refused_untouched() {
             8,
             2,
             |error| error == MemoryError::Format { node: NodeId(1), found: 2, known: FORMAT },
-            ["format 2", "format 10"],
+            ["format 2;", "format 10:"],
+        ),
+        // The version before this one, and one that is newer.
+        (
+            8,
+            9,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 9, known: FORMAT },
+            ["format 9;", "format 10:"],
+        ),
+        (
+            8,
+            11,
+            |error| error == MemoryError::Format { node: NodeId(1), found: 11, known: FORMAT },
+            ["format 11;", "format 10:"],
         ),
         (
             16,

@@ -4,7 +4,11 @@
 //! each file with `ratchet.txt`, so that a number can only shrink.
 #![forbid(unsafe_code)]
 
+mod circles;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use circles::{CIRCLES, circles};
 
 /// One place in one file that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +71,27 @@ pub const CLOCK_FILES: &[&str] = &[
     "crates/workload/src/micro/verbs.rs",
     "crates/workload/src/simulated.rs",
 ];
+
+/// Encodings that depend on the machine: on the size of its `usize`, or on its order of bytes. What
+/// lies in memory, files and messages must be the same everywhere.
+const ENCODINGS: [&str; 10] = [
+    "usize::to_le_bytes",
+    "usize::to_be_bytes",
+    "usize::from_le_bytes",
+    "usize::from_be_bytes",
+    "isize::to_le_bytes",
+    "isize::to_be_bytes",
+    "isize::from_le_bytes",
+    "isize::from_be_bytes",
+    "to_ne_bytes",
+    "from_ne_bytes",
+];
+
+/// How an expression ends whose type is `usize`. It is encoded if `to_le_bytes` follows.
+const LENGTHS: [&str; 4] = [".len()", "usize)", "_usize", ">()"];
+
+/// Sources that hand the operating system bytes in the order of the machine.
+pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs"];
 
 /// Sources that may contain `unsafe`.
 pub const UNSAFE_FILES: &[&str] = &[
@@ -174,6 +199,13 @@ pub fn calls(path: &str, text: &str) -> Vec<Violation> {
             if has_word(code, call) {
                 found.push(violation("unfinished", index, format!("`{call}`: finish it, or return an error")));
             }
+        }
+        let is_encoded =
+            |of: &str| [".to_le_bytes", ".to_be_bytes"].iter().any(|to| code.contains(&format!("{of}{to}")));
+        let is_of_machine = ENCODINGS.iter().any(|call| code.contains(call)) || LENGTHS.iter().any(|of| is_encoded(of));
+        if is_of_machine && path.contains("/src/") && !NATIVE_FILES.contains(&path) {
+            let message = "an encoding of the machine's own size or order: write `(n as u64).to_le_bytes()`";
+            found.push(violation("encoding", index, message));
         }
         if has_word(code, "unsafe") && !UNSAFE_FILES.contains(&path) {
             found.push(violation("unsafe", index, "`unsafe`: use what crates/fabric/src/region.rs offers"));
@@ -372,6 +404,39 @@ pub fn commands(text: &str, remora: &Program, lab: &Program) -> Vec<Violation> {
             if let Some(problem) = program.problem(arguments) {
                 let message = format!("{problem}: `--help` of the program has the names");
                 found.push(violation("command", index, message));
+            }
+        }
+    }
+    found
+}
+
+/// What stands for left-out text in a block of Rust: for lines, or for the rest of a line.
+const ELIDED: &str = "/* elided */";
+
+/// Checks the blocks of Rust in a page of Markdown that no compiler reads (`rust,ignore`). Their
+/// first line names a source in a comment. Each other line must be in that source, in the same
+/// order, unless it is marked as elided. `source_of` returns the text of a source.
+pub fn snippets(text: &str, source_of: &dyn Fn(&str) -> Option<String>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while lines.any(|(_, line)| line == "```rust,ignore") {
+        let Some((index, first)) = lines.next() else { break };
+        let Some(source) = first.strip_prefix("// ").and_then(source_of) else {
+            found.push(violation("snippet", index, "begin the block with the path of its source: `// crates/..`"));
+            continue;
+        };
+        let mut source = source.lines();
+        for (index, line) in lines.by_ref().take_while(|(_, line)| *line != "```") {
+            let (kept, is_elided) = line.split_once(ELIDED).map_or((line, false), |(kept, _)| (kept, true));
+            let is_it = |of: &str| if is_elided { of.starts_with(kept.trim_end()) } else { of == kept };
+            let before = source.clone();
+            if !kept.trim().is_empty() && !source.any(is_it) {
+                source = before;
+                found.push(violation(
+                    "snippet",
+                    index,
+                    format!("{kept:?} is not there in {}: correct it", &first[3..]),
+                ));
             }
         }
     }

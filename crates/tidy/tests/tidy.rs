@@ -70,6 +70,7 @@ fn the_repository_is_tidy() {
             all.extend(remora_tidy::prose(&text));
             all.extend(remora_tidy::headings(&text));
             all.extend(remora_tidy::links(&text, &anchors_of));
+            all.extend(remora_tidy::snippets(&text, &|source: &str| fs::read_to_string(root().join(source)).ok()));
             all.extend(remora_tidy::commands(&text, &remora, &lab));
         }
         if path == "ARCHITECTURE.md" {
@@ -102,6 +103,58 @@ fn the_repository_is_tidy() {
     }
     let errors = compare(&found, &allowed);
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
+}
+
+/// Reads the sources of a crate, by module. Programs in `bin` are crates of their own.
+fn sources(name: &str, files: &[String]) -> BTreeMap<String, String> {
+    let folder = format!("crates/{name}/src/");
+    let paths = files.iter().filter_map(|path| Some((path, path.strip_prefix(&folder)?.strip_suffix(".rs")?)));
+    let modules = paths.filter(|(_, module)| !module.starts_with("bin/") && !module.ends_with("tests"));
+    let module_of = |module: &str| match module.strip_suffix("/mod").unwrap_or(module) {
+        "lib" | "main" => String::new(),
+        module => module.replace('/', "::"),
+    };
+    modules.map(|(path, module)| (module_of(module), fs::read_to_string(root().join(path)).unwrap())).collect()
+}
+
+#[test]
+fn files_use_each_other_in_no_other_circle() {
+    let files = files();
+    let crates = files.iter().filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"));
+    let mut found = BTreeSet::new();
+    for name in crates.filter(|name| !name.contains('/')) {
+        let circles = remora_tidy::circles(&sources(name, &files));
+        found.extend(circles.into_iter().map(|circle| (name.to_owned(), circle)));
+    }
+    let own = |files: &[&str]| files.iter().map(|file| (*file).to_owned()).collect::<BTreeSet<String>>();
+    let allowed = remora_tidy::CIRCLES.iter().map(|(name, files)| ((*name).to_owned(), own(files)));
+    assert_eq!(found, allowed.collect::<BTreeSet<_>>(), "move what two files share to a file below both");
+}
+
+#[test]
+fn circles() {
+    let found = |files: &[(&str, &str)]| -> Vec<String> {
+        let files = files.iter().map(|(at, text)| ((*at).to_owned(), (*text).to_owned())).collect();
+        let circles = remora_tidy::circles(&files).into_iter();
+        circles.map(|circle| circle.into_iter().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let root = ("", "mod a;\nmod b;\npub use a::A;\npub use b::{\n    B,\n};\n");
+    let none = [""; 0];
+    assert_eq!(found(&[root, ("a", "use crate::b::{self, B};\n"), ("b", "")]), none);
+    assert_eq!(found(&[root, ("a", "use crate::b::B;\n"), ("b", "use super::{\n    a::A,\n};\n")]), ["a b"]);
+    // By way of a third file, and by names in the middle of the code.
+    let third = ("c", "fn a(a: crate::a::A) {}\n");
+    let second = ("b", "use crate::{c::C as D};\n");
+    assert_eq!(found(&[root, ("a", "use crate::{b::B as C, E};\n"), second, third]), ["a b c"]);
+    // By names that the root re-exports.
+    assert_eq!(found(&[root, ("a", "struct A(crate::B);\n"), ("b", "struct B(Box<crate::A>);\n")]), ["a b"]);
+    // A re-export uses nothing. A folder and the file above it are one. Comments and tests do not
+    // count.
+    let other = ("b", "use crate::a::A;\n");
+    assert_eq!(found(&[root, ("a", "pub use super::b::{\n    B,\n};\n"), other]), none);
+    assert_eq!(found(&[root, ("a", "use crate::a::c::C;\n"), ("a::c", "use super::A;\n")]), none);
+    let tests = "// crate::b::B\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n";
+    assert_eq!(found(&[root, ("a", tests), other]), none);
 }
 
 /// Asserts which rules a text breaks, in order.
@@ -160,6 +213,25 @@ fn calls() {
     for call in ["dbg!(a)", "todo!()", "unimplemented!()"] {
         breaks(check("crates/txn/tests/loom.rs", call), &["unfinished"]);
     }
+    for encoding in [
+        "n.len().to_le_bytes()",
+        "(n as usize).to_be_bytes()",
+        "8_usize.to_le_bytes()",
+        "size_of::<A>().to_le_bytes()",
+        "usize::to_le_bytes(n)",
+        "n.map(usize::from_le_bytes)",
+        "isize::from_be_bytes(n)",
+        "n.to_ne_bytes()",
+        "u64::from_ne_bytes(n)",
+    ] {
+        breaks(check(library, encoding), &["encoding"]);
+        breaks(check(library, &format!("// {encoding}")), &[]);
+        breaks(check("crates/txn/tests/loom.rs", encoding), &[]);
+        breaks(check(remora_tidy::NATIVE_FILES[0], encoding), &[]);
+    }
+    for encoding in ["(n.len() as u64).to_le_bytes()", "n.to_le_bytes()", "u64::from_le_bytes(n)"] {
+        breaks(check(library, encoding), &[]);
+    }
     breaks(check(library, "unsafe { a() }"), &["unsafe"]);
     breaks(check(library, "#![forbid(unsafe_code)]"), &[]);
     breaks(check(remora_tidy::UNSAFE_FILES[0], "unsafe { a() }"), &[]);
@@ -179,6 +251,21 @@ fn pages() {
     let crates = ["a".to_owned(), "b".to_owned()];
     breaks(remora_tidy::map("| `crates/a` | A |\n| `crates/b` | B |\n", &crates), &[]);
     breaks(remora_tidy::map("| `crates/a` | A |\n", &crates), &["map"]);
+}
+
+#[test]
+fn snippets() {
+    let source_of =
+        |path: &str| (path == "a.rs").then(|| "fn a() {\n    b();\n}\n\nfn c() {\n    d();\n}\n".to_owned());
+    let check = |lines: &str| remora_tidy::snippets(&format!("A\n```rust,ignore\n{lines}```\n`b`\n"), &source_of);
+    breaks(check("// a.rs\nfn a() {\n    b();\n}\n\nfn c() {\n"), &[]);
+    breaks(check("// a.rs\nfn a() { /* elided */ }\n/* elided */\n    d();\n    /* elided */\n"), &[]);
+    breaks(check("// a.rs\nfn a() { .. }\n"), &["snippet"]);
+    breaks(check("// a.rs\nfn b() { /* elided */ }\n"), &["snippet"]);
+    breaks(check("// a.rs\nfn c() {\nfn a() {\n"), &["snippet"]);
+    breaks(check("// b.rs\nfn a() {\n"), &["snippet"]);
+    breaks(check("fn a() {\n"), &["snippet"]);
+    breaks(remora_tidy::snippets("```rust\nfn e() {}\n```\n", &source_of), &[]);
 }
 
 #[test]

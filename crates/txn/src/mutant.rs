@@ -250,7 +250,7 @@ impl Mutant {
             | Mutant::ForgetEvicted
             | Mutant::RefuseOtherVersions => protocol.validation() != Validation::Remote,
             _ if self as usize >= LeavePrepared as usize => false,
-            Mutant::WriteOverShared | Mutant::UnlockReadsEarly => matches!(protocol, Protocol::NoWait(_)),
+            Mutant::WriteOverShared | Mutant::UnlockReadsEarly => protocol.spec().locks_reads,
             // It validates absent keys alone, and reads nothing that another transaction has
             // locked.
             Mutant::ValidateVersionOnly
@@ -260,7 +260,7 @@ impl Mutant {
             | AcceptLocked
             | CpuLocksForNics
             | Mutant::AcceptTorn
-                if matches!(protocol, Protocol::NoWait(_)) =>
+                if protocol.spec().locks_reads =>
             {
                 false
             }

@@ -28,26 +28,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[allow(unused_macros, reason = "every test target uses a part of it")]
 macro_rules! every_protocol {
     ($($test:ident),* $(,)?) => { $(
-        mod $test {
-            #[test]
-            fn farm() { super::$test(remora::Protocol::FARM); }
-            #[test]
-            fn fasst() { super::$test(remora::Protocol::FASST); }
-            #[test]
-            fn drtm_r() { super::$test(remora::Protocol::DRTM_R); }
-            #[test]
-            fn drtm_h() { super::$test(remora::Protocol::DRTM_H); }
-            #[test]
-            fn ford() { super::$test(remora::Protocol::FORD); }
-            #[test]
-            fn ford_lean() { super::$test(remora::Protocol::FORD_LEAN); }
-            #[test]
-            fn ford_local() { super::$test(remora::Protocol::FORD_LOCAL); }
-            #[test]
-            fn ford_global() { super::$test(remora::Protocol::FORD_GLOBAL); }
-            #[test]
-            fn no_wait() { super::$test(remora::Protocol::NO_WAIT); }
-        }
+        mod $test { remora::floors::txn::each_protocol!(test_of_each $test); }
+    )* };
+}
+
+/// Declares a test of each protocol, with the name of its constant.
+#[allow(unused_macros, reason = "every test target uses a part of it")]
+macro_rules! test_of_each {
+    ([$($PROTOCOL:ident)*] $test:ident) => { $(
+        #[test]
+        #[allow(non_snake_case, reason = "a constant's name")]
+        fn $PROTOCOL() { super::$test(remora::Protocol::$PROTOCOL); }
     )* };
 }
 

@@ -30,8 +30,10 @@ impl Record for Other {
     const SCHEMA: &'static str = "other";
 }
 
-/// The protocols that these tests are about: locks by NICs, locks by CPUs, replicas in place.
-const PROTOCOLS: [Protocol; 4] = [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN];
+/// The protocols that these tests are about: locks by NICs, locks by CPUs, replicas in place,
+/// shared locks.
+const PROTOCOLS: [Protocol; 5] =
+    [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::FORD_LEAN, Protocol::NO_WAIT];
 
 fn leased(protocol: Protocol) -> Cluster {
     small(protocol).with_lease(Some(Duration::from_millis(400)))
@@ -240,7 +242,7 @@ impl Drop for Processes {
 /// A client that runs all the time, one that rests, and one that has only a handle.
 #[test]
 fn other_clients_are_told_and_go_on() {
-    for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD] {
+    for protocol in [Protocol::DRTM_R, Protocol::FASST, Protocol::FORD, Protocol::NO_WAIT] {
         let processes = Processes::new(protocol, 3, Duration::from_secs(1));
         let [one, running, resting] = [0, 1, 2].map(|at| processes.clients[at].clone());
         let table: Rows = support::table(&one, "rows", TableOptions::for_rows(100), ROW);

@@ -4,10 +4,11 @@
 use remora_fabric::{Lane, NodeId, NodeSet, WORD_BYTES};
 
 use super::format::{publish, read};
-use super::tables::{Metadata, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec, Tombstone, UNPLACED};
+use super::tables::{Metadata, Replica, ShardPlacement, TableEntry, TableSpec, Tombstone, UNPLACED};
 use crate::bytes::zero;
 use crate::client;
 use crate::error::MemoryError;
+use crate::id::{ShardId, TableId};
 use crate::limits::{
     KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
 };

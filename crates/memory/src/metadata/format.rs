@@ -7,11 +7,12 @@ use remora_fabric::{Address, Lane, NodeId, NodeSet, RegionId, WORD_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::tables::{
-    Discipline, Fingerprint, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry,
-    TableId, TableSpec, Tombstone,
+    Discipline, Fingerprint, IndexKind, Layout, Metadata, ReadScheme, Replica, ShardPlacement, TableEntry, TableSpec,
+    Tombstone,
 };
 use crate::bytes::{read_bytes, write_bytes};
 use crate::error::MemoryError;
+use crate::id::{ShardId, TableId};
 use crate::limits::{
     KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
 };

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Lane, NodeId, NodeSet};
 
-use super::tables::{Metadata, Replica, ShardId, ShardPlacement, UNPLACED};
+use super::tables::{Metadata, Replica, ShardPlacement, UNPLACED};
 use crate::client;
 use crate::error::MemoryError;
+use crate::id::ShardId;
 use crate::limits::{INCARNATIONS_MAX, REPLICAS_MAX, RINGS_SPARE};
 use crate::node;
 use crate::ring::RING_EXTENT_BYTES;

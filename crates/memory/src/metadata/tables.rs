@@ -6,14 +6,7 @@ use std::collections::BTreeSet;
 use remora_fabric::{Address, NodeId, NodeSet, RegionId};
 
 use crate::error::MemoryError;
-
-/// A table, by its place in the catalog.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TableId(pub u16);
-
-/// A shard: the unit of placement. Every shard belongs to one table.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct ShardId(pub u16);
+use crate::id::{ShardId, TableId};
 
 /// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over;
 /// the configuration turns it into an address. The same pointer names a record on all of its

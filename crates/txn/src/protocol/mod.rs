@@ -37,8 +37,6 @@ use crate::tx::Tx;
 /// transaction has or may have ([`Tx::release`]). The futures of steps may be dropped at every
 /// await, so before each of them the sets must tell what has been asked for.
 pub(crate) trait Steps: Copy + 'static {
-    /// The protocols of this family that users choose by name.
-    const PRESETS: &'static [Self];
     /// Named members of the family that only measurements use.
     const STUDIES: &'static [Self] = &[];
 
@@ -58,29 +56,35 @@ pub(crate) trait Steps: Copy + 'static {
     fn leave<'s>(self, tx: &mut Tx<'s>, log: Posted<'s>);
 }
 
-/// Makes [`Protocol`] from the list of families: `folder: Variant(parameters)`.
+/// Makes [`Protocol`] from the list of families: `folder: Variant(parameters) [presets]`. Presets
+/// are the protocols that users choose by name. Each preset is a constant of [`Protocol`], which
+/// its folder defines.
 macro_rules! protocols {
-    ($($(#[$doc:meta])+ $folder:ident: $Family:ident($Parameters:ty),)+) => {
+    ($dollar:tt $(
+        $(#[$doc:meta])+
+        $folder:ident: $Family:ident($Parameters:ty) [$($PRESET:ident),*]
+            $(without_transactions [$($BARE:ident),*])?,
+    )+) => {
         $(mod $folder;)+
 
         /// How transactions are made serializable and durable: a family, and its parameters.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Protocol { $($(#[$doc])+ $Family($Parameters),)+ }
 
+        /// Calls a macro with the constants of [`Protocol`] for all protocols that promise
+        /// transactions: `each_protocol!(then a b)` is `then! { [FARM FASST ..] a b }`. It lets
+        /// tests declare one function for each protocol.
+        #[macro_export]
+        macro_rules! each_protocol {
+            ($dollar then:ident $dollar($dollar with:tt)*) => {
+                $dollar then! { [$($($PRESET)*)+] $dollar($dollar with)* }
+            };
+        }
+
         impl Protocol {
             /// Every protocol that users choose by name.
-            pub const ALL: [Protocol; 0 $(+ <$Parameters as Steps>::PRESETS.len())+] = {
-                let mut all = [Protocol::DRTM_R; _];
-                let mut count = 0;
-                $(
-                    let mut member = 0;
-                    while member < <$Parameters as Steps>::PRESETS.len() {
-                        all[count] = Protocol::$Family(<$Parameters as Steps>::PRESETS[member]);
-                        (count, member) = (count + 1, member + 1);
-                    }
-                )+
-                all
-            };
+            pub const ALL: [Protocol; [$($(stringify!($PRESET),)* $($(stringify!($BARE),)*)?)+].len()] =
+                [$($(Protocol::$PRESET,)* $($(Protocol::$BARE,)*)?)+];
 
             /// Every protocol with a name that only measurements use: baselines of published
             /// comparisons, as they were there.
@@ -123,16 +127,17 @@ macro_rules! protocols {
 }
 
 protocols! {
+    $
     /// Optimistic concurrency control with primary-backup replication: `farm`, `fasst`, `drtm-r`,
     /// `drtm-h`.
-    occ: Occ(Primitives),
+    occ: Occ(Primitives) [FARM, FASST, DRTM_R, DRTM_H],
     /// One-sided, every replica updated in place, commit in two round trips: `ford` and its
     /// variants.
-    ford: Ford(Ford),
+    ford: Ford(Ford) [FORD, FORD_LEAN, FORD_LOCAL, FORD_GLOBAL],
     /// Two-phase locking, shared and exclusive, that aborts where it would have to wait.
-    no_wait: NoWait(NoWait),
+    no_wait: NoWait(NoWait) [NO_WAIT],
     /// Bare rounds, **no transactions**: the bound that the protocols are measured against.
-    unsynchronized: Unsynchronized(Unsynchronized),
+    unsynchronized: Unsynchronized(Unsynchronized) [] without_transactions [UNSYNCHRONIZED],
 }
 
 impl Default for Protocol {

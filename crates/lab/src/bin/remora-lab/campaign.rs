@@ -62,9 +62,13 @@ struct CaseArgs {
     /// deletes of few records, or ranges, which does so in ordered tables and scans them.
     #[arg(long, value_name = "NAME", default_value = "registers", value_parser = load)]
     workload: Load,
-    /// How transactions are run: farm, fasst, drtm-r, drtm-h, ford, ford-lean, ford-local,
-    /// ford-global.
-    #[arg(long, value_name = "NAME", default_value = Protocol::default().name(), value_parser = value::protocol)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = Protocol::default().name(),
+        value_parser = value::protocol,
+        help = value::protocol_help()
+    )]
     protocol: String,
     /// What goes wrong: crash, pause, delay, partition, isolate, stall, clock-step, lose,
     /// duplicate, fail, drain, cancel; or all, or none. A campaign draws some of them for each

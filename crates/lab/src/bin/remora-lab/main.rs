@@ -11,6 +11,7 @@ mod reproduce;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use remora_command::{Failure, Verdict, output, value};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Experiments on simulated clusters: calibration, published tables, faults from a seed, every
@@ -38,6 +39,8 @@ enum Experiment {
     Campaign(campaign::CampaignOptions),
     /// Runs one seed of a campaign again.
     Replay(campaign::ReplayOptions),
+    /// Lists the protocols that promise transactions, one name a line.
+    Protocols,
 }
 
 fn main() -> ExitCode {
@@ -52,5 +55,11 @@ fn main() -> ExitCode {
         Experiment::Litmus(options) => litmus::litmus(&options),
         Experiment::Campaign(options) => campaign::campaign(&options),
         Experiment::Replay(options) => campaign::replay(&options),
+        Experiment::Protocols => protocols(),
     })
+}
+
+fn protocols() -> Result<Verdict, Failure> {
+    let lines: String = value::serializable().map(|name| format!("{name}\n")).collect();
+    Verdict::Sound.told(output::show(&lines))
 }

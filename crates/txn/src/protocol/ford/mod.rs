@@ -223,8 +223,6 @@ impl Ford {
 }
 
 impl Steps for Ford {
-    const PRESETS: &'static [Ford] = &[Ford::WHOLE, Ford::LEAN, Ford::LOCAL, Ford::GLOBAL];
-
     fn spec(self) -> ProtocolSpec {
         let (name, discipline) = match (self.validation, self.lean) {
             (Validation::Local, _) => ("ford-local", Discipline::IN_PLACE_LOCAL),

@@ -74,8 +74,6 @@ impl Protocol {
 }
 
 impl Steps for NoWait {
-    const PRESETS: &'static [NoWait] = &[NoWait];
-
     fn spec(self) -> ProtocolSpec {
         ProtocolSpec { locks_reads: true, ..ProtocolSpec::new("no-wait-2pl", Discipline::TWO_PHASE) }
     }

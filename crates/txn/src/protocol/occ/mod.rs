@@ -212,8 +212,6 @@ impl fmt::Display for Primitives {
 }
 
 impl Steps for Primitives {
-    const PRESETS: &'static [Primitives] =
-        &[Primitives::FARM, Primitives::FASST, Primitives::DRTM_R, Primitives::DRTM_H];
     const STUDIES: &'static [Primitives] = &[
         Primitives::FARM_ONE_SIDED,
         Primitives::FARM_ONE_SIDED.uncached(),
@@ -222,18 +220,17 @@ impl Steps for Primitives {
     ];
 
     fn spec(self) -> ProtocolSpec {
-        const NAMES: [&str; 8] = [
-            "farm",
-            "fasst",
-            "drtm-r",
-            "drtm-h",
-            "farm-one-sided",
-            "farm-one-sided-uncached",
-            "drtm-h-one-sided",
-            "drtm-h-one-sided-uncached",
+        const NAMES: [(Primitives, &str); 8] = [
+            (Primitives::FARM, "farm"),
+            (Primitives::FASST, "fasst"),
+            (Primitives::DRTM_R, "drtm-r"),
+            (Primitives::DRTM_H, "drtm-h"),
+            (Primitives::FARM_ONE_SIDED, "farm-one-sided"),
+            (Primitives::FARM_ONE_SIDED.uncached(), "farm-one-sided-uncached"),
+            (Primitives::DRTM_H_ONE_SIDED, "drtm-h-one-sided"),
+            (Primitives::DRTM_H_ONE_SIDED.uncached(), "drtm-h-one-sided-uncached"),
         ];
-        let mut members = Primitives::PRESETS.iter().chain(Primitives::STUDIES).zip(NAMES);
-        let name = members.find(|(member, _)| **member == self).map_or("study", |(_, name)| name);
+        let name = NAMES.iter().find(|(member, _)| *member == self).map_or("study", |(_, name)| name);
         let discipline = match self.locks {
             Locks::Nic => Discipline::OCC_ONE_SIDED,
             Locks::Cpu { .. } => Discipline::OCC_CALLS,

@@ -23,8 +23,6 @@ impl Protocol {
 }
 
 impl Steps for Unsynchronized {
-    const PRESETS: &'static [Unsynchronized] = &[Unsynchronized];
-
     fn spec(self) -> ProtocolSpec {
         let spec = ProtocolSpec::new("unsynchronized", Discipline::OCC_ONE_SIDED);
         ProtocolSpec { is_serializable: false, reads_unchecked: true, ..spec }
