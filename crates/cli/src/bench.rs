@@ -94,6 +94,8 @@ impl Bench {
     /// Opens all files that the run will write, before anything takes time.
     pub(crate) fn open_files(&mut self) -> Result<(), Failure> {
         let run = &self.run;
+        run.inputs()
+            .check(&[("--report", ReportTo::file(run.report.as_deref())), ("--history", run.history.as_deref())])?;
         self.report_to = ReportTo::open(run.report.as_deref())?;
         self.history = run.history.as_deref().map(|path| HistoryTo::open(path, run.history_durable)).transpose()?;
         Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use remora_command::inputs::Inputs;
 use remora_fabric::sim::Profile;
 use remora_workload::micro::fit::{Check, Fit, fit};
 use remora_workload::micro::verbs::LIST;
@@ -89,6 +90,9 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
         seed: options.seed,
     };
     to_measure.check().map_err(|unfit| refuse(&options, &unfit.into()))?;
+    let inputs = Inputs::default().with_profile("--base-profile", options.base_profile.as_deref());
+    let report = ReportTo::file(options.report.as_deref());
+    inputs.check(&[("--write-profile", options.write_profile.as_deref()), ("--report", report)])?;
     let to_fit = options.write_profile.as_deref().map(|path| ToFit::open(path, &options)).transpose()?;
     let report_to = ReportTo::open(options.report.as_deref())?;
     let device = options.rdma.open(options.fabric == "verbs")?;

@@ -14,6 +14,7 @@ use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
 use remora::floors::memory::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
 use remora::{NodeId, NodeStatus, Nodes, Place};
+use remora_command::inputs::Inputs;
 use serde::Serialize;
 
 use crate::drain::failure;
@@ -48,6 +49,18 @@ pub(crate) struct StatusOptions {
     /// Write it as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
+}
+
+impl StatusOptions {
+    /// The files that these options name, which the command reads.
+    fn inputs(&self) -> Inputs {
+        let inputs = Inputs::default()
+            .with("--key-file", self.key_file.as_deref())
+            .with("--tls-ca", self.tls_ca.as_deref())
+            .with_configuration(self.configuration.as_ref())
+            .with_nodes(Some(&self.connect));
+        self.etcd.add_to(inputs)
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -133,6 +146,7 @@ struct Table {
 }
 
 pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
+    options.inputs().check(&[("--report", ReportTo::file(options.report.as_deref()))])?;
     let keys = options.key_file.as_deref().map(read_keys).transpose()?;
     let tls = options.tls_ca.as_deref().map(read_client_tls).transpose()?;
     let tcp = TcpOptions { keys, tls, ..TcpOptions::default() };
