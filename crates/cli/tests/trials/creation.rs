@@ -1,6 +1,8 @@
 //! What a client leaves that fails, is interrupted or is killed while it creates and loads: the
-//! next client begins anew.
+//! next client begins anew. What other commands of several steps leave: the next one finishes it,
+//! or undoes it.
 
+use std::fs::{self, File};
 use std::thread;
 use std::time::Duration;
 
@@ -144,4 +146,25 @@ fn a_drain_whose_command_was_killed_goes_on() {
     assert_eq!(again.code, Some(0), "{again:?}");
     let checked = remora("creation-drain-check", &words(&format!("bench smallbank {there} --check")));
     assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+/// A step to another key prepares the new file beside the old one. The process that does so locks
+/// it, so the next one knows whether the process lives.
+#[test]
+fn a_killed_keygen_does_not_keep_the_next_from_its_step() {
+    let (key, beside) = (new_file("creation.key"), new_file("creation.key.new"));
+    let keygen = |step: &[&str]| remora("creation-keygen", &[&["keygen", key.to_str().unwrap()], step].concat());
+    assert_eq!(keygen(&[]).code, Some(0));
+    let first = fs::read_to_string(&key).unwrap();
+    let living = File::create(&beside).unwrap();
+    living.lock().unwrap();
+    let refused = keygen(&["--add"]);
+    assert!(refused.code == Some(2) && refused.errors.contains("another process"), "{refused:?}");
+    assert!(beside.exists() && fs::read_to_string(&key).unwrap() == first);
+    drop(living);
+    fs::write(&beside, &first[..20]).unwrap();
+    let added = keygen(&["--add"]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let second = fs::read_to_string(&key).unwrap();
+    assert!(second.starts_with(&first) && second.lines().count() == 2 && !beside.exists());
 }
