@@ -37,8 +37,10 @@ pub(crate) struct Bench {
 pub(crate) struct Opened<W> {
     pub(crate) cluster: Cluster,
     pub(crate) workload: W,
-    /// Where there can be other clients, and what ends this one.
-    pub(crate) guests: Option<(GuestBook, Arc<AtomicBool>)>,
+    /// Where there can be other clients.
+    pub(crate) guests: Option<GuestBook>,
+    /// The flag that the first signal sets: it ends the run.
+    pub(crate) stop: Arc<AtomicBool>,
     /// Where nothing of it is real.
     pub(crate) sim: Option<Sim>,
     /// How long loading took.
@@ -110,6 +112,9 @@ impl Bench {
             index::IndexError::Memory(MemoryError::TooManyReplicas { .. }) => "--replicas",
             index::IndexError::Memory(MemoryError::Limit { what: "connected clients", .. }) => "--threads",
             index::IndexError::Memory(MemoryError::Fabric(error)) => return self.lost(error),
+            index::IndexError::Memory(MemoryError::Interrupted) => {
+                return Failure(format!("{error}; nothing was measured"));
+            }
             _ => return Failure(error.to_string()),
         };
         Failure::new(option, error)
