@@ -87,8 +87,8 @@ pub enum KeyStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     /// The system gives no random bytes.
-    #[error("the system gives no random bytes")]
-    NoRandom,
+    #[error("the system gives no random bytes: {0}")]
+    NoRandom(SystemError),
     /// The file cannot be read or written.
     #[error("the key file: {0}")]
     File(SystemError),
@@ -119,7 +119,7 @@ fn failed(error: io::Error) -> KeyError {
 impl Key {
     /// A new random key.
     pub fn generate() -> Result<Key, KeyError> {
-        random().map(Key).map_err(|_| KeyError::NoRandom)
+        random().map(Key).map_err(KeyError::NoRandom)
     }
 
     /// Writes the key to a new file that only its owner may read. Never overwrites one.
