@@ -37,8 +37,10 @@ pub(crate) struct Bench {
 pub(crate) struct Opened<W> {
     pub(crate) cluster: Cluster,
     pub(crate) workload: W,
-    /// Where there can be other clients, and what ends this one.
-    pub(crate) guests: Option<(GuestBook, Arc<AtomicBool>)>,
+    /// Where there can be other clients.
+    pub(crate) guests: Option<GuestBook>,
+    /// The flag that the first signal sets: it ends the run.
+    pub(crate) stop: Arc<AtomicBool>,
     /// Where nothing of it is real.
     pub(crate) sim: Option<Sim>,
     /// How long loading took.
@@ -94,6 +96,8 @@ impl Bench {
     /// Opens all files that the run will write, before anything takes time.
     pub(crate) fn open_files(&mut self) -> Result<(), Failure> {
         let run = &self.run;
+        run.inputs()
+            .check(&[("--report", ReportTo::file(run.report.as_deref())), ("--history", run.history.as_deref())])?;
         self.report_to = ReportTo::open(run.report.as_deref())?;
         self.history = run.history.as_deref().map(|path| HistoryTo::open(path, run.history_durable)).transpose()?;
         Ok(())
@@ -108,6 +112,9 @@ impl Bench {
             index::IndexError::Memory(MemoryError::TooManyReplicas { .. }) => "--replicas",
             index::IndexError::Memory(MemoryError::Limit { what: "connected clients", .. }) => "--threads",
             index::IndexError::Memory(MemoryError::Fabric(error)) => return self.lost(error),
+            index::IndexError::Memory(MemoryError::Interrupted) => {
+                return Failure(format!("{error}; nothing was measured"));
+            }
             _ => return Failure(error.to_string()),
         };
         Failure::new(option, error)

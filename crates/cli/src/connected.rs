@@ -45,8 +45,10 @@ impl Bench {
         &mut self,
         load: impl FnOnce(&Cluster) -> Result<W, OpenError>,
     ) -> Result<Opened<W>, Failure> {
-        // Before anything is changed: from here on, no signal may leave anything half-done.
-        let stop = if self.run.connect.is_some() { stop_on_signals()? } else { Arc::default() };
+        // Before anything is changed: from here on, no signal may leave anything half-done. The
+        // first signal ends a simulation at once: nothing of it lasts, and half of its time would
+        // make no report.
+        let stop = if self.run.is_simulated() { Arc::default() } else { stop_on_signals()? };
         self.open_files()?;
         let Some(nodes) = self.run.connect.clone() else {
             let began = Instant::now();
@@ -54,10 +56,10 @@ impl Bench {
                 let (cluster, sim) = self.simulated()?;
                 (cluster, Some(sim))
             } else {
-                (self.embedded()?, None)
+                (self.embedded()?.with_interrupt(stop.clone()), None)
             };
             let workload = load(&cluster).map_err(|error| self.blame(&error))?;
-            return Ok(Opened { cluster, workload, guests: None, sim, loaded_in: began.elapsed() });
+            return Ok(Opened { cluster, workload, guests: None, stop, sim, loaded_in: began.elapsed() });
         };
         self.nodes = Some(nodes.clone());
         let mut cluster = self.connect(&nodes, self.run.protocol())?.with_interrupt(stop.clone());
@@ -89,7 +91,7 @@ impl Bench {
             agrees("--replicas", self.run.replicas, table.spec.replicas)?;
             self.run.replicas = Some(table.spec.replicas);
         }
-        Ok(Opened { cluster, workload, guests: Some((guests, stop)), sim: None, loaded_in: Duration::ZERO })
+        Ok(Opened { cluster, workload, guests: Some(guests), stop, sim: None, loaded_in: Duration::ZERO })
     }
 
     fn connect(&self, nodes: &Nodes, protocol: Protocol) -> Result<Cluster, Failure> {
@@ -148,8 +150,12 @@ impl Bench {
         observers: Observers<'_>,
         mut look: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Measured, Failure> {
-        let Opened { cluster, workload, guests, .. } = opened;
-        let Some((guests, stop)) = guests else {
+        let Opened { cluster, workload, guests, stop, .. } = opened;
+        let look = |progress| {
+            let looked = look(progress);
+            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { looked }
+        };
+        let Some(guests) = guests else {
             let measured = driver::run_then(cluster, workload, options, observers, look, |after| {
                 Ok(workload.invariants(cluster, after)?)
             });
@@ -165,10 +171,6 @@ impl Bench {
                  client recovers another one that dies",
             );
         }
-        let look = |progress| {
-            let looked = look(progress);
-            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { looked }
-        };
         let measured = driver::run_then(cluster, workload, options, observers, look, |after| {
             guests.leave(&Farewell::of(&after))?;
             Ok(guests.check(cluster, workload)?)

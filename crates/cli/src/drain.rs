@@ -52,7 +52,8 @@ pub(crate) const LOOKED_AFTER: &str = "nobody looks after the memory nodes: star
 pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
     let cluster = options.meet.connect()?;
-    let name = options.node.display();
+    let name = options.node.display().to_string();
+    let name = output::printable(&name);
     let named = |node: &NodeId| cluster.nodes().is_some_and(|nodes| nodes.is_named(*node, &options.node));
     let node = (0..cluster.memory_nodes()).map(NodeId).find(named);
     let node = node

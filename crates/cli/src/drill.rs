@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use remora::Protocol;
+use remora::{Place, Protocol};
 use remora_check::{HistoryReader, ReadOptions};
+use remora_command::inputs::Inputs;
 use remora_workload::smallbank::{Customers, SmallBank};
 use remora_workload::{Prng, Setting};
 use serde::{Deserialize, Serialize};
@@ -204,6 +205,12 @@ pub(crate) fn drill(options: &DrillOptions) -> Result<Verdict, Failure> {
         return Err(Failure::new(format!("--spares {}", options.spares), why));
     }
     options.rdma.open(options.fabric == "verbs")?;
+    let configuration = options.configuration.as_deref().and_then(|place| Place::try_from(place).ok());
+    Inputs::default().with_configuration(configuration.as_ref()).check(&[
+        ("--report", ReportTo::file(options.report.as_deref())),
+        ("--csv", options.csv.as_deref()),
+        ("--svg", options.svg.as_deref()),
+    ])?;
     let report_to = ReportTo::open(options.report.as_deref())?;
     let open = |option, path: &Option<PathBuf>| path.as_deref().map(|path| OutputFile::open(option, path)).transpose();
     let (csv_to, svg_to) = (open("--csv", &options.csv)?, open("--svg", &options.svg)?);

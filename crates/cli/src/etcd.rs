@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use remora::{EtcdTls, EtcdUser, Place};
+use remora_command::inputs::Inputs;
 use serde::Serialize;
 
 use crate::{Failure, value};
@@ -34,6 +35,15 @@ pub(crate) struct EtcdArgs {
 }
 
 impl EtcdArgs {
+    /// Adds the files that these options name to what a command reads.
+    pub(crate) fn add_to(&self, inputs: Inputs) -> Inputs {
+        inputs
+            .with("--etcd-ca", self.etcd_ca.as_deref())
+            .with("--etcd-cert", self.etcd_cert.as_deref())
+            .with("--etcd-key", self.etcd_key.as_deref())
+            .with("--etcd-password-file", self.etcd_password_file.as_deref())
+    }
+
     /// A place with what these options say of it.
     pub(crate) fn complete(&self, mut place: Option<Place>) -> Result<Option<Place>, Failure> {
         let Some(Place::Etcd(options)) = &mut place else {

@@ -44,6 +44,7 @@ struct Step {
 
 pub(crate) fn keygen(options: &KeygenOptions) -> Result<Verdict, Failure> {
     let name = options.file.display().to_string();
+    let name = output::printable(&name);
     let step = match options.step {
         Step { add: true, .. } => KeyStep::Add,
         Step { swap: true, .. } => KeyStep::Swap,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use remora::{Cluster, ConnectError, ConnectOptions, Nodes, Place};
+use remora_command::inputs::Inputs;
 
 use crate::etcd::EtcdArgs;
 use crate::memnode::{read_client_tls, read_keys};
@@ -30,6 +31,16 @@ pub(crate) struct MeetArgs {
 }
 
 impl MeetArgs {
+    /// The files that these options name, which the command reads.
+    pub(crate) fn inputs(&self) -> Inputs {
+        let inputs = Inputs::default()
+            .with("--key-file", self.key_file.as_deref())
+            .with("--tls-ca", self.tls_ca.as_deref())
+            .with_configuration(self.configuration.as_ref())
+            .with_nodes(Some(&self.connect));
+        self.etcd.add_to(inputs)
+    }
+
     /// Connects as a client.
     pub(crate) fn connect(&self) -> Result<Cluster, Failure> {
         self.connect_as(ConnectOptions::default())

@@ -73,7 +73,11 @@ pub(crate) fn memnode(options: &MemnodeOptions) -> Result<Verdict, Failure> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new("signals", error))?;
     let (node, place) = match (&options.listen, &options.shm) {
         (Some(address), _) => listen(address, options)?,
-        (None, Some(path)) => (map(path, options.size)?, format!("serving {}", path.display())),
+        (None, Some(path)) => {
+            // The line is one line, whatever the path holds.
+            let name = path.display().to_string();
+            (map(path, options.size)?, format!("serving {}", output::printable(&name)))
+        }
         (None, None) => unreachable!("the command line has one of them"),
     };
     let found = match node.found() {

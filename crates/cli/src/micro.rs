@@ -2,11 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use remora_command::inputs::Inputs;
 use remora_fabric::sim::Profile;
 use remora_workload::micro::fit::{Check, Fit, fit};
 use remora_workload::micro::verbs::LIST;
@@ -15,6 +18,7 @@ use serde::Serialize;
 
 use crate::output::{self, OutputFile, ReportTo};
 use crate::rdma::RdmaArgs;
+use crate::signals::stop_on_signals;
 use crate::{Failure, Verdict, value};
 
 #[derive(Clone, Debug, Args, Serialize)]
@@ -74,6 +78,7 @@ fn kind(text: &str) -> Result<Kind, String> {
 }
 
 pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
+    let stop = stop_on_signals()?;
     let mut options = options.clone();
     if options.kinds.is_empty() {
         options.kinds = Kind::ALL.into();
@@ -89,6 +94,9 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
         seed: options.seed,
     };
     to_measure.check().map_err(|unfit| refuse(&options, &unfit.into()))?;
+    let inputs = Inputs::default().with_profile("--base-profile", options.base_profile.as_deref());
+    let report = ReportTo::file(options.report.as_deref());
+    inputs.check(&[("--write-profile", options.write_profile.as_deref()), ("--report", report)])?;
     let to_fit = options.write_profile.as_deref().map(|path| ToFit::open(path, &options)).transpose()?;
     let report_to = ReportTo::open(options.report.as_deref())?;
     let device = options.rdma.open(options.fabric == "verbs")?;
@@ -103,10 +111,17 @@ pub(crate) fn micro(options: &MicroOptions) -> Result<Verdict, Failure> {
     };
     let parts = if options.rates { 2 } else { 1 };
     let bar = ProgressBar::new(parts * to_measure.time.as_millis() as u64);
-    let report = micro::run(&to_measure, backend, config, |elapsed| bar.set_position(elapsed.as_millis() as u64));
+    let report = micro::run(&to_measure, backend, config, |elapsed| {
+        bar.set_position(elapsed.as_millis() as u64);
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     bar.finish_and_clear();
     let report = report.map_err(|error| refuse(&options, &error))?;
     let fitted = match (&to_fit, &report.verbs) {
+        // A profile of a part of the measurement would not say so.
+        (Some(_), _) if stop.load(Ordering::Relaxed) => {
+            Some(Err(Failure::new("--write-profile", "interrupted: no profile was written")))
+        }
         (Some(to_fit), Some(verbs)) => Some(to_fit.fit(&report, verbs, inline_bytes, options.seed)),
         _ => None,
     };

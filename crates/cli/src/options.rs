@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use remora::floors::fabric;
 use remora::floors::memory::limits::{CLIENTS_MAX, REPLICAS_MAX};
 use remora::{Cluster, Nodes, Place, Protocol};
+use remora_command::inputs::Inputs;
 use remora_fabric::sim::Profile;
 use remora_workload::Setting;
 use remora_workload::driver::Length;
@@ -182,6 +183,17 @@ impl RunArgs {
         }
         let (threads, memory_nodes) = (Some(threads), Some(memory_nodes));
         Ok(RunArgs { threads, seconds, memory_nodes, replicas, sim, ..self.clone() })
+    }
+
+    /// The files that these options name, which the command reads.
+    pub(crate) fn inputs(&self) -> Inputs {
+        let inputs = Inputs::default()
+            .with("--key-file", self.key_file.as_deref())
+            .with("--tls-ca", self.tls_ca.as_deref())
+            .with_configuration(self.configuration.as_ref())
+            .with_nodes(self.connect.as_ref())
+            .with_profile("--profile", self.sim.profile.as_deref());
+        self.etcd.add_to(inputs)
     }
 
     /// Whether the cluster is a simulated one.

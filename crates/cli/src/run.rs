@@ -58,7 +58,10 @@ impl Bench {
         let setting = format!(
             "{hardware}{} memory nodes{}, {} copies, {} threads x {} coroutines, seed {}",
             run.memory_nodes(),
-            self.nodes.as_ref().map(|nodes| format!(" ({nodes})")).unwrap_or_default(),
+            self.nodes
+                .as_ref()
+                .map(|nodes| format!(" ({})", output::printable(&nodes.to_string())))
+                .unwrap_or_default(),
             run.replicas(),
             run.threads(),
             run.coroutines,

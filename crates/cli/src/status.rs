@@ -1,6 +1,7 @@
 //! `remora status`: what memory nodes hold, and what the cluster is doing. It asks each of them by
 //! itself, so one that is down hides no other.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
 use remora::floors::memory::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
 use remora::{NodeId, NodeStatus, Nodes, Place};
+use remora_command::inputs::Inputs;
 use serde::Serialize;
 
 use crate::drain::failure;
@@ -48,6 +50,18 @@ pub(crate) struct StatusOptions {
     /// Write it as JSON; - for standard output.
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
+}
+
+impl StatusOptions {
+    /// The files that these options name, which the command reads.
+    fn inputs(&self) -> Inputs {
+        let inputs = Inputs::default()
+            .with("--key-file", self.key_file.as_deref())
+            .with("--tls-ca", self.tls_ca.as_deref())
+            .with_configuration(self.configuration.as_ref())
+            .with_nodes(Some(&self.connect));
+        self.etcd.add_to(inputs)
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -133,6 +147,7 @@ struct Table {
 }
 
 pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
+    options.inputs().check(&[("--report", ReportTo::file(options.report.as_deref()))])?;
     let keys = options.key_file.as_deref().map(read_keys).transpose()?;
     let tls = options.tls_ca.as_deref().map(read_client_tls).transpose()?;
     let tcp = TcpOptions { keys, tls, ..TcpOptions::default() };
@@ -185,8 +200,8 @@ pub(crate) fn status(options: &StatusOptions) -> Result<Verdict, Failure> {
     let configuration_error = unknown.as_ref().err().map(|Failure(why)| why.clone());
     let status = Status { nodes, tables, configuration, configuration_error };
     let written = output::all([unknown, report_to.write(&status, || table(&status))]);
-    let down: Vec<&str> =
-        status.nodes.iter().filter(|node| node.error.is_some()).map(|node| node.address.as_str()).collect();
+    let down = status.nodes.iter().filter(|node| node.error.is_some());
+    let down: Vec<_> = down.map(|node| output::printable(&node.address)).collect();
     if !down.is_empty() {
         output::complain(&format!("cannot be had: {}", down.join(", ")));
     }
@@ -293,14 +308,16 @@ fn table(status: &Status) -> String {
 }
 
 fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
-    let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0).max(16) + 2;
+    // The path of a memory node may hold anything.
+    let names: Vec<_> = status.nodes.iter().map(|node| output::printable(&node.address)).collect();
+    let width = width_of(&names);
     write!(text, "{:<width$}{:>6}{:>12}{:>12}", "memory node", "number", "size", "allocated")?;
     write!(text, "{:>8}{:>9}", "shards", "clients")?;
     writeln!(text, "{:>12}{:>13}{:>13}{:>16}", "up", "connections", "frames", "CPU s")?;
-    for node in &status.nodes {
-        write!(text, "{:<width$}", node.address)?;
+    for (node, name) in status.nodes.iter().zip(&names) {
+        write!(text, "{name:<width$}")?;
         let Some(state) = &node.state else {
-            writeln!(text, "{}", node.error.as_deref().unwrap_or_default())?;
+            writeln!(text, "{}", output::printable(node.error.as_deref().unwrap_or_default()))?;
             continue;
         };
         let number = state.number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -321,7 +338,7 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
     }
     // Another program may have made a table of any name.
     let names: Vec<_> = status.tables.iter().map(|table| output::printable(&table.name)).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(16) + 2;
+    let width = width_of(&names);
     write!(text, "\n{:<width$}{:>14}{:>8}{:>10}{:>12}  ", "table", "rows that fit", "shards", "replicas", "bytes")?;
     writeln!(text, "discipline")?;
     for (table, name) in status.tables.iter().zip(&names) {
@@ -337,6 +354,11 @@ fn write_table(text: &mut String, status: &Status) -> std::fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// The width of a column of names.
+fn width_of(names: &[Cow<'_, str>]) -> usize {
+    names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(16) + 2
 }
 
 fn write_known(text: &mut String, known: &Known) -> std::fmt::Result {
@@ -382,6 +404,23 @@ mod tests {
         let status = Status { nodes: Vec::new(), tables, configuration: None, configuration_error: None };
         let shown = table(&status);
         assert!(shown.lines().any(|line| line.starts_with("bad\\n\\u{1b}[2Jname  ")), "{shown}");
+        assert!(!shown.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn paths_of_memory_nodes_break_no_row() {
+        let path = "/shm/one\n\u{1b}[2Jtwo";
+        let node = |address: &str, error: Option<String>, state| Node { address: address.to_owned(), error, state };
+        let state = State { number: Some(7), bytes: 1 << 20, allocated: 1024, shards: 0, clients: 0, server: None };
+        let gone = Some(format!("{path}: No such file or directory"));
+        let nodes = vec![node("/shm/good", gone.clone(), None), node(path, gone, None), node(path, None, Some(state))];
+        let status = Status { nodes, tables: Vec::new(), configuration: None, configuration_error: None };
+        let shown = table(&status);
+        let rows: Vec<&str> = shown.lines().skip(1).take(3).collect();
+        let name = "/shm/one\\n\\u{1b}[2Jtwo";
+        assert!(rows[0].starts_with("/shm/good  ") && rows[0].ends_with(": No such file or directory"), "{shown}");
+        assert!(rows[1].starts_with(name) && rows[1].contains(&format!("  {name}: No such")), "{shown}");
+        assert!(rows[2].starts_with(name) && rows[2].contains("     7     1.0 MiB"), "{shown}");
         assert!(!shown.contains('\u{1b}'));
     }
 

@@ -304,8 +304,10 @@ fn steps_to_another_key_that_do_not_fit_are_refused() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let two = fs::read_to_string(&path).unwrap();
     assert_refused(&keygen("--add"), &[name, "two keys already"]);
-    fs::write(format!("{name}.new"), "").unwrap();
-    assert_refused(&keygen("--swap"), &["steps.key.new", "another keygen"]);
+    let beside = fs::File::create(format!("{name}.new")).unwrap();
+    beside.lock().unwrap();
+    assert_refused(&keygen("--swap"), &[name, "another process changes the key file"]);
+    drop(beside);
     fs::remove_file(format!("{name}.new")).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), two, "what is refused changes nothing");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

@@ -6,6 +6,7 @@
 //! pipe that nobody reads. Whatever is wrong is said in one line on standard error.
 #![forbid(unsafe_code)]
 
+pub mod inputs;
 pub mod output;
 pub mod plot;
 pub mod value;

@@ -169,11 +169,16 @@ pub enum ReportTo {
 impl ReportTo {
     /// Where the option `--report` wants the report.
     pub fn open(option: Option<&Path>) -> Result<ReportTo, Failure> {
-        match option {
-            None => Ok(ReportTo::People),
-            Some(path) if path.as_os_str() == "-" => Ok(ReportTo::Output),
-            Some(path) => Ok(ReportTo::File(OutputFile::open("--report", path)?)),
+        match (option, ReportTo::file(option)) {
+            (None, _) => Ok(ReportTo::People),
+            (Some(_), None) => Ok(ReportTo::Output),
+            (_, Some(path)) => Ok(ReportTo::File(OutputFile::open("--report", path)?)),
         }
+    }
+
+    /// The file that the option `--report` names; `-` is standard output.
+    pub fn file(option: Option<&Path>) -> Option<&Path> {
+        option.filter(|path| path.as_os_str() != "-")
     }
 
     /// Writes the report. The table is shown whatever becomes of a file.

@@ -1,8 +1,28 @@
 //! Random bytes of the system: for keys, nonces and first sequence numbers, which nobody may guess.
 
+use std::io::ErrorKind;
+
+use crate::error::SystemError;
+
 /// Draws random bytes from the system.
-pub(crate) fn random() -> Result<[u8; 32], getrandom::Error> {
+pub(crate) fn random() -> Result<[u8; 32], SystemError> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes)?;
+    getrandom::fill(&mut bytes).map_err(|error| in_its_words(error.raw_os_error()))?;
     Ok(bytes)
+}
+
+/// The error that the system gave; without a number, the system has no words for it.
+fn in_its_words(number: Option<i32>) -> SystemError {
+    number.map_or(SystemError::Kind(ErrorKind::Other), SystemError::Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_random_bytes_is_told_in_the_systems_words() {
+        assert_eq!(in_its_words(Some(38)).to_string(), "Function not implemented (os error 38)");
+        assert_eq!(in_its_words(None).to_string(), "other error");
+    }
 }

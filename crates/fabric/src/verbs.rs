@@ -145,3 +145,13 @@ pub enum VerbsError {
         cause: SystemError,
     },
 }
+
+impl VerbsError {
+    /// What the system said, if it said something.
+    pub(crate) fn cause(&self) -> Option<SystemError> {
+        match self {
+            VerbsError::Memory { cause, .. } | VerbsError::System { cause, .. } => Some(*cause),
+            _ => None,
+        }
+    }
+}

@@ -18,6 +18,7 @@ pub mod verbs;
 use std::fmt;
 use std::fs;
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -272,12 +273,14 @@ const CACHES: u64 = 4;
 /// For a machine that does not tell how large its last cache is.
 const LAST_CACHE_BYTES: u64 = 64 << 20;
 
-/// Measures a backend; `look` is called now and then with the time that has passed.
+/// Measures a backend. `look` is called now and then with the time that has passed, and may end the
+/// measurement early: then the report has what was measured until then, and verbs only if the
+/// rounds were measured to their end.
 pub fn run(
     options: &MicroOptions,
     backend: Backend,
     config: serde_json::Value,
-    mut look: impl FnMut(Duration),
+    mut look: impl FnMut(Duration) -> ControlFlow<()>,
 ) -> Result<MicroReport, MicroError> {
     options.check()?;
     let missing_bytes = (CACHES * last_cache_bytes()).max(1 << 20);
@@ -287,6 +290,7 @@ pub fn run(
     // Every page is there before anything is measured.
     region.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
     let began = Instant::now();
+    let mut goes_on = true;
     let (series, repetitions) = remora_fabric::block_on(&*fabric, ClientId(1), async |lane: &Lane| {
         let mut bench = Bench::new(lane, region.words(), options);
         let mut series: Vec<Series> = [Place::Cached, Place::Missing]
@@ -297,17 +301,19 @@ pub fn run(
             one.calibrate(&mut bench).await?;
         }
         let mut repetitions = 0;
-        while repetitions == 0 || began.elapsed() < options.time {
+        while repetitions == 0 || (goes_on && began.elapsed() < options.time) {
             for one in &mut series {
                 one.repeat(&mut bench).await?;
             }
             repetitions += 1;
-            look(began.elapsed());
+            goes_on = look(began.elapsed()).is_continue();
         }
         Ok::<_, FabricError>((series, repetitions))
     })??;
-    let verbs =
-        if options.rates { Some(rates(options, backend, |elapsed| look(options.time + elapsed))?) } else { None };
+    let verbs = match options.rates && goes_on {
+        true => Some(rates(options, backend, |elapsed| look(options.time + elapsed))?),
+        false => None,
+    };
     let seconds = began.elapsed().as_secs_f64();
     let rounds = series.into_iter().map(|one| one.measurement(options)).collect();
     let machine = Machine::this(Some(region.pages()));
@@ -315,7 +321,11 @@ pub fn run(
     Ok(MicroReport { workload, fabric: name, config, seconds, repetitions, missing_bytes, rounds, verbs, machine })
 }
 
-fn rates(options: &MicroOptions, backend: Backend, look: impl FnMut(Duration)) -> Result<VerbsReport, MicroError> {
+fn rates(
+    options: &MicroOptions,
+    backend: Backend,
+    look: impl FnMut(Duration) -> ControlFlow<()>,
+) -> Result<VerbsReport, MicroError> {
     let at_once = matches!(backend, Backend::Shm);
     let fabric = backend.fabric(&verbs::regions())?;
     let stand = Stand::new(&*fabric, at_once, options.seed)?;
@@ -531,7 +541,8 @@ mod tests {
 
     #[test]
     fn every_kind_is_measured_on_both_kinds_of_memory() {
-        let report = run(&options(64, 2), Backend::Shm, serde_json::Value::Null, |_| ()).expect("options that fit");
+        let report = run(&options(64, 2), Backend::Shm, serde_json::Value::Null, |_| ControlFlow::Continue(()))
+            .expect("options that fit");
         assert_eq!(report.rounds.len(), 8);
         assert!(report.rounds.iter().all(|one| one.round_ns > 0.0 && one.plain_ns > 0.0), "{:?}", report.rounds);
     }

@@ -1,5 +1,6 @@
 //! What is fitted to a cluster behaves as that cluster does, also from a base that is far from it.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use remora_fabric::sim::{Path, Profile, Sim, SimOptions};
@@ -11,7 +12,7 @@ fn measured(hardware: &Profile) -> Vec<VerbFigures> {
     let options = SimOptions { hostile: false, ..SimOptions::new(hardware.clone(), 7) };
     let sim = Sim::new(&verbs::regions(), &options).unwrap();
     let stand = Stand::simulated(&sim, hardware.path == Path::Loads, 7).unwrap();
-    stand.measure(&VerbKind::ALL, Duration::ZERO, |_| ()).unwrap()
+    stand.measure(&VerbKind::ALL, Duration::ZERO, |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn named(name: &str) -> Profile {

@@ -1,6 +1,8 @@
 //! What a client leaves that fails, is interrupted or is killed while it creates and loads: the
-//! next client begins anew.
+//! next client begins anew. What other commands of several steps leave: the next one finishes it,
+//! or undoes it.
 
+use std::fs::{self, File};
 use std::thread;
 use std::time::Duration;
 
@@ -123,25 +125,113 @@ fn a_waiting_client_can_be_interrupted_and_a_client_that_is_stuck_ends_at_the_se
     assert_eq!(ended.code, Some(2), "{ended:?}");
 }
 
+/// A cluster with a table, and a controller that copies shards slowly: a drain or an addition takes
+/// seconds.
+struct Slow {
+    nodes: Vec<Node>,
+    /// The options of a command that names the cluster.
+    there: String,
+    test: &'static str,
+    _controller: Process,
+}
+
+impl Slow {
+    fn new(test: &'static str, nodes: usize) -> Slow {
+        let (nodes, connect) = listen(test, nodes);
+        let configuration = new_file(&format!("{test}-configuration"));
+        let there = format!("--connect {connect} --configuration {}", configuration.display());
+        let load = format!("bench smallbank {there} --replicas 2 --accounts 20000 --transactions 100 --threads 1");
+        let loaded = remora(&format!("{test}-load"), &words(&load));
+        assert_eq!(loaded.code, Some(0), "{loaded:?}");
+        let controls = format!("controller {there} --copy-mb 1");
+        let mut controller = Process::start(&format!("{test}-controller"), &words(&controls));
+        controller.wait_until("it is ready", |process| process.output().contains("ready"));
+        Slow { nodes, there, test, _controller: controller }
+    }
+
+    /// What the configuration says.
+    fn known(&self) -> serde_json::Value {
+        let line = format!("status {} --report -", self.there);
+        let status = remora(&format!("{}-status", self.test), &words(&line));
+        assert_eq!(status.code, Some(0), "{status:?}");
+        serde_json::from_str::<serde_json::Value>(&status.output).unwrap()["configuration"].take()
+    }
+
+    /// Kills a command once it says something that it says only when it has begun, and not ended.
+    fn killed(&self, line: &str, says: &str) {
+        let mut command = Process::start(&format!("{}-killed", self.test), &words(line));
+        command.wait_until("it has begun", |process| process.output().contains(says));
+        assert!(!command.has_ended(), "{says}: {}", command.output());
+        command.kill();
+    }
+
+    fn ended(&self, line: &str, says: &str) {
+        let ended = remora(&format!("{}-next", self.test), &words(line));
+        assert!(ended.code == Some(0) && ended.output.contains(says), "{line}: {ended:?}");
+    }
+
+    fn checked(&self) {
+        self.ended(&format!("bench smallbank {} --check", self.there), "✓ replicas are identical");
+    }
+}
+
 /// The controller does the work of a drain; the command only says that it is wanted.
 #[test]
-fn a_drain_whose_command_was_killed_goes_on() {
-    let (nodes, connect) = listen("creation-drain", 4);
-    let configuration = new_file("creation-drain-configuration");
-    let there = format!("--connect {connect} --configuration {}", configuration.display());
-    let loaded = remora(
-        "creation-drain-load",
-        &words(&format!("bench smallbank {there} --replicas 3 --accounts 1000 --transactions 100 --threads 1")),
-    );
-    assert_eq!(loaded.code, Some(0), "{loaded:?}");
-    let mut controller = Process::start("creation-drain-controller", &words(&format!("controller {there}")));
-    controller.wait_until("it is ready", |process| process.output().contains("ready"));
-    let drain = format!("drain {there} {}", nodes[3].address());
-    let mut killed = Process::start("creation-drain-killed", &words(&drain));
-    thread::sleep(Duration::from_millis(150));
-    killed.kill();
-    let again = remora("creation-drain-again", &words(&drain));
-    assert_eq!(again.code, Some(0), "{again:?}");
-    let checked = remora("creation-drain-check", &words(&format!("bench smallbank {there} --check")));
-    assert_eq!(checked.code, Some(0), "{checked:?}");
+fn a_drain_whose_command_was_killed_is_finished_by_the_next() {
+    let slow = Slow::new("creation-drain", 3);
+    let node = slow.nodes[2].address();
+    let drain = format!("drain {} {node}", slow.there);
+    slow.killed(&drain, "shards are left at");
+    let now = slow.known();
+    assert_eq!((&now["leaving"], &now["lost"]), (&serde_json::json!([node]), &serde_json::json!([])), "{now:#}");
+    slow.ended(&drain, "it may be stopped");
+    let now = slow.known();
+    assert_eq!((&now["leaving"], &now["lost"]), (&serde_json::json!([]), &serde_json::json!([node])), "{now:#}");
+    slow.checked();
+}
+
+#[test]
+fn a_drain_whose_command_was_killed_can_be_cancelled() {
+    let slow = Slow::new("creation-cancel", 3);
+    let node = slow.nodes[2].address();
+    let drain = format!("drain {} {node}", slow.there);
+    slow.killed(&drain, "shards are left at");
+    slow.ended(&format!("{drain} --cancel"), "stays");
+    let now = slow.known();
+    assert_eq!((&now["leaving"], &now["lost"]), (&serde_json::json!([]), &serde_json::json!([])), "{now:#}");
+    slow.checked();
+}
+
+#[test]
+fn an_addition_whose_command_was_killed_is_finished_by_the_next() {
+    let slow = Slow::new("creation-add", 2);
+    let node = Node::listen("creation-add-third", "");
+    let add = format!("add {} {}", slow.there, node.address());
+    slow.killed(&add, "shards are being copied to");
+    let now = slow.known();
+    assert_eq!(now["filling"], serde_json::json!([node.address()]), "{now:#}");
+    slow.ended(&add, "has copies of");
+    assert_eq!(slow.known()["joining"], 0);
+    slow.checked();
+}
+
+/// A step to another key prepares the new file beside the old one. The process that does so locks
+/// it, so the next one knows whether the process lives.
+#[test]
+fn a_killed_keygen_does_not_keep_the_next_from_its_step() {
+    let (key, beside) = (new_file("creation.key"), new_file("creation.key.new"));
+    let keygen = |step: &[&str]| remora("creation-keygen", &[&["keygen", key.to_str().unwrap()], step].concat());
+    assert_eq!(keygen(&[]).code, Some(0));
+    let first = fs::read_to_string(&key).unwrap();
+    let living = File::create(&beside).unwrap();
+    living.lock().unwrap();
+    let refused = keygen(&["--add"]);
+    assert!(refused.code == Some(2) && refused.errors.contains("another process"), "{refused:?}");
+    assert!(beside.exists() && fs::read_to_string(&key).unwrap() == first);
+    drop(living);
+    fs::write(&beside, &first[..20]).unwrap();
+    let added = keygen(&["--add"]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let second = fs::read_to_string(&key).unwrap();
+    assert!(second.starts_with(&first) && second.lines().count() == 2 && !beside.exists());
 }

@@ -63,6 +63,63 @@ fn one_file_is_not_written_for_two_reasons() {
     assert_eq!(remora("one-file-null", &words(&line)).code, Some(0));
 }
 
+/// The files that a command reads stay as they are, whichever of its options for results names one.
+#[test]
+fn a_result_does_not_overwrite_what_the_command_reads() {
+    let folder = folder("inputs");
+    let (file, link, twin) = (folder.join("file"), folder.join("link"), folder.join("twin"));
+    fs::write(&file, "precious").unwrap();
+    symlink(&file, &link).unwrap();
+    fs::hard_link(&file, &twin).unwrap();
+    let dotted = folder.join("./file");
+    let ours = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/connectx4.toml");
+    let profile = fs::read_to_string(ours).unwrap();
+    let hardware = folder.join("mine.toml");
+    fs::write(&hardware, &profile).unwrap();
+    let (file, hardware) = (text(&file), text(&hardware));
+    // A run that began would wait for this memory node.
+    let there = "--connect 127.0.0.1:1 --configuration";
+    let beside = text(&folder).to_owned() + "/configuration";
+    let micro = "bench micro --seconds 600 --base-profile";
+    for other in [file, text(&link), text(&twin), text(&dotted)] {
+        for (line, input, output) in [
+            (format!("{SMALL} {there} {beside} --key-file {file} --report"), "--key-file", "--report"),
+            (format!("{SMALL} {there} {beside} --key-file {file} --history"), "--key-file", "--history"),
+            (format!("{SMALL} {there} {file} --report"), "--configuration", "--report"),
+            (format!("{SMALL} {there} {beside} --tls-ca {file} --report"), "--tls-ca", "--report"),
+            (format!("{SMALL} --connect shm:/none,{file} --history"), "--connect", "--history"),
+            (format!("controller {there} {file} --history"), "--configuration", "--history"),
+            (format!("controller {there} {beside} --key-file {file} --history"), "--key-file", "--history"),
+            (format!("status {there} {beside} --key-file {file} --report"), "--key-file", "--report"),
+            (format!("status --connect shm:{file} --report"), "--connect", "--report"),
+            (format!("drill --seconds 600 --configuration {file} --csv"), "--configuration", "--csv"),
+        ] {
+            let refused = remora("inputs", &words(&format!("{line} {other}")));
+            assert_refused(&refused, &[input, file, output, other, "would overwrite"]);
+        }
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "precious");
+    for line in [
+        format!("bench smallbank --fabric sim --threads 1 --profile {hardware} --report {hardware}"),
+        format!("{micro} {hardware} --write-profile {hardware}"),
+        format!("{micro} {hardware} --write-profile {hardware}.new --report {hardware}"),
+    ] {
+        assert_refused(&remora("inputs-profile", &words(&line)), &["profile", hardware, "would overwrite"]);
+    }
+    assert_eq!(fs::read_to_string(hardware).unwrap(), profile);
+    // A configuration that is to be made is an input too, and so is the file that locks it.
+    for output in [beside.clone(), beside.clone() + ".lock"] {
+        let line = format!("{SMALL} {there} {beside} --report {output}");
+        assert_refused(&remora("inputs-new", &words(&line)), &["--configuration", "--report", "would overwrite"]);
+    }
+    // All results are looked at before one of them is opened.
+    let new = folder.join("new");
+    let line = format!("{SMALL} {there} {beside} --key-file {file} --report {} --history {file}", text(&new));
+    assert_refused(&remora("inputs-second", &words(&line)), &["--history", "would overwrite"]);
+    let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+}
+
 #[test]
 fn two_processes_do_not_record_to_one_file() {
     let history = folder("two-processes").join("h.jsonl");

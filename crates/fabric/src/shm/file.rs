@@ -18,6 +18,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::num::ParseIntError;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -160,8 +161,14 @@ fn size(path: &Path, file: &File) -> Result<(u64, bool), OpenError> {
     let (major, minor) = (number >> 32 & 0xffff_f000 | number >> 8 & 0xfff, number >> 12 & 0xffff_ff00 | number & 0xff);
     let size = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"));
     let size = size.map_err(io_error(path, "find the device's size"))?;
-    let size = size.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into());
-    size.map(|size| (size, true)).map_err(io_error(path, "read the device's size"))
+    parse_size(&size).map(|size| (size, true)).map_err(io_error(path, "read the device's size"))
+}
+
+/// A size as the system tells it.
+fn parse_size(text: &str) -> io::Result<u64> {
+    let text = text.trim();
+    let refused = |error: ParseIntError| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}: {error}"));
+    text.parse().map_err(refused)
 }
 
 /// Takes the space of a file, all of it and up to this size, so that no access to its mapping finds
@@ -472,5 +479,16 @@ impl Admission for Signalled {
         let Some(handle) = process.open_to_end() else { return false };
         close_at_end(control, &self.watch, handle, index, state);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_is_no_number_is_told_with_its_text() {
+        assert_eq!(parse_size("134217728\n").unwrap(), 128 << 20);
+        assert_eq!(parse_size("none\n").unwrap_err().to_string(), "\"none\": invalid digit found in string");
     }
 }

@@ -37,7 +37,7 @@
 //! is not of this form is [`Malformed`].
 
 use crate::address::{Address, NodeId, RegionId};
-use crate::error::{Fault, Refusal};
+use crate::error::{Fault, Refusal, SystemError};
 use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
 use crate::round::buffer::Verb;
 use crate::tcp::buffer::Outbox;
@@ -290,7 +290,8 @@ const REPLY_TOO_LONG: u8 = 4;
 /// The client's access has been revoked: the last frame of a connection, whatever was asked.
 pub(crate) const REVOKED: u8 = 5;
 const NO_RDMA: u8 = 6;
-/// The server can make no queue pair: what it was told, or its device, does not allow it.
+/// The server can make no queue pair: what it was told, or its device, does not allow it. The error
+/// number of the server's system follows, if there is one.
 const NO_QUEUE: u8 = 7;
 const NEEDS_RDMA: u8 = 8;
 
@@ -303,7 +304,8 @@ pub(crate) fn put_fault(out: &mut Outbox, fault: Fault, ticket: u64) {
         Fault::ReplyTooLong { words, capacity } => (REPLY_TOO_LONG, [u64::from(words), u64::from(capacity), 0], 2),
         Fault::Refused(Refusal::NoRdma) => (NO_RDMA, [0; 3], 0),
         Fault::Refused(Refusal::NeedsRdma) => (NEEDS_RDMA, [0; 3], 0),
-        Fault::Refused(Refusal::Rdma(_)) => (NO_QUEUE, [0; 3], 0),
+        Fault::Refused(Refusal::Rdma(SystemError::Number(number))) => (NO_QUEUE, [u64::from(number as u32), 0, 0], 1),
+        Fault::Refused(Refusal::Rdma(SystemError::Kind(_))) => (NO_QUEUE, [0; 3], 0),
         // Nothing else comes of executing a verb that could be decoded; of what does, the client
         // has lost this node.
         _ => (REVOKED, [0; 3], 0),
@@ -332,6 +334,7 @@ pub(crate) fn fault(status: u8, words: &[u64], node: NodeId) -> Result<Fault, Ma
         (NO_RDMA, []) => Fault::Refused(Refusal::NoRdma),
         (NEEDS_RDMA, []) => Fault::Refused(Refusal::NeedsRdma),
         (NO_QUEUE, []) => Fault::Refused(Refusal::Rdma(std::io::ErrorKind::ConnectionRefused.into())),
+        (NO_QUEUE, &[number]) => Fault::Refused(Refusal::Rdma(SystemError::Number(short(number)? as i32))),
         _ => return Err(Malformed::Status(status)),
     })
 }

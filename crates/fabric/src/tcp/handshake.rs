@@ -35,7 +35,7 @@
 //! Verdict      | code : u64 |
 //! ```
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use hmac::Mac;
@@ -259,7 +259,7 @@ pub(crate) fn greet(
     let is_tls = stream.is_tls();
     let mut socket = Timed { stream, deadline };
     socket.secure().map_err(lost)?;
-    let nonce = random().map_err(|_| Fault::Refused(Refusal::Local(ErrorKind::Other.into())))?;
+    let nonce = random().map_err(|error| Fault::Refused(Refusal::Local(error)))?;
     let keys = keys.map(Keys::now);
     let ours = ClientHello::new(purpose, keys.is_some(), nonce);
     socket.write_all(ours.as_bytes()).map_err(lost)?;

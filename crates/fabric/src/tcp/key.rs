@@ -11,13 +11,14 @@
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::fs::OFlags;
 use sha2::Sha256;
 
 use crate::entropy::random;
@@ -86,8 +87,8 @@ pub enum KeyStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     /// The system gives no random bytes.
-    #[error("the system gives no random bytes")]
-    NoRandom,
+    #[error("the system gives no random bytes: {0}")]
+    NoRandom(SystemError),
     /// The file cannot be read or written.
     #[error("the key file: {0}")]
     File(SystemError),
@@ -106,6 +107,9 @@ pub enum KeyError {
     /// There is a second key already.
     #[error("holds two keys already: end that change first (--swap, --drop)")]
     Two,
+    /// Another process has the file take a step.
+    #[error("another process changes the key file just now: try again when it has ended")]
+    Busy,
 }
 
 fn failed(error: io::Error) -> KeyError {
@@ -115,12 +119,12 @@ fn failed(error: io::Error) -> KeyError {
 impl Key {
     /// A new random key.
     pub fn generate() -> Result<Key, KeyError> {
-        random().map(Key).map_err(|_| KeyError::NoRandom)
+        random().map(Key).map_err(KeyError::NoRandom)
     }
 
     /// Writes the key to a new file that only its owner may read. Never overwrites one.
     pub fn write_new(&self, path: &Path) -> Result<(), KeyError> {
-        Pair::from(*self).write(create(path)?)
+        Pair::from(*self).write(&create(path).map_err(failed)?)
     }
 
     /// A keyed hash of all parts, one after the other.
@@ -141,16 +145,21 @@ impl Keys {
     }
 
     /// Has a key file take a step. The new file takes the place of the old one at once and as a
-    /// whole, whatever happens; until then it lies beside it, as `FILE.new`, and keeps out others
-    /// who try the same ([`io::ErrorKind::AlreadyExists`]).
+    /// whole, whatever happens. Until then it lies beside it, as `FILE.new`, locked by this
+    /// process: another process that tries a step meanwhile is refused ([`KeyError::Busy`]). A
+    /// process that was killed has left its `FILE.new` unlocked, and the next step replaces that.
+    /// Where files have no locks, `FILE.new` is in the way until it is removed
+    /// ([`ErrorKind::AlreadyExists`]).
     pub fn step(path: &Path, step: KeyStep) -> Result<(), KeyError> {
         let path = fs::canonicalize(path).map_err(failed)?;
         let mut beside = OsString::from(&path);
         beside.push(".new");
-        let new = create(Path::new(&beside))?;
-        let stepped = replace(&path, step, new, Path::new(&beside));
-        if stepped.is_err() {
-            let _ = fs::remove_file(&beside); // it may have become the file
+        let beside = Path::new(&beside);
+        let new = claim(beside)?;
+        let stepped = replace(&path, step, &new, beside);
+        // The new file may be in its place already, and another process may have made the next.
+        if stepped.is_err() && is_at(&new, beside) {
+            let _ = fs::remove_file(beside); // the next step would replace it
         }
         stepped
     }
@@ -223,7 +232,7 @@ impl Pair {
         }
     }
 
-    fn write(self, mut file: File) -> Result<(), KeyError> {
+    fn write(self, mut file: &File) -> Result<(), KeyError> {
         let mut lines = String::with_capacity(LINES_MAX * LINE_BYTES);
         for key in [Some(self.first), self.second].into_iter().flatten() {
             lines.push_str(LINE_TAG);
@@ -244,8 +253,60 @@ impl From<Key> for Pair {
 }
 
 /// A new file that only its owner may read.
-fn create(path: &Path) -> Result<File, KeyError> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes the file in which a step is prepared, and locks it for as long as it is open. Each process
+/// does the same, and uses or deletes the file at this path only while it holds the file's lock:
+///
+/// 1. It creates the file, or opens the one that is there.
+/// 2. It locks the file. Another process that holds the lock is alive, and at work.
+/// 3. It checks that the locked file is still at this path. Another process may have deleted the
+///    file, or put it in its place, between 1 and 2; then the process begins again.
+/// 4. If the process has created the file, the file is its own. Otherwise a process that was killed
+///    has left it. The file may have any owner, mode and contents, so it is not used: the process
+///    deletes it, and begins again.
+fn claim(path: &Path) -> Result<File, KeyError> {
+    /// More often than that a process begins again only where many others do steps, too.
+    const ATTEMPTS: usize = 16;
+    for _ in 0..ATTEMPTS {
+        let (file, is_new) = match create(path) {
+            Ok(file) => (file, true),
+            Err(exists) if exists.kind() == ErrorKind::AlreadyExists => match open_left(path) {
+                Ok(file) => (file, false),
+                Err(gone) if gone.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            },
+            Err(error) => return Err(failed(error)),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(KeyError::Busy),
+            // No locks here: a file that is new is nevertheless the work of this process alone.
+            Err(TryLockError::Error(_)) if is_new => return Ok(file),
+            Err(TryLockError::Error(_)) => return Err(failed(ErrorKind::AlreadyExists.into())),
+        }
+        match (is_at(&file, path), is_new) {
+            (true, true) => return Ok(file),
+            (true, false) => fs::remove_file(path).map_err(failed)?,
+            (false, _) => {}
+        }
+    }
+    Err(KeyError::Busy)
+}
+
+/// Opens a file that is there, to lock it: no link, and no pipe, which would wait for a reader.
+fn open_left(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+/// Whether a file is the one at this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |file: Metadata| (file.dev(), file.ino());
+    let there = fs::symlink_metadata(path).ok().map(identity);
+    there.is_some() && there == file.metadata().ok().map(identity)
 }
 
 fn read(path: &Path) -> Result<(Pair, Metadata), KeyError> {
@@ -262,10 +323,10 @@ fn read(path: &Path) -> Result<(Pair, Metadata), KeyError> {
 }
 
 /// Writes what a file holds after a step into a new one, and puts that in its place.
-fn replace(path: &Path, step: KeyStep, new: File, beside: &Path) -> Result<(), KeyError> {
+fn replace(path: &Path, step: KeyStep, new: &File, beside: &Path) -> Result<(), KeyError> {
     let (pair, old) = read(path)?;
     if new.metadata().map_err(failed)?.uid() != old.uid() {
-        fchown(&new, Some(old.uid()), None).map_err(failed)?; // who could read it still can
+        fchown(new, Some(old.uid()), None).map_err(failed)?; // who could read it still can
     }
     pair.stepped(step)?.write(new)?;
     fs::rename(beside, path).map_err(failed)?;

@@ -154,7 +154,8 @@ impl Node {
 
     /// Our hello to a new connection. `None` if the system gives no nonce.
     pub(crate) fn hello(&self) -> Option<ServerHello> {
-        let nonce = random().ok()?;
+        let nonce = random();
+        let nonce = nonce.inspect_err(|error| tracing::warn!(%error, "the system gives no random bytes")).ok()?;
         let regions =
             (0..REGIONS_PER_NODE_MAX as u16).map_while(|region| self.memory.region(NodeId(0), RegionId(region)));
         let bytes: Vec<u64> = regions.map(|region| region.bytes()).collect();
@@ -248,7 +249,7 @@ impl Node {
         let accepted = match &mut self.exports {
             Some(exports) => exports.accept(&frame[frame::HEAD_WORDS..], &mut reply).map_err(|error| {
                 tracing::warn!(%error, "no queue pair for a client");
-                Refusal::Rdma(ErrorKind::Other.into())
+                Refusal::Rdma(error.cause().unwrap_or(ErrorKind::ConnectionRefused.into()))
             }),
             None => Err(Refusal::NoRdma),
         };

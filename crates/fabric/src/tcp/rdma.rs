@@ -14,11 +14,7 @@ use crate::verbs::{Domain, VerbsError};
 /// What went wrong at this end.
 pub(crate) fn refused(error: &VerbsError) -> Fault {
     tracing::warn!(%error, "no RDMA");
-    let cause = match error {
-        VerbsError::Memory { cause, .. } | VerbsError::System { cause, .. } => *cause,
-        _ => ErrorKind::NotFound.into(),
-    };
-    Fault::Refused(Refusal::Rdma(cause))
+    Fault::Refused(Refusal::Rdma(error.cause().unwrap_or(ErrorKind::NotFound.into())))
 }
 
 /// Has the server that this blocking connection is to make a queue pair, and connects to it.

@@ -5,6 +5,7 @@
 //! by number: that is how a profile of the simulator is fitted to a device (`remora_lab::fit`).
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -293,15 +294,15 @@ impl Stand {
         &self,
         kinds: &[VerbKind],
         time: Duration,
-        mut look: impl FnMut(Duration),
+        mut look: impl FnMut(Duration) -> ControlFlow<()>,
     ) -> Result<Vec<VerbFigures>, MicroError> {
         let began = Instant::now();
         let mut series: Vec<Series> = kinds.iter().map(|kind| Series::new(*kind)).collect();
-        let mut repeated = false;
-        while !repeated || began.elapsed() < time {
+        let (mut repeated, mut goes_on) = (false, true);
+        while !repeated || (goes_on && began.elapsed() < time) {
             for one in &mut series {
                 one.repeat(self)?;
-                look(began.elapsed());
+                goes_on &= look(began.elapsed()).is_continue();
             }
             repeated = true;
         }

@@ -46,6 +46,7 @@ fn any_fault() -> impl Strategy<Value = Fault> {
         Just(Fault::NoHandler),
         (any::<u32>(), any::<u32>()).prop_map(|(words, capacity)| Fault::ReplyTooLong { words, capacity }),
         Just(Fault::Revoked),
+        any::<i32>().prop_map(|number| Fault::Refused(Refusal::Rdma(SystemError::Number(number)))),
     ]
 }
 

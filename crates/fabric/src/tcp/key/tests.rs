@@ -103,11 +103,57 @@ fn steps_lead_to_the_new_key_and_keep_the_file_whole() {
     std::os::unix::fs::symlink("cluster.key", &link).unwrap();
     Keys::step(&link, KeyStep::Add).unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && held().second.is_some());
-    // Another process is at it, or was interrupted.
-    fs::write(folder.0.join("cluster.key.new"), "").unwrap();
-    assert_eq!(step(KeyStep::Swap), Err(KeyError::File(Errno::EXIST.into())));
-    assert!(folder.0.join("cluster.key.new").exists() && held().first == new);
     assert_eq!(Keys::step(&folder.0.join("none"), KeyStep::Add), Err(KeyError::File(Errno::NOENT.into())));
+}
+
+#[test]
+fn a_step_waits_for_no_dead_process_and_does_not_disturb_a_living_one() {
+    let folder = Folder::new("key-left");
+    let (path, beside) = (folder.file(), folder.0.join("cluster.key.new"));
+    put(&path, &line(1));
+    let held = || Keys::read(&path).unwrap().now();
+    let living = create(&beside).unwrap();
+    living.lock().unwrap();
+    assert_eq!(Keys::step(&path, KeyStep::Add), Err(KeyError::Busy));
+    assert!(is_at(&living, &beside) && held() == key(1).into());
+    // Killed at any time: before it wrote, while it did, and before the new file took its place.
+    drop(living);
+    for left in [String::new(), line(1)[..20].to_owned(), [line(1), line(9)].concat()] {
+        put(&path, &line(1));
+        fs::write(&beside, left).unwrap();
+        // What another user could read does not become the key file.
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644)).unwrap();
+        Keys::step(&path, KeyStep::Add).unwrap();
+        assert!(held().second.is_some_and(|second| second != key(9)));
+        assert_eq!(folder.names(), ["cluster.key"]);
+    }
+    // What no step has left stays where it is.
+    std::os::unix::fs::symlink("cluster.key", &beside).unwrap();
+    assert_eq!(Keys::step(&path, KeyStep::Swap), Err(KeyError::File(Errno::LOOP.into())));
+    assert!(fs::symlink_metadata(&beside).unwrap().is_symlink());
+}
+
+/// Each step starts from what the one before has left: of several that begin at once, the others
+/// are refused, or follow.
+#[test]
+fn steps_at_once_come_one_after_the_other() {
+    let folder = Folder::new("key-race");
+    let path = folder.file();
+    for _ in 0..50 {
+        put(&path, &line(1));
+        fs::write(folder.0.join("cluster.key.new"), "").unwrap();
+        let step = || Keys::step(&path, KeyStep::Add);
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(step)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        let refused = |outcome: &Result<(), KeyError>| matches!(outcome, Ok(()) | Err(KeyError::Busy | KeyError::Two));
+        assert!(done <= 1 && outcomes.iter().all(refused), "{outcomes:?}");
+        // Where each was in the way of another, none has done it, and the next one can.
+        assert_eq!(step(), if done == 1 { Err(KeyError::Two) } else { Ok(()) });
+        assert_eq!(folder.names(), ["cluster.key"]);
+    }
 }
 
 #[test]

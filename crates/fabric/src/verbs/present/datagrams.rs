@@ -379,7 +379,7 @@ impl Office {
 }
 
 fn draw() -> Result<[u8; 32], VerbsError> {
-    random().map_err(|_| VerbsError::System { what: "draw random numbers", cause: io::ErrorKind::Other.into() })
+    random().map_err(|cause| VerbsError::System { what: "draw random numbers", cause })
 }
 
 type Shared = Arc<Mutex<Office>>;

@@ -8,6 +8,7 @@ use clap::Args;
 use remora_fabric::sim::Profile;
 use remora_lab::hardware::{Row, calibrate};
 
+use remora_command::inputs::Inputs;
 use remora_command::output::{self, ReportTo};
 use remora_command::{Failure, Verdict};
 
@@ -39,6 +40,8 @@ pub(crate) fn hardware(options: &HardwareOptions) -> Result<Verdict, Failure> {
     } else {
         vec![remora_command::profile(&options.profile)?]
     };
+    let inputs = Inputs::default().with_profile("--profile", Some(&options.profile));
+    inputs.check(&[("--report", ReportTo::file(options.report.as_deref()))])?;
     let report = ReportTo::open(options.report.as_deref())?;
     let (mut rows, mut done) = (Vec::new(), Ok(()));
     for profile in &profiles {
