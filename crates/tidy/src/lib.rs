@@ -91,7 +91,13 @@ const ENCODINGS: [&str; 10] = [
 const LENGTHS: [&str; 4] = [".len()", "usize)", "_usize", ">()"];
 
 /// Sources that hand the operating system bytes in the order of the machine.
-pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs"];
+pub const NATIVE_FILES: &[&str] = &[
+    "crates/fabric/src/tcp/poller.rs",
+    // Bytes of memory nodes as the words that they are.
+    "crates/fabric/src/conformance/calls.rs",
+    "crates/memory/src/ring.rs",
+    "crates/txn/src/rpc.rs",
+];
 
 /// Sources that may contain `unsafe`.
 pub const UNSAFE_FILES: &[&str] = &[
