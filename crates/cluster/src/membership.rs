@@ -343,6 +343,10 @@ impl Membership {
             change.conductor = 0;
         }
         self.generation += 1;
+        debug_assert!(
+            self.charges(client).next().is_none() && self.recoverers_are_alive(),
+            "recovery 1: a recoverer is alive, or others recover it too"
+        );
         Ok(())
     }
 

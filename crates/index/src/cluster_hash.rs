@@ -70,6 +70,9 @@
 //!    not begun: no mixture of both says "present". No key is absent because a tombstone says so:
 //!    look into the bucket again.
 //!
+//! The host asserts rule 1. The others are about what clients write at the same time:
+//! `crates/index/tests/host` checks them.
+//!
 //! # Versions never restart
 //!
 //! Neither a key's nor a slot's, through all its lives: the read schemes, the appliers and

@@ -38,6 +38,9 @@
 //! 4. **A chain only grows at its end**, and never shrinks: growing writes a part's record and the
 //!    last bucket's header.
 //!
+//! The client asserts rules 1 and 3 before its commit round (`remora_txn`, `protocol/ford`). The
+//! litmus test `ford-insert-insert` and `crates/db/tests/inserts.rs` check the others.
+//!
 //! # That a key is absent
 //!
 //! is told by one READ of each bucket of its chain, which is not atomic. So it is validated: by

@@ -242,6 +242,12 @@ impl Host {
             allocator.free.insert(slot);
             slot = allocator.take(&view).ok_or(Refused::SlotsFull)?;
         };
+        debug_assert!(
+            view.key(slot).eq(key.words().iter().copied())
+                && view.life(slot) == Some(Life::Prepared { incarnation: location.incarnation })
+                || insert_beside_locked(),
+            "cluster_hash 1: an entry names a whole record"
+        );
         view.store(pair.at + WORD_BYTES as u64, hash.word);
         view.store(pair.at, entry);
         allocator.remember(&view, slot, before);

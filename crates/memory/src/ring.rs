@@ -233,6 +233,11 @@ impl RingWriter {
     /// rest of the ring is to be skipped.
     #[inline]
     pub fn take(&mut self, reservation: Reservation, id: u64) -> Placement {
+        debug_assert_eq!(
+            reservation.skip.unwrap_or(reservation.start),
+            self.tail,
+            "occ 3: a frame goes where its client has reserved room"
+        );
         self.tail = reservation.end;
         Placement { at: self.data(reservation.start), skip: reservation.skip.and_then(|from| self.skip_rest(from, id)) }
     }

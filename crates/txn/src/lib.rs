@@ -29,15 +29,25 @@
 )]
 #![forbid(unsafe_code)]
 
-/// Whether a published error has been put back. Always false without the feature `mutants`.
+/// Whether a published error has been put back: the named one, or any. Always false without the
+/// feature `mutants`.
+///
+/// An assertion of a rule also asks it. With an error put back that breaks the rule, the assertion
+/// must not panic, because a litmus test or a campaign has to find the error by what it does.
 #[cfg(feature = "mutants")]
 macro_rules! mutant {
+    () => {
+        crate::mutant::is_any_on()
+    };
     ($name:ident) => {
         crate::mutant::is_on(crate::mutant::Mutant::$name)
     };
 }
 #[cfg(not(feature = "mutants"))]
 macro_rules! mutant {
+    () => {
+        false
+    };
     ($name:ident) => {
         false
     };

@@ -289,3 +289,8 @@ pub fn set(mutant: Option<Mutant>) {
 pub fn is_on(mutant: Mutant) -> bool {
     ON.get() == Some(mutant)
 }
+
+/// Whether any error is on for this thread.
+pub fn is_any_on() -> bool {
+    ON.get().is_some()
+}

@@ -43,6 +43,11 @@
 //!    Until all of its transactions are decided, other clients wait, and only on the records
 //!    concerned. From then on any client that meets one of its locks frees the lock ([`Departed`]).
 //! 6. *The rings stay until everything is done*, because a successor recovers from them.
+//!
+//! The recoverer asserts rules 2 to 4, and the membership asserts the part of rule 1 that says which
+//! clients are revoked together. The others are about several machines. The litmus tests
+//! `redo-zombie` and `redo-late-recoverer` check rule 1, and `ford-foreign-unlock` checks rule 5.
+//! `crates/db/tests/recovery.rs` checks rule 6: recoverers die at every step.
 
 mod copy;
 mod fail_over;
@@ -203,10 +208,21 @@ async fn decide(
                 None => tracing::debug!(id, "a log entry is only about tables that were dropped: it is over"),
             }
         }
+        let is_complete =
+            |(id, entry): (&u64, &Logged)| entry.rule(&catalog).is_none() || entry.is_complete(*id, &rings);
+        debug_assert!(
+            logged.iter().all(is_complete) || mutant!(UndoLogged) || mutant!(InstallIncomplete),
+            "recovery 3: every participant has the entry before the recoverer installs anything of it"
+        );
         if !mutant!(UndoLogged) {
             catalog.install(lane, &logged).await?;
         }
         let mut of_client = Verdicts::of_rings(&rings, &logged);
+        let is_aborted = |id| TransactionId::from_bits(id).is_some_and(|id| of_client.of(id) == Verdict::Aborted);
+        debug_assert!(
+            !logged.keys().copied().any(is_aborted),
+            "recovery 2: a transaction with an entry anywhere is rolled forward"
+        );
         if catalog.has_tables_in_place() {
             of_client.add_in_place(in_place::repair(lane, &catalog.metadata, &mut rings, told).await?);
         }
@@ -241,8 +257,9 @@ impl Logged {
         for ring in rings {
             ring.copy.entries(|id, entry| {
                 let logged = all.entry(id);
-                logged.or_insert_with(|| Logged { lane: ring.lane, entry: entry.to_vec(), at: 0 }).at |=
-                    1 << ring.node.0;
+                let logged = logged.or_insert_with(|| Logged { lane: ring.lane, entry: entry.to_vec(), at: 0 });
+                debug_assert!(logged.entry == entry || mutant!(), "recovery 2: any one copy of an entry is enough");
+                logged.at |= 1 << ring.node.0;
             });
         }
         all
@@ -257,6 +274,13 @@ impl Logged {
         let mut shards = log::records(&self.entry).filter_map(|record| catalog.shard(record.pointer.shard()));
         let Discipline { replication, .. } = shards.next()?.discipline;
         (replication == Discipline::OCC_ONE_SIDED.replication).then_some(Rule::Redo)
+    }
+
+    /// Whether every participant whose ring is there has the entry, or had it.
+    fn is_complete(&self, id: u64, rings: &[Ring]) -> bool {
+        let missing = self.participants() & !self.at;
+        let lacks = |ring: &Ring| ring.lane == self.lane && missing >> ring.node.0 & 1 == 1 && ring.copy.last() < id;
+        !rings.iter().any(lacks)
     }
 
     /// Puts the entry into the participants' rings that lack it. A ring whose last id is larger had
@@ -459,8 +483,13 @@ async fn install(lane: &Lane, id: u64, record: &LoggedRecord<'_>, shard: &Shard<
             deleted = true;
         }
     }
-    swap_lock(&mut round, at, unlock);
-    lane.execute(round).await?;
+    let freed = swap_lock(&mut round, at, unlock);
+    let done = lane.execute(round).await?;
+    debug_assert!(
+        done.swapped(freed) || mutant!(),
+        "recovery 4: the lock of a logged transaction is freed only behind its record"
+    );
+    drop(done);
     if deleted {
         let mut round = lane.round();
         round.call(at.node, &[Code::Free.word(0), record.pointer.to_bits(), record.image[0]], None, 0);

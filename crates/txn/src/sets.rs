@@ -729,6 +729,12 @@ impl Sets {
         Ok(())
     }
 
+    /// Whether this transaction has the lock of every record that it writes.
+    pub(crate) fn write_set_is_locked(&self) -> bool {
+        let is_locked = |item: &Item| matches!(item.lock, Lock::Held | Lock::Unseen);
+        self.items.iter().filter(|item| item.is_written()).all(is_locked)
+    }
+
     /// Which side changes the lock of a record.
     #[inline]
     pub(crate) fn locks(&self, item: &Item) -> Primitive {

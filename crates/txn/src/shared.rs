@@ -17,6 +17,9 @@
 //!    ([`settle`]). A word is an orphan no more once the bit is known to have gone, by a verb that
 //!    was posted behind that CAS. A READ or CAS that was posted ahead of it proves nothing.
 //!
+//! Rule 2 is asserted. The others depend on the order in which verbs take effect: the tests below
+//! and the litmus tests of `no-wait-2pl` check them.
+//!
 //! [`settle`]: SharedLocks::settle
 
 use std::cell::RefCell;
@@ -165,6 +168,10 @@ impl SharedLocks {
     /// does not rely on the bit. Others that have joined since will find that.
     pub(crate) fn upgraded(&self, at: Address) {
         let mut registry = self.0.borrow_mut();
+        debug_assert!(
+            registry.words.get(&at).is_some_and(|word| registry.is_alone(word.last)) || mutant!(WriteOverShared),
+            "no_wait 2: an exclusive lock is taken from a shared one that this transaction alone holds"
+        );
         if let Some(word) = registry.words.get_mut(&at) {
             word.is_set = false;
         }
@@ -176,6 +183,10 @@ impl SharedLocks {
     /// round takes the bit out.
     pub(crate) fn leave(&self, at: Address, round: &mut Round<'_>) {
         let mut registry = self.0.borrow_mut();
+        debug_assert!(
+            registry.words.get(&at).is_some_and(|word| word.is_set) || mutant!(WriteOverShared),
+            "shared 2: the bit is taken out only if it is known to be set"
+        );
         if registry.leave(at)
             && let Ok(bit) = registry.bit()
         {

@@ -37,6 +37,9 @@
 //!    table. See below.
 //! 3. *A bound is never below what was published* since the oldest transaction under way began.
 //!
+//! Rules 1 and 3 are asserted where a transaction publishes. Rule 2 is about several processes: the
+//! tests in `crates/db/tests/local.rs` check it.
+//!
 //! Then every transaction has a point between the last thing that it published and the first that
 //! it checked. The order of these points explains everything. Say T reads A, and W writes a later
 //! version of A. If T's check passes, W had not published by then (3), so its point is still to
@@ -139,7 +142,13 @@ impl VersionCache {
     #[inline]
     pub fn publish(&self, records: impl Iterator<Item = (Pointer, Version)>) {
         for (record, version) in records {
-            self.bounds.raise(record.to_bits(), version.to_bits());
+            let (record, version) = (record.to_bits(), version.to_bits());
+            let before = if cfg!(debug_assertions) { self.bounds.bound(record) } else { 0 };
+            self.bounds.raise(record, version);
+            debug_assert!(
+                self.bounds.bound(record) >= before.max(version) || mutant!(ForgetEvicted),
+                "vcache 3: a bound never falls, and is never below what was published"
+            );
         }
         // Of two transactions that each publish what the other looks at, one sees it.
         <AtomicU64 as CacheWord>::fence();

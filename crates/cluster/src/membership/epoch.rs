@@ -214,6 +214,7 @@ impl Membership {
             };
         }
         self.generation += 1;
+        debug_assert!(self.recoverers_are_alive(), "recovery 1: a recoverer is alive, or others recover it too");
         Ok(())
     }
 
@@ -260,6 +261,7 @@ impl Membership {
         if (Conducting { wait: conducted.wait, ..now }) != *conducted || conducted.clients.iter().any(undecided) {
             return Ok(false);
         }
+        assert!(conducted.epoch > self.epoch, "fail_over 5: the epoch only grows");
         self.hand_back(by);
         // Also the nodes that this change was to admit and has lost again: a conductor that has
         // died may have given them something.
@@ -273,6 +275,7 @@ impl Membership {
         self.leaving &= !self.lost;
         self.copied.clear();
         self.generation += 1;
+        debug_assert!(self.recoverers_are_alive(), "recovery 1: a recoverer is alive, or others recover it too");
         Ok(true)
     }
 }

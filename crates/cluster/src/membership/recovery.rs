@@ -55,6 +55,7 @@ impl Membership {
             }
         }
         self.generation += 1;
+        debug_assert!(self.recoverers_are_alive(), "recovery 1: a recoverer is alive, or others recover it too");
         Ok(())
     }
 
@@ -131,6 +132,20 @@ impl Membership {
                 self.generation += 1;
             }
         }
+    }
+}
+
+impl Membership {
+    /// Whether every client that recovers another one, or conducts a change of the epoch, is alive.
+    /// When such a client is suspected, all that it was to do passes on, so that its successor
+    /// revokes it together with its charges.
+    pub(super) fn recoverers_are_alive(&self) -> bool {
+        let recoverers = self.members.values().filter_map(|member| match member.standing {
+            Standing::Suspected { by } | Standing::Recovered { by } => Some(by),
+            Standing::Alive | Standing::Forgotten => None,
+        });
+        let conductor = self.change.map(|change| change.conductor);
+        recoverers.chain(conductor).all(|by| by == 0 || self.standing(by) == Some(Standing::Alive))
     }
 }
 

@@ -56,6 +56,9 @@
 //!     session forgets it before its next attempt. A handle is of a table that was *born* with one
 //!     generation of the catalog, so that it is never taken for one of a later table with the same
 //!     name or id.
+//!
+//! That a freed table has no replicas (8) is asserted in [`remora_memory::metadata::free_dropped`].
+//! All else is about several clients and memory nodes: `crates/db/tests/trials/drop.rs` checks it.
 
 use remora_fabric::Lane;
 #[cfg(doc)]

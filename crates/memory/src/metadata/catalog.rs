@@ -178,7 +178,14 @@ pub async fn free_dropped(lane: &Lane, nodes: NodeSet, client: u32, generation: 
             metadata.kept().filter(|(_, table)| is_wanted(table) && is_still(table)).map(|(id, _)| id).collect();
         if !freed.is_empty() {
             let last_client = client::last_incarnation(lane, nodes.leader()).await?;
-            freed.into_iter().for_each(|id| metadata.bury(id, last_client));
+            for id in freed {
+                metadata.bury(id, last_client);
+                let table = &metadata.tables[usize::from(id.0)];
+                assert!(
+                    table.is_vacant() && metadata.shards_of(table).all(|shard| shard.replicas.is_empty()),
+                    "dropping 8: the shards of a table whose space is free have no replicas"
+                );
+            }
             metadata.generation += 1;
             publish(lane, nodes, &metadata).await?;
             // Clients take their rings from untouched space.

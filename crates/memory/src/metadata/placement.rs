@@ -32,6 +32,11 @@ pub fn without(before: &Metadata, lost: NodeSet, epoch: u64) -> Result<Metadata,
             gone.insert(shard.table);
         }
     }
+    let promoted = |shard: &ShardPlacement| shard.replicas.first().is_none_or(|replica| !replica.joining);
+    debug_assert!(
+        after.shards.iter().filter(|shard| !gone.contains(&shard.table)).all(promoted),
+        "fail_over 3: the replica that is promoted has been copied"
+    );
     // Nobody wants what is left of a dropped table. Its ids are not used again before every client
     // that has rings now has given them back.
     gone.into_iter().for_each(|table| after.bury(table, INCARNATIONS_MAX as u32));

@@ -29,6 +29,7 @@ pub(super) struct LogEntry {
 
 /// Encodes what will be installed, and reserves its room in every ring (invariant 3).
 pub(super) async fn prepare_log(tx: &mut Tx<'_>) -> Result<LogEntry, Stop> {
+    debug_assert!(!tx.locking || tx.state.spec.locks_reads, "occ 3: ring space is reserved before any lock is taken");
     let state = &mut *tx.state;
     let image_words = state.sets.encode_images();
     let mut participants = 0u64;
@@ -88,6 +89,11 @@ fn reserve(tx: &mut Tx<'_>, participants: u64, words: usize) -> Result<(), NodeI
 /// on the transaction is not aborted any more: if the answer is lost, its outcome is unknown, and
 /// its locks stay for recovery.
 pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, flush: bool) -> Result<(), Stop> {
+    debug_assert!(tx.state.sets.write_set_is_locked(), "occ 1: all written records are locked before the log is sent");
+    debug_assert!(
+        tx.state.reservations.iter().map(|(node, _)| *node).eq(nodes(entry.participants)),
+        "occ 3: the client has reserved room in the ring of every participant"
+    );
     let id = tx.id.to_bits();
     let mut round = tx.lane.round();
     let staged = round.stage_words(entry.words);
@@ -160,10 +166,19 @@ pub(super) async fn write_log(tx: &mut Tx<'_>, entry: LogEntry, by: Primitive, f
     Ok(())
 }
 
+/// Whether every ring has acknowledged the log, or this client leaves the rounds that follow to be
+/// posted behind that.
+pub(super) fn is_logged(tx: &Tx<'_>) -> bool {
+    // Without a participant there is no log to send.
+    let was_sent = !tx.locking || mutant!(LogAtBackupsOnly);
+    was_sent && tx.logging.is_none() || mutant!(CommitBeforeLog)
+}
+
 /// The rounds that install the write set at the primaries, and then free the locks: WRITE before
 /// CAS is an ordered pair, and a call does one after the other. The slots of deleted records go
 /// back to their shards last.
 pub(super) fn install_rounds<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    debug_assert!(is_logged(tx), "occ 4: every ring has acknowledged the log before anything is installed");
     let me = tx.id.lock();
     let mut round = tx.lane.round();
     let mut deleted = false;

@@ -30,6 +30,9 @@
 //!    and each record has been equal once. A record may also be newer and whole. Later writes reach
 //!    the joining replica like any other. The header is not compared, for the next epoch brings it
 //!    (`copy_header`).
+//!
+//! Rule 3 is asserted. The others are about what transactions write meanwhile: the campaigns in
+//! `crates/lab/tests/fail_over.rs` check them.
 
 use std::collections::VecDeque;
 
@@ -466,10 +469,13 @@ impl Copier<'_> {
         }
         self.lane.execute(round).await?;
         let mut round = self.lane.round();
-        for (at, _) in &ours {
-            swap_lock(&mut round, shard.at_primary(*at), unlock);
-        }
-        self.lane.execute(round).await?;
+        let freed: Vec<_> = ours.iter().map(|(at, _)| swap_lock(&mut round, shard.at_primary(*at), unlock)).collect();
+        let done = self.lane.execute(round).await?;
+        debug_assert!(
+            freed.into_iter().all(|freed| done.swapped(freed)) || mutant!(),
+            "copy 3: the copier has a record locked until it has written the copy"
+        );
+        drop(done);
         Ok(others.into_iter().map(|(at, _)| at).collect())
     }
 

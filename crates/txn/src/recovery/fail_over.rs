@@ -32,6 +32,10 @@
 //! 5. *Publish after apply*. An applier touches no primary, and the published configuration tells
 //!    it which replicas are primaries. If any node has the configuration to come, a successor of a
 //!    dead conductor finds every entry where it belongs already.
+//!
+//! Rule 2 is asserted here, rule 3 where a backup is promoted, and, of rule 5, that epochs only
+//! grow. The others are about several machines: the campaigns in `crates/lab/tests/fail_over.rs`
+//! check them, and rule 5 as a whole.
 
 use remora_fabric::{Fabric, Lane, Nanos, NodeId, NodeSet, probes};
 use remora_memory::metadata::{self, Wanted};
@@ -110,8 +114,13 @@ pub async fn fail_over(
     }
     // An earlier conductor that did not get to the end may have published at any of them.
     let before = metadata::newest(lane, all).await?;
+    debug_assert!(before.epoch <= epoch, "fail_over 5: no configuration of a later epoch was published");
     let after = metadata::without(&before, lost, epoch)?;
     let verdicts = decide(lane, survivors, after.clone(), clients, tell.rollback).await?;
+    debug_assert!(
+        verdicts.iter().map(|(client, _)| client).eq(clients),
+        "fail_over 2: what every client had logged is decided before the next epoch is published"
+    );
     let began = lane.now();
     for client in clients {
         let Some(remains) = Remains::find(lane, survivors, *client).await? else { continue };

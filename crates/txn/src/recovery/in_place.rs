@@ -43,6 +43,10 @@
 //!    may go to the same place. On each connection it goes behind the WRITE that frees the former
 //!    entry. So one node may have the new entry while another still has the old one. If a recoverer
 //!    freed by place alone, a successor would miss the new entry.
+//!
+//! The recoverer asserts rules 2 and 4 to 8. The dead client had to keep the others, and litmus tests
+//! check them: rule 1 `ford-forward-by-any`, `ford-forward-by-header` and `ford-cut-line`, rule 3
+//! `ford-data-before-log` and `ford-torn-entry`.
 
 use std::collections::BTreeMap;
 
@@ -122,11 +126,16 @@ pub(super) async fn repair(
         };
         let decision = decide(lane, &undo, &records).await?;
         tracing::info!(id, ?decision, "a dead client's transaction");
+        let contradicts = if decision == Decision::Undo { &entries.committed } else { &entries.undone };
+        debug_assert!(
+            !contradicts.contains(&id) || mutant!(),
+            "in_place 6: an entry that is free at one node tells how its transaction ended"
+        );
         if mutant!(FreeBeforeRepair) {
             free(lane, id, &undo, decision, rings).await?;
         }
         if mutant!(UnlockBeforeRepair) {
-            unlock(lane, id, &records).await?;
+            unlock(lane, id, &records, decision).await?;
         }
         if decision == Decision::Undo {
             records.iter().for_each(|record| record.tell(told));
@@ -140,7 +149,7 @@ pub(super) async fn repair(
         if !mutant!(FreeAfterUnlock) {
             free(lane, id, &undo, decision, rings).await?;
         }
-        unlock(lane, id, &records).await?;
+        unlock(lane, id, &records, decision).await?;
         if mutant!(FreeAfterUnlock) {
             free(lane, id, &undo, decision, rings).await?;
         }
@@ -161,6 +170,11 @@ pub(super) async fn read(lane: &Lane, rings: &mut [Ring]) -> Result<Entries, Mem
             *newest = Last { id, lap: log::undo_kind(&entry).lap }.max(*newest);
             match ended {
                 None => {
+                    let is_equal = |known: &Undo| known.entry == entry && known.place == place;
+                    debug_assert!(
+                        entries.open.get(&id).is_none_or(is_equal) || mutant!(),
+                        "in_place 2: any one copy of an undo entry is enough"
+                    );
                     entries.open.entry(id).or_insert(Undo { lane: *number, place, entry });
                 }
                 Some(true) => entries.committed.push(id),
@@ -327,6 +341,11 @@ async fn put_back(
     records: &[Record<'_>],
     rings: &[Ring],
 ) -> Result<(), MemoryError> {
+    let has_entry = |replica: &Replica| places(undo, rings).any(|(ring, _)| ring.node == replica.node);
+    debug_assert!(
+        records.iter().flat_map(|record| record.replicas).all(has_entry) || mutant!(),
+        "in_place 4: the recoverer writes only at nodes where it has put the entry"
+    );
     for (ring, at) in places(undo, rings).filter(|_| !mutant!(RepairWithoutLog)) {
         let words = undo.entry.len() + FRAME_OVERHEAD_WORDS;
         let reach = undo.place + (words * WORD_BYTES) as u64;
@@ -361,7 +380,13 @@ fn rolled_back(record: &Record<'_>) -> Version {
     if mutant!(RollbackOldVersion) {
         return Version::from_bits(record.version.to_bits() - 2).0;
     }
-    record.version.rolled_back()
+    let version = record.version.rolled_back();
+    debug_assert!(
+        version.is_rolled_back() && record.before.first().is_none_or(|held| Version::from_bits(*held).0 < version)
+            || mutant!(),
+        "in_place 7: a rollback installs a version of its own, above all that the record has had"
+    );
+    version
 }
 
 /// Frees the entry of a transaction at every participant.
@@ -374,18 +399,28 @@ async fn free(lane: &Lane, id: u64, undo: &Undo, decision: Decision, rings: &[Ri
         }
         // A later transaction's entry may lie there already (8). No other client writes the word:
         // all of them are revoked.
-        round.compare_swap(at, id, ring::freed(id));
-        lane.execute(round).await?;
+        let freed = round.compare_swap(at, id, ring::freed(id));
+        let done = lane.execute(round).await?;
+        debug_assert!(
+            decision != Decision::Undo || done.swapped(freed) || mutant!(),
+            "in_place 8: the entry of a transaction that is undone is its own at every participant"
+        );
     }
     Ok(())
 }
 
-async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>]) -> Result<(), MemoryError> {
+async fn unlock(lane: &Lane, id: u64, records: &[Record<'_>], decision: Decision) -> Result<(), MemoryError> {
     for record in records {
         let mut round = lane.round();
         let unlock = Swap::unlock(LockWord::from_bits(id));
-        swap_lock(&mut round, record.replicas[0].address(record.offset), unlock);
-        lane.execute(round).await?;
+        let freed = swap_lock(&mut round, record.replicas[0].address(record.offset), unlock);
+        let done = lane.execute(round).await?;
+        // A backup that was promoted has no lock.
+        let was_free = LockWord::from_bits(done.previous(freed)).is_free();
+        debug_assert!(
+            decision != Decision::Undo || done.swapped(freed) || was_free || mutant!(),
+            "in_place 5: the dead client has every record locked until the recoverer unlocks"
+        );
     }
     Ok(())
 }

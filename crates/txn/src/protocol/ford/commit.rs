@@ -61,6 +61,30 @@ pub(super) fn prepare_entry(tx: &mut Tx<'_>) -> Result<UndoEntry, Stop> {
     Ok(UndoEntry { participants, backups, words })
 }
 
+/// Whether this transaction has kept what every written slot held under its lock. The commit
+/// installs a higher version than that.
+fn undo_is_whole(tx: &Tx<'_>) -> bool {
+    let sets = &tx.state.sets;
+    sets.items.iter().filter(|item| item.is_written()).all(|item| {
+        let before = item.before(&sets.arena);
+        let held = before.first().map_or(Version::default(), |word| Version::from_bits(*word).0);
+        before.len() == sets.shape(item).image_words()
+            && (held < item.version.committed_over() || mutant!(LockWithoutValidation))
+    })
+}
+
+/// Whether the main header of each chain that gets an insert is locked and written, too.
+fn inserts_change_headers(sets: &Sets) -> bool {
+    sets.items.iter().filter(|item| item.change == Change::Insert).all(|item| {
+        let table = sets.table(item.table);
+        let Some(fstore) = table.fstore() else { return true };
+        let header = Pointer::new(table.shard_id(item.home.shard), fstore.buckets.at(item.home.bucket));
+        let is_header = |other: &Item| other.structural && other.location.pointer == header;
+        sets.items.iter().any(|other| is_header(other) && other.is_written())
+    }) || mutant!(InsertLeavesHeader)
+        || mutant!(InsertBesideLocked)
+}
+
 /// Whether a record is in the undo entry: if it is written.
 fn is_logged(item: &Item) -> bool {
     item.is_written() && !(mutant!(InsertsNotLogged) && item.change == Change::Insert)
@@ -87,6 +111,16 @@ pub(super) fn undo_at(tx: &Tx<'_>, node: NodeId) -> Address {
 /// 3 and 4).
 pub(super) async fn write_replicas(tx: &mut Tx<'_>, entry: &UndoEntry, ford: Ford) -> Result<(), Stop> {
     debug_assert!(tx.unsent.is_empty());
+    debug_assert!(tx.state.sets.write_set_is_locked(), "ford 1: a written record is locked by its writer");
+    debug_assert!(
+        !tx.heir || mutant!(HeirWritesEarly),
+        "ford 1: an heir writes when the former holder's release is acknowledged"
+    );
+    debug_assert!(undo_is_whole(tx), "ford 3: the undo entry has what every written slot held under its lock");
+    debug_assert!(
+        inserts_change_headers(&tx.state.sets),
+        "fstore 1: an insert locks the header of its chain, and changes the header's version"
+    );
     let first = commit_rounds(tx, entry, ford);
     if mutant!(CommitBeforeLog) {
         tx.locking = false;

@@ -108,6 +108,11 @@
 //!    A record needs no validation only if it is the transaction's only one, was read at the
 //!    primary, and was not locked there (as in 2). Backups have no locks: whatever is read there is
 //!    validated.
+//!
+//! The client asserts rules 1 to 4 where it acts. The others depend on when verbs land at the
+//! replicas, and litmus tests check them: rule 5 `ford-visible-after-free`, `ford-late-release` and
+//! `ford-lean-late-release`, rule 6 `ford-visible-at-once` and
+//! `ford-read-only-without-validation`.
 
 mod chain;
 mod commit;

@@ -79,6 +79,14 @@ impl<'s> Release<'s> {
     }
 
     pub(super) fn of(tx: &mut Tx<'s>, ford: Ford) -> Release<'s> {
+        debug_assert!(
+            !tx.locking && tx.logging.is_none() && (tx.unsent.is_empty() || mutant!(CommitBeforeLog)),
+            "ford 4: every replica has acknowledged its chain before the client shows any"
+        );
+        debug_assert!(
+            tx.state.sets.write_set_is_locked(),
+            "ford 1: the writer has its locks until every replica is visible"
+        );
         let (lane, me) = (tx.lane, tx.id.lock());
         let Ford { corrections, lean, .. } = ford;
         let (mut full, mut shown) = (Vec::new(), lane.round());

@@ -34,6 +34,10 @@ pub(super) async fn validate_read_only(tx: &mut Tx<'_>, ford: Ford) -> Result<()
 /// Says in the version cache what this transaction is about to install, and *then* has it vouch for
 /// what was only read.
 pub(super) async fn consult(tx: &mut Tx<'_>, by: Validation, publish: bool, look: bool) -> Result<(), Stop> {
+    debug_assert!(
+        !publish || tx.locking && tx.state.sets.write_set_is_locked() || mutant!(PublishBehindCommit),
+        "vcache 1: a writer publishes under its locks, and before its commit round"
+    );
     match by {
         Validation::Remote => Ok(()),
         Validation::Local => {
@@ -126,6 +130,14 @@ fn seen<'s>(sets: &'s Sets, item: &'s Item) -> impl Iterator<Item = (Pointer, Ve
 /// Looks again, at the primaries, at what was read and is not locked (invariant 2); but for what
 /// the version cache vouches for.
 pub(super) async fn validate(tx: &mut Tx<'_>, writes: bool) -> Result<(), Stop> {
+    debug_assert!(
+        !writes || tx.state.sets.write_set_is_locked() || mutant!(ValidateWithLocks),
+        "ford 2: validation comes after the last lock"
+    );
+    debug_assert!(
+        !writes || tx.locking || mutant!(ValidateWithLocks) || mutant!(ValidateAfterCommit),
+        "ford 2: validation comes before the commit round"
+    );
     let mut next = 0;
     while next < tx.state.sets.items.len() {
         let mut round = tx.lane.round();

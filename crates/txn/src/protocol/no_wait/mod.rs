@@ -46,6 +46,10 @@
 //!    that would have the key is a record.
 //! 6. **A slot that is prepared for an insert is taken back by the transaction that has locked
 //!    it**, shared or not, unless that one inserts: its inserter finds it locked, and cannot.
+//!
+//! The client asserts rules 1, 2, 4 and 5 where it acts. The others are about several clients:
+//! the litmus test `no-wait-orphan-lock` checks rule 3, and
+//! `an_insert_given_up_anywhere_leaves_no_trace` (`crates/db/tests/inserts.rs`) checks rule 6.
 
 mod execute;
 mod upgrade;
@@ -58,7 +62,7 @@ use crate::protocol::occ::validate_absent;
 use crate::protocol::redo::{self, install_rounds, prepare_log, write_log};
 use crate::protocol::spec::{Primitive, ProtocolSpec};
 use crate::protocol::{Protocol, Steps};
-use crate::sets::Lock;
+use crate::sets::{Fetch, Item, Lock, Sets};
 use crate::tx::Tx;
 
 use execute::execute;
@@ -88,6 +92,10 @@ impl Steps for NoWait {
         }
         let entry = prepare_log(tx).await?;
         lock_written(tx).await?;
+        debug_assert!(
+            has_all_locks(&tx.state.sets) && tx.state.sets.write_set_is_locked(),
+            "no_wait 5: absent keys are validated when the transaction has all its locks"
+        );
         validate_absent(tx).await?;
         tx.mark(|phases, now| phases.validated = now);
         tx.lane.probe(probes::VALIDATED);
@@ -107,6 +115,7 @@ impl Steps for NoWait {
     }
 
     async fn validate(self, tx: &mut Tx<'_>) -> Result<(), Stop> {
+        debug_assert!(has_all_locks(&tx.state.sets), "no_wait 1: a lock is kept until the lock point");
         if tx.state.sets.items.len() > 1 {
             validate_absent(tx).await?;
         }
@@ -120,6 +129,12 @@ impl Steps for NoWait {
     }
 }
 
+/// Whether the transaction has a lock of every record that it has read.
+fn has_all_locks(sets: &Sets) -> bool {
+    let is_locked = |item: &Item| matches!(item.lock, Lock::Shared | Lock::Held);
+    sets.items.iter().all(|item| matches!(item.fetch, Fetch::Absent) || is_locked(item)) || mutant!(UnlockReadsEarly)
+}
+
 /// The locks of the write set are the log's, or on their way to be free. Those of other records are
 /// this transaction's still, which releases them when it ends (invariant 4).
 fn keep_others(tx: &mut Tx<'_>) {
@@ -128,6 +143,7 @@ fn keep_others(tx: &mut Tx<'_>) {
     }
     for item in &mut tx.state.sets.items {
         if item.is_written() {
+            debug_assert_eq!(item.lock, Lock::Held, "no_wait 4: the log has exclusive locks alone");
             item.lock = Lock::No;
         }
         tx.locking |= item.lock != Lock::No;

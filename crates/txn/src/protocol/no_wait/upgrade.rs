@@ -29,7 +29,10 @@ async fn upgrade(tx: &mut Tx<'_>) -> Result<(), Stop> {
         if !item.is_written() || item.lock == Lock::Held || !round.has_room(1, 2 * 8) {
             continue;
         }
-        debug_assert_eq!(item.lock, Lock::Shared, "a record is read under a lock (invariant 1)");
+        debug_assert!(
+            item.lock == Lock::Shared || mutant!(UnlockReadsEarly),
+            "no_wait 1: a record is read under a lock, which the transaction keeps"
+        );
         let Some(swap) = state.shared.upgrade(item.address, me) else {
             conflict = Some((index, state.shared.word(item.address)));
             break;

@@ -4,7 +4,7 @@ use remora_fabric::Round;
 
 use super::{Locks, Primitives};
 use crate::protocol::Acknowledged;
-use crate::protocol::redo::install_rounds;
+use crate::protocol::redo::{install_rounds, is_logged};
 use crate::protocol::spec::Primitive;
 use crate::sets::Change;
 use crate::tx::Tx;
@@ -39,6 +39,7 @@ pub(super) async fn install(tx: &mut Tx<'_>, primitives: Primitives) {
 /// The rounds that install updates of records whose locks the primary's CPU has taken: see
 /// [`Locks::Cpu`].
 fn install_by_writes<'s>(tx: &mut Tx<'s>, mut send: impl FnMut(Round<'s>)) {
+    debug_assert!(is_logged(tx), "occ 4: every ring has acknowledged the log before anything is installed");
     let free = tx.id.lock().freed().to_bits();
     let mut round = tx.lane.round();
     let sets = &tx.state.sets;

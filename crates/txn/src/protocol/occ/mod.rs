@@ -65,6 +65,10 @@
 //!    accepts a record only when it is free. A read-only transaction's validation fails on a lock
 //!    as well: the holder may have committed, been reported, and been followed by a transaction
 //!    that this one has seen.
+//!
+//! The client asserts rules 1, 3 and 4 where it acts. The others need the words of a memory node,
+//! and litmus tests check them: rule 2 `complicit-abort`, rule 5 `unlock-before-data`, rule 6
+//! `stale-read` and `reported-before`.
 
 mod execute;
 mod install;

@@ -108,6 +108,10 @@ pub(super) async fn lock_and_validate(tx: &mut Tx<'_>, primitives: Primitives) -
 /// Looks again at what was only read (invariants 1 and 6), and at what is written if its lock has
 /// not: all of it, if the transaction `writes` nothing, or gives up what it meant to write.
 pub(super) async fn validate(tx: &mut Tx<'_>, primitives: Primitives, writes: bool) -> Result<(), Stop> {
+    debug_assert!(
+        !writes || tx.state.sets.write_set_is_locked() || mutant!(ValidateWithLocks),
+        "occ 1: what is only read is validated after all locks of the write set are held"
+    );
     let Primitives { validate: primitive, merged, .. } = primitives;
     validate_those(tx, primitive, writes, |item| !(writes && merged && item.is_written())).await
 }
