@@ -103,7 +103,10 @@ fn a_run_on_a_seeded_cluster_keeps_the_invariants() {
             conflicts += statistics.types.iter().map(|one| one.aborted).sum::<u64>() - by_user(&statistics);
             delivered += statistics.types[Kind::Delivery as usize].committed / 3;
         }
-        assert!(conflicts > 5 * seeds, "{protocol:?}: {conflicts} conflicts: six coroutines and two warehouses must meet");
+        assert!(
+            conflicts > 5 * seeds,
+            "{protocol:?}: {conflicts} conflicts: six coroutines and two warehouses must meet"
+        );
         assert!(delivered > 2 * seeds, "{protocol:?}: {delivered} deliveries");
     }
 }
