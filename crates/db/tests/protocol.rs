@@ -362,7 +362,7 @@ fn costs_of_shared_locks_are_exact() {
     const LEFT: u64 = 8 + 16; // the FETCH_ADD that takes a bit out, and the CAS that frees the word; 2 * 8 in
     const RECORD: u64 = 40; // lock, version, meta, key, value
     const IMAGE: u64 = RECORD - 8;
-    const ENTRY: u64 = (3 + 3 + 2) * 8 + IMAGE; // see `exact_cost`
+    const ENTRY: u64 = (3 + 3 + 3) * 8 + IMAGE; // frame, entry and one record: see `exact_cost`
     for replicas in [1, 3] {
         let logs = u64::from(replicas);
         let only_read = Cost {
