@@ -44,9 +44,9 @@
 //!    entry. So one node may have the new entry while another still has the old one. If a recoverer
 //!    freed by place alone, a successor would miss the new entry.
 //!
-//! The recoverer asserts rules 2 and 4 to 8. The dead client had to keep the others, and litmus tests
-//! check them: rule 1 `ford-forward-by-any`, `ford-forward-by-header` and `ford-cut-line`, rule 3
-//! `ford-data-before-log` and `ford-torn-entry`.
+//! The recoverer asserts rules 2 and 4 to 8. The dead client had to keep the others, and litmus
+//! tests check them: rule 1 `ford-forward-by-any`, `ford-forward-by-header` and `ford-cut-line`,
+//! rule 3 `ford-data-before-log` and `ford-torn-entry`.
 
 use std::collections::BTreeMap;
 
