@@ -44,10 +44,10 @@
 //!    concerned. From then on any client that meets one of its locks frees the lock ([`Departed`]).
 //! 6. *The rings stay until everything is done*, because a successor recovers from them.
 //!
-//! The recoverer asserts rules 2 to 4, and the membership asserts the part of rule 1 that says
-//! which clients are revoked together. The others are about several machines. The litmus tests
-//! `redo-zombie` and `redo-late-recoverer` check rule 1, and `ford-foreign-unlock` checks rule 5.
-//! `crates/db/tests/recovery.rs` checks rule 6: recoverers die at every step.
+//! The recoverer asserts rules 2 to 4. Of rule 1, the membership asserts that recoverers are alive,
+//! so that a successor finds all that have died. The others are about several machines. The litmus
+//! tests `redo-zombie` and `redo-late-recoverer` check rule 1, `ford-foreign-unlock` checks rule 5,
+//! and `crates/db/tests/recovery.rs` checks rule 6: recoverers die at every step.
 
 mod copy;
 mod fail_over;
