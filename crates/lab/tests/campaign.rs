@@ -175,3 +175,12 @@ fn a_deleted_record_is_unlinked_once() {
     // About every hundredth seed shows it.
     assert!((0..300).any(shows), "no seed shows it any more");
 }
+
+/// A transaction had read a key, and another deleted it. The first prepared a slot for the key, its
+/// fetch was dropped before the answer came, and it asked again: it aborted, and left the slot
+/// prepared.
+#[test]
+fn a_slot_for_a_key_that_was_read_is_taken_back() {
+    let case = Case { transactions: 300, ..Case::new(117, Load::Ranges, Protocol::FARM, &faults(&["cancel"])) };
+    run(&case).unwrap_or_else(|what| panic!("{what}\n{}", case.command()));
+}

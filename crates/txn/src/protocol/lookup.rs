@@ -17,7 +17,7 @@
 
 use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};
-use remora_sync::{FetchedRecord, Unstable, Version};
+use remora_sync::{FetchedRecord, Life, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};
@@ -227,11 +227,21 @@ impl Tx<'_> {
         let place = Place { bucket_slot, entry, links: Span { at, words: links_words as u32 } };
         if status & u64::from(u32::MAX) != NEW {
             debug_assert_eq!(status & u64::from(u32::MAX), LINKED);
-            let seen = self.kept_from_call(index, location, record)?;
+            let is_prepared = matches!(
+                registered(&sets.tables, sets.items[index].table).shape().life(record),
+                Some(Life::Prepared { .. })
+            );
+            let seen = self.kept_from_call(index, location, record);
             let item = &mut self.state.sets.items[index];
             // Linked by another inserter, or by an earlier attempt of this client: the client that
-            // locks it fills it or takes it back.
-            item.prepared = matches!(seen, Seen::Kept) && !item.existed;
+            // locks it fills it or takes it back. Also if the transaction stops here, because it
+            // has read the key when the key was there: the slot may be its own.
+            item.prepared = match seen {
+                Ok(Seen::Kept) => !item.existed,
+                Ok(_) => false,
+                Err(_) => is_prepared,
+            };
+            let seen = seen?;
             if matches!(seen, Seen::Kept) {
                 item.place = Some(place);
             }
