@@ -1,9 +1,9 @@
 //! Options of a configuration in etcd: TLS, and who to be.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use remora::{EtcdTls, EtcdUser, Place};
+use remora::{EtcdTls, EtcdUser, Nodes, Place};
 use remora_command::inputs::Inputs;
 use serde::Serialize;
 
@@ -35,9 +35,20 @@ pub(crate) struct EtcdArgs {
 }
 
 impl EtcdArgs {
-    /// Adds the files that these options name to what a command reads.
-    pub(crate) fn add_to(&self, inputs: Inputs) -> Inputs {
-        inputs
+    /// The files that a client of a cluster reads: the files of these options, and of the given
+    /// ones.
+    pub(crate) fn inputs_with(
+        &self,
+        connect: Option<&Nodes>,
+        configuration: Option<&Place>,
+        key_file: Option<&Path>,
+        tls_ca: Option<&Path>,
+    ) -> Inputs {
+        Inputs::default()
+            .with("--key-file", key_file)
+            .with("--tls-ca", tls_ca)
+            .with_configuration(configuration)
+            .with_nodes(connect)
             .with("--etcd-ca", self.etcd_ca.as_deref())
             .with("--etcd-cert", self.etcd_cert.as_deref())
             .with("--etcd-key", self.etcd_key.as_deref())

@@ -187,13 +187,9 @@ impl RunArgs {
 
     /// The files that these options name, which the command reads.
     pub(crate) fn inputs(&self) -> Inputs {
-        let inputs = Inputs::default()
-            .with("--key-file", self.key_file.as_deref())
-            .with("--tls-ca", self.tls_ca.as_deref())
-            .with_configuration(self.configuration.as_ref())
-            .with_nodes(self.connect.as_ref())
-            .with_profile("--profile", self.sim.profile.as_deref());
-        self.etcd.add_to(inputs)
+        let (key_file, tls_ca) = (self.key_file.as_deref(), self.tls_ca.as_deref());
+        let inputs = self.etcd.inputs_with(self.connect.as_ref(), self.configuration.as_ref(), key_file, tls_ca);
+        inputs.with_profile("--profile", self.sim.profile.as_deref())
     }
 
     /// Whether the cluster is a simulated one.

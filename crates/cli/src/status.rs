@@ -55,12 +55,8 @@ pub(crate) struct StatusOptions {
 impl StatusOptions {
     /// The files that these options name, which the command reads.
     fn inputs(&self) -> Inputs {
-        let inputs = Inputs::default()
-            .with("--key-file", self.key_file.as_deref())
-            .with("--tls-ca", self.tls_ca.as_deref())
-            .with_configuration(self.configuration.as_ref())
-            .with_nodes(Some(&self.connect));
-        self.etcd.add_to(inputs)
+        let (key_file, tls_ca) = (self.key_file.as_deref(), self.tls_ca.as_deref());
+        self.etcd.inputs_with(Some(&self.connect), self.configuration.as_ref(), key_file, tls_ca)
     }
 }
 

@@ -58,10 +58,23 @@ struct Seen {
 }
 
 impl LockedFile {
+    /// The path of the configuration of a cluster whose node 0 is this file, unless its clients
+    /// name another place.
+    #[must_use]
+    pub fn beside(node: &Path) -> PathBuf {
+        beside(node, "configuration")
+    }
+
+    /// The path of the file that locks a configuration.
+    #[must_use]
+    pub fn lock_of(path: &Path) -> PathBuf {
+        beside(path, "lock")
+    }
+
     /// The configuration in a file, of a cluster with this id; made if it does not exist.
     pub fn open(path: impl Into<PathBuf>, cluster: u64) -> Result<LockedFile, ConfigurationError> {
         let path = path.into();
-        let lock = File::options().create(true).truncate(false).write(true).open(beside(&path, "lock"));
+        let lock = File::options().create(true).truncate(false).write(true).open(LockedFile::lock_of(&path));
         let lock = lock.map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
         let (process, alive) =
             sign(&path, &lock).map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use remora::floors::cluster::LockedFile;
 use remora::{Nodes, Place};
 use remora_fabric::sim::Profile;
 
@@ -51,13 +52,13 @@ impl Inputs {
     }
 
     /// Adds the memory nodes that `--connect` names, if they are files, and the configuration that
-    /// is beside the first of them.
+    /// may be beside each of them.
     #[must_use]
     pub fn with_nodes(mut self, nodes: Option<&Nodes>) -> Inputs {
         if let Some(Nodes::Shm(paths)) = nodes {
             for path in paths {
                 let what = format!("the memory node {} of --connect", path.display());
-                self.add_configuration(format!("the configuration of {what}"), &beside(path, ".configuration"));
+                self.add_configuration(format!("the configuration of {what}"), &LockedFile::beside(path));
                 self.add(what, path);
             }
         }
@@ -69,7 +70,7 @@ impl Inputs {
     }
 
     fn add_configuration(&mut self, what: String, path: &Path) {
-        self.add(format!("the lock of {what}"), &beside(path, ".lock"));
+        self.add(format!("the lock of {what}"), &LockedFile::lock_of(path));
         self.add(what, path);
     }
 
@@ -85,13 +86,6 @@ impl Inputs {
         }
         Ok(())
     }
-}
-
-/// The path of a file that is kept beside another one.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 /// Tells whether two paths lead to one file, through links and `./` too: device and inode of the

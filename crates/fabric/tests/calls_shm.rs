@@ -193,8 +193,11 @@ fn a_revocation_waits_for_a_channel_that_its_client_closes() {
         while !left.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        thread::sleep(Duration::from_millis(20)); // the client is closing
+        // Nothing tells from outside that the client has begun to close. If it has not after this
+        // time, the test proves less, and does not fail.
+        thread::sleep(Duration::from_millis(20));
         scope.spawn(|| {
+            // The call is being served while the revocation begins.
             thread::sleep(Duration::from_millis(20));
             release.store(true, Ordering::SeqCst);
         });

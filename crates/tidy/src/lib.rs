@@ -90,14 +90,9 @@ const ENCODINGS: [&str; 10] = [
 /// How an expression ends whose type is `usize`. It is encoded if `to_le_bytes` follows.
 const LENGTHS: [&str; 4] = [".len()", "usize)", "_usize", ">()"];
 
-/// Sources that hand the operating system bytes in the order of the machine.
-pub const NATIVE_FILES: &[&str] = &[
-    "crates/fabric/src/tcp/poller.rs",
-    // Bytes of memory nodes as the words that they are.
-    "crates/fabric/src/conformance/calls.rs",
-    "crates/memory/src/ring.rs",
-    "crates/txn/src/rpc.rs",
-];
+/// Sources that may use the machine's order of bytes. `poller.rs` hands bytes to the operating
+/// system, and `ring.rs` takes bytes of a memory node as the words that they are there.
+pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs", "crates/memory/src/ring.rs"];
 
 /// Sources that may contain `unsafe`.
 pub const UNSAFE_FILES: &[&str] = &[

@@ -271,7 +271,7 @@ impl RpcHandler {
         let (inner, ..) = self.shard(wanted.inner)?;
         let id = self.descent.leaf(self.region.words(), &inner, &wanted, reply)?;
         if let Some(leaves) = wanted.leaves {
-            self.about_key(Code::Read, &[leaves.0.into(), u64::from_ne_bytes(id.to_be_bytes())], reply)?;
+            self.about_key(Code::Read, &[leaves.0.into(), id.to_be()], reply)?;
         }
         Some(())
     }

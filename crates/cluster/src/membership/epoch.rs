@@ -214,7 +214,7 @@ impl Membership {
             };
         }
         self.generation += 1;
-        debug_assert!(self.recoverers_are_alive(), "recovery 1: a recoverer is alive, or others recover it too");
+        self.assert_recoverers_are_alive();
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl Membership {
         self.leaving &= !self.lost;
         self.copied.clear();
         self.generation += 1;
-        debug_assert!(self.recoverers_are_alive(), "recovery 1: a recoverer is alive, or others recover it too");
+        self.assert_recoverers_are_alive();
         Ok(true)
     }
 }

@@ -55,7 +55,7 @@ impl Membership {
             }
         }
         self.generation += 1;
-        debug_assert!(self.recoverers_are_alive(), "recovery 1: a recoverer is alive, or others recover it too");
+        self.assert_recoverers_are_alive();
         Ok(())
     }
 
@@ -136,16 +136,20 @@ impl Membership {
 }
 
 impl Membership {
-    /// Whether every client that recovers another one, or conducts a change of the epoch, is alive.
-    /// When such a client is suspected, all that it was to do passes on, so that its successor
-    /// revokes it together with its charges.
-    pub(super) fn recoverers_are_alive(&self) -> bool {
+    /// Asserts that every client that recovers another one, or conducts a change of the epoch, is
+    /// alive. When such a client is suspected, all that it was to do passes on, so that its
+    /// successor revokes it together with its charges.
+    pub(super) fn assert_recoverers_are_alive(&self) {
         let recoverers = self.members.values().filter_map(|member| match member.standing {
             Standing::Suspected { by } | Standing::Recovered { by } => Some(by),
             Standing::Alive | Standing::Forgotten => None,
         });
         let conductor = self.change.map(|change| change.conductor);
-        recoverers.chain(conductor).all(|by| by == 0 || self.standing(by) == Some(Standing::Alive))
+        let is_alive = |by| by == 0 || self.standing(by) == Some(Standing::Alive);
+        debug_assert!(
+            recoverers.chain(conductor).all(is_alive),
+            "recovery 1: a recoverer is alive, or others recover it too"
+        );
     }
 }
 

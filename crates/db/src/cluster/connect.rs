@@ -488,10 +488,8 @@ fn configuration(
             let at = |which: fn(&Result<NodeId, MemoryError>) -> bool| found.identities.iter().position(which);
             let first = at(|identity| *identity == Ok(NodeId(0))).or_else(|| at(Result::is_err));
             let Some(first) = first.and_then(|at| paths.get(at)) else { return Ok(None) };
-            let mut path = first.clone().into_os_string();
-            path.push(".configuration");
             // A file of that name may be that of an earlier cluster.
-            match LockedFile::open_or_replace(path, cluster) {
+            match LockedFile::open_or_replace(LockedFile::beside(first), cluster) {
                 Ok(file) => file,
                 Err(ConfigurationError::File { path, cause }) => {
                     tracing::warn!(path = %path.display(), %cause, "no configuration: nobody recovers clients that die");

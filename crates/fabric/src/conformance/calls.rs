@@ -44,7 +44,7 @@ pub fn a_call_is_answered_once(bed: &dyn Bed) {
                 let second = round.call(NodeId(1), &[turn], None, 3);
                 let beside = round.read(word(1, 3), 8);
                 let done = run(lane, round).await;
-                let sevens = u64::from_ne_bytes([7; 8]);
+                let sevens = u64::from_le_bytes([7; 8]);
                 assert_eq!(done.reply(first), [2, turn + 1, turn, 5, sevens, sevens]);
                 assert_eq!(done.reply(second), [2, 101 + turn, turn]);
                 assert_eq!(done.words(beside), [0]);

@@ -300,11 +300,8 @@ pub fn read_local(node: NodeId, region: &[AtomicU64]) -> Result<Metadata, Memory
             let words = &region[start..start + bytes / WORD_BYTES];
             words.iter().map(|word| word.load(Ordering::Acquire)).collect()
         };
-        let header = read(HEADER_BYTES);
-        match claimed_bytes(header.as_bytes()) {
-            Some(length) => Metadata::decode(node, read(length).as_bytes()),
-            None => Metadata::decode(node, header.as_bytes()),
-        }
+        let length = claimed_bytes(read(HEADER_BYTES).as_bytes()).unwrap_or(HEADER_BYTES);
+        Metadata::decode(node, read(length).as_bytes())
     });
     let [first, second] = copies;
     let newest = [first?, second?].into_iter().flatten().max_by_key(|metadata| metadata.generation);

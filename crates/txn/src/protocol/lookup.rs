@@ -227,25 +227,24 @@ impl Tx<'_> {
         let place = Place { bucket_slot, entry, links: Span { at, words: links_words as u32 } };
         if status & u64::from(u32::MAX) != NEW {
             debug_assert_eq!(status & u64::from(u32::MAX), LINKED);
-            let is_prepared = matches!(
-                registered(&sets.tables, sets.items[index].table).shape().life(record),
-                Some(Life::Prepared { .. })
-            );
             let seen = self.kept_from_call(index, location, record);
-            let item = &mut self.state.sets.items[index];
+            let Sets { tables, items, .. } = &mut self.state.sets;
+            let item = &mut items[index];
             // Linked by another inserter, or by an earlier attempt of this client: the client that
             // locks it fills it or takes it back. Also if the transaction stops here, because it
             // has read the key when the key was there: the slot may be its own.
             item.prepared = match seen {
                 Ok(Seen::Kept) => !item.existed,
                 Ok(_) => false,
-                Err(_) => is_prepared,
+                Err(_) => {
+                    let life = registered(tables, item.table).shape().life(record);
+                    matches!(life, Some(Life::Prepared { .. }))
+                }
             };
-            let seen = seen?;
-            if matches!(seen, Seen::Kept) {
+            if matches!(seen, Ok(Seen::Kept)) {
                 item.place = Some(place);
             }
-            return Ok(seen);
+            return seen;
         }
         item.place = Some(place);
         item.location = location;
