@@ -230,7 +230,14 @@ pub enum Error {
     Exists(Named),
     /// A large value that it links was uploaded by another client: see
     /// [`Large::put`](crate::Large::put).
-    Foreign,
+    Foreign {
+        /// The table.
+        table: String,
+        /// The client that has uploaded it.
+        by: u32,
+        /// The client that was to link it.
+        client: u32,
+    },
     /// A node of an ordered table makes no sense: the memory that it is in was damaged.
     Damaged {
         /// The table.
@@ -282,7 +289,9 @@ impl Error {
             Error::Fenced => Some(Stop::Fenced),
             Error::Limit(reason) => Some(Stop::Limit(reason.cause)),
             Error::Misuse(misuse) => Some(Stop::Misuse(misuse.kind())),
-            Error::NotFound(_) | Error::Exists(_) | Error::Foreign | Error::Damaged { .. } | Error::User(_) => None,
+            Error::NotFound(_) | Error::Exists(_) | Error::Foreign { .. } | Error::Damaged { .. } | Error::User(_) => {
+                None
+            }
         }
     }
 
@@ -413,7 +422,11 @@ impl fmt::Display for Error {
             Error::Misuse(misuse) => misuse.fmt(f),
             Error::NotFound(record) => write!(f, "{record} is not there, and the transaction needs it"),
             Error::Exists(record) => write!(f, "{record} is there already, and the transaction was to insert it"),
-            Error::Foreign => f.write_str("a large value can be linked only by the client that has uploaded it"),
+            Error::Foreign { table, by, client } => write!(
+                f,
+                "a large value of table {table:?} was uploaded by client {by}, and client {client} was to link it: only the \
+                 client can that has uploaded it"
+            ),
             Error::Damaged { table, what } => write!(f, "ordered table {table:?}: {what}"),
             Error::User(error) => error.fmt(f),
         }
@@ -429,7 +442,7 @@ impl StdError for Error {
             Error::Misuse(misuse) => Some(misuse),
             Error::Damaged { what, .. } => Some(what),
             Error::User(error) => error.source(),
-            Error::Unknown(_) | Error::Fenced | Error::NotFound(_) | Error::Exists(_) | Error::Foreign => None,
+            Error::Unknown(_) | Error::Fenced | Error::NotFound(_) | Error::Exists(_) | Error::Foreign { .. } => None,
         }
     }
 }

@@ -47,9 +47,9 @@ impl WorkerOptions {
     pub(crate) fn check(&self) -> Result<(), MemoryError> {
         let WorkerOptions { coroutines, clients, .. } = *self;
         if coroutines == 0 || clients == 0 {
-            return Err(MemoryError::Empty("the number of coroutines or clients"));
+            return Err(MemoryError::empty("the number of coroutines or clients"));
         }
-        let limit = |what, value: usize, max: usize| MemoryError::Limit { what, value: value as u64, max: max as u64 };
+        let limit = |what, value: usize, max: usize| MemoryError::limit(what, value as u64, max as u64);
         match LANES_MAX.checked_sub(clients) {
             None | Some(0) => Err(limit("clients of a worker", clients, LANES_MAX - 1)),
             Some(max) if coroutines > max => Err(limit("coroutines of a worker", coroutines, max)),

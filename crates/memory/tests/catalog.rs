@@ -280,11 +280,12 @@ fn tables_that_cannot_be_made() {
         change(&mut spec);
         create(&fabric, spec).unwrap_err()
     };
-    assert_eq!(refused(&|spec| spec.replicas = 3), MemoryError::TooManyReplicas { replicas: 3, nodes: 2 },);
-    assert!(matches!(refused(&|spec| spec.replicas = 0), MemoryError::Empty(_)));
-    assert!(matches!(refused(&|spec| spec.shards = 0), MemoryError::Empty(_)));
-    assert!(matches!(refused(&|spec| spec.buckets = 0), MemoryError::Empty(_)));
-    assert!(matches!(refused(&|spec| spec.name.clear()), MemoryError::Empty(_)));
+    let too_many = MemoryError::too_many_replicas(3, 2).of_table("rows");
+    assert_eq!(refused(&|spec| spec.replicas = 3), too_many);
+    assert!(matches!(refused(&|spec| spec.replicas = 0), MemoryError::Empty { .. }));
+    assert!(matches!(refused(&|spec| spec.shards = 0), MemoryError::Empty { .. }));
+    assert!(matches!(refused(&|spec| spec.buckets = 0), MemoryError::Empty { .. }));
+    assert!(matches!(refused(&|spec| spec.name.clear()), MemoryError::Empty { .. }));
     for name in ["two\nlines", "\u{1b}[2J", "a\0b", "c\u{9b}"] {
         let error = refused(&|spec| name.clone_into(&mut spec.name));
         assert!(matches!(&error, MemoryError::Name(refused) if refused == name), "{error}");
@@ -295,10 +296,11 @@ fn tables_that_cannot_be_made() {
     assert!(limit(refused(&|spec| spec.layout.key_bytes = KEY_BYTES_MAX as u16 + 1)));
     assert!(limit(refused(&|spec| spec.layout.value_max = VALUE_BYTES_MAX as u32 + 1)));
     assert!(matches!(refused(&|spec| spec.shards = 1025), MemoryError::Limit { what: "shards", value: 1025, .. }));
-    let MemoryError::OutOfMemory { node, wanted, free } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
+    let MemoryError::OutOfMemory { node, wanted, free, of } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
         panic!()
     };
     assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (388 << 10)), "both shards");
+    assert_eq!(of.name(), Some("rows"));
     // None of this has left the catalog locked, or anything in it.
     assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));
     create(&fabric, spec(&"n".repeat(NAME_BYTES_MAX), 2)).unwrap();

@@ -130,7 +130,7 @@ impl Cluster {
         let count = nodes.count() as u16;
         let replicas = options.replicas.unwrap_or((count.saturating_sub(options.spares) as u8).clamp(1, 3));
         if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
-            let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
+            let too_many = MemoryError::too_many_replicas(replicas.into(), count.into());
             return Err(OpenError::from(too_many).into());
         }
         let of_epoch = |membership: &Membership| {
@@ -463,7 +463,7 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
     }
     let Some(Identity { cluster, founders, .. }) = known.iter().flatten().next().copied() else {
         let why = silent.into_values().next();
-        return Err(why.unwrap_or(MemoryError::Empty("the number of memory nodes")));
+        return Err(why.unwrap_or(MemoryError::empty("the number of memory nodes")));
     };
     let identity = |(at, identity): (NodeId, Option<Identity>)| match identity {
         Some(identity) => Ok(identity.number),
