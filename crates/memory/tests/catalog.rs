@@ -493,6 +493,36 @@ fn a_node_is_remembered_by_its_number() {
     assert_eq!(remembered(), Err(MemoryError::LostMemory(NODE)));
 }
 
+/// A client that founds a cluster is killed after each of its steps. The next client finishes what
+/// it has begun: every node has one number, and all nodes are of one cluster.
+#[test]
+fn a_founding_that_was_cut_short_is_finished() {
+    const NODES: u16 = 3;
+    let (mut halves, mut steps) = (0, 0);
+    loop {
+        let fabric = formatted(Seeded::new(&vec![vec![1 << 20]; NODES.into()], steps).unwrap());
+        let found = |client: u32| {
+            let found = async |lane: &Lane| identity::found(lane, NODES).await;
+            block_on(&fabric, ClientId(client), found).unwrap()
+        };
+        fabric.revoke_after(ClientId(1), steps);
+        let of_the_dead = found(1);
+        let given = (0..NODES).filter(|node| load(&fabric, NodeId(*node), 64) != 0).count();
+        halves += u32::from(given > 0 && given < NODES.into());
+        let all = found(2).unwrap_or_else(|error| panic!("{steps} steps, {given} nodes: {error}"));
+        let numbers: Vec<NodeId> = all.iter().map(|node| node.number).collect();
+        assert_eq!(numbers, [NodeId(0), NodeId(1), NodeId(2)], "{steps} steps, {given} nodes");
+        assert!(all.iter().all(|node| (node.cluster, node.founders) == (all[0].cluster, NODES)), "{all:?}");
+        assert_eq!(found(3), Ok(all.clone()), "a cluster is founded once");
+        if let Ok(founded) = of_the_dead {
+            assert_eq!(founded, all);
+            break;
+        }
+        steps += 1;
+    }
+    assert!(halves > 0, "no client has died with a part of the nodes founded");
+}
+
 /// A controller that is late tells a node what was true of it once.
 #[test]
 fn a_node_gives_up_what_it_has_only_if_it_missed_an_epoch() {
