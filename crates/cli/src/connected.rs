@@ -126,6 +126,9 @@ impl Bench {
                 }
                 Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
                 Err(ConnectError::Configuration(error)) => return Err(Failure::new("--configuration", error)),
+                Err(error @ ConnectError::OtherConfiguration { .. }) => {
+                    return Err(Failure::new("--configuration", error));
+                }
                 Err(error) => return Err(Failure::new("--connect", error)),
                 Ok(cluster) => {
                     return self.run.leased(HistoryTo::told_of_rollbacks(self.history.as_ref(), cluster));

@@ -53,6 +53,7 @@ impl MeetArgs {
         };
         Cluster::connect(&self.connect, &connect).map_err(|error| match error {
             ConnectError::Configuration(error) => Failure::new("--configuration", error),
+            error @ ConnectError::OtherConfiguration { .. } => Failure::new("--configuration", error),
             error => Failure::new("--connect", error),
         })
     }

@@ -139,8 +139,8 @@ impl Db {
         self.send(Some((gate, deadline)), work).await
     }
 
-    /// What became of a transaction whose answer was lost: see [`Session::resolve`]. The wait for a
-    /// worker counts, but a second is given to it at least.
+    /// What became of a transaction of this cluster whose answer was lost: see
+    /// [`Session::resolve`]. The wait for a worker counts, but a second is given to it at least.
     pub async fn resolve(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         let (asked, gate) = (Instant::now(), Arc::new(Gate::default()));
         // Without any patience there is still one look.

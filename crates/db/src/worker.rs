@@ -673,7 +673,12 @@ impl Session {
     }
 
     /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or
-    /// of any other.
+    /// of any other client of this cluster.
+    ///
+    /// An id does not say which cluster it is of, and every cluster numbers its clients from 1. So
+    /// nothing refuses the id of another cluster: the answer is then [`Verdict::Forgotten`], or
+    /// about a transaction of this cluster that has the same number. Keep an id with the cluster
+    /// that it is of ([`Cluster::id`](crate::Cluster::id)).
     ///
     /// Waits as long as nobody can know, but not longer than `patience`: until its client is
     /// recovered, if that is dead. [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The
