@@ -39,7 +39,7 @@ const UNREACHED: Duration = Duration::from_secs(10);
 
 pub(crate) fn add(options: &AddOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    let cluster = options.meet.connect()?;
+    let cluster = options.meet.connect(&stop)?;
     let configuration = cluster.configuration().ok_or_else(|| Failure::new("--configuration", "is needed"))?;
     if !configuration.look(Membership::has_controller).map_err(failure)? {
         return Err(Failure::new(&options.node, LOOKED_AFTER));

@@ -62,17 +62,17 @@ impl Bench {
             return Ok(Opened { cluster, workload, guests: None, stop, sim, loaded_in: began.elapsed() });
         };
         self.nodes = Some(nodes.clone());
-        let mut cluster = self.connect(&nodes, self.run.protocol())?.with_interrupt(stop.clone());
+        let mut cluster = self.connect(&nodes, self.run.protocol(), &stop)?;
         self.nodes = cluster.nodes();
         let catalog = cluster.catalog();
         let discipline = first_table(&catalog).map(|table| table.spec.discipline);
         if let Some(discipline) = discipline.filter(|found| self.run.check && !self.run.protocol().accepts(*found)) {
             // No transactions are to be run, so any protocol will do that may touch the tables.
             let fitting = Protocol::ALL.into_iter().find(|protocol| protocol.accepts(discipline));
-            cluster = self.connect(&nodes, fitting.unwrap_or_default())?;
+            cluster = self.connect(&nodes, fitting.unwrap_or_default(), &stop)?;
         }
         let serializable = cluster.protocol().is_serializable();
-        let books = if serializable { cluster.clone() } else { self.connect(&nodes, Protocol::default())? };
+        let books = if serializable { cluster.clone() } else { self.connect(&nodes, Protocol::default(), &stop)? };
         let mut waiting = Waiting::new(&stop);
         let opened = if self.run.check {
             let guests = GuestBook::find(books, |loader| waiting.look(loader)).map_err(|error| self.guest(error))?;
@@ -94,7 +94,7 @@ impl Bench {
         Ok(Opened { cluster, workload, guests: Some(guests), stop, sim: None, loaded_in: Duration::ZERO })
     }
 
-    fn connect(&self, nodes: &Nodes, protocol: Protocol) -> Result<Cluster, Failure> {
+    fn connect(&self, nodes: &Nodes, protocol: Protocol, stop: &Arc<AtomicBool>) -> Result<Cluster, Failure> {
         let keys = match (&self.run.key_file, nodes) {
             (Some(_), Nodes::Shm(_)) => {
                 return Err(Failure::new("--key-file", "memory nodes in files (--connect shm:...) have no key"));
@@ -117,17 +117,23 @@ impl Bench {
             tls,
             rdma,
             configuration,
+            interrupt: Some(stop.clone()),
             ..ConnectOptions::default()
         };
         let mut attempts = 0;
         loop {
             attempts += 1;
             match Cluster::connect(nodes, &options) {
-                Err(ConnectError::Open(IndexError::Memory(MemoryError::Founding))) if attempts < ATTEMPTS => {
+                Err(ConnectError::Open(IndexError::Memory(MemoryError::Founding)))
+                    if attempts < ATTEMPTS && !stop.load(Ordering::Relaxed) =>
+                {
                     thread::sleep(PAUSE);
                 }
                 Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
                 Err(ConnectError::Configuration(error)) => return Err(Failure::new("--configuration", error)),
+                Err(error @ ConnectError::OtherConfiguration { .. }) => {
+                    return Err(Failure::new("--configuration", error));
+                }
                 Err(error) => return Err(Failure::new("--connect", error)),
                 Ok(cluster) => {
                     return self.run.leased(HistoryTo::told_of_rollbacks(self.history.as_ref(), cluster));

@@ -44,7 +44,7 @@ pub(crate) fn controller(options: &ControllerOptions) -> Result<Verdict, Failure
     let stop = stop_on_signals()?;
     options.meet.inputs().check(&[("--history", options.history.as_deref())])?;
     let history = options.history.as_deref().map(|path| HistoryTo::open(path, true)).transpose()?;
-    let cluster = options.meet.control(Duration::from_millis(options.patience_ms))?;
+    let cluster = options.meet.control(&stop, Duration::from_millis(options.patience_ms))?;
     if let Some(history) = &history {
         history.begin()?;
     }

@@ -51,7 +51,7 @@ pub(crate) const LOOKED_AFTER: &str = "nobody looks after the memory nodes: star
 
 pub(crate) fn drain(options: &DrainOptions) -> Result<Verdict, Failure> {
     let stop = stop_on_signals()?;
-    let cluster = options.meet.connect()?;
+    let cluster = options.meet.connect(&stop)?;
     let name = options.node.display().to_string();
     let name = output::printable(&name);
     let named = |node: &NodeId| cluster.nodes().is_some_and(|nodes| nodes.is_named(*node, &options.node));

@@ -1,6 +1,8 @@
 //! Options of commands that look after a cluster: where it is, and what its clients go by.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
@@ -37,18 +39,18 @@ impl MeetArgs {
         self.etcd.inputs_with(Some(&self.connect), self.configuration.as_ref(), key_file, tls_ca)
     }
 
-    /// Connects as a client.
-    pub(crate) fn connect(&self) -> Result<Cluster, Failure> {
-        self.connect_as(ConnectOptions::default())
+    /// Connects as a client, unless a signal has set `stop` before it is connected.
+    pub(crate) fn connect(&self, stop: &Arc<AtomicBool>) -> Result<Cluster, Failure> {
+        self.connect_as(stop, ConnectOptions::default())
     }
 
     /// Connects to look after the memory nodes, and takes one for dead that does not answer for so
     /// long.
-    pub(crate) fn control(&self, patience: Duration) -> Result<Cluster, Failure> {
-        self.connect_as(ConnectOptions { patience: Some(patience), controls: true, ..ConnectOptions::default() })
+    pub(crate) fn control(&self, stop: &Arc<AtomicBool>, patience: Duration) -> Result<Cluster, Failure> {
+        self.connect_as(stop, ConnectOptions { patience: Some(patience), controls: true, ..ConnectOptions::default() })
     }
 
-    fn connect_as(&self, options: ConnectOptions) -> Result<Cluster, Failure> {
+    fn connect_as(&self, stop: &Arc<AtomicBool>, options: ConnectOptions) -> Result<Cluster, Failure> {
         if self.configuration.is_none() && matches!(self.connect, Nodes::Tcp(_)) {
             return Err(Failure::new("--configuration", "is needed: controllers and clients meet there"));
         }
@@ -56,10 +58,12 @@ impl MeetArgs {
             keys: self.key_file.as_deref().map(read_keys).transpose()?,
             tls: self.tls_ca.as_deref().map(read_client_tls).transpose()?,
             configuration: self.etcd.complete(self.configuration.clone())?,
+            interrupt: Some(stop.clone()),
             ..options
         };
         Cluster::connect(&self.connect, &connect).map_err(|error| match error {
             ConnectError::Configuration(error) => Failure::new("--configuration", error),
+            error @ ConnectError::OtherConfiguration { .. } => Failure::new("--configuration", error),
             error => Failure::new("--connect", error),
         })
     }

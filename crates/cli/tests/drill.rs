@@ -120,6 +120,7 @@ fn nodes_are_killed_drtm_r() {
 }
 
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn nodes_are_killed_ford() {
     nodes_are_killed("ford");
 }

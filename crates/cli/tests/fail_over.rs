@@ -284,6 +284,7 @@ fn a_memory_node_is_added() {
 /// The only node that could take what another one is to give up has no room for it; the next one
 /// that is added has, and dies before it has everything. All of that is said.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn what_does_not_move_says_why() {
     let (nodes, connect) = listen("still-node", 2);
     let meet = format!("--connect {connect} --configuration {}", fresh("still-configuration").display());
@@ -344,6 +345,7 @@ fn what_does_not_move_says_why() {
 /// An operator starts everything at once after a power failure. A memory node is gone, or has
 /// nothing any more, and no process was there to see it.
 #[test]
+#[ignore = "long: a part of .ci/long"]
 fn a_controller_may_come_after_a_node_has_died() {
     let (mut nodes, connect) = listen("unseen-node", 3);
     let configuration = fresh("unseen-configuration");

@@ -92,6 +92,11 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// The id of the cluster that it is the configuration of. `None` if it can serve any cluster.
+    fn cluster(&self) -> Option<u64> {
+        None
+    }
+
     /// Who makes changes in another thread, where changes wait for other machines: transactions
     /// must not.
     fn helper(&self) -> Option<&Helper> {
@@ -192,6 +197,15 @@ impl fmt::Debug for Helper {
 pub struct InMemory {
     membership: Mutex<Membership>,
     generation: AtomicU64,
+    cluster: Option<u64>,
+}
+
+impl InMemory {
+    /// Creates the configuration of the cluster with this id. No other cluster takes it.
+    #[must_use]
+    pub fn of(cluster: u64) -> InMemory {
+        InMemory { cluster: Some(cluster), ..InMemory::default() }
+    }
 }
 
 impl Configuration for InMemory {
@@ -204,6 +218,10 @@ impl Configuration for InMemory {
         change(&mut membership);
         self.generation.store(membership.generation(), Ordering::Release);
         Ok(())
+    }
+
+    fn cluster(&self) -> Option<u64> {
+        self.cluster
     }
 }
 

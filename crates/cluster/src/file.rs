@@ -218,6 +218,10 @@ impl Configuration for LockedFile {
         Ok(())
     }
 
+    fn cluster(&self) -> Option<u64> {
+        Some(self.cluster)
+    }
+
     fn process(&self) -> Option<u64> {
         Some(self.process)
     }

@@ -61,7 +61,7 @@ impl Client {
         yields: bool,
         lane: &mut Lanes<'_>,
     ) -> Result<Client, OpenError> {
-        let life = in_one_epoch(cluster.configuration(), || {
+        let life = in_one_epoch(cluster.configuration(), None, || {
             cluster.follow_epoch()?;
             let announce = async |guest: &Lane| cluster.announce(guest).await;
             let announced = remora_fabric::block_on(cluster.fabric(), ClientId(0), announce)??;

@@ -43,7 +43,7 @@ mod tables;
 mod version_cache;
 
 pub(crate) use clients::Announced;
-pub use connect::{ConnectError, ConnectOptions};
+pub use connect::ConnectOptions;
 pub(crate) use epoch::in_one_epoch;
 pub use freeing::Freed;
 pub use handle::{Cluster, LEASE};

@@ -4,8 +4,10 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use remora_fabric::FabricError;
+use remora_cluster::ConfigurationError;
+use remora_fabric::shm::file;
 use remora_fabric::sim::SimError;
+use remora_fabric::{FabricError, Fault};
 use remora_index::btree::Damaged;
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
@@ -13,6 +15,74 @@ use remora_txn::{Abort, Decision, Limit, Stop, Tried, Tx};
 
 /// Why a cluster, table or worker could not be made or opened.
 pub type OpenError = remora_index::IndexError;
+
+/// Why a cluster could not be connected to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A memory node cannot be had.
+    #[error("memory node {name} {fault}")]
+    Node {
+        /// The node's address or path.
+        name: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// A file of a memory node cannot be used.
+    #[error(transparent)]
+    File(#[from] file::OpenError),
+    /// What the nodes hold cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// No configuration was named, and a memory node has something that the others have gone on
+    /// without.
+    #[error(
+        "memory node {name} has missed an epoch: its cluster has gone on without it; name the cluster's configuration \
+         (--configuration), which says so, or start this node again, empty"
+    )]
+    Behind {
+        /// The node's address or path.
+        name: String,
+    },
+    /// Clients are at work that go by another configuration than the one that was named, which is
+    /// new. It would take them for dead, and free their locks.
+    #[error(
+        "{configuration} is a new configuration, and clients are connected to these memory nodes that go by another one: {}; \
+         name their configuration, or, if that is lost, end these clients first",
+        numbers(clients)
+    )]
+    OtherConfiguration {
+        /// The place of the configuration that was named.
+        configuration: String,
+        /// Clients that are connected and that this configuration does not know.
+        clients: Vec<u32>,
+    },
+    /// The configuration is that of another cluster.
+    #[error("the configuration of cluster {configuration:010x} cannot be that of cluster {cluster:010x}")]
+    ConfigurationOfOtherCluster {
+        /// Id of the cluster that the configuration is of.
+        configuration: u64,
+        /// Id of this cluster.
+        cluster: u64,
+    },
+    /// A memory node cannot be added.
+    #[error("memory node {name} cannot be added: {why}")]
+    CannotAdd {
+        /// The node's address.
+        name: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Numbers for a reader.
+pub(crate) fn numbers(clients: &[u32]) -> String {
+    let numbers: Vec<_> = clients.iter().map(u32::to_string).collect();
+    numbers.join(", ")
+}
 
 /// Why a simulated cluster could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -230,7 +300,14 @@ pub enum Error {
     Exists(Named),
     /// A large value that it links was uploaded by another client: see
     /// [`Large::put`](crate::Large::put).
-    Foreign,
+    Foreign {
+        /// The table.
+        table: String,
+        /// The client that has uploaded it.
+        by: u32,
+        /// The client that was to link it.
+        client: u32,
+    },
     /// A node of an ordered table makes no sense: the memory that it is in was damaged.
     Damaged {
         /// The table.
@@ -282,7 +359,9 @@ impl Error {
             Error::Fenced => Some(Stop::Fenced),
             Error::Limit(reason) => Some(Stop::Limit(reason.cause)),
             Error::Misuse(misuse) => Some(Stop::Misuse(misuse.kind())),
-            Error::NotFound(_) | Error::Exists(_) | Error::Foreign | Error::Damaged { .. } | Error::User(_) => None,
+            Error::NotFound(_) | Error::Exists(_) | Error::Foreign { .. } | Error::Damaged { .. } | Error::User(_) => {
+                None
+            }
         }
     }
 
@@ -413,7 +492,11 @@ impl fmt::Display for Error {
             Error::Misuse(misuse) => misuse.fmt(f),
             Error::NotFound(record) => write!(f, "{record} is not there, and the transaction needs it"),
             Error::Exists(record) => write!(f, "{record} is there already, and the transaction was to insert it"),
-            Error::Foreign => f.write_str("a large value can be linked only by the client that has uploaded it"),
+            Error::Foreign { table, by, client } => write!(
+                f,
+                "a large value of table {table:?} was uploaded by client {by}, and client {client} was to link it: only the \
+                 client can that has uploaded it"
+            ),
             Error::Damaged { table, what } => write!(f, "ordered table {table:?}: {what}"),
             Error::User(error) => error.fmt(f),
         }
@@ -429,7 +512,7 @@ impl StdError for Error {
             Error::Misuse(misuse) => Some(misuse),
             Error::Damaged { what, .. } => Some(what),
             Error::User(error) => error.source(),
-            Error::Unknown(_) | Error::Fenced | Error::NotFound(_) | Error::Exists(_) | Error::Foreign => None,
+            Error::Unknown(_) | Error::Fenced | Error::NotFound(_) | Error::Exists(_) | Error::Foreign { .. } => None,
         }
     }
 }

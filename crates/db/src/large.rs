@@ -254,7 +254,7 @@ impl Cluster {
     /// Creates a table of large values, empty: two tables, `name` and `name/chunks`.
     pub fn create_large<K: Key>(&self, name: &str, options: LargeOptions) -> Result<Large<K>, OpenError> {
         if options.rows == 0 {
-            return Err(MemoryError::Empty("the number of rows of a table").into());
+            return Err(MemoryError::empty("the number of rows of a table").of_table(name).into());
         }
         self.create_together(|cluster| {
             // The one that may not fit comes first.
@@ -329,7 +329,7 @@ impl<K: Key> Large<K> {
                         self.try_discard(session, Some(stored)).await;
                     }
                     // Its client lives on as another one since then: an epoch has begun.
-                    if !matches!(error, Error::Foreign) {
+                    if !matches!(error, Error::Foreign { .. }) {
                         return Err(error);
                     }
                 }
@@ -398,8 +398,9 @@ impl<K: Key> Large<K> {
     /// several), those of a [`Db`](crate::Db) are several: see [`Db::run`](crate::Db::run).
     pub async fn put(&self, tx: &mut Transaction<'_, '_>, key: &K, stored: &Stored) -> Result<Option<Stored>, Error> {
         self.check(stored)?;
-        if owner(stored.id).is_some_and(|owner| owner != tx.id().owner()) {
-            return Err(Error::Foreign);
+        let client = tx.id().owner();
+        if let Some(by) = owner(stored.id).filter(|owner| *owner != client) {
+            return Err(Error::Foreign { table: self.heads.name().to_owned(), by, client });
         }
         let slot = tx.want_borrowed(&self.heads, key, Intent::Insert);
         tx.fetch().await?;

@@ -159,9 +159,9 @@ mod transaction;
 mod usage;
 mod worker;
 
-pub use cluster::{Cluster, ClusterOptions, ConnectError, ConnectOptions, Freed, LEASE, Nodes, NotNodes, TableOptions};
+pub use cluster::{Cluster, ClusterOptions, ConnectOptions, Freed, LEASE, Nodes, NotNodes, TableOptions};
 pub use controller::Controller;
-pub use error::{Error, Misuse, Named, OpenError, Reason, SimulatedError};
+pub use error::{ConnectError, Error, Misuse, Named, OpenError, Reason, SimulatedError};
 pub use large::{LARGE_BYTES_MAX, Large, LargeOptions, Stored};
 pub use node::{MemoryNode, NodeError};
 pub use ordered::{Design, Ordered, OrderedOptions, TreeInspection};
@@ -174,7 +174,9 @@ pub use remora_cluster::etcd::{EtcdFault, EtcdOptions, EtcdTls, EtcdUser};
 pub use remora_cluster::{Configuration, ConfigurationError, NotPlace, Place, Standing};
 pub use remora_fabric::shm::file::Found;
 pub use remora_fabric::tcp::tls::{ClientTls, ServerTls, TlsError};
-pub use remora_fabric::tcp::{Key as NodeKey, KeyError, KeyStep, Keys as NodeKeys, NodeStatus, ServerOptions};
+pub use remora_fabric::tcp::{
+    Key as NodeKey, KeyError, KeyStep, Keys as NodeKeys, Names as NodeNames, NodeStatus, ServerOptions,
+};
 pub use remora_fabric::verbs::{Device, DeviceOptions, VerbsError};
 pub use remora_fabric::{Cost, NameError, Nanos, NodeId, Pages, SystemError};
 pub use remora_memory::ReadScheme;

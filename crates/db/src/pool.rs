@@ -64,9 +64,9 @@ impl Cluster {
 impl Db {
     fn new(cluster: &Cluster, threads: usize, options: WorkerOptions) -> Result<Db, OpenError> {
         options.check()?;
-        let limit = |max: usize| MemoryError::Limit { what: "threads", value: threads as u64, max: max as u64 };
+        let limit = |max: usize| MemoryError::limit("threads", threads as u64, max as u64);
         match threads {
-            0 => return Err(MemoryError::Empty("the number of threads").into()),
+            0 => return Err(MemoryError::empty("the number of threads").into()),
             // Each of them is a client.
             _ if threads > CLIENTS_MAX => return Err(limit(CLIENTS_MAX).into()),
             _ => {}
@@ -91,7 +91,7 @@ impl Db {
             let thread = thread::Builder::new().name(format!("remora-{index}")).spawn(run);
             let Ok(thread) = thread else { return Err(limit(index).into()) };
             pool.threads.push(thread);
-            opened.recv_blocking().unwrap_or(Err(MemoryError::Empty("the worker").into()))?;
+            opened.recv_blocking().unwrap_or(Err(MemoryError::empty("the worker").into()))?;
         }
         Ok(Db { pool: Arc::new(pool), options: TransactionOptions::default() })
     }
@@ -139,8 +139,8 @@ impl Db {
         self.send(Some((gate, deadline)), work).await
     }
 
-    /// What became of a transaction whose answer was lost: see [`Session::resolve`]. The wait for a
-    /// worker counts, but a second is given to it at least.
+    /// What became of a transaction of this cluster whose answer was lost: see
+    /// [`Session::resolve`]. The wait for a worker counts, but a second is given to it at least.
     pub async fn resolve(&self, id: TransactionId, patience: Duration) -> Result<Verdict, Error> {
         let (asked, gate) = (Instant::now(), Arc::new(Gate::default()));
         // Without any patience there is still one look.

@@ -47,9 +47,9 @@ impl WorkerOptions {
     pub(crate) fn check(&self) -> Result<(), MemoryError> {
         let WorkerOptions { coroutines, clients, .. } = *self;
         if coroutines == 0 || clients == 0 {
-            return Err(MemoryError::Empty("the number of coroutines or clients"));
+            return Err(MemoryError::empty("the number of coroutines or clients"));
         }
-        let limit = |what, value: usize, max: usize| MemoryError::Limit { what, value: value as u64, max: max as u64 };
+        let limit = |what, value: usize, max: usize| MemoryError::limit(what, value as u64, max as u64);
         match LANES_MAX.checked_sub(clients) {
             None | Some(0) => Err(limit("clients of a worker", clients, LANES_MAX - 1)),
             Some(max) if coroutines > max => Err(limit("coroutines of a worker", coroutines, max)),
@@ -673,7 +673,12 @@ impl Session {
     }
 
     /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or
-    /// of any other.
+    /// of any other client of this cluster.
+    ///
+    /// An id does not say which cluster it is of, and every cluster numbers its clients from 1. So
+    /// nothing refuses the id of another cluster: the answer is then [`Verdict::Forgotten`], or
+    /// about a transaction of this cluster that has the same number. Keep an id with the cluster
+    /// that it is of ([`Cluster::id`](crate::Cluster::id)).
     ///
     /// Waits as long as nobody can know, but not longer than `patience`: until its client is
     /// recovered, if that is dead. [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The

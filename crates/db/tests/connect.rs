@@ -5,21 +5,26 @@ mod support;
 #[path = "../../cluster/tests/etcd_support/wire.rs"]
 mod wire;
 
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::floors::cluster::Membership;
-use remora::floors::fabric::{ClientId, NodeSet, block_on};
+use remora::floors::fabric::tcp::{Names, Tcp, TcpOptions};
+use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
+use remora::floors::memory::{MemoryError, identity};
 use remora::floors::sync::Swap;
 use remora::{
-    Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeId, NodeKey, Nodes, Place, Protocol, ServerOptions,
-    Standing, Table, TableOptions, TransactionId,
+    Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeId, NodeKey, Nodes, OpenError, Place, Protocol,
+    ServerOptions, Standing, Table, TableOptions, TransactionId,
 };
 
-use support::Words;
+use support::{Words, cut_off};
 use wire::Wire;
 
 const BYTES: u64 = 8 << 20;
@@ -269,6 +274,162 @@ fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
     assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 60);
 }
 
+/// Has a controller end the first epoch of a cluster.
+fn begin_second_epoch(cluster: &Cluster, nodes: &Nodes, options: &ConnectOptions) {
+    controlled(nodes, options, || {
+        let begins = cluster.configuration().unwrap().change(|all| {
+            let leader = all.clients().map(|(client, _)| client).find(|client| all.leads(*client));
+            all.rearrange(leader.unwrap())
+        });
+        begins.unwrap().unwrap();
+        wait_until("the next epoch", || look(cluster, |all| all.epoch()) == 2);
+    });
+}
+
+/// A client names a configuration that does not exist, by mistake, while another client is at work.
+fn a_mistyped_configuration_is_refused(all: &Nodes, folder: &Folder) {
+    let (right, typo) = (folder.options("right"), folder.options("typo"));
+    let first = Cluster::connect(all, &right).unwrap();
+    begin_second_epoch(&first, all, &right);
+    let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+    let mut worker = first.worker(Default::default()).unwrap();
+    let client = worker.incarnations().next().unwrap();
+    let mut goes_on = |wanted| {
+        let add = worker.block_on(async |session| {
+            let add = session.transact(async |tx| {
+                let row = tx.read_for_update(&rows, 7).await?;
+                row.0[0] += 1;
+                Ok(row.0[0])
+            });
+            add.await.unwrap()
+        });
+        assert_eq!(add, wanted);
+        assert_eq!(look(&first, |all| all.standing(client)), Some(Standing::Alive));
+    };
+    goes_on(1);
+    let refused = Cluster::connect(all, &typo).unwrap_err();
+    let text = refused.to_string();
+    let ConnectError::OtherConfiguration { configuration, clients } = refused else { panic!("{text}") };
+    assert!(configuration.ends_with("/typo") && clients == [client], "{text}");
+    assert!(text.contains(&configuration) && text.contains(&client.to_string()), "{text}");
+    goes_on(2);
+    let interrupt = Some(Arc::new(AtomicBool::new(true)));
+    let interrupted = Cluster::connect(all, &ConnectOptions { interrupt, ..typo.clone() }).unwrap_err();
+    assert!(matches!(interrupted, ConnectError::Open(OpenError::Memory(MemoryError::Interrupted))), "{interrupted}");
+    goes_on(3);
+    // The configuration is lost, and its clients have ended.
+    drop((worker, rows, first));
+    let cluster = Cluster::connect(all, &typo).unwrap();
+    assert_eq!((look(&cluster, |all| all.epoch()), add_to_all(&cluster)), (2, 23));
+}
+
+#[test]
+fn a_mistyped_configuration_of_nodes_over_tcp_is_refused() {
+    let nodes = [listen(), listen(), listen()];
+    let all = Nodes::Tcp(nodes.iter().map(address).collect());
+    a_mistyped_configuration_is_refused(&all, &Folder::new("mistyped-tcp"));
+}
+
+#[test]
+fn a_mistyped_configuration_of_nodes_in_files_is_refused() {
+    let folder = Folder::new("mistyped-shm");
+    let paths: Vec<PathBuf> = (0..2).map(|node| folder.0.join(format!("node-{node}"))).collect();
+    let _served: Vec<_> = paths.iter().map(|path| MemoryNode::map(path, Some(BYTES)).unwrap()).collect();
+    a_mistyped_configuration_is_refused(&Nodes::Shm(paths), &folder);
+}
+
+/// A client dies while it founds a cluster. The next client finishes that, and names the nodes in
+/// another order.
+#[test]
+fn a_cluster_that_is_founded_half_way_is_founded_by_the_next_client() {
+    let (mut halves, mut polls) = (0, 0);
+    loop {
+        let nodes = [listen(), listen(), listen()];
+        let [a, b, c] = nodes.each_ref().map(address);
+        let tcp = Tcp::new(vec![c.clone(), a.clone(), b.clone()], TcpOptions::default());
+        let dies = block_on(&tcp, ClientId(0), async |lane: &Lane| cut_off(identity::found(lane, 3), polls).await);
+        let is_done = dies.unwrap().map(Result::unwrap).is_some();
+        let known = block_on(&tcp, ClientId(0), async |lane: &Lane| identity::of_each(lane, NodeSet::first(3)).await);
+        let given = known.unwrap().into_iter().filter(|(_, identity)| matches!(identity, Ok(Some(_)))).count();
+        halves += u32::from((1..3).contains(&given));
+        let first = connect(&[a.clone(), b.clone(), c.clone()]).unwrap_or_else(|error| panic!("{polls}: {error}"));
+        support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+        let later = connect(&[b.clone(), c.clone(), a.clone()]).unwrap();
+        assert_eq!((first.id(), first.nodes()), (later.id(), later.nodes()), "{polls}");
+        assert_eq!(add_to_all(&later), 20);
+        if is_done {
+            break;
+        }
+        polls += 1 + polls / 2;
+    }
+    // How many polls a round takes is up to the machine.
+    eprintln!("{halves} clients have died with a part of the nodes founded");
+}
+
+/// A memory node dies, and a controller is known that does not declare it lost.
+#[test]
+fn a_program_can_interrupt_a_client_that_waits_for_the_next_epoch() {
+    let nodes = [listen(), listen(), listen()];
+    let all = Nodes::Tcp(nodes.iter().map(address).collect());
+    let folder = Folder::new("waits");
+    let options = folder.options("configuration");
+    let first = Cluster::connect(&all, &options).unwrap();
+    first.configuration().unwrap().change(|all| all.join_controller(9_999, u64::MAX / 4, None)).unwrap();
+    let [_alive, _alive_too, dies] = nodes;
+    drop(dies);
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let began = Instant::now();
+    let waits = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            interrupt.store(true, Ordering::Relaxed);
+        });
+        Cluster::connect(&all, &ConnectOptions { interrupt: Some(interrupt.clone()), ..options.clone() })
+    });
+    let error = waits.unwrap_err();
+    assert!(matches!(error, ConnectError::Open(OpenError::Memory(MemoryError::Interrupted))), "{error}");
+    assert!(began.elapsed() >= Duration::from_millis(300), "it has waited for the controller");
+    assert!(began.elapsed() < Duration::from_secs(8), "it was interrupted late");
+}
+
+/// The name server falls silent, and then a memory node dies.
+#[test]
+fn an_epoch_begins_while_the_name_server_is_silent() {
+    let nodes = [listen(), listen(), listen()];
+    let names = ["one.test:1", "two.test:1", "three.test:1"].map(str::to_owned);
+    let known = names.iter().cloned().zip(nodes.iter().map(|node| node.address().unwrap()));
+    let known: BTreeMap<String, SocketAddr> = known.collect();
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = is_silent.clone();
+    let resolve = move |name: &str| {
+        while silent.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        known.get(name).map(|address| vec![*address]).ok_or_else(|| io::Error::other("no such name"))
+    };
+    let all = Nodes::Tcp(names.to_vec());
+    let folder = Folder::new("silent");
+    let options = ConnectOptions { names: Names::asking(resolve), ..folder.options("configuration") };
+    let cluster = Cluster::connect(&all, &options).unwrap();
+    support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    controlled(&all, &options, || {
+        assert_eq!(add_to_all(&cluster), 20);
+        is_silent.store(true, Ordering::Relaxed);
+        // An answer counts for a second.
+        thread::sleep(Duration::from_millis(1_100));
+        let [_alive, _alive_too, dies] = nodes;
+        let began = Instant::now();
+        drop(dies);
+        wait_until("the node is lost", || look(&cluster, |all| all.lost().has(NodeId(2))));
+        wait_until("the next epoch has begun", || look(&cluster, |all| !all.is_changing()));
+        assert_eq!(add_to_all(&cluster), 40);
+        assert_eq!(add_to_all(&Cluster::connect(&all, &options).unwrap()), 60, "and a client comes");
+        // A lookup is given six seconds if nothing is known of the name.
+        assert!(began.elapsed() < Duration::from_secs(6), "something waits for names: {:?}", began.elapsed());
+        is_silent.store(false, Ordering::Relaxed);
+    });
+}
+
 /// A client dies, and then the configuration that knew it is lost. A client with a new
 /// configuration frees what the dead client had locked.
 #[test]
@@ -277,14 +438,7 @@ fn clients_that_a_new_configuration_does_not_know_are_recovered() {
     let all = Nodes::Tcp(nodes.iter().map(address).collect());
     let folder = Folder::new("unknown");
     let first = Cluster::connect(&all, &folder.options("lost")).unwrap();
-    controlled(&all, &folder.options("lost"), || {
-        let begins = first.configuration().unwrap().change(|all| {
-            let leader = all.clients().map(|(client, _)| client).find(|client| all.leads(*client));
-            all.rearrange(leader.unwrap())
-        });
-        begins.unwrap().unwrap();
-        wait_until("the next epoch", || look(&first, |all| all.epoch()) == 2);
-    });
+    begin_second_epoch(&first, &all, &folder.options("lost"));
     let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
     let mut worker = first.worker(Default::default()).unwrap();
     worker.block_on(async |session| session.transact(async |tx| tx.read(&rows, 7).await).await.unwrap());

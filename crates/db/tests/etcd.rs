@@ -51,8 +51,8 @@ fn as_another_process(cluster: &Cluster, server: &Server, lease: Duration) -> Cl
 }
 
 fn over_etcd(cluster: &Cluster, etcd: String, lease: Duration) -> Cluster {
-    let etcd = Place::Etcd(EtcdOptions::of(vec![etcd])).open(7).unwrap();
-    cluster.with_configuration(etcd).with_lease(Some(lease))
+    let etcd = Place::Etcd(EtcdOptions::of(vec![etcd])).open(cluster.id()).unwrap();
+    cluster.with_configuration(etcd).unwrap().with_lease(Some(lease))
 }
 
 fn worker(cluster: &Cluster) -> Worker {

@@ -440,7 +440,7 @@ fn a_full_table_says_so(protocol: Protocol) {
             session.transact(async |tx| tx.insert(&rows, key, Words([key])).await).await.unwrap();
         }
         let full = session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await;
-        assert!(matches!(full, Err(Error::Limit(Reason { cause: remora::Limit::TableFull, .. }))), "{full:?}");
+        assert!(matches!(full, Err(Error::Limit(Reason { cause: remora::Limit::TableFull { .. }, .. }))), "{full:?}");
         session.transact(async |tx| tx.delete(&rows, 3).await).await.unwrap();
         rest(session).await;
         session.transact(async |tx| tx.insert(&rows, 5, Words([5])).await).await.unwrap();
@@ -466,7 +466,7 @@ fn chains_grow_until_the_reserved_space_is_used() {
                 });
                 match insert.await {
                     Ok(()) => inserted += 3,
-                    Err(Error::Limit(Reason { cause: remora::Limit::TableFull, .. })) => return inserted,
+                    Err(Error::Limit(Reason { cause: remora::Limit::TableFull { .. }, .. })) => return inserted,
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -520,7 +520,7 @@ fn a_chain_that_is_too_long_is_a_full_table() {
     };
     let worker = Worker::new();
     rig::run(&worker, &mut rig.sessions(&worker, Protocol::DRTM_R, 1), async |_, session| {
-        let full = Err(Stop::Limit(remora::Limit::TableFull));
+        let full = Err(Stop::Limit(remora::Limit::TableFull { slots: table.index().slots_in_all() }));
         assert_eq!(change(session, ROWS, Intent::Insert).await, full);
         assert_eq!(change(session, ROWS - 1, Intent::Insert).await, Err(Stop::Exists), "at the end of the chain");
         change(session, ROWS - 1, Intent::Delete).await.unwrap();

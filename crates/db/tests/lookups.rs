@@ -385,12 +385,12 @@ fn tables_of_others_are_not_opened() {
     assert!(matches!(error, MemoryError::Discipline { .. }), "{error}");
     assert!(error.to_string().contains("#9 locks") && error.to_string().contains("owner locks"), "{error}");
     let zero = cluster.create_table::<u64, Words<1>>("zero", TableOptions::for_rows(0)).unwrap_err();
-    assert!(matches!(memory(zero), MemoryError::Empty(_)));
+    assert!(matches!(memory(zero), MemoryError::Empty { .. }));
     let many = TableOptions { replicas: Some(4), ..TableOptions::for_rows(4) };
     let error = memory(cluster.create_table::<u64, Words<1>>("many", many).unwrap_err());
-    assert_eq!(error, MemoryError::TooManyReplicas { replicas: 4, nodes: 3 });
+    assert_eq!(error, MemoryError::too_many_replicas(4, 3).of_table("many"));
     let error = Cluster::embedded(options(PROTOCOL, 4)).unwrap_err();
-    assert_eq!(memory(error), MemoryError::TooManyReplicas { replicas: 4, nodes: 3 });
+    assert_eq!(memory(error), MemoryError::too_many_replicas(4, 3));
     let error = Cluster::embedded(remora::ClusterOptions { node_bytes: 4096, ..options(PROTOCOL, 1) }).unwrap_err();
     assert!(matches!(memory(error), MemoryError::TooSmall { .. }));
     assert!(Cluster::embedded(remora::ClusterOptions { memory_nodes: 0, ..options(PROTOCOL, 1) }).is_err());

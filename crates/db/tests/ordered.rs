@@ -556,7 +556,7 @@ fn what_does_not_fit_changes_nothing(protocol: Protocol) {
         });
         let limit = many.await;
         assert!(
-            matches!(limit, Err(Error::Limit(Reason { cause: Limit::LogEntry { .. } | Limit::TableFull, .. }))),
+            matches!(limit, Err(Error::Limit(Reason { cause: Limit::LogEntry { .. } | Limit::TableFull { .. }, .. }))),
             "{limit:?}"
         );
         assert_eq!(session.transact(async |tx| all(tx, &ordered).await).await.unwrap(), []);
@@ -565,7 +565,7 @@ fn what_does_not_fit_changes_nothing(protocol: Protocol) {
             let insert = async |tx: &mut Transaction<'_, '_>| ordered.insert(tx, key(there), Value::all(there)).await;
             match session.transact(insert).await {
                 Ok(()) => there += 1,
-                Err(Error::Limit(Reason { cause: Limit::TableFull, .. })) => break,
+                Err(Error::Limit(Reason { cause: Limit::TableFull { .. }, .. })) => break,
                 Err(error) => panic!("{error}"),
             }
         }

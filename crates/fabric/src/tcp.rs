@@ -202,24 +202,18 @@ impl Fabric for Tcp {
     /// Nodes that have been taken away by [`Fabric::fail`] are not asked.
     fn revoke(&self, client: ClientId) -> Result<(), FabricError> {
         self.cluster.prepare();
-        let asked = self.cluster.all().filter(|node| !self.cluster.is_down(*node));
-        // All of them, also behind one that does not answer.
-        let outcomes: Vec<_> = asked.map(|node| self.cluster.revoke_at(node, client)).collect();
-        outcomes.into_iter().collect()
+        // All of them, also if one does not answer.
+        self.cluster.ask_all(|node| self.cluster.revoke_at(node, client)).into_iter().collect()
     }
 
     /// A node that does not answer says nothing, so it cannot tell that a client has gone.
     fn is_connected(&self, client: ClientId) -> Option<bool> {
-        let asked = self.cluster.all().filter(|node| !self.cluster.is_down(*node));
-        let mut known = Some(false);
-        for node in asked {
-            match self.cluster.connections_at(node, client) {
-                Ok(0) => {}
-                Ok(_) => return Some(true),
-                Err(_) => known = None,
-            }
+        self.cluster.prepare();
+        let counts = self.cluster.ask_all(|node| self.cluster.connections_at(node, client));
+        if counts.iter().any(|count| count.is_ok_and(|count| count > 0)) {
+            return Some(true);
         }
-        known
+        counts.iter().all(Result::is_ok).then_some(false)
     }
 
     fn fail(&self, node: NodeId) {

@@ -3,7 +3,7 @@
 mod tcp_support;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -120,4 +120,34 @@ fn the_error_says_that_it_was_the_name_and_names_are_looked_up_side_by_side() {
         beside.fail(NodeId(node));
     }
     assert!(began.elapsed() < Duration::from_secs(5), "one lookup waits for another");
+}
+
+/// Two nodes accept connections and say nothing. One client's access is taken away at both, and a
+/// client is looked for: neither node is asked behind the other.
+#[test]
+fn silent_nodes_are_asked_side_by_side() {
+    let nodes = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let addresses = nodes.each_ref().map(|node| node.local_addr().unwrap().to_string());
+    let silent = tcp(&addresses.each_ref().map(String::as_str), TcpOptions::default());
+    let questions: [&dyn Fn(); 2] =
+        [&|| assert!(silent.revoke(ClientId(1)).is_err(), "a node that says nothing has confirmed nothing"), &|| {
+            assert_eq!(silent.is_connected(ClientId(1)), None, "a node that says nothing may have the client")
+        }];
+    for question in questions {
+        thread::scope(|scope| {
+            // The nodes hang up when both have been asked.
+            let asked = scope.spawn(|| {
+                let began = Instant::now();
+                let connections = nodes.each_ref().map(|node| node.accept().expect("a question"));
+                drop(connections);
+                began.elapsed()
+            });
+            question();
+            let took = asked.join().unwrap();
+            assert!(
+                took < Duration::from_millis(1_500),
+                "the second node was asked when the first had failed: {took:?}"
+            );
+        });
+    }
 }

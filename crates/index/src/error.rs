@@ -71,3 +71,14 @@ impl From<FabricError> for IndexError {
         IndexError::Memory(error.into())
     }
 }
+
+impl IndexError {
+    /// The error of making this table: names the table, unless the error names one already.
+    #[must_use]
+    pub fn of_table(self, name: &str) -> IndexError {
+        match self {
+            IndexError::Memory(error) => error.of_table(name).into(),
+            error => error,
+        }
+    }
+}

@@ -214,9 +214,13 @@ fn lose(protocol: Protocol, shape: Shape, seed: u64) -> (u64, u64) {
     (before.get(), after.get())
 }
 
+/// Every protocol goes on, every second one with two copies and the others with three. `.ci/long`
+/// has each of them with both.
 fn goes_on(shape: Shape) {
-    for protocol in Protocol::ALL.into_iter().filter(|one| one.is_serializable()) {
-        for replicas in [3, 2] {
+    let protocols = Protocol::ALL.into_iter().filter(|one| one.is_serializable());
+    for (number, protocol) in protocols.enumerate() {
+        let replicas = if is_long() { vec![3, 2] } else { vec![3 - number as u8 % 2] };
+        for replicas in replicas {
             let (before, after) = lose(protocol, Shape { replicas, ..shape }, 7);
             assert!(before > 100 && after > 100, "{protocol:?}, {replicas} replicas: {before} and {after} transfers");
         }
@@ -495,6 +499,11 @@ fn who_comes_to_a_node_that_has_lost_its_memory_unnoticed_is_refused() {
     node::format(&memory, node::Place::default()).expect("room");
     let refused = cluster.worker(WorkerOptions::default()).map(|_| ()).expect_err("it has nothing");
     assert!(refused.to_string().contains("node 1"), "{refused}");
+}
+
+/// Whether a test may take long and try everything, as `.ci/long` wants it.
+fn is_long() -> bool {
+    std::env::var_os("REMORA_LONG").is_some()
 }
 
 /// Runs all faults together. Meanwhile a node of three or four fails, or is declared lost.

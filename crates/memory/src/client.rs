@@ -120,7 +120,7 @@ pub async fn next_incarnation(lane: &Lane, leader: NodeId) -> Result<u32, Memory
     let add = round.fetch_add(node::at(leader, AT_INCARNATION), 1);
     let incarnation = lane.execute(round).await?.added(add) + 1;
     if incarnation > INCARNATIONS_MAX {
-        return Err(MemoryError::Limit { what: "client incarnations", value: incarnation, max: INCARNATIONS_MAX });
+        return Err(MemoryError::limit("client incarnations", incarnation, INCARNATIONS_MAX));
     }
     Ok(incarnation as u32)
 }
@@ -137,7 +137,7 @@ async fn take_slot(lane: &Lane, leader: NodeId, incarnation: u64, bytes: u64) ->
         let best = free.min_by_key(|(_, slot)| if slot[3] >= bytes { (0, slot[3]) } else { (1, slot[3]) });
         let Some((index, _)) = best else {
             let max = CLIENTS_MAX as u64;
-            return Err(MemoryError::Limit { what: "connected clients", value: max + 1, max });
+            return Err(MemoryError::limit("connected clients", max + 1, max));
         };
         drop(done);
         let mut round = lane.round();

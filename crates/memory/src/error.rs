@@ -1,10 +1,30 @@
 //! What can go wrong when memory is laid out, found or opened.
 
+use std::fmt;
+
 use remora_fabric::tcp::LoopbackError;
 use remora_fabric::{FabricError, NodeId, RegionError};
 
 use crate::id::ShardId;
 use crate::limits;
+
+/// The table that an error is about. Nothing is written where it is about none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OfTable(Option<String>);
+
+impl OfTable {
+    /// The name of the table, if the error is about one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl fmt::Display for OfTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |name| write!(f, "table {name:?}: "))
+    }
+}
 
 /// Why memory could not be laid out, found or opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,7 +66,9 @@ pub enum MemoryError {
     #[error("{0}: both copies of the catalog are damaged")]
     Damaged(NodeId),
     /// There is not enough space left.
-    #[error("{node} is out of memory: {wanted} bytes wanted, {free} free; start it with more, or make tables smaller")]
+    #[error(
+        "{of}{node} is out of memory: {wanted} bytes wanted, {free} free; start it with more, or make tables smaller"
+    )]
     OutOfMemory {
         /// The memory node.
         node: NodeId,
@@ -54,6 +76,8 @@ pub enum MemoryError {
         wanted: u64,
         /// Bytes free.
         free: u64,
+        /// The table that the space was for.
+        of: OfTable,
     },
     /// A region is too small to be laid out at all.
     #[error("{bytes} bytes are too few for a memory node: at least {wanted}")]
@@ -65,7 +89,7 @@ pub enum MemoryError {
     },
     /// More copies than memory nodes, or than the format holds.
     #[error(
-        "{replicas} replicas need as many memory nodes, there are {nodes} (and at most {} replicas)",
+        "{of}{replicas} replicas need as many memory nodes, there are {nodes} (and at most {} replicas)",
         limits::REPLICAS_MAX
     )]
     TooManyReplicas {
@@ -73,6 +97,8 @@ pub enum MemoryError {
         replicas: usize,
         /// Memory nodes there are.
         nodes: usize,
+        /// The table.
+        of: OfTable,
     },
     /// Memory nodes have been lost, and with them every copy of something.
     #[error("every replica of a part of table {0:?} is lost")]
@@ -111,7 +137,7 @@ pub enum MemoryError {
     #[error("the tables that were being created are gone: another client took this one for dead, and discarded them")]
     Discarded,
     /// The program has asked to end what it was creating.
-    #[error("interrupted: what was being created has been given up")]
+    #[error("interrupted: what had been begun has been given up")]
     Interrupted,
     /// A table of this name exists already.
     #[error("there is a table {0:?} already")]
@@ -151,7 +177,7 @@ pub enum MemoryError {
         wanted_sizes: (usize, usize),
     },
     /// A limit of the format.
-    #[error("{what}: {value} is more than the {max} that fit")]
+    #[error("{of}{what}: {value} is more than the {max} that fit")]
     Limit {
         /// What is limited.
         what: &'static str,
@@ -159,10 +185,17 @@ pub enum MemoryError {
         value: u64,
         /// The limit.
         max: u64,
+        /// The table.
+        of: OfTable,
     },
     /// Something that must not be empty or zero is.
-    #[error("{0} must not be empty or zero")]
-    Empty(&'static str),
+    #[error("{of}{what} must not be empty or zero")]
+    Empty {
+        /// What it is.
+        what: &'static str,
+        /// The table.
+        of: OfTable,
+    },
     /// Another client is changing the catalog, or died while it did.
     #[error("the catalog is locked by client {0}")]
     CatalogLocked(u64),
@@ -230,4 +263,37 @@ pub enum MemoryError {
          validated locally could have two version caches"
     )]
     UnknownClient(u32),
+}
+
+impl MemoryError {
+    /// A limit that is exceeded.
+    #[must_use]
+    pub fn limit(what: &'static str, value: u64, max: u64) -> MemoryError {
+        MemoryError::Limit { what, value, max, of: OfTable::default() }
+    }
+
+    /// Something is empty or zero that must not be.
+    #[must_use]
+    pub fn empty(what: &'static str) -> MemoryError {
+        MemoryError::Empty { what, of: OfTable::default() }
+    }
+
+    /// More copies than there can be.
+    #[must_use]
+    pub fn too_many_replicas(replicas: usize, nodes: usize) -> MemoryError {
+        MemoryError::TooManyReplicas { replicas, nodes, of: OfTable::default() }
+    }
+
+    /// The error of making this table: names the table, unless the error names one already.
+    #[must_use]
+    pub fn of_table(mut self, name: &str) -> MemoryError {
+        if let MemoryError::OutOfMemory { of, .. }
+        | MemoryError::TooManyReplicas { of, .. }
+        | MemoryError::Limit { of, .. }
+        | MemoryError::Empty { of, .. } = &mut self
+        {
+            of.0.get_or_insert_with(|| name.to_owned());
+        }
+        self
+    }
 }

@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 
 use remora_fabric::{Address, Lane, NodeId, Region, RegionId, WORD_BYTES};
 
-use crate::error::MemoryError;
+use crate::error::{MemoryError, OfTable};
 use crate::limits::CLIENTS_MAX;
 
 /// The version of the memory format; its history:
@@ -191,7 +191,9 @@ pub async fn allocate(lane: &Lane, node: NodeId, bytes: u64) -> Result<u64, Memo
     loop {
         let free = total.saturating_sub(allocated);
         let wanted = bytes.checked_next_multiple_of(ALIGNMENT).filter(|wanted| *wanted <= free);
-        let Some(wanted) = wanted else { return Err(MemoryError::OutOfMemory { node, wanted: bytes, free }) };
+        let Some(wanted) = wanted else {
+            return Err(MemoryError::OutOfMemory { node, wanted: bytes, free, of: OfTable::default() });
+        };
         let mut round = lane.round();
         let swap = round.compare_swap(at(node, AT_ALLOCATED), allocated, allocated + wanted);
         let done = lane.execute(round).await?;

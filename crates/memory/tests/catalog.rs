@@ -293,11 +293,12 @@ fn tables_that_cannot_be_made() {
         change(&mut spec);
         create(&fabric, spec).unwrap_err()
     };
-    assert_eq!(refused(&|spec| spec.replicas = 3), MemoryError::TooManyReplicas { replicas: 3, nodes: 2 },);
-    assert!(matches!(refused(&|spec| spec.replicas = 0), MemoryError::Empty(_)));
-    assert!(matches!(refused(&|spec| spec.shards = 0), MemoryError::Empty(_)));
-    assert!(matches!(refused(&|spec| spec.buckets = 0), MemoryError::Empty(_)));
-    assert!(matches!(refused(&|spec| spec.name.clear()), MemoryError::Empty(_)));
+    let too_many = MemoryError::too_many_replicas(3, 2).of_table("rows");
+    assert_eq!(refused(&|spec| spec.replicas = 3), too_many);
+    assert!(matches!(refused(&|spec| spec.replicas = 0), MemoryError::Empty { .. }));
+    assert!(matches!(refused(&|spec| spec.shards = 0), MemoryError::Empty { .. }));
+    assert!(matches!(refused(&|spec| spec.buckets = 0), MemoryError::Empty { .. }));
+    assert!(matches!(refused(&|spec| spec.name.clear()), MemoryError::Empty { .. }));
     for name in ["two\nlines", "\u{1b}[2J", "a\0b", "c\u{9b}"] {
         let error = refused(&|spec| name.clone_into(&mut spec.name));
         assert!(matches!(&error, MemoryError::Name(refused) if refused == name), "{error}");
@@ -308,10 +309,11 @@ fn tables_that_cannot_be_made() {
     assert!(limit(refused(&|spec| spec.layout.key_bytes = KEY_BYTES_MAX as u16 + 1)));
     assert!(limit(refused(&|spec| spec.layout.value_max = VALUE_BYTES_MAX as u32 + 1)));
     assert!(matches!(refused(&|spec| spec.shards = 1025), MemoryError::Limit { what: "shards", value: 1025, .. }));
-    let MemoryError::OutOfMemory { node, wanted, free } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
+    let MemoryError::OutOfMemory { node, wanted, free, of } = refused(&|spec| spec.shard_bytes = 10 << 20) else {
         panic!()
     };
     assert_eq!((node, wanted, free), (NodeId(0), 20 << 20, (1 << 20) - (388 << 10)), "both shards");
+    assert_eq!(of.name(), Some("rows"));
     // None of this has left the catalog locked, or anything in it.
     assert_eq!(read(&fabric, NODE), Ok(Metadata::default()));
     create(&fabric, spec(&"n".repeat(NAME_BYTES_MAX), 2)).unwrap();
@@ -502,6 +504,36 @@ fn a_node_is_remembered_by_its_number() {
     assert_eq!(remembered(), Err(MemoryError::OtherNumber { node: NODE, number: NodeId(1) }));
     store(&fabric, NODE, 64, 0);
     assert_eq!(remembered(), Err(MemoryError::LostMemory(NODE)));
+}
+
+/// A client that founds a cluster is killed after each of its steps. The next client finishes what
+/// it has begun: every node has one number, and all nodes are of one cluster.
+#[test]
+fn a_founding_that_was_cut_short_is_finished() {
+    const NODES: u16 = 3;
+    let (mut halves, mut steps) = (0, 0);
+    loop {
+        let fabric = formatted(Seeded::new(&vec![vec![1 << 20]; NODES.into()], steps).unwrap());
+        let found = |client: u32| {
+            let found = async |lane: &Lane| identity::found(lane, NODES).await;
+            block_on(&fabric, ClientId(client), found).unwrap()
+        };
+        fabric.revoke_after(ClientId(1), steps);
+        let of_the_dead = found(1);
+        let given = (0..NODES).filter(|node| load(&fabric, NodeId(*node), 64) != 0).count();
+        halves += u32::from(given > 0 && given < NODES.into());
+        let all = found(2).unwrap_or_else(|error| panic!("{steps} steps, {given} nodes: {error}"));
+        let numbers: Vec<NodeId> = all.iter().map(|node| node.number).collect();
+        assert_eq!(numbers, [NodeId(0), NodeId(1), NodeId(2)], "{steps} steps, {given} nodes");
+        assert!(all.iter().all(|node| (node.cluster, node.founders) == (all[0].cluster, NODES)), "{all:?}");
+        assert_eq!(found(3), Ok(all.clone()), "a cluster is founded once");
+        if let Ok(founded) = of_the_dead {
+            assert_eq!(founded, all);
+            break;
+        }
+        steps += 1;
+    }
+    assert!(halves > 0, "no client has died with a part of the nodes founded");
 }
 
 /// A controller that is late tells a node what was true of it once.

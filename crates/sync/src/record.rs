@@ -102,7 +102,7 @@ pub fn layout_with_extra(
 ) -> Result<Layout, MemoryError> {
     if extra_words > EXTRA_WORDS_MAX {
         let (what, max) = ("extra words of a record", EXTRA_WORDS_MAX as u64);
-        return Err(MemoryError::Limit { what, value: extra_words as u64, max });
+        return Err(MemoryError::limit(what, extra_words as u64, max));
     }
     let header = FIXED_WORDS + extra_words;
     let data = key_bytes.div_ceil(WORD_BYTES) + value_words(value_max);
@@ -111,7 +111,7 @@ pub fn layout_with_extra(
     let further = data.saturating_sub(in_first_line).div_ceil(LINE_WORDS - line_header / WORD_BYTES);
     if scheme == ReadScheme::SingleLine && further > 0 {
         let (what, max) = ("bytes of key and value in a single-line record", (in_first_line * WORD_BYTES) as u64);
-        return Err(MemoryError::Limit { what, value: (data * WORD_BYTES) as u64, max });
+        return Err(MemoryError::limit(what, (data * WORD_BYTES) as u64, max));
     }
     Ok(Layout {
         key_bytes: key_bytes as u16,

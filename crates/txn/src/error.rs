@@ -82,8 +82,13 @@ pub enum Limit {
         max: usize,
     },
     /// A table's shard has no room for another key.
-    #[error("the table is full: delete records, or create it with more rows")]
-    TableFull,
+    #[error(
+        "the table is full: a part of it has no room left in its {slots} slots; delete records, or create it with more rows"
+    )]
+    TableFull {
+        /// Slots that each shard of the table has for records.
+        slots: u64,
+    },
     /// The log has no room beside a transaction whose outcome is unknown, whose entry stays until
     /// recovery has seen it.
     #[error("the log is full, and holds a transaction whose outcome is unknown: connect again as a new client")]

@@ -434,7 +434,7 @@ impl<W: Workload> Thread<'_, W> {
                         fenced.set(true);
                         break;
                     }
-                    Some(Err(error)) if error.limit() == Some(Limit::TableFull) => {
+                    Some(Err(error)) if matches!(error.limit(), Some(Limit::TableFull { .. })) => {
                         // What has been measured until now is what it is.
                         table_full.set(true);
                         self.stop.store(true, Ordering::Relaxed);

@@ -70,6 +70,9 @@ const LOOK: Duration = Duration::from_millis(50);
 const TURN: Duration = Duration::from_secs(10);
 /// How long who checks waits for what is left of the dead to be recovered, ...
 const QUIET: Duration = Duration::from_secs(30);
+/// ... for how long if the program is to end, which is longer than recovery takes by the default
+/// lease, ...
+const QUIET_AT_THE_END: Duration = Duration::from_secs(3);
 /// ... and how often it looks.
 const SETTLE: Duration = Duration::from_millis(20);
 /// How often a page is turned, or read, again because its client was taken for dead.
@@ -283,18 +286,25 @@ impl GuestBook {
         Ok(self.cluster.configuration().map_or(Ok(0), |configuration| configuration.identity())?)
     }
 
-    /// Waits until nothing of dead clients is left; whether nobody of another process is alive
-    /// then, as far as the configuration says.
+    /// Waits until nothing of dead clients is left, and says at once that it does. Returns whether
+    /// no client of another process is alive then, as far as the configuration says. Waits for a
+    /// shorter time once the program has set the interrupt of the cluster's handle
+    /// ([`Cluster::with_interrupt`]).
     fn is_quiet(&self, worker: &mut Worker) -> Result<bool, GuestError> {
         let Some(configuration) = self.cluster.configuration().cloned() else { return Ok(false) };
-        let began = Instant::now();
+        let (began, mut is_told) = (Instant::now(), false);
+        let patience = || if self.cluster.is_interrupted() { QUIET_AT_THE_END } else { QUIET };
         // Beside it, for as long as it takes, the worker's own client finds out who is dead, and
         // recovers them.
         Ok(worker.block_on(async |session: &mut Session| {
             loop {
-                let (others, remains) = remains(&configuration)?;
-                if !remains || began.elapsed() > QUIET {
-                    return Ok::<bool, ConfigurationError>(!others && !remains);
+                let (others, dead) = remains(&configuration)?;
+                if dead.is_empty() || began.elapsed() > patience() {
+                    return Ok::<bool, ConfigurationError>(!others && dead.is_empty());
+                }
+                if !is_told {
+                    tracing::warn!(clients = ?dead, "waiting until nothing is left of dead clients");
+                    is_told = true;
                 }
                 session.lane().sleep(SETTLE.as_nanos() as u64).await;
             }
@@ -378,17 +388,18 @@ impl GuestBook {
     }
 }
 
-/// Whether clients of other processes are alive, as far as is known, and whether something is left
-/// of dead ones.
-fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, bool), ConfigurationError> {
+/// Whether clients of other processes are alive, as far as is known, and the dead clients of which
+/// something is left.
+fn remains(configuration: &Arc<dyn Configuration>) -> Result<(bool, Vec<u32>), ConfigurationError> {
     let own = configuration.process();
     configuration.refresh()?;
     configuration.look(|membership| {
         let left = |standing| matches!(standing, Standing::Suspected { .. } | Standing::Recovered { .. });
         let has_ended = |process: Option<u64>| process.is_some_and(|process| configuration.has_ended(process));
         let others = || membership.processes().filter(|(_, process)| *process != own);
-        let unnoticed = others().any(|(_, process)| has_ended(process));
-        (others().next().is_some(), unnoticed || membership.clients().any(|(_, standing)| left(standing)))
+        let unnoticed = others().filter(|(_, process)| has_ended(*process)).map(|(client, _)| client);
+        let recovering = membership.clients().filter(|(_, standing)| left(*standing)).map(|(client, _)| client);
+        (others().next().is_some(), unnoticed.chain(recovering).collect())
     })
 }
 

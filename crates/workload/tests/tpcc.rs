@@ -152,7 +152,7 @@ fn a_full_table_ends_a_run_and_nothing_else() {
                 }
             }
         });
-        assert!(matches!(ended, Error::Limit(Reason { cause: Limit::TableFull, .. })), "{protocol:?}: {ended}");
+        assert!(matches!(ended, Error::Limit(Reason { cause: Limit::TableFull { .. }, .. })), "{protocol:?}: {ended}");
     }
 }
 

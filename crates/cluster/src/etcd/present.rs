@@ -156,6 +156,10 @@ impl Configuration for Etcd {
         self.store.refresh()
     }
 
+    fn cluster(&self) -> Option<u64> {
+        self.store.cluster()
+    }
+
     fn helper(&self) -> Option<&Helper> {
         Some(&self.helper)
     }
@@ -206,6 +210,10 @@ impl Store {
 impl Configuration for Store {
     fn generation(&self) -> u64 {
         self.core.generation.load(Ordering::Acquire)
+    }
+
+    fn cluster(&self) -> Option<u64> {
+        Some(self.core.cluster)
     }
 
     fn update(&self, change: &mut dyn FnMut(&mut Membership)) -> Result<(), ConfigurationError> {

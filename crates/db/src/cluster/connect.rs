@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use remora_cluster::{Configuration, ConfigurationError, LockedFile, Membership, Place};
-use remora_fabric::shm::file;
 use remora_fabric::tcp::tls::ClientTls;
-use remora_fabric::tcp::{Keys, TcpOptions};
+use remora_fabric::tcp::{Keys, Names, TcpOptions};
 use remora_fabric::verbs::Device;
 use remora_fabric::{ClientId, Fabric, FabricError, Fault, Lane, NodeId, NodeSet, block_on};
 use remora_memory::identity::{self, Identity};
@@ -22,8 +22,7 @@ use super::epoch::{EPOCH_PATIENCE, in_one_epoch};
 use super::handle::Cluster;
 use super::nodes::{Nodes, Remote, are_named, is_silence};
 use super::options::ClusterOptions;
-use crate::error::OpenError;
-use crate::table::ClusterNumber;
+use crate::error::{ConnectError, OpenError, numbers};
 
 /// How to connect.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +53,12 @@ pub struct ConnectOptions {
     /// controller conducts. Until that has ended, this cluster has no workers, and creates no
     /// tables.
     pub controls: bool,
+    /// Looks up the names of nodes over TCP: by the system, unless it is told otherwise.
+    pub names: Names,
+    /// A flag that the program sets to end what it has begun. [`Cluster::connect`] then fails with
+    /// [`MemoryError::Interrupted`], and so does what the cluster's handle creates
+    /// ([`Cluster::with_interrupt`]).
+    pub interrupt: Option<Arc<AtomicBool>>,
 }
 
 impl ConnectOptions {
@@ -62,49 +67,24 @@ impl ConnectOptions {
         let defaults = TcpOptions::default();
         let patience = self.patience.unwrap_or(defaults.patience);
         let (keys, tls, rdma) = (self.keys.clone(), self.tls.clone(), self.rdma.clone());
-        TcpOptions { keys, tls, rdma, patience, ..defaults }
+        TcpOptions { keys, tls, rdma, patience, names: self.names.clone(), ..defaults }
     }
-}
 
-/// Why a cluster could not be connected to.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// A memory node cannot be had.
-    #[error("memory node {name} {fault}")]
-    Node {
-        /// The node's address or path.
-        name: String,
-        /// Why.
-        fault: Fault,
-    },
-    /// A file of a memory node cannot be used.
-    #[error(transparent)]
-    File(#[from] file::OpenError),
-    /// What the nodes hold cannot be used.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The configuration cannot be used.
-    #[error(transparent)]
-    Configuration(#[from] ConfigurationError),
-    /// No configuration was named, and a memory node has something that the others have gone on
-    /// without.
-    #[error(
-        "memory node {name} has missed an epoch: its cluster has gone on without it; name the cluster's configuration \
-         (--configuration), which says so, or start this node again, empty"
-    )]
-    Behind {
-        /// The node's address or path.
-        name: String,
-    },
-    /// A memory node cannot be added.
-    #[error("memory node {name} cannot be added: {why}")]
-    CannotAdd {
-        /// The node's address.
-        name: String,
-        /// Why.
-        why: String,
-    },
+    /// Whether the program has ended what it has begun.
+    fn is_interrupted(&self) -> bool {
+        self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
+    }
+
+    /// Fails if the program has ended what it has begun.
+    fn unless_interrupted(&self) -> Result<(), OpenError> {
+        if self.is_interrupted() { Err(MemoryError::Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// The name of the place of the configuration.
+    fn place(&self) -> String {
+        let named = self.configuration.as_ref().map(Place::to_string);
+        named.unwrap_or_else(|| "the configuration beside the file of node 0".to_owned())
+    }
 }
 
 impl Cluster {
@@ -112,7 +92,7 @@ impl Cluster {
     /// clients may name the nodes in any order, but must name all founding nodes. The configuration
     /// lists the nodes that were added since ([`add_node`](Cluster::add_node)).
     pub fn connect(nodes: &Nodes, options: &ConnectOptions) -> Result<Cluster, ConnectError> {
-        let (began, mut known) = (Instant::now(), None);
+        let (began, mut known, mut is_told) = (Instant::now(), None, false);
         let Met { nodes, cluster, founders, remote, configuration, missing } = loop {
             let met = meet(nodes, options, &mut known)?;
             // If there is a controller, it will declare a node lost that has just died.
@@ -125,12 +105,18 @@ impl Cluster {
             if !is_awaited || began.elapsed() > EPOCH_PATIENCE {
                 break met;
             }
+            options.unless_interrupted()?;
+            if !is_told {
+                let names: Vec<_> = met.missing.keys().filter_map(|node| met.nodes.name(*node)).collect();
+                tracing::warn!(nodes = %names.join(","), "memory nodes do not answer: waiting until the cluster goes on without them");
+                is_told = true;
+            }
             std::thread::sleep(LOSS_PAUSE);
         };
         let count = nodes.count() as u16;
         let replicas = options.replicas.unwrap_or((count.saturating_sub(options.spares) as u8).clamp(1, 3));
         if usize::from(replicas) > usize::from(count) || usize::from(replicas) > REPLICAS_MAX || replicas == 0 {
-            let too_many = MemoryError::TooManyReplicas { replicas: replicas.into(), nodes: count.into() };
+            let too_many = MemoryError::too_many_replicas(replicas.into(), count.into());
             return Err(OpenError::from(too_many).into());
         }
         let of_epoch = |membership: &Membership| {
@@ -138,7 +124,9 @@ impl Cluster {
             is_named.then(|| (membership.epoch(), membership.lost()))
         };
         let fabric = remote.fabric();
-        let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), || {
+        let interrupt = options.interrupt.as_deref();
+        let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), interrupt, || {
+            options.unless_interrupted()?;
             let (epoch, lost) = match &configuration {
                 // A node that was added and taken in just now must be met with the others first.
                 Some(configuration) => {
@@ -184,16 +172,18 @@ impl Cluster {
                 None => Ok(connected),
             }
         })?;
-        let options = ClusterOptions {
+        let of_cluster = ClusterOptions {
             memory_nodes: founders,
             replicas,
             spares: options.spares,
             protocol: options.protocol,
             ..ClusterOptions::default()
         };
-        let number = ClusterNumber::founded(cluster);
         let of_epoch = (metadata, lost, absent);
-        Ok(Cluster::remote(fabric, number, (nodes, remote), options, admin, configuration, of_epoch))
+        let mut connected =
+            Cluster::remote(fabric, cluster, (nodes, remote), of_cluster, admin, configuration, of_epoch);
+        connected.interrupt.clone_from(&options.interrupt);
+        Ok(connected)
     }
 
     /// Adds a memory node over TCP that has nothing yet, and returns its number. A controller takes
@@ -302,10 +292,7 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
     }
     if let Some(configuration) = &configuration {
         if configuration.look(Membership::is_deserted)? {
-            let there = (0..named.count() as u16).map(NodeId).filter(|node| !missing.contains_key(node)).collect();
-            let silent = missing.values().find(|error| !matches!(error, MemoryError::LostMemory(_)));
-            let caught_up = catch_up(&*remote.fabric(), configuration, there, &added, silent);
-            caught_up.map_err(|error| blame(&nodes, error))?;
+            catch_up(&nodes, &*remote.fabric(), configuration, (&added, &missing), options)?;
         }
         let lost = configuration.look(Membership::lost)?;
         missing.retain(|number, _| !lost.has(*number));
@@ -315,41 +302,70 @@ fn meet(named: &Nodes, options: &ConnectOptions, known: &mut Option<Known>) -> R
 
 /// Brings a new configuration to the memory nodes' epoch, after the cluster's former configuration
 /// was lost. Nodes that have not come to that epoch are lost; `added` nodes belong to the cluster.
-/// All connected clients end, because no lease shows whether they live. Fails if a node is
-/// `silent`: it may know of a later epoch.
+/// All clients that the memory nodes know end, because no lease shows whether they live. So this
+/// fails if one of them is connected: it goes by another configuration. It also fails if one of the
+/// `missing` nodes is silent: that node may know of a later epoch.
 fn catch_up(
+    nodes: &Nodes,
     fabric: &dyn Fabric,
     configuration: &Arc<dyn Configuration>,
-    nodes: NodeSet,
-    added: &BTreeMap<u16, String>,
-    silent: Option<&MemoryError>,
-) -> Result<(), MemoryError> {
-    let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
-    let known = configuration.look(Membership::epoch).map_err(failed)?;
-    NodeSet::first(fabric.nodes()).without(nodes).iter().for_each(|node| fabric.abandon(node));
-    let (newest, behind, clients) = block_on(fabric, ClientId(0), async |lane: &Lane| {
-        let (newest, behind) = newest(lane, nodes).await?;
+    (added, missing): (&BTreeMap<u16, String>, &BTreeMap<NodeId, MemoryError>),
+    options: &ConnectOptions,
+) -> Result<(), ConnectError> {
+    let there: NodeSet = (0..nodes.count() as u16).map(NodeId).filter(|node| !missing.contains_key(node)).collect();
+    let known = configuration.look(Membership::epoch)?;
+    NodeSet::first(fabric.nodes()).without(there).iter().for_each(|node| fabric.abandon(node));
+    let read = block_on(fabric, ClientId(0), async |lane: &Lane| {
+        let (newest, behind) = newest(lane, there).await?;
         // In the first epoch clients may go by no configuration, and live.
         let is_new = newest.epoch > known;
-        let clients = if is_new { connected(lane, nodes.without(behind).leader()).await? } else { Vec::new() };
+        let clients = if is_new { connected(lane, there.without(behind).leader()).await? } else { Vec::new() };
+        let clients: Vec<u32> = clients.iter().map(|client| client.incarnation).collect();
         Ok::<_, MemoryError>((newest, behind, clients))
-    })??;
-    if newest.epoch > known {
-        if let Some(error) = silent {
-            return Err(MemoryError::Configuration(format!(
-                "it is new, or an old one, and a memory node that may know more is silent: {error}"
-            )));
-        }
-        are_named(&newest, fabric.nodes())?;
-        metadata::without(&newest, behind, newest.epoch)?;
-        tracing::warn!(epoch = newest.epoch, lost = %behind, "the configuration is new, and goes on from what the memory nodes say");
-        let caught_up = configuration.change(|membership| {
-            membership.inherit(clients.iter().map(|client| client.incarnation));
-            membership.catch_up(newest.epoch, behind, added);
-        });
-        caught_up.map_err(failed)?;
+    });
+    let read = read.map_err(MemoryError::from).and_then(|read| read);
+    let (newest, behind, clients) = read.map_err(|error| blame(nodes, error))?;
+    if newest.epoch <= known {
+        return Ok(());
     }
+    if let Some(error) = missing.values().find(|error| !matches!(error, MemoryError::LostMemory(_))) {
+        let error = MemoryError::Configuration(format!(
+            "it is new, or an old one, and a memory node that may know more is silent: {error}"
+        ));
+        return Err(OpenError::from(error).into());
+    }
+    let can_go_on = are_named(&newest, fabric.nodes()).and_then(|()| metadata::without(&newest, behind, newest.epoch));
+    can_go_on.map_err(|error| blame(nodes, error))?;
+    let strangers = still_connected(fabric, &clients, options)?;
+    if !strangers.is_empty() {
+        return Err(ConnectError::OtherConfiguration { configuration: options.place(), clients: strangers });
+    }
+    tracing::warn!(epoch = newest.epoch, lost = %behind, "the configuration is new, and goes on from what the memory nodes say");
+    configuration.change(|membership| {
+        membership.inherit(clients.iter().copied());
+        membership.catch_up(newest.epoch, behind, added);
+    })?;
     Ok(())
+}
+
+/// The clients among these that are connected to memory nodes, and stay so. A client that was just
+/// ended is not seen to have gone at once: this waits for it a little.
+fn still_connected(fabric: &dyn Fabric, clients: &[u32], options: &ConnectOptions) -> Result<Vec<u32>, ConnectError> {
+    const ENDING: Duration = Duration::from_secs(2);
+    let (began, mut is_told) = (Instant::now(), false);
+    let mut left = clients.to_vec();
+    loop {
+        left.retain(|client| fabric.is_connected(ClientId(*client)) == Some(true));
+        if left.is_empty() || began.elapsed() > ENDING {
+            return Ok(left);
+        }
+        options.unless_interrupted()?;
+        if !is_told {
+            tracing::warn!(clients = %numbers(&left), "waiting for clients to end that the configuration does not know");
+            is_told = true;
+        }
+        std::thread::sleep(LOSS_PAUSE);
+    }
 }
 
 /// The newest catalog of these nodes, and the nodes that have not come to its epoch.
@@ -463,7 +479,7 @@ fn find(fabric: &dyn Fabric, count: u16, unasked: NodeSet) -> Result<Found, Memo
     }
     let Some(Identity { cluster, founders, .. }) = known.iter().flatten().next().copied() else {
         let why = silent.into_values().next();
-        return Err(why.unwrap_or(MemoryError::Empty("the number of memory nodes")));
+        return Err(why.unwrap_or(MemoryError::empty("the number of memory nodes")));
     };
     let identity = |(at, identity): (NodeId, Option<Identity>)| match identity {
         Some(identity) => Ok(identity.number),

@@ -74,7 +74,7 @@ impl Cluster {
     /// Runs `what`, which is no transaction, such as [`inspect`](Cluster::inspect). If it fails
     /// because an epoch has ended meanwhile, runs it again from its beginning.
     pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-        in_one_epoch(self.configuration(), what)
+        in_one_epoch(self.configuration(), None, what)
     }
 }
 
@@ -88,21 +88,28 @@ impl Drop for Entering<'_> {
 }
 
 /// Runs `what`, which fails if an epoch ends meanwhile, and runs it again in the next epoch. If the
-/// cluster has a controller, the next epoch begins within milliseconds.
+/// cluster has a controller, the next epoch begins within milliseconds. Does not run it again once
+/// the program has set `interrupt`.
 pub(crate) fn in_one_epoch<T, E>(
     configuration: Option<&Arc<dyn Configuration>>,
+    interrupt: Option<&AtomicBool>,
     mut what: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     const PAUSE: Duration = Duration::from_millis(5);
     let epoch = || configuration.and_then(|one| one.look(|now| (now.epoch(), now.is_changing())).ok());
-    let began = Instant::now();
+    let is_interrupted = || interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed));
+    let (began, mut is_told) = (Instant::now(), false);
     loop {
         let before = epoch();
         let done = what();
         let now = epoch();
         let has_changed = now != before || now.is_some_and(|(_, is_changing)| is_changing);
-        if done.is_ok() || !has_changed || began.elapsed() > EPOCH_PATIENCE {
+        if done.is_ok() || !has_changed || began.elapsed() > EPOCH_PATIENCE || is_interrupted() {
             return done;
+        }
+        if !is_told {
+            tracing::info!("the epoch is changing: waiting for the next one");
+            is_told = true;
         }
         std::thread::sleep(PAUSE);
     }

@@ -22,7 +22,7 @@ use super::draft::Draft;
 use super::nodes::{Nodes, Remote};
 use super::opened::Opened;
 use super::options::ClusterOptions;
-use crate::error::{OpenError, SimulatedError};
+use crate::error::{ConnectError, OpenError, SimulatedError};
 use crate::mutex::lock;
 use crate::table::ClusterNumber;
 
@@ -74,6 +74,8 @@ pub(super) struct Inner {
     pub(super) absent: Mutex<NodeSet>,
     /// A task of this process has begun to learn of the next epoch.
     pub(super) entering: AtomicBool,
+    /// The id that the cluster was founded with.
+    id: u64,
     /// The cluster that its tables are of.
     pub(super) cluster: ClusterNumber,
     /// The incarnation of this process's first client, a number that no other process has.
@@ -136,9 +138,10 @@ impl Cluster {
             fabric.answer(node, Box::new(RpcHandler::new(region.clone())));
             appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(region))));
         }
-        let admin = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
-            identity::found(lane, options.memory_nodes).await?;
-            come(lane, NodeSet::first(options.memory_nodes)).await
+        let (cluster, admin) = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+            let founded = identity::found(lane, options.memory_nodes).await?;
+            let cluster = founded.first().map_or(0, |node| node.cluster);
+            Ok::<_, MemoryError>((cluster, come(lane, NodeSet::first(options.memory_nodes)).await?))
         })??;
         let inner = Inner {
             appliers,
@@ -153,11 +156,12 @@ impl Cluster {
             lost: Mutex::default(),
             absent: Mutex::default(),
             entering: AtomicBool::new(false),
+            id: cluster,
             cluster: ClusterNumber::embedded(),
             number: admin,
             vcache: OnceLock::new(),
         };
-        let configuration: Arc<dyn Configuration> = Arc::new(InMemory::default());
+        let configuration: Arc<dyn Configuration> = Arc::new(InMemory::of(cluster));
         Ok(Cluster {
             inner: Arc::new(inner),
             protocol: options.protocol,
@@ -173,7 +177,7 @@ impl Cluster {
     /// A cluster of memory nodes that are processes of their own.
     pub(super) fn remote(
         fabric: Arc<dyn Fabric>,
-        cluster: ClusterNumber,
+        cluster: u64,
         (nodes, remote): (Nodes, Remote),
         options: ClusterOptions,
         admin: u32,
@@ -193,7 +197,8 @@ impl Cluster {
             lost: Mutex::new(lost),
             absent: Mutex::new(absent),
             entering: AtomicBool::new(false),
-            cluster,
+            id: cluster,
+            cluster: ClusterNumber::founded(cluster),
             number: admin,
             vcache: OnceLock::new(),
         };
@@ -348,11 +353,22 @@ impl Cluster {
         self.configuration.as_ref()
     }
 
-    /// A handle to this cluster whose workers trust another configuration. All clients of a cluster
-    /// must trust the same configuration.
+    /// The id that the cluster was founded with, by which its configuration knows it.
     #[must_use]
-    pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Cluster {
-        Cluster { configuration: Some(configuration), ..self.clone() }
+    pub fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    /// A handle to this cluster whose workers trust another configuration. All clients of a cluster
+    /// must trust the same configuration. Fails if it is the configuration of another cluster
+    /// ([`Configuration::cluster`]), whose clients have nothing to do with those of this one.
+    pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Result<Cluster, ConnectError> {
+        match configuration.cluster() {
+            Some(other) if other != self.id() => {
+                Err(ConnectError::ConfigurationOfOtherCluster { configuration: other, cluster: self.id() })
+            }
+            _ => Ok(Cluster { configuration: Some(configuration), ..self.clone() }),
+        }
     }
 
     /// The lease of a worker that runs. Other clients take the worker for dead if it gives no sign
@@ -419,8 +435,9 @@ impl Cluster {
         cluster
     }
 
-    /// Whether the program has ended what this handle creates.
-    pub(super) fn is_interrupted(&self) -> bool {
+    /// Whether the program has ended what this handle creates: see [`Cluster::with_interrupt`].
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
         self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
     }
 

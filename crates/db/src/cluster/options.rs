@@ -35,9 +35,9 @@ impl ClusterOptions {
     pub(super) fn check(&self) -> Result<(), MemoryError> {
         let (nodes, replicas) = (usize::from(self.memory_nodes), usize::from(self.replicas));
         if nodes == 0 || replicas == 0 {
-            return Err(MemoryError::Empty("the number of memory nodes and of replicas"));
+            return Err(MemoryError::empty("the number of memory nodes and of replicas"));
         }
-        let limit = |what, value, max| Err(MemoryError::Limit { what, value, max });
+        let limit = |what, value, max| Err(MemoryError::limit(what, value, max));
         let max = remora_fabric::limits::NODES_MAX;
         if nodes > max {
             return limit("memory nodes", nodes as u64, max as u64);
@@ -46,7 +46,7 @@ impl ClusterOptions {
             return limit("spare memory nodes", self.spares.into(), nodes as u64 - 1);
         }
         if replicas > nodes || replicas > REPLICAS_MAX {
-            return Err(MemoryError::TooManyReplicas { replicas, nodes });
+            return Err(MemoryError::too_many_replicas(replicas, nodes));
         }
         if self.node_bytes as u64 > NODE_BYTES_MAX {
             return limit("bytes of a memory node", self.node_bytes as u64, NODE_BYTES_MAX);

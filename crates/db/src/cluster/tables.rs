@@ -55,7 +55,8 @@ impl Cluster {
         schema: Schema,
         options: TableOptions,
     ) -> Result<Table<K, V>, OpenError> {
-        Ok(Table::new(self.create_with(name, schema, options)?, self.inner.cluster))
+        let created = self.create_with(name, schema, options).map_err(|error| error.of_table(name));
+        Ok(Table::new(created?, self.inner.cluster))
     }
 
     fn create_with(
@@ -81,7 +82,7 @@ impl Cluster {
             },
         };
         if options.rows == 0 {
-            return Err(MemoryError::Empty("the number of rows of a table").into());
+            return Err(MemoryError::empty("the number of rows of a table").into());
         }
         self.lacks_nothing()?;
         self.unless_interrupted()?;

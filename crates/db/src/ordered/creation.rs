@@ -43,7 +43,7 @@ impl Cluster {
         rows: &mut dyn Iterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
         if options.rows == 0 {
-            return Err(MemoryError::Empty("the number of rows of a table").into());
+            return Err(MemoryError::empty("the number of rows of a table").of_table(name).into());
         }
         self.create_together(|cluster| cluster.load_ordered_unfinished(name, options, rows))
     }
@@ -54,7 +54,7 @@ impl Cluster {
         options: OrderedOptions,
         rows: &mut dyn Iterator<Item = (K, V)>,
     ) -> Result<Ordered<K, V>, OpenError> {
-        let shape = shape::<K, V>()?;
+        let shape = shape::<K, V>().map_err(|error| error.of_table(name))?;
         let node = |node: Option<u16>| TableOptions {
             replicas: options.replicas,
             shards: node.map(|_| 1),
@@ -119,7 +119,7 @@ impl Cluster {
     /// Opens an ordered table that exists. What is remembered of where its keys are is this
     /// handle's and its clones' own.
     pub fn open_ordered<K: OrderedKey, V: Record>(&self, name: &str) -> Result<Ordered<K, V>, OpenError> {
-        let shape = shape::<K, V>()?;
+        let shape = shape::<K, V>().map_err(|error| error.of_table(name))?;
         let open = |what| self.open_table_as(&part(name, what), schema::<K, V>());
         let values = if is_inline::<K, V>() { None } else { Some(self.open_table(&part(name, VALUES))?) };
         Ok(Ordered::new(open(INNER)?, open(LEAVES)?, values, shape))

@@ -35,6 +35,6 @@ pub(super) fn is_inline<K: OrderedKey, V: Record>() -> bool {
 
 pub(super) fn shape<K: OrderedKey, V: Record>() -> Result<Shape, MemoryError> {
     let () = Table::<K, V>::FITS;
-    let refused = || MemoryError::Limit { what: "bytes of a key of an ordered table", value: K::BYTES as u64, max: 64 };
+    let refused = || MemoryError::limit("bytes of a key of an ordered table", K::BYTES as u64, 64);
     Shape::new(K::BYTES, size_of::<V>()).or_else(|| Shape::new(K::BYTES, 0)).ok_or_else(refused)
 }

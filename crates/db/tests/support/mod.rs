@@ -73,6 +73,12 @@ pub fn seeds(all: Range<u64>) -> Range<u64> {
     }
 }
 
+/// Whether a test may take long and try everything, as `.ci/long` wants it: the environment
+/// variable `REMORA_LONG` is set.
+pub fn is_long() -> bool {
+    std::env::var_os("REMORA_LONG").is_some()
+}
+
 pub fn options(protocol: Protocol, replicas: u8) -> ClusterOptions {
     ClusterOptions { memory_nodes: NODES, replicas, node_bytes: 4 << 20, protocol, ..ClusterOptions::default() }
 }

@@ -358,7 +358,7 @@ fn a_transaction_under_way_keeps_the_memory() {
 fn tables_in_the_same_memory_are_whole() {
     const TURNS: u64 = 12;
     for protocol in PROTOCOLS {
-        for seed in support::seeds(1..4) {
+        for seed in support::seeds(1..if support::is_long() { 4 } else { 2 }) {
             let cluster = leased(protocol);
             let (_, count) = fill(&cluster, "rows");
             assert_eq!(cluster.drop_table("rows").unwrap(), Freed::Now);

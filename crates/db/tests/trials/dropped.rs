@@ -6,11 +6,13 @@
 //! update, no lock, no prepared slot, equal replicas.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::time::Duration;
 
 use remora::floors::txn::mutant::{self, Mutant};
 use remora::{
-    Cluster, Error, Inspection, Intent, Large, LargeOptions, Ordered, OrderedOptions, Protocol, Session, Stored, Table,
-    TableOptions, Transaction, TransactionOptions,
+    Cluster, Error, Inspection, Intent, Large, LargeOptions, Limit, Ordered, OrderedOptions, Protocol, Session, Stored,
+    Table, TableOptions, Transaction, TransactionOptions, Verdict,
 };
 
 use super::support::{self, Words, cut_off, look, on_every_fabric, rest, table};
@@ -20,7 +22,13 @@ every_protocol!(
     an_answer_that_comes_late_is_no_lock,
     every_await_of_every_operation,
     a_merge_that_was_dropped_leaves_no_empty_leaf,
-    a_session_whose_cleaning_was_dropped
+    a_session_whose_cleaning_was_dropped,
+    a_commit_or_an_abort_that_was_dropped,
+    a_question_for_a_verdict_that_was_dropped,
+    a_chain_whose_growth_was_dropped,
+    a_large_value_whose_upload_was_dropped,
+    a_large_value_whose_write_was_dropped,
+    a_large_value_whose_discard_was_dropped
 );
 
 fn assert_clean(what: &str, found: &Inspection) {
@@ -356,10 +364,16 @@ impl World {
 }
 
 /// After how many polls an operation is dropped next. A poll is a step on the seeded fabric; on the
-/// others there are thousands while a call is served.
+/// others there are thousands while a call is served. `.ci/long` leaves fewer of them out.
 fn next(fabric: usize, polls: usize) -> usize {
     const SEEDED: usize = 1;
-    polls + 1 + polls / if fabric == SEEDED { 32 } else { 4 }
+    let part = match (fabric == SEEDED, support::is_long()) {
+        (true, true) => 32,
+        (true, false) => 6,
+        (false, true) => 4,
+        (false, false) => 1,
+    };
+    polls + 1 + polls / part
 }
 
 /// Each operation is dropped at each of its polls, and the transaction ends in each way.
@@ -490,4 +504,313 @@ fn a_session_whose_cleaning_was_dropped(protocol: Protocol) {
         drop(worker);
         assert_clean("rows", &look(&cluster, &rows).1);
     }
+}
+
+/// Clusters in shared memory and under the seeded scheduler, with their numbers for [`next`].
+fn on_two_fabrics(protocol: Protocol) -> impl Iterator<Item = (usize, Cluster)> {
+    on_every_fabric(protocol, 2).into_iter().take(2).enumerate()
+}
+
+/// The future that ends a transaction is dropped at each of its polls. Then either all of the
+/// transaction has happened or nothing has, the session says which, and goes on.
+fn a_commit_or_an_abort_that_was_dropped(protocol: Protocol) {
+    let (mut committed, mut aborted) = (0, 0);
+    for (fabric, cluster) in on_two_fabrics(protocol) {
+        let world = World::new(&cluster);
+        let number = Cell::new(0);
+        let mut worker = support::worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            for act in [Act::Update, Act::Insert, Act::Delete, Act::Split, Act::PutLarge] {
+                for ending in [Ending::Commit, Ending::Abort] {
+                    let mut polls = 0;
+                    while let Some(has_happened) = end_at(&world, session, act, ending, polls, &number).await {
+                        *(if has_happened { &mut committed } else { &mut aborted }) += 1;
+                        polls = next(fabric, polls);
+                    }
+                }
+            }
+            session.transact(async |_| Ok(())).await.unwrap();
+            rest(session).await;
+        });
+        drop(worker);
+        world.inspect(&cluster);
+    }
+    assert!(committed > 0 && aborted > 0, "{committed} had happened, {aborted} had not");
+}
+
+/// Drops the commit or the abort of a transaction after `polls` polls. Returns whether the
+/// transaction has happened all the same; `None` if it had ended by then.
+async fn end_at(
+    world: &World,
+    session: &mut Session,
+    act: Act,
+    ending: Ending,
+    polls: usize,
+    number: &Cell<u64>,
+) -> Option<bool> {
+    let what = format!("{act:?}, whose {ending:?} was dropped after {polls} polls");
+    let next = || number.replace(number.get() + 1) + 1;
+    world.prepare(session, act, next()).await;
+    let number = next();
+    let stored = world.upload(session, act, number).await;
+    rest(session).await;
+    let before = world.see(session, act).await;
+    let mut begun = session.begin().unwrap();
+    let mut tx = begun.transaction();
+    let id = tx.id();
+    world.act(&mut tx, act, number, &stored).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let ended = match ending {
+        Ending::Commit => cut_off(begun.commit(), polls).await,
+        _ => cut_off(begun.abort(), polls).await.map(Ok),
+    };
+    rest(session).await;
+    let verdict = session.resolve(id, Duration::from_secs(10)).await.unwrap();
+    let after = world.see(session, act).await;
+    let wanted = vec![if act.removes() { None } else { Some(number) }; KEYS.len()];
+    let has_happened = after == wanted;
+    assert!(has_happened || after == before, "{what}: {before:?} became {after:?}");
+    match &ended {
+        Some(ended) => {
+            ended.as_ref().unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(has_happened, ending == Ending::Commit, "{what}");
+        }
+        None => assert_eq!(verdict, if has_happened { Verdict::Committed } else { Verdict::Aborted }, "{what}"),
+    }
+    assert!(ending == Ending::Commit || !has_happened, "{what}: it was given up");
+    world.discard(session).await;
+    ended.is_none().then_some(has_happened)
+}
+
+/// [`Session::resolve`] is dropped at each of its polls, and then asked again.
+fn a_question_for_a_verdict_that_was_dropped(protocol: Protocol) {
+    for (fabric, cluster) in on_two_fabrics(protocol) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0u64]));
+        let mut worker = support::worker(&cluster, 2, 1);
+        let asked = Cell::new(false);
+        worker.run(async |client, session| {
+            let update = async |tx: &mut Transaction<'_, '_>| {
+                let slot = tx.want_for(&rows, client as u64, Intent::Update);
+                tx.fetch().await?;
+                tx.get_mut(slot)?.0[0] += 1;
+                Ok::<_, Error>(tx.id())
+            };
+            if client == 1 {
+                // The other client's verdict is asked for while this client lives.
+                while !asked.get() {
+                    session.lane().sleep(1_000).await;
+                }
+                return;
+            }
+            let committed = session.transact(update).await.unwrap();
+            let mut begun = session.begin().unwrap();
+            let given_up = update(&mut begun.transaction()).await.unwrap();
+            drop(begun);
+            rest(session).await;
+            for (id, wanted) in [(committed, Verdict::Committed), (given_up, Verdict::Aborted)] {
+                let mut polls = 0;
+                loop {
+                    let verdict = cut_off(session.resolve(id, Duration::from_secs(10)), polls).await;
+                    let row = session.transact(async |tx| tx.read(&rows, 0).await).await.unwrap();
+                    assert_eq!(row, Some(Words([1])), "after {polls} polls");
+                    if let Some(verdict) = verdict {
+                        assert_eq!(verdict.unwrap(), wanted, "after {polls} polls");
+                        break;
+                    }
+                    polls = next(fabric, polls);
+                }
+            }
+            asked.set(true);
+            session.transact(update).await.unwrap();
+        });
+        drop(worker);
+        let (found, inspection) = look(&cluster, &rows);
+        assert_eq!(found.iter().map(|row| row.0[0]).sum::<u64>(), 2);
+        assert_clean("rows", &inspection);
+    }
+}
+
+/// Inserts some keys in one transaction.
+async fn insert(session: &mut Session, rows: &Table<u64, Words<1>>, keys: Range<u64>) -> Result<(), Error> {
+    let inserted = session.transact(async |tx| {
+        let slots: Vec<_> = keys.clone().map(|key| tx.want_for(rows, key, Intent::Insert)).collect();
+        tx.fetch().await?;
+        slots.into_iter().zip(keys.clone()).try_for_each(|(slot, key)| tx.put(slot, Words([key])))
+    });
+    inserted.await
+}
+
+/// Inserts the keys from `first` on until the table is full, in transactions of ten keys, and then
+/// one by one. Returns the first key for which there was no room.
+async fn fill(session: &mut Session, rows: &Table<u64, Words<1>>, first: u64) -> u64 {
+    let mut from = first;
+    for count in [10, 1] {
+        loop {
+            match insert(session, rows, from..from + count).await {
+                Ok(()) => from += count,
+                Err(error) if matches!(error.limit(), Some(Limit::TableFull { .. })) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    from
+}
+
+/// Under FORD, an insert for which a chain of FStore grows by a bucket is dropped at each of its
+/// polls, and the transaction ends in each way. No bucket of the reserved space is lost.
+fn a_chain_whose_growth_was_dropped(protocol: Protocol) {
+    if !matches!(protocol, Protocol::Ford(_)) {
+        return;
+    }
+    let room = grow_at(&support::embedded(protocol, 2), None, 0).0;
+    let makes: [fn(Protocol) -> Cluster; 2] =
+        [|protocol| support::embedded(protocol, 2), |protocol| support::seeded(protocol, 2, 7).0];
+    for (fabric, make) in makes.into_iter().enumerate() {
+        for ending in [Ending::Again, Ending::Commit, Ending::Abort, Ending::Drop] {
+            let mut polls = 0;
+            loop {
+                let (found, is_done) = grow_at(&make(protocol), Some(ending), polls);
+                assert_eq!(found, room, "{polls} polls, then {ending:?}");
+                if is_done {
+                    break;
+                }
+                polls = next(fabric, polls);
+            }
+        }
+    }
+}
+
+/// Fills the main bucket of a table that has one, and drops an insert of three more keys after
+/// `polls` polls. Returns how many rows the table has in the end, and whether the insert was done
+/// by then. Without an ending, nothing is dropped.
+fn grow_at(cluster: &Cluster, ending: Option<Ending>, polls: usize) -> (u64, bool) {
+    let options = TableOptions { shards: Some(1), ..TableOptions::for_rows(4) };
+    let rows: Table<u64, Words<1>> = cluster.create_table("rows", options).unwrap();
+    let geometry = *rows.untyped().fstore().unwrap();
+    assert_eq!(geometry.buckets.main, 1);
+    let mut worker = support::worker(cluster, 1, 1);
+    let (room, is_done) = worker.block_on(async |session| {
+        insert(session, &rows, 0..geometry.slots).await.unwrap();
+        rest(session).await;
+        let keys = geometry.slots..geometry.slots + 3;
+        let Some(ending) = ending else { return (fill(session, &rows, keys.start).await, true) };
+        let mut begun = session.begin().unwrap();
+        let mut tx = begun.transaction();
+        let slots: Vec<_> = keys.clone().map(|key| tx.want_for(&rows, key, Intent::Insert)).collect();
+        let is_done = cut_off(tx.fetch(), polls).await.map(Result::unwrap).is_some();
+        if ending == Ending::Again {
+            tx.fetch().await.unwrap();
+        }
+        let is_fetched = is_done || ending == Ending::Again;
+        if is_fetched {
+            slots.into_iter().zip(keys.clone()).for_each(|(slot, key)| tx.put(slot, Words([key])).unwrap());
+        }
+        match ending {
+            Ending::Again | Ending::Commit => begun.commit().await.unwrap(),
+            Ending::Abort => begun.abort().await,
+            Ending::Drop => drop(begun),
+        }
+        rest(session).await;
+        let has_inserted = is_fetched && matches!(ending, Ending::Again | Ending::Commit);
+        let room = fill(session, &rows, if has_inserted { keys.end } else { keys.start }).await;
+        rest(session).await;
+        (room, is_done)
+    });
+    drop(worker);
+    let (found, inspection) = look(cluster, &rows);
+    assert_clean("rows", &inspection);
+    assert_eq!(found.len() as u64, room);
+    (room, is_done)
+}
+
+/// Chunks of a large value, and of a shorter one: one transaction inserts at most four.
+const CHUNK: usize = 7704;
+const LONG: usize = 5 * CHUNK;
+const SHORT: usize = CHUNK / 2;
+
+/// Does something with the only key of a table of large values by a client of its own, which drops
+/// that after more and more polls and then goes on. When the client has gone, another client
+/// collects what no key has. Each `what` gets the bytes that the key has and may get, and returns
+/// whether it was done.
+fn a_large_value(
+    protocol: Protocol,
+    what: impl AsyncFn(&mut Session, &Large<u64>, &[u8], usize) -> bool,
+    finds: impl Fn(u64, bool) -> bool,
+) {
+    for (fabric, cluster) in on_two_fabrics(protocol) {
+        let large = cluster.create_large::<u64>("large", LargeOptions::for_values(1, 16 * CHUNK as u64)).unwrap();
+        let mut others = support::worker(&cluster, 1, 2);
+        let mut polls = 0;
+        let mut had = vec![0; SHORT];
+        let mut founder = support::worker(&cluster, 1, 3);
+        founder.block_on(async |session| large.write(session, &1, &had).await.unwrap());
+        // What it has uploaded can be collected when it has gone.
+        drop(founder);
+        for number in 1.. {
+            // Every second value is long.
+            let bytes = vec![number as u8; if number % 2 == 1 { LONG } else { SHORT }];
+            let mut client = support::worker(&cluster, 1, 1);
+            let done = client.block_on(async |session| {
+                let done = what(session, &large, &bytes, polls).await;
+                // The session goes on.
+                let found = large.read(session, &1).await.unwrap().unwrap();
+                assert!(found == had || found == bytes, "{polls} polls: {} bytes", found.len());
+                rest(session).await;
+                done
+            });
+            drop(client);
+            let (collected, found) = others.block_on(async |session| {
+                let collected = large.collect(session).await.unwrap();
+                (collected, large.read(session, &1).await.unwrap().unwrap())
+            });
+            assert!(others.drain().unwrap());
+            assert!(found == had || found == bytes, "{polls} polls: {} bytes", found.len());
+            assert!(finds(collected, done), "{polls} polls: {collected} values were collected");
+            let tables = cluster.inspect_large(&large).unwrap();
+            tables.iter().for_each(|table| assert_clean(&format!("{polls} polls"), table));
+            let records = tables.map(|table| table.records);
+            assert_eq!(
+                records,
+                [1, found.len().div_ceil(CHUNK) as u64],
+                "{polls} polls: keys and chunks; done {done}, {collected} collected, {} bytes were to replace {}, {} are there",
+                bytes.len(),
+                had.len(),
+                found.len()
+            );
+            had = found;
+            if done && bytes.len() == LONG {
+                break;
+            }
+            polls = next(fabric, polls);
+        }
+    }
+}
+
+/// A long value is being uploaded when the future is dropped. What was uploaded is linked by none.
+fn a_large_value_whose_upload_was_dropped(protocol: Protocol) {
+    let upload = async |session: &mut Session, large: &Large<u64>, bytes: &[u8], polls: usize| {
+        cut_off(large.upload(session, bytes), polls).await.map(Result::unwrap).is_some()
+    };
+    // At most this upload's chunks, and all of them if it was done.
+    a_large_value(protocol, upload, |collected, done| if done { collected == 1 } else { collected <= 1 });
+}
+
+/// The key has the new value or the old one. The other one is collected, if it is there still.
+fn a_large_value_whose_write_was_dropped(protocol: Protocol) {
+    let write = async |session: &mut Session, large: &Large<u64>, bytes: &[u8], polls: usize| {
+        cut_off(large.write(session, &1, bytes), polls).await.map(Result::unwrap).is_some()
+    };
+    a_large_value(protocol, write, |collected, done| collected <= u64::from(!done));
+}
+
+/// A value that no key has is being discarded when the future is dropped. It can be discarded again
+/// then.
+fn a_large_value_whose_discard_was_dropped(protocol: Protocol) {
+    let discard = async |session: &mut Session, large: &Large<u64>, bytes: &[u8], polls: usize| {
+        let stored = large.upload(session, bytes).await.unwrap();
+        rest(session).await;
+        let done = cut_off(large.discard(session, &stored), polls).await.map(Result::unwrap).is_some();
+        large.discard(session, &stored).await.unwrap();
+        done
+    };
+    a_large_value(protocol, discard, |collected, _| collected == 0);
 }

@@ -156,8 +156,9 @@ fn errors_name_what_they_are_about(protocol: Protocol) {
                 break error;
             }
         };
-        assert_eq!(error.limit(), Some(Limit::TableFull));
-        says(error, &["\"full\"", &format!("({key})"), "more rows"]);
+        let slots = full.untyped().index().slots_in_all();
+        assert_eq!(error.limit(), Some(Limit::TableFull { slots }));
+        says(error, &["\"full\"", &format!("({key})"), "more rows", &format!(" {slots} slots")]);
         let too_long = large.upload(session, &vec![0; LARGE_BYTES_MAX + 1]).await.unwrap_err();
         says(too_long, &["\"large\"", &(LARGE_BYTES_MAX + 1).to_string(), &LARGE_BYTES_MAX.to_string()]);
         let not_named = session.transact(async |tx| {
@@ -181,4 +182,30 @@ fn errors_name_what_they_are_about_drtm_r() {
 #[test]
 fn errors_name_what_they_are_about_ford() {
     errors_name_what_they_are_about(Protocol::FORD);
+}
+
+/// A table that cannot be made: each error names the table, the limit and the number.
+#[test]
+fn errors_of_creations_name_their_table() {
+    let cluster = embedded(Protocol::default(), 3);
+    let says = |error: OpenError, wanted: &[&str]| {
+        let text = error.to_string();
+        assert!(wanted.iter().all(|what| text.contains(what)), "{text}");
+    };
+    let create = |options| cluster.create_table::<u64, Words<1>>("rows", options).unwrap_err();
+    let rows = TableOptions::for_rows(100);
+    says(create(TableOptions::for_rows(1 << 30)), &["table \"rows\"", "bytes wanted", "node 0"]);
+    says(create(TableOptions::for_rows(0)), &["table \"rows\"", "zero"]);
+    says(create(TableOptions { shards: Some(0), ..rows }), &["table \"rows\"", "zero"]);
+    says(create(TableOptions { replicas: Some(4), ..rows }), &["table \"rows\"", "4 replicas", "there are 3"]);
+    says(create(TableOptions { shards: Some(2_000), ..rows }), &["table \"rows\"", "2000", "1024"]);
+    let large = |options| cluster.create_large::<u64>("pictures", options).map(drop).unwrap_err();
+    says(large(LargeOptions::for_values(0, 1)), &["table \"pictures\"", "zero"]);
+    says(large(LargeOptions::for_values(1, 1 << 40)), &["table \"pictures/chunks\"", "bytes"]);
+    let sorted = |options| cluster.create_ordered::<u64, Words<1>>("sorted", options).map(drop).unwrap_err();
+    says(sorted(OrderedOptions::for_rows(0)), &["table \"sorted\"", "zero"]);
+    says(
+        sorted(OrderedOptions { replicas: Some(9), ..OrderedOptions::for_rows(10) }),
+        &["table \"sorted", "9 replicas"],
+    );
 }

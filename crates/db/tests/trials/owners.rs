@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use remora::floors::cluster::InMemory;
 use remora::{
-    Cluster, ConnectOptions, Error, Intent, Large, LargeOptions, MemoryNode, Misuse, Nodes, OpenError, Ordered,
-    OrderedOptions, Place, Protocol, ServerOptions, Session, Slot, Table, TableOptions, Transaction, Worker,
+    Cluster, ConnectError, ConnectOptions, Error, Intent, Large, LargeOptions, MemoryNode, Misuse, Nodes, OpenError,
+    Ordered, OrderedOptions, Place, Protocol, ServerOptions, Session, Slot, Table, TableOptions, Transaction, Worker,
 };
 
 use super::support::{Words, embedded, look, table, worker};
@@ -441,4 +442,26 @@ fn two_handles_of_one_cluster() {
     });
     drop((early, late, one, other));
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A configuration says of which cluster it is, in this process and in a file.
+#[test]
+fn the_configuration_of_another_cluster_is_refused() {
+    let [one, other] = [(); 2].map(|()| embedded(Protocol::default(), 3));
+    assert_ne!(one.id(), other.id());
+    let file = std::env::temp_dir().join(format!("remora-trials-{}-other-configuration", std::process::id()));
+    let in_a_file = Place::File(file.clone()).open(other.id()).unwrap();
+    for of_the_other in [other.configuration().unwrap().clone(), in_a_file.clone()] {
+        let refused = one.with_configuration(of_the_other).unwrap_err();
+        let text = refused.to_string();
+        let ConnectError::ConfigurationOfOtherCluster { configuration, cluster } = refused else { panic!("{text}") };
+        assert_eq!((configuration, cluster), (other.id(), one.id()), "{text}");
+        assert!([one.id(), other.id()].iter().all(|id| text.contains(&format!("{id:010x}"))), "{text}");
+    }
+    other.with_configuration(in_a_file).unwrap();
+    one.with_configuration(one.configuration().unwrap().clone()).unwrap();
+    // A configuration that is bound to no cluster serves any.
+    one.with_configuration(Arc::new(InMemory::default())).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_file(file.with_extension("lock")).unwrap();
 }

@@ -11,7 +11,8 @@ const REGION: usize = 4096;
 
 /// Answers with the caller, the number of calls so far, and the request; `[u64::MAX, n]` is
 /// answered with n words.
-struct Echo {
+#[derive(Default)]
+pub(super) struct Echo {
     served: u64,
 }
 

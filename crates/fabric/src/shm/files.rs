@@ -278,6 +278,16 @@ impl Fabric for ShmFiles {
         outcome
     }
 
+    /// Never `Some(false)`: a client may use the files without a channel just now.
+    fn is_connected(&self, client: ClientId) -> Option<bool> {
+        let lives = |node: &Mapped| {
+            node.control.channels_of(client).any(|(index, state)| {
+                Process { pid: state.process(), start: node.control.channel(index).start() }.lives()
+            })
+        };
+        self.inner.nodes.iter().any(lives).then_some(true)
+    }
+
     fn fail(&self, node: NodeId) {
         self.inner.shared.fail(node);
     }

@@ -1,6 +1,9 @@
 //! Questions and orders to a server, each on a connection of its own: rare, and never in the way of
 //! rounds.
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use crate::address::NodeId;
 use crate::error::{FabricError, Fault};
 use crate::ids::ClientId;
@@ -23,6 +26,29 @@ impl Cluster {
     /// Has a node give up all that it has, if the order is right. Returns when it has.
     pub(crate) fn forget_at(&self, node: NodeId, order: &[u64]) -> Result<(), FabricError> {
         self.ask(node, Kind::Forget, order).map(|[]| ())
+    }
+
+    /// Asks every node that is not down, all at the same time: a node that does not answer does not
+    /// keep the others waiting. Returns the answers in the order of the nodes.
+    pub(crate) fn ask_all<T: Send>(&self, ask: impl Fn(NodeId) -> T + Sync) -> Vec<T> {
+        let nodes: Vec<NodeId> = self.all().filter(|node| !self.is_down(*node)).collect();
+        let ask = &ask;
+        thread::scope(|scope| {
+            // This thread asks the last node.
+            let begin = |node| {
+                let thread = thread::Builder::new().name("inquiry".to_owned());
+                thread.spawn_scoped(scope, move || ask(node)).map_err(|_| node)
+            };
+            let (last, others) = nodes.split_last().map_or((None, &[][..]), |(last, others)| (Some(*last), others));
+            let begun: Vec<_> = others.iter().map(|node| begin(*node)).collect();
+            let of_last = last.map(ask);
+            let answer = |begun: Result<thread::ScopedJoinHandle<'_, T>, NodeId>| match begun {
+                Ok(asked) => asked.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // The system has no thread to spare.
+                Err(node) => ask(node),
+            };
+            begun.into_iter().map(answer).chain(of_last).collect()
+        })
     }
 
     /// Sends one request, and returns the `ANSWER` words of the answer.

@@ -7,7 +7,7 @@ use super::format::{publish, read};
 use super::tables::{Metadata, Replica, ShardPlacement, TableEntry, TableSpec, Tombstone, UNPLACED};
 use crate::bytes::zero;
 use crate::client;
-use crate::error::MemoryError;
+use crate::error::{MemoryError, OfTable};
 use crate::id::{ShardId, TableId};
 use crate::limits::{
     KEY_BYTES_MAX, NAME_BYTES_MAX, REPLICAS_MAX, SHARDS_MAX, SLOT_BYTES_MAX, TABLES_MAX, VALUE_BYTES_MAX,
@@ -53,7 +53,7 @@ async fn create(
     let Some(first) = places.iter().position(|node| node == first) else {
         let highest = places.iter().next_back().unwrap_or_default();
         let (what, value, max) = ("the number of a table's first node", first.0.into(), highest.0.into());
-        return Err(MemoryError::Limit { what, value, max });
+        return Err(MemoryError::limit(what, value, max).of_table(&spec.name));
     };
     let mut places: Vec<NodeId> = places.iter().collect();
     places.rotate_left(first);
@@ -252,7 +252,7 @@ fn enter_table(
         trim(metadata, is_free);
     }
     let room = |what, value: usize, max: usize| {
-        if value > max { Err(MemoryError::Limit { what, value: value as u64, max: max as u64 }) } else { Ok(()) }
+        if value > max { Err(MemoryError::limit(what, value as u64, max as u64).of_table(&spec.name)) } else { Ok(()) }
     };
     room("tables", metadata.tables.len() + 1, TABLES_MAX)?;
     room("shards", metadata.shards.len() + usize::from(spec.shards), SHARDS_MAX)?;
@@ -283,7 +283,8 @@ async fn place_shards(
     // All nodes are asked before any space is taken.
     let mut space = Vec::with_capacity(places.len());
     for (node, extents) in places.iter().zip(wanted) {
-        space.push(find_space(lane, leader, *node, metadata, extents, extent).await?);
+        let found = find_space(lane, leader, *node, metadata, extents, extent).await;
+        space.push(found.map_err(|error| error.of_table(&spec.name))?);
     }
     let mut bases = Vec::with_capacity(places.len());
     for (node, Found { mut reused, untouched }) in places.iter().zip(space) {
@@ -355,7 +356,12 @@ async fn find_space(
         if is_known || looks == RINGS_LOOKS {
             let reusable: u64 = free.iter().map(|(start, end)| end - start).sum();
             let wanted = extents.saturating_mul(extent);
-            return Err(MemoryError::OutOfMemory { node, wanted, free: superblock.free() + reusable });
+            return Err(MemoryError::OutOfMemory {
+                node,
+                wanted,
+                free: superblock.free() + reusable,
+                of: OfTable::default(),
+            });
         }
         lane.sleep(RINGS_PAUSE_NS).await;
     }
@@ -433,16 +439,16 @@ pub async fn unlock_catalog(lane: &Lane, leader: NodeId) -> Result<(), MemoryErr
 
 fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
     let limit = |what, value: u64, max: u64| {
-        if value > max { Err(MemoryError::Limit { what, value, max }) } else { Ok(()) }
+        if value > max { Err(MemoryError::limit(what, value, max).of_table(&spec.name)) } else { Ok(()) }
     };
     if spec.name.is_empty() {
-        return Err(MemoryError::Empty("a table's name"));
+        return Err(MemoryError::empty("a table's name"));
     }
     if spec.name.contains(char::is_control) {
         return Err(MemoryError::Name(spec.name.clone()));
     }
     if spec.shards == 0 || spec.replicas == 0 || spec.buckets == 0 {
-        return Err(MemoryError::Empty("the number of shards, replicas or buckets"));
+        return Err(MemoryError::empty("the number of shards, replicas or buckets").of_table(&spec.name));
     }
     limit("bytes of a table's name", spec.name.len() as u64, NAME_BYTES_MAX as u64)?;
     limit("bytes of a key", u64::from(spec.layout.key_bytes), KEY_BYTES_MAX as u64)?;
@@ -451,7 +457,7 @@ fn check_spec(nodes: u16, spec: &TableSpec) -> Result<(), MemoryError> {
     limit("bytes of a shard", spec.shard_bytes, 1 << 48)?;
     let replicas = usize::from(spec.replicas);
     if replicas > usize::from(nodes) || replicas > REPLICAS_MAX {
-        return Err(MemoryError::TooManyReplicas { replicas, nodes: nodes.into() });
+        return Err(MemoryError::too_many_replicas(replicas, nodes.into()).of_table(&spec.name));
     }
     Ok(())
 }

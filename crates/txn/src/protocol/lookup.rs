@@ -214,7 +214,8 @@ impl Tx<'_> {
         let sets = &mut self.state.sets;
         let item = &mut sets.items[index];
         let (&[status, bucket_slot, entry, version], rest) = split_reply(reply, PREPARE_REPLY_WORDS) else {
-            return Err(Limit::TableFull.into());
+            let slots = registered(&sets.tables, item.table).index().slots_in_all();
+            return Err(Limit::TableFull { slots }.into());
         };
         let links_words = 2 * (status >> 32) as usize;
         let (Some((links, record)), Some(location)) =

@@ -256,8 +256,9 @@ pub(super) fn grow(tx: &mut Tx<'_>) -> Result<(), Stop> {
         let mut parts = fstore.parts_of(item.home.bucket);
         let taken = loop {
             let Some(part) = parts.next() else {
-                sets.note(index, Limit::TableFull.into());
-                return Err(Limit::TableFull.into());
+                let full = Limit::TableFull { slots: sets.table(item.table).index().slots_in_all() };
+                sets.note(index, full.into());
+                return Err(full.into());
             };
             let (record, is_read) = read_structural(sets, item.table, last.shard, part.at());
             if !is_read {
