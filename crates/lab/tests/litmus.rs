@@ -10,7 +10,8 @@ use remora_lab::litmus::{ALL, Bound, Litmus, run};
 const BOUNDED: [&str; 2] = ["ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// Tests that take most of the time.
-const LONG: [&str; 12] = [
+const LONG: [&str; 13] = [
+    "ford-lean-look-once",
     "ford-late-recoverer",
     "ford-local-visible-at-once",
     "reused-slot",

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering;
 
 use remora::{Error, Intent, Session, Transaction};
+use remora_fabric::{Outlined, outline};
 
 use crate::tpcc::draw::{DeliveryInput, NewOrderInput, OrderStatusInput, PaymentInput, StockLevelInput, Who};
 use crate::tpcc::rows::{Customer, History, LINES_MAX, Order, OrderKey, OrderLine, OrderLineKey};
@@ -47,8 +48,15 @@ pub struct Status {
 
 impl Tpcc {
     /// A customer orders: [`UnusedItem`] if one of the items does not exist.
-    pub async fn new_order(&self, session: &mut Session, input: &NewOrderInput) -> Result<Ordered, Error> {
-        session.transact_with(self.options(Kind::NewOrder), async |tx| self.order(tx, input).await).await
+    #[inline(never)]
+    pub fn new_order(
+        &self,
+        session: &mut Session,
+        input: &NewOrderInput,
+    ) -> Outlined<impl Future<Output = Result<Ordered, Error>>> {
+        outline(async move {
+            session.transact_with(self.options(Kind::NewOrder), async |tx| self.order(tx, input).await).await
+        })
     }
 
     async fn order(&self, tx: &mut Transaction<'_, '_>, input: &NewOrderInput) -> Result<Ordered, Error> {
@@ -112,14 +120,21 @@ impl Tpcc {
     }
 
     /// A customer pays.
-    pub async fn payment(&self, session: &mut Session, input: &PaymentInput) -> Result<Paid, Error> {
-        let mut key = None;
-        let transaction = session.transact_with(self.options(Kind::Payment), async |tx| {
-            // Nobody else's, ever; and the same for all attempts.
-            let key = *key.get_or_insert(tx.id().to_bits());
-            self.pay(tx, input, key).await
-        });
-        transaction.await
+    #[inline(never)]
+    pub fn payment(
+        &self,
+        session: &mut Session,
+        input: &PaymentInput,
+    ) -> Outlined<impl Future<Output = Result<Paid, Error>>> {
+        outline(async move {
+            let mut key = None;
+            let transaction = session.transact_with(self.options(Kind::Payment), async |tx| {
+                // Nobody else's, ever; and the same for all attempts.
+                let key = *key.get_or_insert(tx.id().to_bits());
+                self.pay(tx, input, key).await
+            });
+            transaction.await
+        })
     }
 
     async fn pay(&self, tx: &mut Transaction<'_, '_>, input: &PaymentInput, key: u64) -> Result<Paid, Error> {
@@ -168,8 +183,15 @@ impl Tpcc {
     }
 
     /// How a customer's latest order stands.
-    pub async fn order_status(&self, session: &mut Session, input: &OrderStatusInput) -> Result<Status, Error> {
-        session.transact_with(self.options(Kind::OrderStatus), async |tx| self.look_at(tx, input).await).await
+    #[inline(never)]
+    pub fn order_status(
+        &self,
+        session: &mut Session,
+        input: &OrderStatusInput,
+    ) -> Outlined<impl Future<Output = Result<Status, Error>>> {
+        outline(async move {
+            session.transact_with(self.options(Kind::OrderStatus), async |tx| self.look_at(tx, input).await).await
+        })
     }
 
     async fn look_at(&self, tx: &mut Transaction<'_, '_>, input: &OrderStatusInput) -> Result<Status, Error> {
@@ -204,14 +226,22 @@ impl Tpcc {
 
     /// The oldest order of a district is delivered; whether there was one. A Delivery is one such
     /// transaction for each district of its warehouse.
-    pub async fn delivery(&self, session: &mut Session, input: &DeliveryInput, d_id: u8) -> Result<bool, Error> {
-        let transaction =
-            session.transact_with(self.options(Kind::Delivery), async |tx| self.deliver(tx, input, d_id).await);
-        let delivered = transaction.await?;
-        if let Some(o_id) = delivered {
-            self.oldest(input.w_id, d_id).fetch_max(o_id + 1, Ordering::Relaxed);
-        }
-        Ok(delivered.is_some())
+    #[inline(never)]
+    pub fn delivery(
+        &self,
+        session: &mut Session,
+        input: &DeliveryInput,
+        d_id: u8,
+    ) -> Outlined<impl Future<Output = Result<bool, Error>>> {
+        outline(async move {
+            let transaction =
+                session.transact_with(self.options(Kind::Delivery), async |tx| self.deliver(tx, input, d_id).await);
+            let delivered = transaction.await?;
+            if let Some(o_id) = delivered {
+                self.oldest(input.w_id, d_id).fetch_max(o_id + 1, Ordering::Relaxed);
+            }
+            Ok(delivered.is_some())
+        })
     }
 
     async fn deliver(
@@ -245,8 +275,15 @@ impl Tpcc {
     }
 
     /// How many different items of a district's latest orders its warehouse has few of.
-    pub async fn stock_level(&self, session: &mut Session, input: &StockLevelInput) -> Result<u32, Error> {
-        session.transact_with(self.options(Kind::StockLevel), async |tx| self.count_low(tx, input).await).await
+    #[inline(never)]
+    pub fn stock_level(
+        &self,
+        session: &mut Session,
+        input: &StockLevelInput,
+    ) -> Outlined<impl Future<Output = Result<u32, Error>>> {
+        outline(async move {
+            session.transact_with(self.options(Kind::StockLevel), async |tx| self.count_low(tx, input).await).await
+        })
     }
 
     async fn count_low(&self, tx: &mut Transaction<'_, '_>, input: &StockLevelInput) -> Result<u32, Error> {
