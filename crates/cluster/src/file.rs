@@ -15,9 +15,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,24 @@ pub struct LockedFile {
     /// Keeps the sign of life locked for as long as this process lives.
     _alive: File,
     seen: Mutex<Seen>,
+    known: Mutex<Option<Known>>,
+}
+
+/// A membership as it was read from a file, or written to it.
+#[derive(Debug)]
+struct Known {
+    version: Version,
+    membership: Membership,
+    /// As long as it is open, no other file has its inode.
+    _file: File,
+}
+
+/// Tells a file from the file that takes its place, and from itself after another write: inode,
+/// time of the last write in seconds and nanoseconds, and length.
+type Version = (u64, i64, i64, u64);
+
+fn version(file: &Metadata) -> Version {
+    (file.ino(), file.mtime(), file.mtime_nsec(), file.len())
 }
 
 /// What this process saw when it looked last.
@@ -52,7 +70,7 @@ pub struct LockedFile {
 struct Seen {
     at: Instant,
     /// Tells one file in its place from the next: inodes alone are used again.
-    version: Option<(u64, i64, i64, u64)>,
+    version: Option<Version>,
     /// Clients of other processes that were taken for alive, by process.
     others: Vec<(u64, u32)>,
 }
@@ -80,7 +98,8 @@ impl LockedFile {
             sign(&path, &lock).map_err(|cause| ConfigurationError::File { path: path.clone(), cause })?;
         let seen = Mutex::new(Seen { at: Instant::now(), version: None, others: Vec::new() });
         let (lock, generation) = (Mutex::new(lock), AtomicU64::new(0));
-        let file = LockedFile { path, lock, cluster, generation, process, _alive: alive, seen };
+        let known = Mutex::default();
+        let file = LockedFile { path, lock, cluster, generation, process, _alive: alive, seen, known };
         // Says at once what is wrong with it.
         let opened = file.update(&mut |membership| file.clear_signs(membership));
         match opened {
@@ -112,21 +131,44 @@ impl LockedFile {
         &self.path
     }
 
+    /// The membership that the file has; `None` without a file. A file that this process has read
+    /// or written before is not read again: its clients look many times a second.
     fn read(&self) -> Result<Option<Membership>, ConfigurationError> {
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = match fs::metadata(&self.path) {
+            Ok(found) => version(&found),
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
             Err(cause) => return Err(self.unusable(cause)),
         };
+        if let Some(known) = known.as_ref().filter(|known| known.version == found) {
+            return Ok(Some(known.membership.clone()));
+        }
+        let read = || {
+            let (mut file, mut text) = (File::open(&self.path)?, Vec::new());
+            let version = version(&file.metadata()?);
+            file.read_to_end(&mut text)?;
+            Ok((file, version, text))
+        };
+        let (file, version, text) = read().map_err(|cause| self.unusable(cause))?;
         let (membership, _) = stored::decode(&text, self.cluster, || self.path.display().to_string())?;
+        *known = Some(Known { version, membership: membership.clone(), _file: file });
         Ok(Some(membership))
     }
 
     fn write(&self, membership: Membership) -> Result<(), ConfigurationError> {
         let new = beside(&self.path, "new");
-        let text = stored::encode(self.cluster, None, membership);
+        let text = stored::encode(self.cluster, None, membership.clone());
         let text = text.map_err(|error| self.unusable(io::Error::other(error)))?;
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path)).map_err(|cause| self.unusable(cause))
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(&text)?;
+            let version = version(&file.metadata()?);
+            fs::rename(&new, &self.path)?;
+            Ok(Known { version, membership, _file: file })
+        };
+        let known = write().map_err(|cause| self.unusable(cause))?;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        Ok(())
     }
 
     /// Whether another process lives that has opened this configuration.
@@ -242,8 +284,7 @@ impl Configuration for LockedFile {
         }
         seen.at = Instant::now();
         // Every change is another file.
-        let version = fs::metadata(&self.path).ok();
-        let version = version.map(|file| (file.ino(), file.mtime(), file.mtime_nsec(), file.size()));
+        let version = fs::metadata(&self.path).ok().map(|file| version(&file));
         if version != seen.version
             && let Ok(Some(membership)) = self.read()
         {

@@ -1,16 +1,17 @@
 //! The first door: a worker of this thread.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_fabric::limits::LANES_MAX;
-use remora_fabric::{Lane, Nanos, NodeId, Outlined, outline};
+use remora_fabric::{Lane, Nanos, NodeId, Outlined, catch_panic, outline};
 use remora_memory::MemoryError;
 use remora_sync::TransactionId;
 use remora_txn::recovery::Verdict;
-use remora_txn::{Abort, Decision, Limit, Observer, Stop, TransactOptions, Tried, Tx};
+use remora_txn::{Abort, Decision, Limit, Observer, Settled, Stop, TransactOptions, Trial, Tried, Tx};
 
 use crate::client::{Client, Life};
 use crate::cluster::{Cluster, LEASE};
@@ -484,26 +485,50 @@ impl Session {
         let _in_use = self.usage.begin();
         let mut course = self.begin_course(options);
         let mut outcome = None;
+        // This is compiled for every closure: what does not depend on the closure is outlined.
         loop {
-            let (cluster, usage, life) = (self.client.cluster(), &*self.usage, &*self.life);
-            let decided = self.inner.decide(course.options, async |tx| {
-                if usage.is_behind(cluster.forgotten()) || !life.is_awake() {
-                    match catch_up(tx, cluster, usage, life).await {
-                        Ok(()) => {}
-                        Err(late) => return tx.stop(late),
+            let stop = 'trial: {
+                if self.inner.has_loose()
+                    && let Err(stop) = pin!(self.inner.take_back()).await
+                {
+                    break 'trial stop;
+                }
+                let (cluster, usage, life) = (self.client.cluster(), &*self.usage, &*self.life);
+                let mut trial = Trial::begin(course.options);
+                loop {
+                    let mut tx = match self.inner.attempt(&mut trial) {
+                        Ok(tx) => tx,
+                        Err(stop) => break 'trial stop,
+                    };
+                    let is_behind = usage.is_behind(cluster.forgotten()) || !life.is_awake();
+                    let caught_up =
+                        if is_behind { pin!(catch_up(&mut tx, cluster, usage, life)).await } else { Ok(()) };
+                    let decision = match caught_up {
+                        Ok(()) => {
+                            let mut refused = None;
+                            let returned =
+                                catch_panic(body(&mut Transaction::new(&mut tx, &mut refused, cluster))).await;
+                            returned.map(|returned| match (outcome.insert(returned), refused) {
+                                (Ok(_), None) => Decision::Commit,
+                                (returned, refused) => Error::decide(&mut tx, returned, refused),
+                            })
+                        }
+                        Err(late) => Ok(tx.stop(late)),
+                    };
+                    let settled = pin!(trial.settle(&mut tx, decision)).await;
+                    match settled {
+                        Settled::Decided => {
+                            return outcome.expect("a run of the closure has decided the transaction");
+                        }
+                        Settled::Stopped => break 'trial tx.stopped(),
+                        Settled::Again => {}
                     }
+                    drop(tx);
+                    pin!(self.inner.pause(&trial)).await;
                 }
-                let mut refused = None;
-                let returned = body(&mut Transaction::new(tx, &mut refused, cluster)).await;
-                match (outcome.insert(returned), refused) {
-                    (Ok(_), None) => Decision::Commit,
-                    (returned, refused) => Error::decide(tx, returned, refused),
-                }
-            });
-            let Err(stop) = decided.await else {
-                return outcome.expect("a run of the closure has decided the transaction");
             };
-            if let Err(stop) = self.go_on(&mut course, stop).await {
+            let goes_on = pin!(self.go_on(&mut course, stop)).await;
+            if let Err(stop) = goes_on {
                 return Err(self.given_up(stop, outcome.and_then(Result::err), course.tried));
             }
         }

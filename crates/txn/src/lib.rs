@@ -84,7 +84,7 @@ pub use protocol::{
     Execute, Ford, Locks, NoWait, Primitive, Primitives, Protocol, ProtocolSpec, Unsynchronized, Validation,
 };
 pub use rpc::RpcHandler;
-pub use session::{Session, TransactOptions};
+pub use session::{Session, Settled, TransactOptions, Trial};
 pub use sets::{Intent, Slot};
 pub use shared::SharedLocks;
 pub use state::{Lease, SessionConfig, Tried};

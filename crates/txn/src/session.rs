@@ -155,28 +155,95 @@ impl Session {
     ///
     /// The closure hands every [`Stop`] that the transaction gives it to [`Tx::stop`]. A panic in
     /// it aborts the transaction, and resumes when its locks are gone.
+    ///
+    /// A caller whose closures are of many types writes this loop itself: it is compiled once for
+    /// each of them, and the trial's parts only once.
     pub async fn decide(
         &mut self,
         options: TransactOptions,
         mut body: impl AsyncFnMut(&mut Tx<'_>) -> Decision,
     ) -> Result<(), Stop> {
-        let Session { lane, state } = self;
-        let lane = &*lane;
-        if !state.loose.is_empty() {
-            take_back(lane, state).await?;
+        if self.has_loose() {
+            pin!(self.take_back()).await?;
         }
         let mut trial = Trial::begin(options);
         loop {
-            let mut tx = trial.attempt(lane, state)?;
+            let mut tx = self.attempt(&mut trial)?;
             let decision = catch_panic(body(&mut tx)).await;
             let settled = pin!(trial.settle(&mut tx, decision)).await;
-            drop(tx);
             match settled {
                 Settled::Decided => return Ok(()),
-                Settled::Stopped => return Err(state.stopped),
-                Settled::Again => pin!(trial.pause(lane, state)).await,
+                Settled::Stopped => return Err(tx.stopped()),
+                Settled::Again => {}
             }
+            drop(tx);
+            pin!(self.pause(&trial)).await;
         }
+    }
+
+    /// Whether dropped transactions have had slots prepared that this session has not taken back.
+    #[must_use]
+    pub fn has_loose(&self) -> bool {
+        !self.state.loose.is_empty()
+    }
+
+    /// Takes back what dropped transactions have had prepared: names the same keys again, to hear
+    /// which slots they have, and gives them up. Done before a trial, if there is any.
+    #[cold]
+    #[inline(never)]
+    pub fn take_back(&mut self) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+        outline(async move {
+            let attempt = Attempt { label: 0, number: 1, first_began: 0 };
+            let mut tx = Tx::begin(&self.lane, &mut self.state, attempt)?;
+            (tx.silent, tx.preparing) = (true, true);
+            let named = tx.state.loose.len().min(SET_MAX);
+            for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
+                let slot = tx.want_for(table, &key, Intent::Insert)?;
+                // Until its answer has been heard: also if this is dropped before it is asked.
+                let number = tx.state.sets.number(slot)?;
+                tx.state.sets.items[number].loose = true;
+            }
+            // A slot that is locked is being filled by another transaction's insert, which will see
+            // to it.
+            let result = match tx.fetch().await {
+                Ok(()) | Err(Stop::Abort(_)) => Ok(()),
+                Err(stop) => Err(stop),
+            };
+            tx.release_and_wait().await;
+            tx.end(Outcome::Aborted(Abort::Dropped));
+            result
+        })
+    }
+
+    /// Begins the next attempt of a trial.
+    #[inline]
+    pub fn attempt(&mut self, trial: &mut Trial) -> Result<Tx<'_>, Stop> {
+        if trial.is_late(&self.lane) {
+            self.state.tried = trial.persistence.tried(trial.attempt.number, &self.lane);
+            return Err(Stop::Limit(Limit::Deadline));
+        }
+        trial.attempt.number = trial.attempt.number.saturating_add(1);
+        let tx = Tx::begin(&self.lane, &mut self.state, trial.attempt)?;
+        trial.attempt = tx.attempt;
+        Ok(tx)
+    }
+
+    /// Waits a little before the next attempt of a trial.
+    #[inline(never)]
+    pub fn pause(&self, trial: &Trial) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
+            let (lane, persistence) = (&self.lane, &trial.persistence);
+            let released = self.state.released.holder;
+            if persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
+                // This lane's own former transaction, whose unlocks are on their way: there is no
+                // other transaction to make way for.
+                while lane.background() > 0 {
+                    lane.sleep(READ_PAUSE_NS).await;
+                }
+            } else {
+                lane.sleep(lane.random() % persistence.pause(trial.attempt.number)).await;
+            }
+        })
     }
 
     /// Returns how often and for how long the last transaction was tried that [`Session::transact`]
@@ -200,8 +267,8 @@ impl Session {
     pub fn drain(&mut self, patience: Nanos) -> Outlined<impl Future<Output = Result<bool, Stop>>> {
         outline(async move {
             let deadline = self.lane.now().saturating_add(patience);
-            if !self.state.loose.is_empty() {
-                take_back(&self.lane, &mut self.state).await?;
+            if self.has_loose() {
+                self.take_back().await?;
             }
             self.state.shared.settle(&self.lane).await?;
             loop {
@@ -228,50 +295,41 @@ impl Session {
 }
 
 /// What an attempt at a transaction has come to.
-enum Settled {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
     /// What the closure wanted has been done.
     Decided,
     /// It has aborted, and is to be tried again.
     Again,
-    /// It has stopped, for a reason that is kept in the session's state: it is many words, and
-    /// needed rarely.
+    /// It has stopped. [`Tx::stopped`] has the reason, which is many words and needed rarely.
     Stopped,
 }
 
 /// The attempts at one transaction: everything but the closure, so that it is compiled once for all
-/// closures.
-struct Trial {
+/// closures. See [`Session::decide`].
+#[derive(Debug)]
+pub struct Trial {
     options: TransactOptions,
     attempt: Attempt,
     persistence: Persistence,
 }
 
 impl Trial {
-    fn begin(options: TransactOptions) -> Trial {
+    /// Begins a trial, whose first attempt is yet to come ([`Session::attempt`]).
+    #[must_use]
+    pub fn begin(options: TransactOptions) -> Trial {
         let attempt = Attempt { label: options.label, number: 0, first_began: 0 };
         Trial { options, attempt, persistence: Persistence::default() }
-    }
-
-    /// Begins the next attempt.
-    #[inline]
-    fn attempt<'s>(&mut self, lane: &'s Lane, state: &'s mut State) -> Result<Tx<'s>, Stop> {
-        if self.is_late(lane) {
-            state.tried = self.persistence.tried(self.attempt.number, lane);
-            return Err(Stop::Limit(Limit::Deadline));
-        }
-        self.attempt.number = self.attempt.number.saturating_add(1);
-        let tx = Tx::begin(lane, state, self.attempt)?;
-        self.attempt = tx.attempt;
-        Ok(tx)
     }
 
     fn is_late(&self, lane: &Lane) -> bool {
         self.options.deadline.is_some_and(|deadline| lane.now() >= deadline)
     }
 
-    /// Does what the closure wants. A panic resumes when the locks are gone.
+    /// Does what the closure of this attempt wants, and ends the attempt. A panic of the closure
+    /// resumes when the locks are gone.
     #[inline(never)]
-    fn settle(
+    pub fn settle(
         &mut self,
         tx: &mut Tx<'_>,
         decision: thread::Result<Decision>,
@@ -311,27 +369,10 @@ impl Trial {
             Settled::Stopped
         })
     }
-
-    /// Waits a little before the next attempt.
-    #[inline(never)]
-    fn pause(&self, lane: &Lane, state: &State) -> Outlined<impl Future<Output = ()>> {
-        outline(async move {
-            let released = state.released.holder;
-            if self.persistence.last == Some(Abort::Locked(released)) && !released.is_free() {
-                // This lane's own former transaction, whose unlocks are on their way: there is no
-                // other transaction to make way for.
-                while lane.background() > 0 {
-                    lane.sleep(READ_PAUSE_NS).await;
-                }
-            } else {
-                lane.sleep(lane.random() % self.persistence.pause(self.attempt.number)).await;
-            }
-        })
-    }
 }
 
 /// What the attempts at one transaction have met so far.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Persistence {
     /// When the first of them aborted: until then no time is needed.
     since: Option<Nanos>,
@@ -362,31 +403,4 @@ impl Persistence {
     fn tried(&self, attempts: u32, lane: &Lane) -> Tried {
         Tried { attempts, elapsed: self.since.map_or(0, |since| lane.now() - since), last: self.last }
     }
-}
-
-/// Takes back what dropped transactions have had prepared: names the same keys again, to hear which
-/// slots they have, and gives them up.
-#[cold]
-#[inline(never)]
-fn take_back(lane: &Lane, state: &mut State) -> Outlined<impl Future<Output = Result<(), Stop>>> {
-    outline(async move {
-        let mut tx = Tx::begin(lane, state, Attempt { label: 0, number: 1, first_began: 0 })?;
-        (tx.silent, tx.preparing) = (true, true);
-        let named = tx.state.loose.len().min(SET_MAX);
-        for (table, key) in tx.state.loose.drain(..named).collect::<Vec<_>>() {
-            let slot = tx.want_for(table, &key, Intent::Insert)?;
-            // Until its answer has been heard: also if this is dropped before it is asked.
-            let number = tx.state.sets.number(slot)?;
-            tx.state.sets.items[number].loose = true;
-        }
-        // A slot that is locked is being filled by another transaction's insert, which will see to
-        // it.
-        let result = match tx.fetch().await {
-            Ok(()) | Err(Stop::Abort(_)) => Ok(()),
-            Err(stop) => Err(stop),
-        };
-        tx.release_and_wait().await;
-        tx.end(Outcome::Aborted(Abort::Dropped));
-        result
-    })
 }

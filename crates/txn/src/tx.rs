@@ -235,11 +235,18 @@ impl<'s> Tx<'s> {
     }
 
     /// Keeps why the transaction has stopped its closure, for
-    /// [`Session::decide`](crate::Session::decide).
+    /// [`Trial::settle`](crate::Trial::settle).
     #[cold]
     pub fn stop(&mut self, stop: Stop) -> Decision {
         self.state.stopped = stop;
         Decision::Stop
+    }
+
+    /// Returns why the last attempt has stopped.
+    #[cold]
+    #[must_use]
+    pub fn stopped(&self) -> Stop {
+        self.state.stopped
     }
 
     /// Commits the transaction. The outcome is decided when this returns: committed, or
