@@ -137,7 +137,7 @@ fn seeded_histories_with_inserts_and_deletes_are_strictly_serializable() {
 
 /// What the campaign is worth: published errors of the protocol that it finds by itself, put back
 /// one at a time. The others, such as write skew, which SmallBank's transactions cannot have, are
-/// caught by litmus tests of their own (`crates/db/tests/litmus.rs`).
+/// caught by litmus tests of their own (`crates/remora/tests/litmus.rs`).
 #[test]
 fn the_campaign_finds_published_errors() {
     let findable = [

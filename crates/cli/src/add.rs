@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use remora::floors::cluster::Membership;
-use remora::floors::memory::Metadata;
+use remora::floors::membership::Membership;
+use remora::floors::node::Metadata;
 use remora::{Cluster, Configuration, NodeId};
 
 use crate::drain::{LOOKED_AFTER, PAUSE, Progress, Stall, extent, failure, room};
@@ -122,7 +122,7 @@ fn wait(stop: &AtomicBool, options: &AddOptions) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use remora::floors::memory::{Replica, ShardPlacement, TableId, node};
+    use remora::floors::node::{Replica, ShardPlacement, TableId, node};
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use remora::floors::fabric::{FabricError, Headroom};
 use remora::floors::index;
-use remora::floors::memory::MemoryError;
+use remora::floors::node::MemoryError;
 use remora::{Cluster, ClusterOptions, Error, Nodes, OpenError};
 use remora_fabric::sim::Sim;
 use remora_workload::RunError;

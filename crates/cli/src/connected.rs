@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use remora::floors::index::IndexError;
-use remora::floors::memory::{MemoryError, Metadata, TableEntry};
+use remora::floors::node::{MemoryError, Metadata, TableEntry};
 use remora::{Cluster, ConnectError, ConnectOptions, Nodes, OpenError, Protocol};
 use remora_workload::driver::{self, Measured, Observers, Progress, RunOptions};
 use remora_workload::guestbook::{Farewell, GuestBook};

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use remora::floors::cluster::Membership;
 use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
-use remora::floors::memory::{Metadata, ShardId, ShardPlacement, metadata, node};
+use remora::floors::membership::Membership;
+use remora::floors::node::{Metadata, ShardId, ShardPlacement, metadata, node};
 use remora::{Cluster, Configuration, ConfigurationError, NodeId};
 
 use crate::meet::MeetArgs;
@@ -287,7 +287,7 @@ fn stuck(
 
 #[cfg(test)]
 mod tests {
-    use remora::floors::memory::{
+    use remora::floors::node::{
         Discipline, Fingerprint, IndexKind, Layout, ReadScheme, Replica, TableEntry, TableId, TableSpec,
     };
 

@@ -8,7 +8,7 @@ use clap::Args;
 use remora::floors::fabric::shm::file::OpenError;
 use remora::floors::fabric::tcp::ServerError;
 use remora::floors::fabric::{Headroom, LINE_BYTES, RegionError};
-use remora::floors::memory::MemoryError;
+use remora::floors::node::MemoryError;
 use remora::{ClientTls, Found, MemoryNode, NodeError, NodeKeys, ServerOptions, ServerTls, TlsError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use remora::floors::fabric;
-use remora::floors::memory::limits::{CLIENTS_MAX, REPLICAS_MAX};
+use remora::floors::node::limits::{CLIENTS_MAX, REPLICAS_MAX};
 use remora::{Cluster, Nodes, Place, Protocol};
 use remora_command::inputs::Inputs;
 use remora_fabric::sim::Profile;

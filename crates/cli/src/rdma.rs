@@ -1,7 +1,7 @@
 //! Options of the RDMA device.
 
 use clap::{Args, ValueEnum};
-use remora::floors::fabric::verbs::Calls;
+use remora::floors::fabric::rdma::Calls;
 use remora::{Device, DeviceOptions};
 use serde::Serialize;
 

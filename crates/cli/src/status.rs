@@ -13,7 +13,7 @@ use clap::Args;
 use remora::floors::fabric::shm::file::ShmFiles;
 use remora::floors::fabric::tcp::{Tcp, TcpOptions};
 use remora::floors::fabric::{ClientId, Fabric, FabricError, Lane, NodeSet, block_on};
-use remora::floors::memory::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
+use remora::floors::node::{Identity, MemoryError, Metadata, TableId, connected, identity, metadata, node};
 use remora::{NodeId, NodeStatus, Nodes, Place};
 use remora_command::inputs::Inputs;
 use serde::Serialize;

@@ -13,11 +13,11 @@ fn without_etcd_its_places_name_the_feature() {
 }
 
 #[cfg(feature = "etcd")]
-#[path = "../../cluster/tests/etcd_support/server.rs"]
+#[path = "../../membership/tests/etcd_support/server.rs"]
 mod server;
 
 #[cfg(feature = "etcd")]
-#[path = "../../cluster/tests/etcd_support/issued.rs"]
+#[path = "../../membership/tests/etcd_support/issued.rs"]
 mod issued;
 
 #[cfg(feature = "etcd")]

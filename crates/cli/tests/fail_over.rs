@@ -1,7 +1,7 @@
 //! Memory nodes that are killed under clients and controllers that are processes of their own.
 
 mod support;
-#[path = "../../cluster/tests/etcd_support/wire.rs"]
+#[path = "../../membership/tests/etcd_support/wire.rs"]
 mod wire;
 
 use std::fs;

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use remora::floors::memory::node::{FORMAT, MAGIC};
+use remora::floors::node::node::{FORMAT, MAGIC};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{Ended, Node, Process, listen, new_file, remora, scratch, words};

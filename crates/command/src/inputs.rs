@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use remora::floors::cluster::LockedFile;
+use remora::floors::membership::LockedFile;
 use remora::{Nodes, Place};
 use remora_fabric::sim::Profile;
 

@@ -36,7 +36,7 @@
 //!
 //! (NICs READ lines in any order, and a CPU's stores between any two: for them that CPU marks a
 //! line before it changes it, and gives it its version last, `RecordShape::install` in
-//! `remora_sync`. Here that makes no difference: the mark is a version ahead of the words that
+//! `remora_record`. Here that makes no difference: the mark is a version ahead of the words that
 //! differs from v.)
 //!
 //! A READ that covers part of a line looks at that line's head all the same, outside of what it

@@ -14,7 +14,7 @@
 //!
 //! A [`Worker`] is one thread that runs several coroutines over its endpoints, so that a round trip
 //! of one is work time for the others. Backends: [`shm`], memory nodes as mappings of this process
-//! or, in [`shm::file`], of several; [`tcp`], memory nodes anywhere, also with RDMA ([`verbs`]);
+//! or, in [`shm::file`], of several; [`tcp`], memory nodes anywhere, also with RDMA ([`rdma`]);
 //! and [`seeded`], the same memory under a scheduler that does everything the contract allows, from
 //! a seed.
 //!
@@ -74,6 +74,7 @@ mod outline;
 mod prefetch;
 mod prng;
 pub mod probes;
+pub mod rdma;
 mod ready;
 mod region;
 mod round;
@@ -83,7 +84,6 @@ pub mod shm;
 pub mod sim;
 pub mod tcp;
 mod transport;
-pub mod verbs;
 
 pub use address::{Address, LINE_BYTES, LINE_WORDS, NodeId, NodeSet, RegionId, WORD_BYTES};
 pub use endpoint::{BackgroundFailure, Endpoint};

@@ -49,9 +49,9 @@ use crate::address::{NodeId, RegionId};
 use crate::error::{FabricError, Fault, Refusal};
 use crate::ids::ClientId;
 use crate::limits::NODES_MAX;
+use crate::rdma::Domain;
 use crate::region::Region;
 use crate::transport::{Capabilities, Fabric, Transport};
-use crate::verbs::Domain;
 
 mod admin;
 mod buffer;

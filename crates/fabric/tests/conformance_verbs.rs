@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use remora_fabric::conformance::{Bed, Clients};
+use remora_fabric::rdma::{Calls, Device, DeviceOptions};
 use remora_fabric::tcp::{Key, Loopback, TcpOptions};
-use remora_fabric::verbs::{Calls, Device, DeviceOptions};
 use remora_fabric::{ClientId, Handler, Host, NodeId, block_on};
 
 fn open(options: DeviceOptions) -> Device {

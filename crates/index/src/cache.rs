@@ -14,8 +14,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use remora_memory::ShardId;
-use remora_sync::KeyHash;
+use remora_node::ShardId;
+use remora_record::KeyHash;
 
 use crate::cluster_hash::{BUCKET_SLOTS, BUCKET_WORDS, Location, Probe, entry_word, is_entry, search};
 
@@ -84,7 +84,7 @@ impl LocationCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use remora_memory::Pointer;
+    use remora_node::Pointer;
 
     #[test]
     fn what_was_learned_is_found_until_it_is_forgotten() {

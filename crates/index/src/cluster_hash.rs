@@ -4,7 +4,7 @@
 //! shard
 //! +0     header, 128 bytes: floor u64, record slots used u64, indirect buckets used u64
 //! +128   main buckets, then indirect buckets, 128 bytes each
-//! then   slots of records (`remora_sync`: decoupled from the index, so a location can be cached)
+//! then   slots of records (`remora_record`: decoupled from the index, so a location can be cached)
 //!
 //! bucket: seven pairs
 //! +0     | type : 2 | incarnation : 14 | offset : 48 |     bit 63 .. bit 0
@@ -96,8 +96,8 @@
 
 use std::ops::Range;
 
-use remora_memory::{Pointer, ShardId, TableSpec};
-use remora_sync::INCARNATION_MASK;
+use remora_node::{Pointer, ShardId, TableSpec};
+use remora_record::INCARNATION_MASK;
 
 use crate::buckets::{Buckets, Index, SHARD_HEADER_BYTES};
 

@@ -1,7 +1,7 @@
 //! What can go wrong when a table is opened or loaded.
 
 use remora_fabric::FabricError;
-use remora_memory::MemoryError;
+use remora_node::MemoryError;
 
 /// Why a table could not be opened or loaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -11,7 +11,7 @@
 //!
 //! bucket, whole 64-byte lines
 //! +0    header: a structural record whose value is the offset of the next bucket, 0 = none
-//! +64   slots of records (`remora_sync::record`), as many as fit about 512 bytes, 2 to 7
+//! +64   slots of records (`remora_record::record`), as many as fit about 512 bytes, 2 to 7
 //! ```
 //!
 //! A *structural record* is a record like any other, one line, with a value of 8 bytes and without
@@ -39,7 +39,7 @@
 //!    last bucket's header.
 //!
 //! The client asserts rules 1 and 3 before its commit round (`remora_txn`, `protocol/ford`). The
-//! litmus test `ford-insert-insert` and `crates/db/tests/inserts.rs` check the others.
+//! litmus test `ford-insert-insert` and `crates/remora/tests/inserts.rs` check the others.
 //!
 //! # That a key is absent
 //!
@@ -56,8 +56,8 @@
 use std::ops::Range;
 
 use remora_fabric::LINE_BYTES;
-use remora_memory::TableSpec;
-use remora_sync::{FetchedRecord, RecordShape, Unstable};
+use remora_node::TableSpec;
+use remora_record::{FetchedRecord, RecordShape, Unstable};
 
 use crate::buckets::{Buckets, Index, SHARD_HEADER_BYTES};
 

@@ -12,8 +12,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use remora_fabric::{LINE_BYTES, LINE_WORDS, NodeId, WORD_BYTES, copy};
-use remora_memory::{Metadata, ShardId, TableEntry, node};
-use remora_sync::{Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
+use remora_node::{Metadata, ShardId, TableEntry, node};
+use remora_record::{Key, KeyHash, Life, LockWord, RecordHeader, RecordShape, Version};
 
 use crate::cluster_hash::{
     BUCKET_SLOTS, Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, Location, is_empty, is_entry,

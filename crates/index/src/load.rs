@@ -10,8 +10,8 @@
 //! the table finds it.
 
 use remora_fabric::{Lane, WORD_BYTES};
-use remora_memory::{MemoryError, Pointer, Replica, metadata};
-use remora_sync::{FetchedRecord, Key, KeyHash, Life, RecordShape, Version};
+use remora_node::{MemoryError, Pointer, Replica, metadata};
+use remora_record::{FetchedRecord, Key, KeyHash, Life, RecordShape, Version};
 use zerocopy::IntoBytes;
 
 use crate::cluster_hash::{

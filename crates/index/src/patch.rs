@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::WORD_BYTES;
-use remora_sync::Version;
+use remora_record::Version;
 
 use crate::cluster_hash::{
     Geometry, HEADER_FLOOR_WORD, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, is_earlier, is_empty, is_entry,
@@ -89,7 +89,7 @@ pub fn apply_deletion(region: &[AtomicU64], base: u64, version: Version) {
 
 #[cfg(test)]
 mod tests {
-    use remora_sync::INCARNATION_MASK;
+    use remora_record::INCARNATION_MASK;
 
     use super::*;
     use crate::cluster_hash::{link_word, linked_over, unlinked};

@@ -1,6 +1,6 @@
 //! How large a table is to be for a number of rows, whatever its index.
 
-use remora_memory::IndexKind;
+use remora_node::IndexKind;
 
 use crate::buckets::{Buckets, Index};
 use crate::{cluster_hash, fstore};

@@ -2,8 +2,8 @@
 //! cache.
 
 use remora_fabric::Address;
-use remora_memory::{IndexKind, Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
-use remora_sync::{KeyHash, RecordShape, structural};
+use remora_node::{IndexKind, Metadata, Pointer, Replica, ShardId, TableEntry, TableId};
+use remora_record::{KeyHash, RecordShape, structural};
 
 use crate::buckets::{Buckets, Index};
 use crate::cache::LocationCache;

@@ -18,9 +18,9 @@
 //! (rule 5 of the contract). So an asynchronous unlatch cannot write what the next operation has
 //! put there.
 
-use remora::floors::memory::ReadScheme;
-use remora::floors::sync::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
-use remora::floors::sync::{FetchedRecord, Life, RecordHeader, RecordShape, Swap, TransactionId};
+use remora::floors::node::ReadScheme;
+use remora::floors::record::latch::{ENTER_SHARED, LEAVE_EXCLUSIVE, LEAVE_SHARED, LatchWord};
+use remora::floors::record::{FetchedRecord, Life, RecordHeader, RecordShape, Swap, TransactionId};
 use remora_fabric::{Address, FabricError, LINE_WORDS, Lane, Nanos, Round, WORD_BYTES};
 use zerocopy::IntoBytes;
 

@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use remora::floors::memory::MemoryError;
+use remora::floors::node::MemoryError;
 use remora::{Cluster, OpenError};
 use remora_fabric::sim::Ended;
 use remora_workload::{Invariant, LatencyUs, PerTransaction, TypeReport, Workload};

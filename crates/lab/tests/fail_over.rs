@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remora::floors::index::cluster_hash::Geometry;
-use remora::floors::memory::{MemoryError, Metadata, node};
+use remora::floors::node::{MemoryError, Metadata, node};
 use remora::floors::txn::mutant::Mutant;
 use remora::floors::txn::recovery::{Loss, Tell, fail_over};
 use remora::{Cluster, ClusterOptions, Error, Protocol, Record, Session, Standing, Table, TableOptions, WorkerOptions};

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use remora::floors::sync::{Life, RecordShape, TransactionId, Version, layout};
+use remora::floors::record::{Life, RecordShape, TransactionId, Version, layout};
 use remora_fabric::seeded::Seeded;
 use remora_fabric::seeded::explore::{ExploreOptions, Play, Player, explore};
 use remora_fabric::{Address, ClientId, Cost, Fabric, Lane, NodeId, RegionId, Worker, block_on};

@@ -46,12 +46,12 @@ const CALLS: [(&str, &str, &[&str]); 3] = [
 
 /// Sources that read a clock of the machine: backends, helper threads, and what measures real time.
 pub const CLOCK_FILES: &[&str] = &[
-    "crates/cluster/src/etcd/present.rs",
-    "crates/cluster/src/file.rs",
-    "crates/db/src/cluster/catalog.rs",
-    "crates/db/src/cluster/connect.rs",
-    "crates/db/src/cluster/epoch.rs",
-    "crates/db/src/pool.rs",
+    "crates/membership/src/etcd/present.rs",
+    "crates/membership/src/file.rs",
+    "crates/remora/src/cluster/catalog.rs",
+    "crates/remora/src/cluster/connect.rs",
+    "crates/remora/src/cluster/epoch.rs",
+    "crates/remora/src/pool.rs",
     "crates/fabric/src/conformance/failure.rs",
     "crates/fabric/src/conformance/rounds.rs",
     "crates/fabric/src/shm/files.rs",
@@ -92,14 +92,14 @@ const LENGTHS: [&str; 4] = [".len()", "usize)", "_usize", ">()"];
 
 /// Sources that may use the machine's order of bytes. `poller.rs` hands bytes to the operating
 /// system, and `ring.rs` takes bytes of a memory node as the words that they are there.
-pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs", "crates/memory/src/ring.rs"];
+pub const NATIVE_FILES: &[&str] = &["crates/fabric/src/tcp/poller.rs", "crates/node/src/ring.rs"];
 
 /// Sources that may contain `unsafe`.
 pub const UNSAFE_FILES: &[&str] = &[
     "crates/fabric/src/prefetch.rs",
     "crates/fabric/src/region.rs",
-    "crates/fabric/src/verbs/present/device.rs",
-    "crates/fabric/src/verbs/present/queue.rs",
+    "crates/fabric/src/rdma/present/device.rs",
+    "crates/fabric/src/rdma/present/queue.rs",
     "crates/fabric/tests/counting_allocator/mod.rs",
 ];
 

@@ -2,7 +2,7 @@
 //! that it looked at.
 
 use remora_index::Table;
-use remora_sync::Version;
+use remora_record::Version;
 
 /// One record of a transaction.
 #[derive(Clone, Copy, Debug)]

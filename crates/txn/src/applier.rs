@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering;
 use remora_fabric::{Progress, Region, Service, WORD_BYTES, copy};
 use remora_index::cluster_hash::Geometry;
 use remora_index::{apply_deletion, apply_patch};
-use remora_memory::ring::RingReader;
-use remora_memory::{ShardPlacement, changes, clients, identity, metadata};
-use remora_sync::{Life, RecordShape, Version};
+use remora_node::ring::RingReader;
+use remora_node::{ShardPlacement, changes, clients, identity, metadata};
+use remora_record::{Life, RecordShape, Version};
 
 use crate::log::{LoggedRecord, PATCH_WORDS, patch, records};
 

@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicU64;
 use remora_fabric::{WORD_BYTES, copy};
 use remora_index::btree::{LEVELS_MAX, NODE_BYTES, Node, ROOT, Shape};
 use remora_index::{Found, HostShard};
-use remora_memory::ShardId;
-use remora_sync::{FetchedRecord, Key};
+use remora_node::ShardId;
+use remora_record::{FetchedRecord, Key};
 use zerocopy::IntoBytes;
 
 use crate::limits::READ_ATTEMPTS;

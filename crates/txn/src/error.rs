@@ -2,9 +2,9 @@
 //! failures.
 
 use remora_fabric::{FabricError, Fault, NodeId};
-use remora_memory::MemoryError;
-use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_sync::{LockWord, SharedLock, TransactionId};
+use remora_node::MemoryError;
+use remora_node::limits::FRAME_BYTES_MAX;
+use remora_record::{LockWord, SharedLock, TransactionId};
 
 use crate::limits::{LOG_NODES_MAX, SET_MAX};
 

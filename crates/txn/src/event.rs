@@ -2,7 +2,7 @@
 //! histories and traces.
 
 use remora_fabric::{Cost, Nanos};
-use remora_sync::{TransactionId, Version};
+use remora_record::{TransactionId, Version};
 
 use crate::access::{Access, Scan};
 use crate::error::{Abort, Stop};

@@ -9,8 +9,8 @@ use remora_index::Table;
 use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_BYTES, LINK_WORD, is_entry, linked_bucket,
 };
-use remora_memory::Replica;
-use remora_sync::{FetchedRecord, Life, LockWord, StableRecord, TransactionId};
+use remora_node::Replica;
+use remora_record::{FetchedRecord, Life, LockWord, StableRecord, TransactionId};
 
 use crate::error::{Abort, Stop};
 use crate::limits::{LOG_PAUSE_NS, SCAN_ATTEMPTS};

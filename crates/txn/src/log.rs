@@ -1,7 +1,7 @@
 //! The log entry of a transaction: what a redo ring's frame holds.
 //!
 //! ```text
-//! entry, whole words; the frame around it (`remora_memory::ring`) has the transaction id
+//! entry, whole words; the frame around it (`remora_node::ring`) has the transaction id
 //! and the checksum
 //! +0   epoch         u64   of the configuration that the transaction ran in
 //! +8   participants  u64   memory nodes whose rings have this entry, a bit each
@@ -41,8 +41,8 @@
 use remora_fabric::WORD_BYTES;
 use remora_index::Patch;
 use remora_index::cluster_hash::linked_bucket;
-use remora_memory::limits::{FRAME_BYTES_MAX, SLOT_BYTES_MAX};
-use remora_memory::ring::FRAME_OVERHEAD_WORDS;
+use remora_node::limits::{FRAME_BYTES_MAX, SLOT_BYTES_MAX};
+use remora_node::ring::FRAME_OVERHEAD_WORDS;
 use zerocopy::IntoBytes;
 
 /// Words of an entry before its records.
@@ -63,7 +63,7 @@ const _: () = assert!(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoggedRecord<'e> {
     /// Where it is.
-    pub pointer: remora_memory::Pointer,
+    pub pointer: remora_node::Pointer,
     /// The version that the record had under the lock.
     pub old_version: u64,
     /// What the commit installs; its first word is the new version.
@@ -76,7 +76,7 @@ pub struct LoggedRecord<'e> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UndoRecord<'e> {
     /// Where it is.
-    pub pointer: remora_memory::Pointer,
+    pub pointer: remora_node::Pointer,
     /// The version that the commit installs.
     pub version: u64,
     /// Checksum of the image that the commit installs. Only this says whether a replica has all of
@@ -183,7 +183,7 @@ pub fn undo_records(entry: &[u64]) -> impl Iterator<Item = UndoRecord<'_>> {
         let (before, tail) = tail.split_at_checked(head[2] as u32 as usize)?;
         left -= 1;
         rest = tail;
-        let pointer = remora_memory::Pointer::from_bits(head[0]);
+        let pointer = remora_node::Pointer::from_bits(head[0]);
         Some(UndoRecord { pointer, version: head[1], checksum: (head[2] >> 32) as u32, before })
     })
 }
@@ -199,7 +199,7 @@ pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
         let (patches, tail) = tail.split_at_checked((head[2] >> 32) as usize * PATCH_WORDS)?;
         left -= 1;
         rest = tail;
-        Some(LoggedRecord { pointer: remora_memory::Pointer::from_bits(head[0]), old_version: head[1], image, patches })
+        Some(LoggedRecord { pointer: remora_node::Pointer::from_bits(head[0]), old_version: head[1], image, patches })
     })
 }
 
@@ -207,7 +207,7 @@ pub fn records(entry: &[u64]) -> impl Iterator<Item = LoggedRecord<'_>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use remora_memory::Pointer;
+    use remora_node::Pointer;
 
     proptest! {
         #[test]

@@ -1,7 +1,7 @@
 //! Recovery: finishes the transactions of a client that died, or that was taken for dead.
 //!
 //! ```text
-//! suspect     the configuration makes one client its recoverer               (`remora_cluster`)
+//! suspect     the configuration makes one client its recoverer               (`remora_membership`)
 //! revoke      the dead client, and every earlier recoverer of it,            [`repair`]
 //!             at every memory node
 //! read        its redo rings at all nodes; the union of whole entries, by transaction
@@ -10,7 +10,7 @@
 //! complete    entries go where they were going: to every participant's ring
 //! install     at the primaries, under the dead client's own locks;
 //!             each lock is freed behind its record
-//! recovered   the configuration says that the client's locks                 (`remora_cluster`)
+//! recovered   the configuration says that the client's locks                 (`remora_membership`)
 //!             mean nothing any more
 //! sweep       locks without a log, inserts that were prepared                [`sweep`]
 //! give back   its slot and its rings, once they have been applied            [`give_back`]
@@ -47,7 +47,7 @@
 //! The recoverer asserts rules 2 to 4. Of rule 1, the membership asserts that recoverers are alive,
 //! so that a successor finds all that have died. The others are about several machines. The litmus
 //! tests `redo-zombie` and `redo-late-recoverer` check rule 1, `ford-foreign-unlock` checks rule 5,
-//! and `crates/db/tests/recovery.rs` checks rule 6: recoverers die at every step.
+//! and `crates/remora/tests/recovery.rs` checks rule 6: recoverers die at every step.
 
 mod copy;
 mod fail_over;
@@ -59,11 +59,11 @@ use remora_fabric::limits::ROUND_VERBS_MAX;
 use remora_fabric::{Address, ClientId, Fabric, LINE_BYTES, Lane, NodeId, NodeSet, WORD_BYTES, probes};
 use remora_index::cluster_hash::{self, Geometry, HEADER_SLOTS_WORD, is_empty};
 use remora_index::{Patch, fstore};
-use remora_memory::ring::RingCopy;
-use remora_memory::{
+use remora_node::ring::RingCopy;
+use remora_node::{
     Discipline, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Remains, ShardId, ShardPlacement, metadata,
 };
-use remora_sync::{
+use remora_record::{
     FetchedRecord, Life, LockWord, RecordHeader, RecordShape, SharedLock, Swap, TransactionId, structural,
 };
 

@@ -43,9 +43,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_fabric::{ClientId, Handler, Nanos, Region, WORD_BYTES, copy};
 use remora_index::{Found, Host, HostShard, Prepared, apply_patch};
-use remora_memory::limits::KEY_BYTES_MAX;
-use remora_memory::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
-use remora_sync::{Key, LockWord, Swap, Version};
+use remora_node::limits::KEY_BYTES_MAX;
+use remora_node::{Discipline, GivenUp, Pointer, ShardId, identity, metadata, node};
+use remora_record::{Key, LockWord, Swap, Version};
 use zerocopy::IntoBytes;
 
 use crate::descent::{Descent, Wanted};

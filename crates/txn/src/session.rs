@@ -8,9 +8,9 @@ use std::thread;
 
 use remora_fabric::{Endpoint, Lane, Nanos, Outlined, catch_panic, outline};
 use remora_index::Table;
-use remora_memory::Registration;
-use remora_memory::ring::RingWriter;
-use remora_sync::{Key, TransactionId};
+use remora_node::Registration;
+use remora_node::ring::RingWriter;
+use remora_record::{Key, TransactionId};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::{Observer, Outcome};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use remora_fabric::{Address, CallHandle, NodeId, ReadHandle, SwapHandle};
 use remora_index::cluster_hash::{BUCKET_BYTES, unlinked};
 use remora_index::{BucketRef, Location, Table};
-use remora_memory::{Pointer, TableId};
-use remora_sync::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
+use remora_node::{Pointer, TableId};
+use remora_record::{Key, KeyHash, Life, RecordShape, StableRecord, Swap, TransactionId, Version, value_words};
 use zerocopy::IntoBytes;
 
 use crate::access::{Access, Scan, WriteKind};

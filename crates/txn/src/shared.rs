@@ -28,8 +28,8 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::rc::Rc;
 
 use remora_fabric::{Address, FabricError, Lane, Round, WORD_BYTES};
-use remora_memory::Registration;
-use remora_sync::{LockWord, SharedLock, Swap};
+use remora_node::Registration;
+use remora_record::{LockWord, SharedLock, Swap};
 
 use crate::error::Limit;
 use crate::swap::swap_lock;

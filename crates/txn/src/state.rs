@@ -9,10 +9,10 @@ use std::sync::Arc;
 use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{Address, Lane, Nanos, NodeId, NodeSet, Round, Ticket, WORD_BYTES};
 use remora_index::Table;
-use remora_memory::limits::RING_BYTES;
-use remora_memory::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
-use remora_memory::{Pointer, Registration, TableId};
-use remora_sync::{Key, LockWord, TransactionId, Version};
+use remora_node::limits::RING_BYTES;
+use remora_node::ring::{Reservation, RingWriter, UNDO_STRIDE, UNDO_WINDOW};
+use remora_node::{Pointer, Registration, TableId};
+use remora_record::{Key, LockWord, TransactionId, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::event::Observer;
@@ -282,7 +282,7 @@ impl State {
     }
 }
 
-/// Where a lane's undo entries are put: see `remora_memory::ring`.
+/// Where a lane's undo entries are put: see `remora_node::ring`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UndoWindow {
     /// What lies before is needed for ever.

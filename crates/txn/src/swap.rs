@@ -1,7 +1,7 @@
 //! The CAS of a lock word, as a verb of a round.
 
 use remora_fabric::{Address, Round, SwapHandle};
-use remora_sync::Swap;
+use remora_record::Swap;
 
 /// Adds to a round the CAS of a lock word.
 #[inline]

@@ -7,8 +7,8 @@
 //! another version.
 
 use remora_fabric::{Outlined, WORD_BYTES, outline};
-use remora_memory::TableId;
-use remora_sync::Key;
+use remora_node::TableId;
+use remora_record::Key;
 use zerocopy::IntoBytes;
 
 use crate::descent::{NODE_WORDS, NONE, PARENT, REQUEST_WORDS, node_key};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use remora_fabric::{Cost, Execute, Lane, Nanos, Outlined, Round, outline, probes};
 use remora_index::Table;
-use remora_memory::TableId;
-use remora_sync::{Key, LockWord, Swap, TransactionId};
+use remora_node::TableId;
+use remora_record::{Key, LockWord, Swap, TransactionId};
 use zerocopy::IntoBytes;
 
 use crate::error::{Abort, Stop};

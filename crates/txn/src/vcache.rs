@@ -38,7 +38,7 @@
 //! 3. *A bound is never below what was published* since the oldest transaction under way began.
 //!
 //! Rules 1 and 3 are asserted where a transaction publishes. Rule 2 is about several processes: the
-//! tests in `crates/db/tests/local.rs` check it.
+//! tests in `crates/remora/tests/local.rs` check it.
 //!
 //! Then every transaction has a point between the last thing that it published and the first that
 //! it checked. The order of these points explains everything. Say T reads A, and W writes a later
@@ -63,8 +63,8 @@
 //!
 //! - *Request partition* (`ford-local`): the table belongs to one process, whose threads share a
 //!   cache. The membership keeps out clients of another process (`Membership::claim` in
-//!   `remora_cluster`) until all clients of this process have left or are recovered. A table that
-//!   all processes write is a table of `ford`, which is validated at its primary.
+//!   `remora_membership`) until all clients of this process have left or are recovered. A table
+//!   that all processes write is a table of `ford`, which is validated at its primary.
 //! - *Global* (`ford-global`): the cluster has one cache, which clients ask by calls. It lies in
 //!   the process of the last memory node that is live; a compute node or a switch would do as well.
 //!   One call publishes and then checks.
@@ -100,8 +100,8 @@ mod bounds;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
-use remora_memory::Pointer;
-use remora_sync::Version;
+use remora_node::Pointer;
+use remora_record::Version;
 
 use bounds::{Bounds, Bucket, CacheWord};
 

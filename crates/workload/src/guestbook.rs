@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::floors::index::IndexError;
-use remora::floors::memory::MemoryError;
+use remora::floors::node::MemoryError;
 use remora::{
     Cluster, Configuration, ConfigurationError, Error, OpenError, Session, Standing, Table, TableOptions,
     TransactionOptions, Worker, WorkerOptions,

@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use remora_fabric::limits::{ROUND_BYTES_MAX, ROUND_VERBS_MAX};
+use remora_fabric::rdma::Device;
 use remora_fabric::shm::Shm;
 use remora_fabric::sim::Ended;
 use remora_fabric::tcp::{Loopback, LoopbackError, TcpOptions};
-use remora_fabric::verbs::Device;
 use remora_fabric::{
     Address, ClientId, FabricError, Host, LINE_BYTES, Lane, NodeId, RegionError, RegionId, WORD_BYTES,
 };

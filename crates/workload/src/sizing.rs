@@ -1,9 +1,9 @@
 //! How much memory a workload's tables need.
 
 use remora::floors::index::Sizes;
-use remora::floors::memory::IndexKind;
-use remora::floors::memory::ring::RING_EXTENT_BYTES;
-use remora::floors::sync::layout;
+use remora::floors::node::IndexKind;
+use remora::floors::node::ring::RING_EXTENT_BYTES;
+use remora::floors::record::layout;
 use remora::{Key, OrderedKey, OrderedOptions, ReadScheme, Record};
 
 /// What the memory of a node depends on beside the tables.

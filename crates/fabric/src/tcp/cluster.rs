@@ -11,6 +11,7 @@ use crate::address::NodeId;
 use crate::error::{FabricError, Fault, Refusal};
 use crate::ids::ClientId;
 use crate::limits::{HANDSHAKE_NS, PATIENCE_NS};
+use crate::rdma::{Device, Domain};
 use crate::shm::CAPABILITIES;
 use crate::tcp::handshake::{self, Purpose, ServerHello};
 use crate::tcp::key::Keys;
@@ -20,7 +21,6 @@ use crate::tcp::rdma;
 use crate::tcp::stream::{Stream, set_up};
 use crate::tcp::tls::ClientTls;
 use crate::transport::Capabilities;
-use crate::verbs::{Device, Domain};
 
 /// How clients connect.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct TcpOptions {
     /// Whose certificates to trust: with it, only servers with TLS are talked to, by the name that
     /// stands in the address.
     pub tls: Option<ClientTls>,
-    /// The device to reach the nodes' memory with: what makes it [`verbs`](crate::verbs). They must
+    /// The device to reach the nodes' memory with: what makes it [RDMA](crate::rdma). They must
     /// have one too.
     pub rdma: Option<Device>,
     /// Time without an answer after which a node is down.

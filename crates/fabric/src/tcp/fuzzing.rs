@@ -7,12 +7,12 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::address::NodeId;
 use crate::ids::ClientId;
 use crate::limits::{FRAME_WORDS_MAX, ROUND_WORDS_MAX};
+use crate::rdma::conversation::Doors;
 use crate::shm::Memory;
 use crate::tcp::buffer::Outbox;
 use crate::tcp::frame::{self, HEAD_WORDS};
 use crate::tcp::handshake;
 use crate::tcp::node::Node;
-use crate::verbs::conversation::Doors;
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::read_from_bytes(word).expect("eight bytes")).collect()

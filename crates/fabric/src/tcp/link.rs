@@ -7,13 +7,13 @@ use crate::address::NodeId;
 use crate::error::Fault;
 use crate::ids::Nanos;
 use crate::limits::FRAME_WORDS_MAX;
+use crate::rdma::{Fetched, Queue};
 use crate::round::buffer::Verb;
 use crate::round::part::Part;
 use crate::shm::monotonic_ns;
 use crate::tcp::buffer::{Outbox, Received, Receiver, Rest};
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
-use crate::verbs::{Fetched, Queue};
 
 /// A frame that is being built.
 #[derive(Clone, Copy, Debug)]

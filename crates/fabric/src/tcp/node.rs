@@ -12,6 +12,7 @@ use crate::entropy::random;
 use crate::error::{FabricError, Fault, Refusal};
 use crate::ids::{ClientId, Nanos};
 use crate::limits::{CLIENT_BITS, REGIONS_PER_NODE_MAX, ROUND_WORDS_MAX};
+use crate::rdma::{Exports, Queue};
 use crate::round::buffer::Verb;
 use crate::service::process_cpu_ns;
 use crate::shm::{Memory, execute_verb, monotonic_ns};
@@ -20,7 +21,6 @@ use crate::tcp::frame::{self, Kind, Malformed, Request};
 use crate::tcp::handshake::{Purpose, ServerHello, Verdict};
 use crate::tcp::key::{Key, Keys};
 use crate::tcp::turned_away::TurnedAway;
-use crate::verbs::{Exports, Queue};
 
 /// How a server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

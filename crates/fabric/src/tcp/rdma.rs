@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::address::NodeId;
 use crate::error::{Fault, Refusal};
 use crate::limits::HANDSHAKE_NS;
+use crate::rdma::{Domain, VerbsError};
 use crate::tcp::exchange::exchange;
 use crate::tcp::frame::{self, Kind};
 use crate::tcp::stream::Stream;
-use crate::verbs::{Domain, VerbsError};
 
 /// What went wrong at this end.
 pub(crate) fn refused(error: &VerbsError) -> Fault {

@@ -19,6 +19,7 @@ use crate::address::NodeId;
 use crate::error::{NameError, SystemError};
 use crate::ids::{ClientId, Nanos};
 use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_NS, LAZY_NS, SPARE_CONNECTIONS};
+use crate::rdma::{Device, Exports, VerbsError};
 use crate::service::{Progress, Service, ServiceHandle, ServiceStop, thread_cpu_ns};
 use crate::shm::{Memory, monotonic_ns};
 use crate::tcp::buffer::{Outbox, Receiver};
@@ -30,7 +31,6 @@ use crate::tcp::poller::{BELL, Bell, Interest, Poller};
 use crate::tcp::stream::{Stream, set_up};
 use crate::tcp::tls::ServerTls;
 use crate::transport::Handler;
-use crate::verbs::{Device, Exports, VerbsError};
 
 /// Token of the listener; connections have their places.
 const LISTENER: u64 = BELL - 1;
@@ -57,7 +57,7 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// Serve everybody who reaches the address, though there is no key.
     pub insecure: bool,
-    /// The device by which clients may reach the memory themselves: see [`verbs`](crate::verbs).
+    /// The device by which clients may reach the memory themselves: see [RDMA](crate::rdma).
     pub rdma: Option<Device>,
     /// Connections of clients that it takes.
     pub connections_max: usize,

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
+use crate::rdma::Queue;
 use crate::tcp::tls::{ClientTls, ServerTls, Session, TlsReason};
-use crate::verbs::Queue;
 
 /// A connection to the other end.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 use remora_index::cluster_hash::{BUCKET_SLOTS, Geometry, entry_word, linked_bucket};
 use remora_index::{Found, Host, Refused};
-use remora_sync::Version;
+use remora_record::Version;
 
 use super::{BASE, Insert, KEYS, Logged, Primary, SCHEMES, SMALL, apply, blank, key, transaction, words};
 

@@ -14,11 +14,11 @@ use remora_index::cluster_hash::{
 };
 use remora_index::host::LINKS_MAX;
 use remora_index::{Found, Host, HostShard, Location, Patch, Prepared, Refused, apply_patch};
-use remora_memory::{
+use remora_node::{
     Discipline, Fingerprint, Metadata, ReadScheme, Replica, ShardId, ShardPlacement, TableEntry, TableId, TableSpec,
     node,
 };
-use remora_sync::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout};
+use remora_record::{Key, KeyHash, Life, LockWord, RecordShape, TransactionId, Version, layout};
 
 const BASE: u64 = 4096;
 const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
@@ -35,7 +35,7 @@ fn metadata(geometry: Geometry, scheme: ReadScheme) -> Metadata {
         name: "keys".to_owned(),
         fingerprint: Fingerprint(0),
         layout,
-        index: remora_memory::IndexKind::ClusterHash,
+        index: remora_node::IndexKind::ClusterHash,
         discipline: Discipline::OCC_ONE_SIDED,
         shards: 1,
         replicas: 2,
@@ -571,7 +571,7 @@ fn prepared_records_are_stable_and_absent_under_every_scheme() {
         let mut record = vec![0; shape.record_bytes() / 8];
         let start = ((BASE + insert.location.pointer.offset()) / 8) as usize;
         copy::read(&primary.region, start, &mut record);
-        let record = remora_sync::FetchedRecord::new(&record, shape).check().unwrap();
+        let record = remora_record::FetchedRecord::new(&record, shape).check().unwrap();
         assert!(!record.is_present() && !record.is_deleted() && record.has_key(insert.key.words()));
         assert_eq!((record.incarnation(), record.value_bytes()), (insert.location.incarnation, 0));
         assert_eq!(record.version().to_bits() % 2, 1);

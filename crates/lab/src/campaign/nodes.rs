@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use remora::floors::memory::{ShardPlacement, metadata, node};
+use remora::floors::node::{ShardPlacement, metadata, node};
 use remora::{Cluster, Configuration, ConfigurationError};
 use remora_fabric::sim::{FaultKind, Sim};
 use remora_fabric::{Fabric, Nanos, NodeId, NodeSet};

@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use remora::floors::memory::ReadScheme;
+use remora::floors::node::ReadScheme;
 use remora::floors::txn::Intent;
 use remora::{Cluster, Error, OpenError, Record, Session, Table, TableOptions, TransactionOptions};
 use remora_workload::Prng;

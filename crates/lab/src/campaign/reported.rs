@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use remora::floors::memory::ring::RingReader;
-use remora::floors::memory::{clients, node};
-use remora::floors::sync::Key;
+use remora::floors::node::ring::RingReader;
+use remora::floors::node::{clients, node};
+use remora::floors::record::Key;
 use remora::{Cluster, Standing, TransactionEvent, TransactionId};
 use remora_fabric::sim::Sim;
 use remora_fabric::{Fabric, NodeId};

@@ -2,11 +2,11 @@
 
 use remora::Protocol;
 use remora::floors::fabric::seeded::explore::Exploration;
-use remora::floors::memory::ReadScheme;
-use remora::floors::memory::ReadScheme::{Checksum, LineVersions, SingleLine};
-use remora::floors::memory::limits::RING_BYTES;
-use remora::floors::memory::ring::FRAME_OVERHEAD_WORDS;
-use remora::floors::sync::{RecordShape, layout};
+use remora::floors::node::ReadScheme;
+use remora::floors::node::ReadScheme::{Checksum, LineVersions, SingleLine};
+use remora::floors::node::limits::RING_BYTES;
+use remora::floors::node::ring::FRAME_OVERHEAD_WORDS;
+use remora::floors::record::{RecordShape, layout};
 use remora::floors::txn::log::{HEADER_WORDS, RECORD_WORDS};
 use remora::floors::txn::{Slot, Stop, Tx};
 

@@ -6,8 +6,8 @@
 
 use remora::Protocol;
 use remora::floors::fabric::seeded::explore::Exploration;
-use remora::floors::memory::ReadScheme;
-use remora::floors::memory::ReadScheme::{Checksum, LineVersions, SingleLine};
+use remora::floors::node::ReadScheme;
+use remora::floors::node::ReadScheme::{Checksum, LineVersions, SingleLine};
 use remora::floors::txn::Inspection;
 use remora::floors::txn::recovery::Verdict;
 

@@ -21,12 +21,12 @@ use remora::floors::fabric::{
 };
 use remora::floors::index::cluster_hash::Geometry;
 use remora::floors::index::{Loader, Sizes, Table, TakeRow, bulk_load, fstore};
-use remora::floors::memory::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
-use remora::floors::memory::{
+use remora::floors::node::ring::{HEADER_BYTES, RING_EXTENT_BYTES, RingReader, UNDO_STRIDE};
+use remora::floors::node::{
     Discipline, Fingerprint, IndexKind, MemoryError, Metadata, Pointer, ReadScheme, Registration, ShardId, TableId,
     TableSpec, clients, identity, metadata, node,
 };
-use remora::floors::sync::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
+use remora::floors::record::{Key, KeyHash, StableRecord, TransactionId, Version, layout};
 use remora::floors::txn::recovery::{self, Departed, Verdict, Verdicts};
 use remora::floors::txn::{
     Applier, Inspection, Intent, RpcHandler, Session, SessionConfig, SharedLocks, Slot, Stop, TransactOptions, Tx,

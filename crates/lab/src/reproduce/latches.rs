@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use remora::floors::sync::{FetchedRecord, Life, RecordShape, TransactionId, Version, layout};
+use remora::floors::record::{FetchedRecord, Life, RecordShape, TransactionId, Version, layout};
 use remora_fabric::sim::{Profile, SimOptions};
 use remora_fabric::{Address, FabricError, LINE_BYTES, NodeId, RegionId, WORD_BYTES};
 use remora_workload::Prng;

@@ -17,7 +17,7 @@
 
 use remora_fabric::{Completed, Round};
 use remora_index::{BucketRef, Location, Probe};
-use remora_sync::{FetchedRecord, Life, Unstable, Version};
+use remora_record::{FetchedRecord, Life, Unstable, Version};
 
 use crate::error::{Abort, Limit, Stop};
 use crate::limits::{HOPS_MAX, LOOKUP_ATTEMPTS};

@@ -12,7 +12,7 @@ pub(crate) mod spec;
 use std::fmt;
 
 use remora_fabric::{CallHandle, Execute as Posted, NodeId, ReadHandle};
-use remora_memory::{Discipline, IndexKind};
+use remora_node::{Discipline, IndexKind};
 
 pub use ford::Ford;
 pub use no_wait::NoWait;

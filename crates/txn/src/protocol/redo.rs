@@ -6,9 +6,9 @@
 
 use remora_fabric::{Execute, FabricError, Fault, NodeId, Round, WORD_BYTES, probes};
 use remora_index::cluster_hash::unlinked;
-use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
-use remora_sync::Swap;
+use remora_node::limits::FRAME_BYTES_MAX;
+use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, Placement};
+use remora_record::Swap;
 use zerocopy::IntoBytes;
 
 use crate::error::{Limit, Stop};

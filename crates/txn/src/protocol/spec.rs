@@ -1,7 +1,7 @@
 //! What a protocol says of itself: its name, its tables, and by what means it reads, locks and
 //! validates.
 
-use remora_memory::{Discipline, IndexKind};
+use remora_node::{Discipline, IndexKind};
 
 /// What the rest of Remora must know of a protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -42,10 +42,10 @@ use remora_index::cluster_hash::{
     BUCKET_BYTES, BUCKET_SLOTS, BUCKET_WORDS, HEADER_INDIRECT_WORD, HEADER_SLOTS_WORD, LINK_WORD,
     incarnation as index_incarnation, is_entry, linked_bucket, offset,
 };
-use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
-use remora_memory::{MemoryError, Metadata, Pointer, Replica, ShardId};
-use remora_sync::{FetchedRecord, Life, LockWord, RecordShape, Swap, TransactionId, Version};
+use remora_node::limits::FRAME_BYTES_MAX;
+use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter};
+use remora_node::{MemoryError, Metadata, Pointer, Replica, ShardId};
+use remora_record::{FetchedRecord, Life, LockWord, RecordShape, Swap, TransactionId, Version};
 
 use super::{Departed, Shard};
 use crate::log::{self, LoggedRecord, PATCH_WORDS, RECORD_WORDS};
@@ -149,7 +149,7 @@ impl Shard<'_> {
     /// The shape of what is at an offset: of a record, or of a part of the index.
     fn shape_at(&self, offset: u64) -> RecordShape {
         let is_structural = self.fstore.as_ref().is_some_and(|fstore| fstore.is_structural(offset));
-        if is_structural { remora_sync::structural(self.scheme) } else { self.shape }
+        if is_structural { remora_record::structural(self.scheme) } else { self.shape }
     }
 }
 

@@ -2,15 +2,15 @@
 //! count on any more.
 //!
 //! ```text
-//! lose        the configuration makes one client the conductor:             (`remora_cluster`)
+//! lose        the configuration makes one client the conductor:             (`remora_membership`)
 //!             no other client's lease is renewed any more
-//! wait        until each client has stopped by itself,                      (`remora_cluster`)
+//! wait        until each client has stopped by itself,                      (`remora_membership`)
 //!             or its lease has expired
 //! revoke      all of these clients, at every survivor                       [`fail_over`]
 //! decide      what they had logged, from the survivors' rings, by the configuration to come
 //! apply       until every survivor has applied its rings: backups are what their primaries were
 //! publish     the configuration to come, at every survivor
-//! begin       the next epoch: clients come back as new incarnations         (`remora_cluster`)
+//! begin       the next epoch: clients come back as new incarnations         (`remora_membership`)
 //! ```
 //!
 //! An epoch ends every incarnation, as if all clients had died at once. So fail-over needs all that
@@ -38,9 +38,9 @@
 //! check them, and rule 5 as a whole.
 
 use remora_fabric::{Fabric, Lane, Nanos, NodeId, NodeSet, probes};
-use remora_memory::metadata::{self, Wanted};
-use remora_memory::ring::RingCopy;
-use remora_memory::{MemoryError, Metadata, Remains, ShardId, follow_leader, identity};
+use remora_node::metadata::{self, Wanted};
+use remora_node::ring::RingCopy;
+use remora_node::{MemoryError, Metadata, Remains, ShardId, follow_leader, identity};
 
 use super::copy::copy_header;
 use super::{Verdicts, decide, revoke};

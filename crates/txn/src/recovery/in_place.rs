@@ -52,9 +52,9 @@ use std::collections::BTreeMap;
 
 use remora_fabric::{Address, LINE_BYTES, Lane, WORD_BYTES};
 use remora_index::fstore::Geometry;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
-use remora_memory::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
-use remora_sync::{FetchedRecord, LockWord, RecordShape, Swap, Version, structural};
+use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, HEADER_BYTES, UNDO_WINDOW, UndoEntry};
+use remora_node::{IndexKind, MemoryError, Metadata, Replica, TableSpec, node};
+use remora_record::{FetchedRecord, LockWord, RecordShape, Swap, Version, structural};
 use zerocopy::IntoBytes;
 
 use super::{Ring, Verdict};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use remora_fabric::Address;
 use remora_index::{BucketRef, Location, Table};
-use remora_memory::{Pointer, TableId};
-use remora_sync::{FetchedRecord, INCARNATION_MASK, Life, Version};
+use remora_node::{Pointer, TableId};
+use remora_record::{FetchedRecord, INCARNATION_MASK, Life, Version};
 
 use super::Ford;
 use super::words::{Seen, check, is_nobodys, unstable};

@@ -1,10 +1,10 @@
 //! Commit: the undo entry and the write set go to every replica, in one chain for each node.
 
 use remora_fabric::{Address, NodeId, Round, WORD_BYTES};
-use remora_memory::Pointer;
-use remora_memory::limits::FRAME_BYTES_MAX;
-use remora_memory::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
-use remora_sync::{LockWord, Version};
+use remora_node::Pointer;
+use remora_node::limits::FRAME_BYTES_MAX;
+use remora_node::ring::{self, FRAME_OVERHEAD_WORDS, RingWriter, UNDO_WINDOW};
+use remora_record::{LockWord, Version};
 
 use super::Ford;
 use crate::error::{Limit, Stop};

@@ -2,8 +2,8 @@
 
 use remora_fabric::{Address, Completed, Round, probes};
 use remora_index::{BucketRef, Location};
-use remora_memory::Replica;
-use remora_sync::{FetchedRecord, LockWord, StableRecord, Swap, Version};
+use remora_node::Replica;
+use remora_record::{FetchedRecord, LockWord, StableRecord, Swap, Version};
 
 use super::Ford;
 use super::chain::{bucket_arrived, chain_of, grow, link, slot_arrived};

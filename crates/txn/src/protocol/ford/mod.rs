@@ -122,7 +122,7 @@ mod validate;
 mod words;
 
 use remora_fabric::{Execute as Posted, probes};
-use remora_memory::{Discipline, IndexKind};
+use remora_node::{Discipline, IndexKind};
 
 use commit::{prepare_entry, touch_chains, write_entry, write_replicas};
 use execute::{execute, lock_rest};

@@ -1,8 +1,8 @@
 //! Release: replicas become visible, log entries free, and then locks.
 
 use remora_fabric::{Execute, Round};
-use remora_memory::ring::{self};
-use remora_sync::{Swap, Version};
+use remora_node::ring::{self};
+use remora_record::{Swap, Version};
 
 use super::Ford;
 use super::commit::undo_at;

@@ -3,8 +3,8 @@
 use remora_fabric::{Completed, Round};
 use remora_index::fstore::BUCKET_HEADER_BYTES;
 use remora_index::{BucketRef, Table};
-use remora_memory::Pointer;
-use remora_sync::{LockWord, RecordHeader, TransactionId, Version};
+use remora_node::Pointer;
+use remora_record::{LockWord, RecordHeader, TransactionId, Version};
 
 use super::Ford;
 use super::chain::{chain_of, link};

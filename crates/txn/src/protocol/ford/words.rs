@@ -1,7 +1,7 @@
 //! What the words of a record say that was read: whether they can be used, and whether another
 //! transaction may be changing them.
 
-use remora_sync::{FetchedRecord, LockWord, StableRecord, Unstable};
+use remora_record::{FetchedRecord, LockWord, StableRecord, Unstable};
 
 use crate::error::Abort;
 

@@ -2,7 +2,7 @@
 
 use remora_fabric::{Completed, Round, probes};
 use remora_index::cluster_hash::BUCKET_BYTES;
-use remora_sync::{LockWord, Swap};
+use remora_record::{LockWord, Swap};
 
 use crate::error::{Abort, Stop};
 use crate::limits::READ_ATTEMPTS;

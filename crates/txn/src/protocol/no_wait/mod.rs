@@ -34,7 +34,7 @@
 //! 2. **An exclusive lock is taken from a word that no client holds**, or from a shared one that
 //!    this transaction alone holds. It is released by CAS(me -> free), and only if it may have been
 //!    taken.
-//! 3. **A shared lock names its holders** ([`SharedLock`](remora_sync::SharedLock)), so that
+//! 3. **A shared lock names its holders** ([`SharedLock`](remora_record::SharedLock)), so that
 //!    recovery can take out the ones that have died. `shared.rs` counts the transactions of a
 //!    client that rely on its bit.
 //! 4. **Locks are released behind the log's answer**; exclusive ones behind the record that they
@@ -49,13 +49,13 @@
 //!
 //! The client asserts rules 1, 2, 4 and 5 where it acts. The others are about several clients:
 //! the litmus test `no-wait-orphan-lock` checks rule 3, and
-//! `an_insert_given_up_anywhere_leaves_no_trace` (`crates/db/tests/inserts.rs`) checks rule 6.
+//! `an_insert_given_up_anywhere_leaves_no_trace` (`crates/remora/tests/inserts.rs`) checks rule 6.
 
 mod execute;
 mod upgrade;
 
 use remora_fabric::{Execute as Posted, probes};
-use remora_memory::Discipline;
+use remora_node::Discipline;
 
 use crate::error::Stop;
 use crate::protocol::occ::validate_absent;

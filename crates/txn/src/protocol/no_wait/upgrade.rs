@@ -5,7 +5,7 @@ use crate::limits::READ_ATTEMPTS;
 use crate::sets::Lock;
 use crate::swap::swap_lock;
 use crate::tx::Tx;
-use remora_sync::LockWord;
+use remora_record::LockWord;
 
 /// Makes the shared lock of every record that is written exclusive. Aborts if another transaction
 /// shares one of them.

@@ -77,7 +77,7 @@ mod validate;
 use std::fmt;
 
 use remora_fabric::{Execute as Posted, probes};
-use remora_memory::Discipline;
+use remora_node::Discipline;
 
 pub(super) use execute::execute;
 use install::install;

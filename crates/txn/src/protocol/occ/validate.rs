@@ -3,7 +3,7 @@
 use remora_fabric::{Completed, Round, probes};
 use remora_index::BucketRef;
 use remora_index::cluster_hash::{BUCKET_BYTES, still_absent};
-use remora_sync::{LockWord, Swap, TransactionId};
+use remora_record::{LockWord, Swap, TransactionId};
 
 use super::Primitives;
 use crate::error::{Abort, Stop};

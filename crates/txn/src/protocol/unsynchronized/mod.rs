@@ -4,7 +4,7 @@
 //! Neither atomic nor isolated: concurrent runs lose updates. It is here to be measured against.
 
 use remora_fabric::Execute as Posted;
-use remora_memory::Discipline;
+use remora_node::Discipline;
 use zerocopy::IntoBytes;
 
 use crate::error::Stop;

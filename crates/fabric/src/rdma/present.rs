@@ -1,0 +1,599 @@
+//! RDMA that is there.
+
+mod arena;
+mod datagrams;
+mod device;
+mod mail;
+mod queue;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::address::{Address, NodeId, RegionId, WORD_BYTES};
+use crate::entropy::random;
+use crate::error::Fault;
+use crate::ids::Nanos;
+use crate::limits::REGIONS_PER_NODE_MAX;
+use crate::rdma::{Calls, VerbsError};
+use crate::round::buffer::Verb;
+use crate::round::part::Part;
+use crate::shm::Memory;
+
+use arena::{Arena, Block};
+use datagrams::{Datagrams, Offices};
+pub use device::Device;
+use mail::{Mail, Mailbox};
+use queue::{Access, Completion, Kind, Operation, Place, QueuePair, Registered, WorkRequest};
+
+/// Work requests of a client's queue pair that may be under way.
+const CLIENT_SENDS: u32 = 1024;
+/// Work requests of a server's queue pair that may be under way: messages only.
+const SERVER_SENDS: u32 = 128;
+/// Work requests that are left for messages.
+const SPARE_SENDS: usize = 8;
+/// Bytes that are to travel in the work request itself, where the device does that.
+const INLINE_BYTES: u32 = 188;
+
+// Or a round might wait for room for ever: its verbs, and what reads the last words back for each
+// node.
+const _: () = assert!(CLIENT_SENDS as usize > 2 * crate::limits::ROUND_VERBS_MAX);
+
+/// What the queue pairs of an endpoint have in common.
+pub(crate) struct Domain {
+    domain: Arc<device::Domain>,
+    offices: Offices,
+}
+
+impl Domain {
+    pub(crate) fn of(device: &Device) -> Result<Domain, VerbsError> {
+        let domain = device::Domain::new(device)?;
+        Ok(Domain { offices: Offices::new(&domain, false), domain })
+    }
+
+    /// A queue pair for a client, not connected yet.
+    pub(crate) fn queue(&mut self) -> Result<Queue, VerbsError> {
+        let datagrams = self.domain.context.calls == Calls::Datagrams;
+        Queue::new(&self.domain, CLIENT_SENDS, datagrams.then_some(&mut self.offices))
+    }
+
+    /// Has `add` look at the channels that the connections share.
+    pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        self.offices.watch(add)
+    }
+}
+
+impl Device {
+    /// Bytes that a WRITE may carry in its work request, as a queue pair of this device has them.
+    pub fn inline_bytes(&self) -> Result<u32, VerbsError> {
+        Ok(Domain::of(self)?.queue()?.pair.inline_max() as u32)
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain").finish_non_exhaustive()
+    }
+}
+
+/// A memory node's regions, as its NIC gives access to them.
+pub(crate) struct Exports {
+    domain: Arc<device::Domain>,
+    regions: Vec<Registered>,
+    offices: Offices,
+}
+
+impl Exports {
+    pub(crate) fn new(device: &Device, memory: &Memory) -> Result<Exports, VerbsError> {
+        let domain = device::Domain::new(device)?;
+        let regions = (0..REGIONS_PER_NODE_MAX as u16)
+            .map_while(|region| memory.region(NodeId(0), RegionId(region)))
+            .map(|region| Registered::new(&domain, region.clone(), Access::Remote))
+            .collect::<Result<_, _>>()?;
+        Ok(Exports { offices: Offices::new(&domain, true), domain, regions })
+    }
+
+    /// Whether clients' verbs are executed by the NIC.
+    pub(crate) fn one_sided(&self) -> bool {
+        self.domain.context.atomics
+    }
+
+    /// Connects to a client that has said where it is; what to tell it goes to `reply`.
+    pub(crate) fn accept(&mut self, introduction: &[u64], reply: &mut Vec<u64>) -> Result<Queue, VerbsError> {
+        // Calls travel as the client wants it.
+        let datagrams = introduction.get(DATAGRAMS_AT).is_some_and(|word| *word != 0);
+        let mut queue = Queue::new(&self.domain, SERVER_SENDS, datagrams.then_some(&mut self.offices))?;
+        reply.extend(queue.introduction());
+        reply.extend(self.regions.iter().flat_map(|region| {
+            let bytes = region.region().bytes();
+            [region.address(), bytes, u64::from(region.rkey())]
+        }));
+        queue.connect(introduction)?;
+        Ok(queue)
+    }
+
+    /// Has `add` look at the channels that connections share.
+    pub(crate) fn watch(&self, add: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        self.offices.watch(add)
+    }
+
+    /// Sees what has come over what connections share; has the channels wake for what comes later,
+    /// if `arm`.
+    pub(crate) fn poll(&self, arm: bool) {
+        self.offices.poll(arm);
+    }
+
+    /// When to poll though nothing comes.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.offices.due()
+    }
+
+    /// Whether polling has found something for anybody.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.offices.has_ready()
+    }
+
+    /// Who it was for.
+    pub(crate) fn ready(&self, into: &mut Vec<usize>) {
+        self.offices.ready(into);
+    }
+}
+
+impl fmt::Debug for Exports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exports").field("regions", &self.regions.len()).finish_non_exhaustive()
+    }
+}
+
+/// A region of the other end.
+#[derive(Clone, Copy, Debug)]
+struct RemoteRegion {
+    address: u64,
+    bytes: u64,
+    key: u32,
+}
+
+/// A queue pair: one-sided verbs in lists, and a stream of bytes each way.
+pub(crate) struct Queue {
+    pair: QueuePair,
+    carrier: Carrier,
+    /// Whether the NICs execute verbs. If not, they travel in frames, as calls do.
+    one_sided: bool,
+    regions: Vec<RemoteRegion>,
+    arena: Arena,
+    /// Not posted yet, for want of room.
+    backlog: VecDeque<WorkRequest>,
+    /// Whose last work request is in the backlog.
+    waiting: VecDeque<Fetched>,
+    /// For each signaled work request, in the order posted: how many it ends, and whose it is.
+    under_way: VecDeque<(usize, Option<Fetched>)>,
+    /// Posted since the last signaled one.
+    unsignaled: usize,
+    room: usize,
+    done: VecDeque<Fetched>,
+    /// No completion will come any more.
+    broken: bool,
+}
+
+/// What carries the stream of bytes.
+enum Carrier {
+    /// The queue pair.
+    Connection(Mail),
+    Datagrams(Datagrams),
+}
+
+/// What of a round one list of verbs has done, or will do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetched {
+    pub(crate) part: Part,
+    block: Block,
+}
+
+// An introduction:
+//   0  version : 32 | queue pair : 32      4  mailbox's address
+//   1  first packet : 32 | lid : 16 | mtu : 8 | global : 8
+//   2  address (GID) : 128                 5  mailbox's key : 32 | words of a ring : 32
+//   6  READs served at a time : 32 | atomics : 32
+//   7  for datagrams: queue pair : 32 | its key : 32; 0: calls go by the connection
+//   8  for datagrams: token
+// and, of a server, address, bytes and key of each region.
+const VERSION: u64 = 2;
+const INTRODUCTION_WORDS: usize = 9;
+const DATAGRAMS_AT: usize = 7;
+const REGION_WORDS: usize = 3;
+
+impl Queue {
+    fn new(domain: &Arc<device::Domain>, sends: u32, offices: Option<&mut Offices>) -> Result<Queue, VerbsError> {
+        let sequence = random().map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]));
+        let receives = if offices.is_some() { 1 } else { mail::RECEIVES };
+        let mut pair = QueuePair::new(domain, Kind::Connection, sends, receives, INLINE_BYTES, sequence)?;
+        let carrier = match offices {
+            Some(offices) => Carrier::Datagrams(offices.open()?),
+            None => Carrier::Connection(Mail::new(domain, &mut pair)?),
+        };
+        let room = pair.send_max();
+        Ok(Queue {
+            pair,
+            carrier,
+            one_sided: false,
+            regions: Vec::new(),
+            arena: Arena::new(domain.clone()),
+            backlog: VecDeque::new(),
+            waiting: VecDeque::new(),
+            under_way: VecDeque::new(),
+            unsignaled: 0,
+            room,
+            done: VecDeque::new(),
+            broken: false,
+        })
+    }
+
+    /// What the other end must know of this one.
+    pub(crate) fn introduction(&self) -> Vec<u64> {
+        let Place { number, sequence, lid, mtu, gid, global, reads_in, atomics } = self.pair.place();
+        let [low, high] = [0, 8].map(|at| u64::from_le_bytes(gid[at..at + 8].try_into().expect("eight bytes")));
+        let (Mailbox { address, key }, [datagrams, token]) = match &self.carrier {
+            Carrier::Connection(mail) => (mail.place(&self.pair), [0; 2]),
+            Carrier::Datagrams(ours) => {
+                let datagrams::Address { number, key, token } = ours.address();
+                (Mailbox { address: 0, key: 0 }, [u64::from(number) | u64::from(key) << 32, token])
+            }
+        };
+        vec![
+            VERSION | u64::from(number) << 32,
+            u64::from(sequence) | u64::from(lid) << 32 | u64::from(mtu) << 48 | u64::from(global) << 56,
+            low,
+            high,
+            address,
+            u64::from(key) | (mail::RING_WORDS as u64) << 32,
+            u64::from(reads_in) | u64::from(atomics) << 32,
+            datagrams,
+            token,
+        ]
+    }
+
+    /// Connects to the end that has introduced itself.
+    pub(crate) fn connect(&mut self, introduction: &[u64]) -> Result<(), VerbsError> {
+        let strange =
+            || VerbsError::System { what: "understand the other end", cause: io::ErrorKind::InvalidData.into() };
+        let (introduction, regions) = introduction.split_at_checked(INTRODUCTION_WORDS).ok_or_else(strange)?;
+        let &[head, path, low, high, address, mail, reads, datagrams, token] = introduction else {
+            return Err(strange());
+        };
+        let ring = mail >> 32;
+        let mtu = (path >> 48 & 0xff) as u32;
+        if head as u32 != VERSION as u32 || ring != mail::RING_WORDS as u64 || !(1..=5).contains(&mtu) {
+            return Err(strange());
+        }
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&low.to_le_bytes());
+        gid[8..].copy_from_slice(&high.to_le_bytes());
+        let place = Place {
+            number: (head >> 32) as u32,
+            sequence: path as u32 & 0xff_ffff,
+            lid: (path >> 32) as u16,
+            mtu,
+            gid,
+            global: path >> 56 != 0,
+            reads_in: (reads as u32).clamp(1, 255) as u8,
+            atomics: reads >> 32 != 0,
+        };
+        self.pair.connect(&place)?;
+        self.one_sided = reads >> 32 != 0 && self.pair.place().atomics;
+        match &mut self.carrier {
+            Carrier::Connection(ours) if datagrams == 0 => ours.connect(Mailbox { address, key: mail as u32 }),
+            Carrier::Datagrams(ours) if datagrams != 0 => {
+                let to = datagrams::Address { number: datagrams as u32, key: (datagrams >> 32) as u32, token };
+                ours.connect(&place, to)?;
+            }
+            _ => return Err(strange()),
+        }
+        let region = |words: &[u64]| match *words {
+            [address, bytes, key] => Some(RemoteRegion { address, bytes, key: key as u32 }),
+            _ => None,
+        };
+        self.regions = regions.chunks_exact(REGION_WORDS).filter_map(region).collect();
+        Ok(())
+    }
+
+    /// Whether a verb is one for [`Queue::post`].
+    #[inline]
+    pub(crate) fn takes(&self, verb: &Verb) -> bool {
+        self.one_sided && is_one_sided(verb)
+    }
+
+    /// Why a verb that it [takes](Queue::takes) cannot be posted, if so.
+    pub(crate) fn refusal(&self, verb: &Verb) -> Option<Fault> {
+        let (at, words) = match *verb {
+            Verb::Read { at, words, .. } | Verb::Write { at, words, .. } => (at, words),
+            Verb::CompareSwap { at, .. } | Verb::FetchAdd { at, .. } => (at, 1),
+            Verb::Flush { .. } | Verb::Call { .. } | Verb::AfterCompletion => return None,
+        };
+        let bytes = u64::from(words) * WORD_BYTES as u64;
+        match self.regions.get(usize::from(at.region.0)) {
+            None => Some(Fault::NoSuchRegion(at)),
+            Some(region) if at.offset.checked_add(bytes).is_none_or(|end| end > region.bytes) => {
+                Some(Fault::OutOfBounds { at, bytes })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Posts the verbs of a part that it takes. False if there are none. If it cannot, it is
+    /// broken, which the next poll shows.
+    pub(crate) fn post(&mut self, part: Part, verbs: &[Verb], node: NodeId, words: &[u64]) -> bool {
+        let verbs = posted(verbs, node, self.one_sided);
+        let (count, needed) = verbs.clone().fold((0, 0), |(count, all), verb| (count + 1, all + carried(verb)));
+        if count == 0 {
+            return false;
+        }
+        let block = self.arena.take(&mut self.pair, needed).unwrap_or_else(|error| {
+            tracing::warn!(%error, "no memory for verbs");
+            self.broken = true;
+            Block::NONE
+        });
+        self.waiting.push_back(Fetched { part, block });
+        if self.broken {
+            return true;
+        }
+        let mut at = block.at;
+        for (index, verb) in verbs.enumerate() {
+            let request = self.request(verb, block.memory, at, index + 1 == count);
+            if let Verb::Write { words: many, from, .. } = *verb {
+                self.arena.fill(&self.pair, block.memory, at, &words[from as usize..][..many as usize]);
+            }
+            at += request.words;
+            self.backlog.push_back(request);
+        }
+        if let Err(error) = self.post_backlog() {
+            tracing::warn!(%error, "verbs cannot be posted");
+            self.broken = true;
+        }
+        true
+    }
+
+    fn request(&self, verb: &Verb, memory: u32, at: usize, signaled: bool) -> WorkRequest {
+        let nowhere = RemoteRegion { address: 0, bytes: 0, key: 0 };
+        let region = |at: Address| self.regions.get(usize::from(at.region.0)).copied().unwrap_or(nowhere);
+        let (operation, to, offset) = match *verb {
+            Verb::Read { at, .. } => (Operation::Read, region(at), at.offset),
+            Verb::Write { at, .. } => (Operation::Write, region(at), at.offset),
+            Verb::CompareSwap { at, expected, new, .. } => {
+                (Operation::CompareSwap { expected, new }, region(at), at.offset)
+            }
+            Verb::FetchAdd { at, delta, .. } => (Operation::FetchAdd(delta), region(at), at.offset),
+            // Behind the WRITEs: it is answered when they have gone where readers see them.
+            _ => (Operation::Read, self.regions.first().copied().unwrap_or(nowhere), 0),
+        };
+        let (address, key) = (to.address.wrapping_add(offset), to.key);
+        WorkRequest { operation, address, key, memory, at, words: carried(verb), signaled }
+    }
+
+    /// Posts what there is room for.
+    fn post_backlog(&mut self) -> io::Result<()> {
+        let count = self.backlog.len().min(self.room.saturating_sub(SPARE_SENDS));
+        for request in self.backlog.range(..count) {
+            self.unsignaled += 1;
+            if request.signaled {
+                let whose = self.waiting.pop_front();
+                self.under_way.push_back((std::mem::take(&mut self.unsignaled), whose));
+            }
+        }
+        self.room -= count;
+        self.pair.post(self.backlog.drain(..count))
+    }
+
+    /// Sees what has completed.
+    fn poll(&mut self) -> io::Result<()> {
+        if self.broken {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let outcome = self.poll_all();
+        self.broken = outcome.is_err();
+        outcome
+    }
+
+    fn poll_all(&mut self) -> io::Result<()> {
+        while self.is_busy()
+            && let Some(completion) = self.pair.poll()?
+        {
+            match completion {
+                Completion::Sent => {
+                    let (count, whose) = self.under_way.pop_front().ok_or(io::ErrorKind::InvalidData)?;
+                    self.room += count;
+                    self.done.extend(whose);
+                }
+                Completion::Message(words) => {
+                    let Carrier::Connection(mail) = &mut self.carrier else {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    };
+                    self.pair.receive().map_err(io::Error::other)?;
+                    mail.arrived(&self.pair, words)?;
+                }
+                Completion::Datagram { .. } => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        if !self.backlog.is_empty() {
+            self.post_backlog()?;
+        }
+        match &mut self.carrier {
+            Carrier::Datagrams(datagrams) => datagrams.poll(),
+            // What has been told counts as told: so not without room to tell it.
+            Carrier::Connection(_) if self.room == 0 => Ok(()),
+            Carrier::Connection(mail) => mail.credit(&self.pair).map_or(Ok(()), |credit| self.send(credit)),
+        }
+    }
+
+    /// Whether the queue pair has, or will have, something to tell.
+    fn is_busy(&self) -> bool {
+        matches!(self.carrier, Carrier::Connection(_)) || !self.under_way.is_empty() || !self.backlog.is_empty()
+    }
+
+    fn send(&mut self, message: WorkRequest) -> io::Result<()> {
+        self.room -= 1;
+        self.under_way.push_back((std::mem::take(&mut self.unsignaled) + 1, None));
+        self.pair.post(std::iter::once(message))
+    }
+
+    /// A list that has completed.
+    pub(crate) fn fetched(&mut self) -> Option<Fetched> {
+        if self.done.is_empty() {
+            // What is wrong shows when the stream is read.
+            let _ = self.poll();
+        }
+        self.done.pop_front()
+    }
+
+    /// Copies what a list has brought to where the verbs want it.
+    pub(crate) fn deliver(&mut self, fetched: Fetched, verbs: &[Verb], node: NodeId, words: &mut [u64]) {
+        let mut at = fetched.block.at;
+        for verb in posted(verbs, node, self.one_sided) {
+            let into = match *verb {
+                Verb::Read { into, words, .. } => Some((into, words as usize)),
+                Verb::CompareSwap { into, .. } | Verb::FetchAdd { into, .. } => Some((into, 1)),
+                _ => None,
+            };
+            if let Some((into, count)) = into {
+                self.arena.read(&self.pair, fetched.block.memory, at, &mut words[into as usize..][..count]);
+            }
+            at += carried(verb);
+        }
+        self.arena.give_back(fetched.block);
+    }
+
+    /// When the oldest list that has not completed was posted.
+    pub(crate) fn oldest(&self) -> Option<Nanos> {
+        let posted = self.under_way.iter().find_map(|(_, whose)| whose.as_ref());
+        posted.or(self.waiting.front()).map(|fetched| fetched.part.since)
+    }
+
+    /// Whether there are lists that have not been fetched.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.done.is_empty() || self.oldest().is_some()
+    }
+
+    /// The parts that have not completed, and never will.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        let under_way = self.under_way.iter().filter_map(|(_, whose)| whose.as_ref());
+        self.done.iter().chain(under_way).chain(&self.waiting).map(|fetched| fetched.part)
+    }
+
+    /// Reads of the other end's messages; "would block" if there are none.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.has_more() {
+            self.poll()?;
+        }
+        let count = match &mut self.carrier {
+            Carrier::Connection(mail) => mail.read(&self.pair, into),
+            Carrier::Datagrams(datagrams) => datagrams.read(into),
+        };
+        match count {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            count => Ok(count),
+        }
+    }
+
+    /// Sends a message; "would block" if the other end has no room for one.
+    pub(crate) fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.poll()?;
+        let mail = match &mut self.carrier {
+            Carrier::Connection(mail) => mail,
+            Carrier::Datagrams(datagrams) => match datagrams.write(from)? {
+                0 => return Err(io::ErrorKind::WouldBlock.into()),
+                bytes => return Ok(bytes),
+            },
+        };
+        let message = if self.room > 0 { mail.message(&self.pair, from) } else { None };
+        let message = message.ok_or(io::ErrorKind::WouldBlock)?;
+        let bytes = message.words * WORD_BYTES;
+        self.send(message)?;
+        Ok(bytes)
+    }
+
+    /// What becomes readable when something has completed, after [`Queue::arm`].
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+        self.pair.channel()
+    }
+
+    /// Has its channel wake. True if the other end has made room already.
+    pub(crate) fn arm_for_room(&mut self) -> bool {
+        let before = self.mail_room();
+        self.arm_all().is_err() || self.mail_room() > before
+    }
+
+    /// Has its channel wake. True if there is something already.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.arm_all().is_err() || self.has_news()
+    }
+
+    fn arm_all(&mut self) -> io::Result<()> {
+        if self.is_busy() {
+            self.pair.arm()?;
+        }
+        if let Carrier::Datagrams(datagrams) = &self.carrier {
+            datagrams.arm()?;
+        }
+        self.poll()
+    }
+
+    /// Whether there is something that polls have found: also those of connections that share a
+    /// queue pair with it.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.done.is_empty() || self.has_more()
+    }
+
+    fn has_more(&self) -> bool {
+        match &self.carrier {
+            Carrier::Connection(mail) => mail.has_more(),
+            Carrier::Datagrams(datagrams) => datagrams.has_more(),
+        }
+    }
+
+    fn mail_room(&self) -> u64 {
+        match &self.carrier {
+            Carrier::Connection(mail) => mail.room(),
+            Carrier::Datagrams(datagrams) => datagrams.room(),
+        }
+    }
+
+    /// Who is to be told of news by [`Exports::ready`].
+    pub(crate) fn own(&self, owner: usize) {
+        if let Carrier::Datagrams(datagrams) = &self.carrier {
+            datagrams.own(owner);
+        }
+    }
+
+    /// When to poll though nothing comes: something must be sent again.
+    pub(crate) fn resend_due(&self) -> Option<Nanos> {
+        match &self.carrier {
+            Carrier::Connection(_) => None,
+            Carrier::Datagrams(datagrams) => datagrams.resend_due(),
+        }
+    }
+}
+
+fn is_one_sided(verb: &Verb) -> bool {
+    !matches!(verb, Verb::Call { .. } | Verb::AfterCompletion)
+}
+
+/// Those of a node's verbs that are posted, in order.
+fn posted(verbs: &[Verb], node: NodeId, one_sided: bool) -> impl Iterator<Item = &Verb> + Clone {
+    verbs.iter().filter(move |verb| one_sided && verb.node() == Some(node) && is_one_sided(verb))
+}
+
+/// Words of registered memory that a verb reads into or writes from.
+fn carried(verb: &Verb) -> usize {
+    match *verb {
+        Verb::Read { words, .. } | Verb::Write { words, .. } => words as usize,
+        Verb::CompareSwap { .. } | Verb::FetchAdd { .. } | Verb::Flush { .. } => 1,
+        Verb::Call { .. } | Verb::AfterCompletion => 0,
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("under_way", &self.under_way.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,300 @@
+//! A device: opened, and the port and address of it that are used.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys as sys;
+
+use crate::rdma::{Calls, DeviceOptions, VerbsError};
+use crate::shm::CAPABILITIES;
+use crate::transport::{Capabilities, Flush};
+
+/// The kernel says `ENOSYS` without RDMA; the loader says `EOPNOTSUPP` without libibverbs.
+const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
+/// `IBV_LINK_LAYER_ETHERNET`.
+const ETHERNET: u8 = 2;
+/// `IBV_GID_TYPE_ROCE_V2` of `ibv_gid_entry`.
+const ROCE_V2: u32 = 2;
+/// READs and atomics under way at a time of a queue pair, at most.
+const READS_MAX: i32 = 16;
+
+/// What the system last refused.
+pub(super) fn refused(what: &'static str) -> VerbsError {
+    VerbsError::System { what, cause: io::Error::last_os_error().into() }
+}
+
+/// An RDMA device that is open. Clones are the same.
+#[derive(Clone)]
+pub struct Device {
+    pub(super) context: Arc<Context>,
+}
+
+/// A device's context, with the port that is used.
+pub(super) struct Context {
+    raw: NonNull<sys::ibv_context>,
+    name: String,
+    pub(super) port: Port,
+    /// Whether it has 64-bit atomics.
+    pub(super) atomics: bool,
+    /// READs and atomics of a queue pair that may be under way, as asker and as asked.
+    pub(super) reads_out: u8,
+    pub(super) reads_in: u8,
+    pub(super) work_requests_max: u32,
+    /// How calls travel, and which datagrams are lost.
+    pub(super) calls: Calls,
+    pub(super) lose_every: Option<NonZeroU32>,
+}
+
+/// A port of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port {
+    pub(super) number: u8,
+    pub(super) lid: u16,
+    /// As the enumeration has it: 1 for 256 bytes, 5 for 4096.
+    pub(super) mtu: u32,
+    /// Packets carry a global address: always on Ethernet.
+    pub(super) global: bool,
+    pub(super) gid_index: u8,
+    pub(super) gid: [u8; 16],
+}
+
+// SAFETY: libibverbs locks what is shared in a context; the pointer is not tied to a thread.
+unsafe impl Send for Context {}
+// SAFETY: as above: every function that is called with it may be called by several threads at a
+// time.
+unsafe impl Sync for Context {}
+
+impl Device {
+    /// Opens a device.
+    pub fn open(options: &DeviceOptions) -> Result<Device, VerbsError> {
+        let list = List::get()?;
+        let names: Vec<String> = list.devices().map(name_of).collect();
+        let mut last = VerbsError::NoDevice;
+        for (device, name) in list.devices().zip(&names) {
+            if options.name.as_ref().is_some_and(|wanted| wanted != name) {
+                continue;
+            }
+            match Context::open(device, name, options) {
+                Ok(context) => return Ok(Device { context: Arc::new(context) }),
+                Err(error) => last = error,
+            }
+        }
+        match &options.name {
+            Some(name) if !names.contains(name) && !names.is_empty() => {
+                Err(VerbsError::NoSuchDevice { name: name.clone(), there: names.join(", ") })
+            }
+            _ => Err(last),
+        }
+    }
+
+    /// What memory nodes over this device promise.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        if !self.context.atomics {
+            return CAPABILITIES; // the CPU does it all
+        }
+        Capabilities {
+            // PCIe promises no more than words, and Soft-RoCE copies bytes.
+            atomic_line: false,
+            // `IBV_ATOMIC_GLOB` would say so, and no device that is known does.
+            coherent_atomics: false,
+            atomic_writes: false,
+            flush: Flush::Visible,
+            revoke: true,
+            partitions: true,
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Context { name, port, atomics, .. } = &*self.context;
+        f.debug_struct("Device").field("name", name).field("port", port).field("atomics", atomics).finish()
+    }
+}
+
+/// The devices that there are.
+struct List {
+    raw: NonNull<*mut sys::ibv_device>,
+    count: usize,
+}
+
+impl List {
+    fn get() -> Result<List, VerbsError> {
+        let mut count = 0;
+        // SAFETY: the pointer is to a number of ours.
+        let raw = unsafe { sys::ibv_get_device_list(&mut count) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(List { raw, count: count.max(0) as usize }),
+            None => Err(match io::Error::last_os_error().raw_os_error() {
+                Some(ENOSYS) => VerbsError::NoKernel,
+                Some(EOPNOTSUPP) => VerbsError::NoLibrary,
+                _ => refused("list RDMA devices"),
+            }),
+        }
+    }
+
+    fn devices(&self) -> impl Iterator<Item = *mut sys::ibv_device> + '_ {
+        // SAFETY: the list has `count` entries, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.raw.as_ptr(), self.count) }.iter().copied()
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: the list came from `ibv_get_device_list`, and nobody has it any more; devices
+        // that are open stay open.
+        unsafe { sys::ibv_free_device_list(self.raw.as_ptr()) };
+    }
+}
+
+fn name_of(device: *mut sys::ibv_device) -> String {
+    // SAFETY: the device is of a list that still exists; the name is a string of the library, which
+    // lives as long.
+    unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
+}
+
+impl Context {
+    fn open(device: *mut sys::ibv_device, name: &str, options: &DeviceOptions) -> Result<Context, VerbsError> {
+        // SAFETY: the device is of a list that still exists.
+        let raw = NonNull::new(unsafe { sys::ibv_open_device(device) }).ok_or_else(|| refused("open the device"))?;
+        let mut context = Context {
+            raw,
+            name: name.to_owned(),
+            port: Port { number: 0, lid: 0, mtu: 0, global: false, gid_index: 0, gid: [0; 16] },
+            atomics: false,
+            reads_out: 1,
+            reads_in: 1,
+            work_requests_max: 0,
+            calls: options.calls,
+            lose_every: options.lose_every,
+        };
+        let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
+        // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros are
+        // valid.
+        let attributes = unsafe {
+            if sys::ibv_query_device(raw.as_ptr(), attributes.as_mut_ptr()) != 0 {
+                return Err(refused("ask the device what it can do"));
+            }
+            attributes.assume_init()
+        };
+        let atomics = attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE;
+        context.atomics = atomics && !options.messages_only;
+        context.reads_out = attributes.max_qp_init_rd_atom.clamp(1, READS_MAX) as u8;
+        context.reads_in = attributes.max_qp_rd_atom.clamp(1, READS_MAX) as u8;
+        context.work_requests_max = attributes.max_qp_wr.max(1) as u32;
+        context.port = context.choose_port(attributes.phys_port_cnt, options)?;
+        if !atomics {
+            tracing::warn!(
+                device = name,
+                "the device has no 64-bit atomics: memory nodes' CPUs execute all verbs; the protocol for that is fasst"
+            );
+        }
+        Ok(context)
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    fn choose_port(&self, ports: u8, options: &DeviceOptions) -> Result<Port, VerbsError> {
+        for number in options.port.map_or(1..=ports, |port| port..=port) {
+            let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
+            // SAFETY: the context is open; the attributes are ours, plain integers, and all zeros
+            // are valid.
+            let attributes = unsafe {
+                if sys::ibv_query_port(self.raw(), number, attributes.as_mut_ptr()) != 0 {
+                    continue;
+                }
+                attributes.assume_init()
+            };
+            if attributes.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
+                continue;
+            }
+            let global = attributes.link_layer == ETHERNET || options.gid_index.is_some();
+            let (gid_index, gid) = match self.choose_gid(number, attributes.gid_tbl_len, options.gid_index) {
+                Some(found) => found,
+                None if !global => (0, [0; 16]),
+                None => {
+                    let (device, index) = (self.name.clone(), options.gid_index);
+                    return Err(VerbsError::NoAddress { device, port: number, index });
+                }
+            };
+            return Ok(Port { number, lid: attributes.lid, mtu: attributes.active_mtu, global, gid_index, gid });
+        }
+        Err(VerbsError::NoPort { device: self.name.clone(), port: options.port })
+    }
+
+    /// The address of a port to use: which of its table, and what it is.
+    fn choose_gid(&self, port: u8, count: i32, wanted: Option<u8>) -> Option<(u8, [u8; 16])> {
+        let rank = |gid: &[u8; 16], kind: u32| match (kind == ROCE_V2, gid) {
+            (true, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..]) => 0, // an IPv4 address
+            (true, _) => 1,
+            (false, _) => 2,
+        };
+        let indices = wanted.map_or(0..=count.clamp(1, 256) as u32 - 1, |index| u32::from(index)..=u32::from(index));
+        let there = indices.filter_map(|index| {
+            let mut entry = MaybeUninit::<sys::ibv_gid_entry>::zeroed();
+            // SAFETY: the context is open; the entry is ours, plain integers, and all zeros are
+            // valid.
+            let entry = unsafe {
+                if sys::ibv_query_gid_ex(self.raw(), u32::from(port), index, entry.as_mut_ptr(), 0) != 0 {
+                    return None;
+                }
+                entry.assume_init()
+            };
+            // SAFETY: the union's bytes are all initialised, and any bytes are a valid address.
+            let gid = unsafe { entry.gid.raw };
+            (gid != [0; 16]).then_some((rank(&gid, entry.gid_type), index as u8, gid))
+        });
+        there.min_by_key(|(rank, index, _)| (*rank, *index)).map(|(_, index, gid)| (index, gid))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: everything that was made of this context has an `Arc` of it, and so is gone.
+        if unsafe { sys::ibv_close_device(self.raw()) } != 0 {
+            tracing::error!(device = self.name, "an RDMA device could not be closed");
+        }
+    }
+}
+
+/// A protection domain: what queue pairs and memory of one owner have in common.
+pub(super) struct Domain {
+    raw: NonNull<sys::ibv_pd>,
+    pub(super) context: Arc<Context>,
+}
+
+// SAFETY: as for the context that it is of.
+unsafe impl Send for Domain {}
+// SAFETY: as for the context that it is of.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn new(device: &Device) -> Result<Arc<Domain>, VerbsError> {
+        let context = device.context.clone();
+        // SAFETY: the context is open, and the domain keeps it so.
+        let raw = NonNull::new(unsafe { sys::ibv_alloc_pd(context.raw()) });
+        Ok(Arc::new(Domain { raw: raw.ok_or_else(|| refused("make a protection domain"))?, context }))
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: everything that was made of this domain has an `Arc` of it, and so is gone.
+        if unsafe { sys::ibv_dealloc_pd(self.raw()) } != 0 {
+            tracing::error!("a protection domain could not be given back");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What can happen between an etcd and its clients.
+#![allow(unreachable_pub, reason = "they are for the tests beside it")]
+
+mod issued;
+mod server;
+mod wire;
+
+use std::time::Duration;
+
+use etcd_client::Client;
+pub use issued::{Issued, write};
+use remora_membership::etcd::EtcdOptions;
+pub use server::Server;
+pub use wire::Wire;
+
+/// How to reach a server, with a short life for who is not heard of, and much patience: the machine
+/// may be busy.
+pub fn options(server: &Server) -> EtcdOptions {
+    let (patience, ttl) = (Duration::from_secs(20), Duration::from_secs(2));
+    EtcdOptions { patience, ttl, ..EtcdOptions::of(vec![server.address()]) }
+}
+
+/// Does something with etcd itself.
+pub fn with_client<T>(server: &Server, act: impl AsyncFnOnce(Client) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { act(Client::connect([server.address()], None).await.unwrap()).await })
+}

@@ -1,0 +1,386 @@
+//! The value that the catalog and the configuration are: tables with their layouts and disciplines,
+//! and where the replicas of their shards lie.
+
+use std::collections::BTreeSet;
+
+use remora_fabric::{Address, NodeId, NodeSet, RegionId};
+
+use crate::error::MemoryError;
+use crate::id::{ShardId, TableId};
+
+/// A stored pointer: `shard : 16 | offset : 48`. It never names a node, so it survives a fail-over;
+/// the configuration turns it into an address. The same pointer names a record on all of its
+/// replicas.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Pointer(u64);
+
+impl Pointer {
+    const OFFSET_BITS: u32 = 48;
+
+    /// Packs a pointer. Offsets are below 2^48: a shard is never larger.
+    #[inline]
+    #[must_use]
+    pub fn new(shard: ShardId, offset: u64) -> Pointer {
+        debug_assert!(offset < 1 << Pointer::OFFSET_BITS);
+        Pointer(u64::from(shard.0) << Pointer::OFFSET_BITS | offset)
+    }
+
+    /// The packed form.
+    #[inline]
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Decodes a pointer from its packed form: every word is some pointer.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Pointer {
+        Pointer(bits)
+    }
+
+    /// The shard.
+    #[inline]
+    #[must_use]
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> Pointer::OFFSET_BITS) as u16)
+    }
+
+    /// Bytes from the shard's start.
+    #[inline]
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        self.0 & ((1 << Pointer::OFFSET_BITS) - 1)
+    }
+}
+
+/// A hash of what a program believes about a table's rows. Programs whose beliefs differ must not
+/// share the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint(pub u64);
+
+impl Fingerprint {
+    /// Computes the fingerprint of a schema's description and sizes (FNV-1a).
+    #[must_use]
+    pub fn of(schema: &str, key_bytes: usize, value_bytes: usize) -> Fingerprint {
+        let sizes = [key_bytes as u64, value_bytes as u64];
+        let bytes = schema.bytes().chain(sizes.iter().flat_map(|size| size.to_le_bytes()));
+        Fingerprint(
+            bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
+        )
+    }
+}
+
+/// How one READ of a record shows whether it is torn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum ReadScheme {
+    /// The record is one line: fabrics with atomic lines read it whole.
+    SingleLine = 1,
+    /// A checksum in the header covers version, key and value. Works on any fabric; the only scheme
+    /// that also accepts a record that is locked but not being written.
+    Checksum = 2,
+    /// Every line after the first begins with the record's version.
+    LineVersions = 3,
+}
+
+impl ReadScheme {
+    pub(super) fn from_code(code: u8) -> Option<ReadScheme> {
+        [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions].into_iter().find(|s| *s as u8 == code)
+    }
+}
+
+/// Who may change a table's lock words and how its replicas are kept: presets of one discipline may
+/// run together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Discipline {
+    /// Format of the lock word: 1 = exclusive, CASed from and to 0; 2 = exclusive or shared.
+    pub lock: u8,
+    /// Who changes it: 1 = atomics of the NIC only; 2 = the CPU of the primary's node only, at the
+    /// request of clients.
+    pub atomics: u8,
+    /// How backups follow: 1 = redo rings applied by the memory node; 2 = clients install on every
+    /// replica in place; 3 and 4 = the same, and every writer publishes its versions in the one
+    /// version cache that the table's readers validate by: of one process, which alone has the
+    /// table, or of the cluster.
+    pub replication: u8,
+    /// Format of log entries: 2 = whole write set with new values and index patches; 3 = whole
+    /// write set with old values.
+    pub log: u8,
+}
+
+impl Discipline {
+    /// Optimistic concurrency control with redo rings, locks taken by one-sided atomics: presets
+    /// `drtm-r`, `drtm-h`.
+    pub const OCC_ONE_SIDED: Discipline = Discipline { lock: 1, atomics: 1, replication: 1, log: 2 };
+    /// Optimistic concurrency control whose locks are taken by the CPU of the primary's node:
+    /// presets `farm`, `fasst`, and `drtm-h` where it must.
+    pub const OCC_CALLS: Discipline = Discipline { atomics: 2, ..Discipline::OCC_ONE_SIDED };
+    /// Exclusive and shared locks taken by one-sided atomics, redo rings: preset `no-wait-2pl`.
+    pub const TWO_PHASE: Discipline = Discipline { lock: 2, ..Discipline::OCC_ONE_SIDED };
+    /// Locks taken by one-sided atomics, every replica updated in place, undo logs: preset `ford`.
+    pub const IN_PLACE: Discipline = Discipline { replication: 2, log: 3, ..Discipline::OCC_ONE_SIDED };
+    /// In-place updates with the version cache of one process: preset `ford-local`. The cache
+    /// validates records that are only read, without a look at the record. So a client that does
+    /// not publish in the cache must not write.
+    pub const IN_PLACE_LOCAL: Discipline = Discipline { replication: 3, ..Discipline::IN_PLACE };
+    /// In-place updates with the version cache of the whole cluster: preset `ford-global`.
+    pub const IN_PLACE_GLOBAL: Discipline = Discipline { replication: 4, ..Discipline::IN_PLACE };
+
+    /// Whether clients install on every replica in place, and log old values.
+    #[must_use]
+    pub fn is_in_place(self) -> bool {
+        self == Discipline::IN_PLACE || self.has_version_cache()
+    }
+
+    /// Whether its tables have a version cache.
+    #[must_use]
+    pub fn has_version_cache(self) -> bool {
+        matches!(self, Discipline::IN_PLACE_LOCAL | Discipline::IN_PLACE_GLOBAL)
+    }
+}
+
+/// What finds a table's records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum IndexKind {
+    /// Buckets that say where records are.
+    ClusterHash = 1,
+    /// Buckets that hold the records.
+    FStore = 2,
+}
+
+impl IndexKind {
+    pub(super) fn from_code(code: u8) -> Option<IndexKind> {
+        [IndexKind::ClusterHash, IndexKind::FStore].into_iter().find(|kind| *kind as u8 == code)
+    }
+}
+
+impl std::fmt::Display for Discipline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = |known: &'static str, code: u8| if code == 1 { known.to_owned() } else { format!("#{code}") };
+        let atomics = if self.atomics == 2 { "the node's CPU".to_owned() } else { name("NIC atomics", self.atomics) };
+        let replication = match self.replication {
+            2 => "replicas in place".to_owned(),
+            3 => "replicas in place, versions published in one process".to_owned(),
+            4 => "replicas in place, versions published in the cluster".to_owned(),
+            code => name("redo rings", code),
+        };
+        write!(
+            f,
+            "{} locks, changed by {}, {}, log format {}",
+            if self.lock == 2 { "exclusive and shared".to_owned() } else { name("owner", self.lock) },
+            atomics,
+            replication,
+            self.log
+        )
+    }
+}
+
+/// Where the parts of a slot lie. See `remora_record::record` for the slot itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Bytes of a key.
+    pub key_bytes: u16,
+    /// Bytes of the slot before the value, headers of further lines not counted: the header of the
+    /// slot and the key. So it says how many extra words the header has.
+    pub value_at: u16,
+    /// Bytes of each further line that are not data (8 with line versions, else 0).
+    pub line_header: u16,
+    /// Largest value, in bytes.
+    pub value_max: u32,
+    /// Bytes of a slot: whole lines.
+    pub slot_bytes: u32,
+    /// How torn records are told.
+    pub scheme: ReadScheme,
+}
+
+/// What a table is created from. Sizes are of one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableSpec {
+    /// Name of the table.
+    pub name: String,
+    /// Fingerprint of the schema.
+    pub fingerprint: Fingerprint,
+    /// Layout of the slots.
+    pub layout: Layout,
+    /// Index that finds the records.
+    pub index: IndexKind,
+    /// Discipline that the table's protocols share.
+    pub discipline: Discipline,
+    /// Number of shards.
+    pub shards: u16,
+    /// Copies of each record.
+    pub replicas: u8,
+    /// Main buckets of a shard's index.
+    pub buckets: u64,
+    /// Indirect buckets of a shard's index.
+    pub indirect: u64,
+    /// Slots of a shard.
+    pub slots: u64,
+    /// Bytes of a shard in all.
+    pub shard_bytes: u64,
+}
+
+/// A table of the catalog.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableEntry {
+    /// What it was created from.
+    pub spec: TableSpec,
+    /// First of the table's shards; the others follow.
+    pub shard_first: ShardId,
+    /// The client that is still creating it; `None` when it is ready.
+    pub creator: Option<u32>,
+    /// Generation of the change that entered the table. Ids are used again, so this tells a table
+    /// from a later one with the same id.
+    pub born: u64,
+    /// Says that the table was dropped; `None` if it was not.
+    pub dropped: Option<Tombstone>,
+}
+
+/// What the catalog keeps of a table that was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tombstone {
+    /// Generation of the change that dropped the table.
+    pub generation: u64,
+    /// `None` while the table's space is kept. When the space is free: the last client that was
+    /// given an incarnation before, so that no ring of a later client names the table.
+    pub last_client: Option<u32>,
+}
+
+impl TableEntry {
+    /// Whether the entry has no space: its table was discarded, or was dropped and its space is
+    /// free. Its shards have no replicas.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.spec.name.is_empty() || self.dropped.is_some_and(|dropped| dropped.last_client.is_some())
+    }
+
+    /// Whether the table can be opened, or is being created: it was neither discarded nor dropped.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        !self.spec.name.is_empty() && self.dropped.is_none()
+    }
+}
+
+/// One replica of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replica {
+    /// The memory node.
+    pub node: NodeId,
+    /// Region of the node that has the shard.
+    pub region: RegionId,
+    /// Where the shard begins.
+    pub base: u64,
+    /// It gets every write, and has not got all of the rest yet: nobody reads it, and it does not
+    /// count as a copy.
+    pub joining: bool,
+}
+
+impl Replica {
+    /// The address of an offset of the shard.
+    #[inline]
+    #[must_use]
+    pub fn address(&self, offset: u64) -> Address {
+        Address { node: self.node, region: self.region, offset: self.base + offset }
+    }
+}
+
+/// Where a shard is: the primary first, then the backups, then the joining replicas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardPlacement {
+    /// Table that the shard belongs to.
+    pub table: TableId,
+    /// Bytes of each replica.
+    pub bytes: u64,
+    /// Replicas, the primary first.
+    pub replicas: Vec<Replica>,
+}
+
+impl ShardPlacement {
+    /// The replicas that have everything.
+    pub fn copies(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(|replica| !replica.joining)
+    }
+}
+
+/// The catalog and the configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Metadata {
+    /// Grows with every change.
+    pub generation: u64,
+    /// Epoch of the configuration: grows when replicas move.
+    pub epoch: u64,
+    /// Tables, by [`TableId`].
+    pub tables: Vec<TableEntry>,
+    /// Shards, by [`ShardId`].
+    pub shards: Vec<ShardPlacement>,
+}
+
+impl Default for Metadata {
+    fn default() -> Metadata {
+        Metadata { generation: 0, epoch: 1, tables: Vec::new(), shards: Vec::new() }
+    }
+}
+
+/// Base of a replica that has no place yet.
+pub(super) const UNPLACED: u64 = u64::MAX;
+
+impl Metadata {
+    /// The table with a name.
+    pub fn table(&self, name: &str) -> Result<(TableId, &TableEntry), MemoryError> {
+        let mut tables = self.tables.iter().enumerate();
+        let found = tables.find(|(_, table)| table.is_there() && table.spec.name == name);
+        let (index, table) = found.ok_or_else(|| self.missing(name))?;
+        Ok((TableId(index as u16), table))
+    }
+
+    /// The error that says why no table has a name: none ever had, or it was dropped.
+    fn missing(&self, name: &str) -> MemoryError {
+        let was_dropped = self.tables.iter().any(|table| table.dropped.is_some() && table.spec.name == name);
+        let name = name.to_owned();
+        if was_dropped { MemoryError::Dropped { table: name } } else { MemoryError::UnknownTable(name) }
+    }
+
+    /// Tables that were dropped and whose space is kept still.
+    pub fn kept(&self) -> impl Iterator<Item = (TableId, &TableEntry)> + '_ {
+        let kept = |table: &TableEntry| table.dropped.is_some() && !table.is_vacant();
+        (0..).map(TableId).zip(&self.tables).filter(move |(_, table)| kept(table))
+    }
+
+    /// The shards of a table.
+    pub fn shards_of(&self, table: &TableEntry) -> impl Iterator<Item = &ShardPlacement> + '_ {
+        self.shards.iter().skip(table.shard_first.0.into()).take(table.spec.shards.into())
+    }
+
+    /// Takes the space of a dropped table away, and leaves its tombstone.
+    pub(super) fn bury(&mut self, id: TableId, last_client: u32) {
+        let Some(table) = self.tables.get_mut(usize::from(id.0)) else { return };
+        let Some(dropped) = &mut table.dropped else { return };
+        dropped.last_client = Some(last_client.max(1));
+        (table.creator, table.spec.replicas, table.spec.shard_bytes) = (None, 0, 0);
+        for shard in self.shards.iter_mut().filter(|shard| shard.table == id) {
+            (shard.bytes, shard.replicas) = (0, Vec::new());
+        }
+    }
+
+    /// Clients that have not finished what they create.
+    #[must_use]
+    pub fn creators(&self) -> BTreeSet<u32> {
+        self.tables.iter().filter_map(|table| table.creator).collect()
+    }
+
+    /// Those of some nodes that have no replica of anything.
+    #[must_use]
+    pub fn without_replicas(&self, nodes: NodeSet) -> NodeSet {
+        nodes.without(self.shards.iter().flat_map(|shard| &shard.replicas).map(|replica| replica.node).collect())
+    }
+
+    /// Shards and nodes of all replicas that are joining.
+    pub fn joining(&self) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
+        (0..).map(ShardId).zip(&self.shards).flat_map(|(id, shard)| {
+            shard.replicas.iter().filter(|replica| replica.joining).map(move |replica| (id, replica.node))
+        })
+    }
+}

@@ -1,0 +1,654 @@
+//! Redo rings: where a client's log entries lie until they have been applied.
+//!
+//! Every lane of a client has one ring at every memory node, so that a ring has one writer, whose
+//! transactions follow one another. The client writes frames by one-sided WRITEs; the node's own
+//! CPU reads them and says how far it is.
+//!
+//! ```text
+//! ring                                       frame, whole words
+//! +0   applied   u64   position up to which  +0    id       u64   transaction id, grows in a ring
+//!                      frames were applied   +8    kind     u32   1 = entry, 2 = skip the rest of
+//! +8   last      u64   id of the last frame                       the ring, 3 = undo entry
+//! +16  reach     u64   undo entries end      +12   words    u32   of the frame, all included
+//!                      before it, or in      +16   entry    see `remora_txn::log`
+//!                      their window          end-8 checksum u32   crc32c of everything before
+//! +64  data      RING_BYTES                  end-4 words    u32   again
+//! ```
+//!
+//! A *position* counts bytes since the ring was made and never wraps. The remainder is its place in
+//! the data. The node writes `applied` and `last`; the client writes everything else.
+//!
+//! # Undo entries
+//!
+//! Where clients install on every replica in place, a lane's transactions need no queue. The log of
+//! a transaction is needed from its commit round until its release. The release goes out before the
+//! next commit round, on the same connections.
+//!
+//! So undo entries, which no applier touches, lie one behind the other in a window at the start of
+//! the ring, and then again from its start. Each entry begins at a multiple of [`UNDO_STRIDE`]. A
+//! WRITE over its id, with the highest bit set, frees it: so the window tells which of the lane's
+//! last transactions have ended. Recovery writes kind 4 before it frees an entry that it has
+//! undone.
+//!
+//! Some entries are still needed when the next transaction comes: their outcome is unknown, or
+//! their release has not gone out. The next entries then go on beyond the window. A node has the
+//! undo entries of only those transactions that it took part in. So a recoverer cannot tell a gap
+//! from the end. Therefore the client writes `reach` ahead of an entry that ends beyond the window;
+//! `reach` never shrinks.
+//!
+//! # Why a frame checks itself
+//!
+//! A WRITE becomes visible in ascending order, so a frame whose last word is right is complete, and
+//! the checksum says so for a WRITE that was cut short as well. Bytes of an earlier lap are no
+//! frame: their id is not above the last one, and their owner is another one where a new client has
+//! taken over the ring.
+//!
+//! # Why a ring never overwrites what is needed
+//!
+//! A frame is needed until the node has applied it *and* its transaction is installed at every
+//! primary: until then recovery may need it. [`RingWriter::reserve`] counts both, and is asked
+//! before any lock is taken, so that nobody waits for room while others wait for its locks.
+//!
+//! A client does not know that for a transaction whose log or install has failed: from then on it
+//! never says that its rings are settled ([`RingWriter::settle`]), uses up the room that is left,
+//! and keeps its slot when it leaves.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remora_fabric::{Address, Lane, NodeId, Round, WORD_BYTES};
+use zerocopy::IntoBytes;
+
+use crate::bytes::read_bytes;
+use crate::error::MemoryError;
+use crate::limits::{FRAME_BYTES_MAX, RING_BYTES};
+use crate::node;
+
+/// Bytes of the ring's header.
+pub const HEADER_BYTES: u64 = 64;
+/// Bytes of a ring with its header.
+pub const RING_EXTENT_BYTES: u64 = HEADER_BYTES + RING_BYTES;
+/// Words of a frame around its entry: id, kind and length; checksum and length.
+pub const FRAME_OVERHEAD_WORDS: usize = 3;
+
+/// In the header.
+const REACH_WORD: usize = 2;
+const KIND_ENTRY: u32 = 1;
+const KIND_SKIP: u32 = 2;
+const KIND_UNDO: u32 = 3;
+const KIND_UNDONE: u32 = 4;
+/// In the id of an undo entry: it is free.
+const FREED: u64 = 1 << 63;
+/// Undo entries begin at multiples of this number of bytes.
+pub const UNDO_STRIDE: u64 = 256;
+const STRIDE_WORDS: usize = UNDO_STRIDE as usize / WORD_BYTES;
+/// Bytes of a lane's undo entries, one behind the other, before the first is overwritten.
+pub const UNDO_WINDOW: u64 = 16 * UNDO_STRIDE;
+const _: () = assert!(FRAME_BYTES_MAX as u64 * 2 <= RING_BYTES);
+
+/// Fills in everything of a frame but its entry, which lies in `frame[2..len - 1]`.
+#[inline]
+pub fn seal(frame: &mut [u64], id: u64) {
+    seal_kind(frame, id, KIND_ENTRY);
+}
+
+#[inline]
+fn seal_kind(frame: &mut [u64], id: u64, kind: u32) {
+    let words = frame.len() as u64;
+    frame[0] = id;
+    frame[1] = u64::from(kind) | words << 32;
+    if let Some((last, body)) = frame.split_last_mut() {
+        *last = u64::from(crc32c::crc32c(body.as_bytes())) | words << 32;
+    }
+}
+
+/// Fills in everything of an undo entry's frame but the entry, which lies in `frame[2..len - 1]`.
+#[inline]
+pub fn seal_undo(frame: &mut [u64], id: u64) {
+    seal_kind(frame, id, KIND_UNDO);
+}
+
+/// Returns the word that, written over its id, frees the undo entry of a committed transaction.
+#[inline]
+#[must_use]
+pub fn freed(id: u64) -> u64 {
+    id | FREED
+}
+
+/// Returns the word that marks an undo entry as undone. The entry has `words` words, all included.
+/// Recovery writes the mark over the word behind the entry's id, and then frees the id.
+#[must_use]
+pub fn undone(words: usize) -> u64 {
+    u64::from(KIND_UNDONE) | (words as u64) << 32
+}
+
+/// Address of the word `reach` of the ring at `base`: see [`RingWriter::reach_at`].
+#[must_use]
+pub fn reach_at(node: NodeId, base: u64) -> Address {
+    node::at(node, base + (REACH_WORD * WORD_BYTES) as u64)
+}
+
+/// What was found of an undo entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UndoEntry<E> {
+    /// Bytes into the ring's data.
+    pub place: u64,
+    /// Id of the transaction.
+    pub id: u64,
+    /// Whether the transaction has committed; `None` as long as the entry is needed.
+    pub ended: Option<bool>,
+    /// See `remora_txn::log`.
+    pub entry: E,
+}
+
+impl<E> UndoEntry<E> {
+    fn map<F>(self, of: impl FnOnce(E) -> F) -> UndoEntry<F> {
+        UndoEntry { place: self.place, id: self.id, ended: self.ended, entry: of(self.entry) }
+    }
+}
+
+/// Finds a client's undo entries in the data of one of its rings: entries that are whole and not
+/// overwritten.
+fn undo_entries(data: &[u64], owner: u32) -> impl Iterator<Item = UndoEntry<&[u64]>> {
+    (0..data.len()).step_by(STRIDE_WORDS).filter_map(move |at| {
+        let &[word, head, ..] = data.get(at..)? else { return None };
+        let (id, kind, words) = (word & !FREED, head as u32, (head >> 32) as usize);
+        let frame = data[at..].get(..words).filter(|_| words >= FRAME_OVERHEAD_WORDS)?;
+        let (last, body) = frame.split_last()?;
+        let sealed = [id, u64::from(KIND_UNDO) | head >> 32 << 32];
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(sealed.as_bytes()), body[2..].as_bytes());
+        let whole = last >> 32 == head >> 32 && checksum == *last as u32;
+        let ours = (id >> OWNER_SHIFT) as u32 == owner && matches!(kind, KIND_UNDO | KIND_UNDONE);
+        let ended = (word & FREED != 0).then_some(kind == KIND_UNDO);
+        (whole && ours).then(|| UndoEntry { place: (at * WORD_BYTES) as u64, id, ended, entry: &body[2..] })
+    })
+}
+
+/// Where the next frame goes: promised room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// First the rest of the ring is skipped, from here on.
+    skip: Option<u64>,
+    start: u64,
+    end: u64,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// The frame itself.
+    pub at: Address,
+    /// Before it, a frame that says that the rest of the ring is skipped.
+    pub skip: Option<(Address, [u64; FRAME_OVERHEAD_WORDS])>,
+}
+
+/// A client's side of a ring.
+#[derive(Clone, Debug)]
+pub struct RingWriter {
+    node: NodeId,
+    base: u64,
+    tail: u64,
+    /// Position up to which the node has applied the ring, as far as this client knows.
+    applied: u64,
+    /// Transactions up to here are installed everywhere.
+    settled: u64,
+}
+
+impl RingWriter {
+    /// The ring that begins at `base` of the node's region 0, empty.
+    #[must_use]
+    pub fn new(node: NodeId, base: u64) -> RingWriter {
+        RingWriter { node, base, tail: 0, applied: 0, settled: 0 }
+    }
+
+    /// A ring that another client has written up to `tail`, to be written on after its death: by
+    /// recovery, which puts back what that client had reserved the room for.
+    #[must_use]
+    pub fn resume(node: NodeId, base: u64, tail: u64) -> RingWriter {
+        RingWriter { node, base, tail, applied: tail, settled: tail }
+    }
+
+    /// The memory node it lies at.
+    #[inline]
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Finds room for a frame of `words` words; `None` if this client knows of none.
+    #[inline]
+    #[must_use]
+    pub fn reserve(&self, words: usize) -> Option<Reservation> {
+        let bytes = (words * WORD_BYTES) as u64;
+        let place = self.tail % RING_BYTES;
+        let (skip, start) = if place + bytes <= RING_BYTES {
+            (None, self.tail)
+        } else {
+            (Some(self.tail), self.tail - place + RING_BYTES)
+        };
+        let end = start + bytes;
+        (end - self.applied.min(self.settled) <= RING_BYTES).then_some(Reservation { skip, start, end })
+    }
+
+    /// Takes the room reserved: where to write the frame, and what to write before it where the
+    /// rest of the ring is to be skipped.
+    #[inline]
+    pub fn take(&mut self, reservation: Reservation, id: u64) -> Placement {
+        debug_assert_eq!(
+            reservation.skip.unwrap_or(reservation.start),
+            self.tail,
+            "occ 3: a frame goes where its client has reserved room"
+        );
+        self.tail = reservation.end;
+        Placement { at: self.data(reservation.start), skip: reservation.skip.and_then(|from| self.skip_rest(from, id)) }
+    }
+
+    /// Takes the room reserved, and adds to `round` the WRITE of a staged frame.
+    #[inline]
+    pub fn append(&mut self, round: &mut Round<'_>, frame: remora_fabric::Staged, reservation: Reservation, id: u64) {
+        let Placement { at, skip } = self.take(reservation, id);
+        if let Some((from, frame)) = skip {
+            round.write_words(from, &frame);
+        }
+        round.write_staged(at, frame);
+    }
+
+    /// Gives room back that was just taken and has not been written to.
+    pub fn give_back(&mut self, reservation: Reservation) {
+        debug_assert_eq!(self.tail, reservation.end, "what was taken last is given back");
+        self.tail = reservation.skip.unwrap_or(reservation.start);
+    }
+
+    #[cold]
+    fn skip_rest(&self, from: u64, id: u64) -> Option<(Address, [u64; FRAME_OVERHEAD_WORDS])> {
+        // Less than a frame's overhead left: the reader skips it by itself.
+        (RING_BYTES - from % RING_BYTES >= (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64).then(|| {
+            let mut frame = [0; FRAME_OVERHEAD_WORDS];
+            seal_kind(&mut frame, id, KIND_SKIP);
+            (self.data(from), frame)
+        })
+    }
+
+    /// How far the node is, as far as is known here.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Position up to which this client has written.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.tail
+    }
+
+    fn data(&self, position: u64) -> Address {
+        node::at(self.node, self.base + HEADER_BYTES + position % RING_BYTES)
+    }
+
+    /// Address of a lane's undo entry that lies `from` bytes into the ring: see the [module](self).
+    #[inline]
+    #[must_use]
+    pub fn undo_at(&self, from: u64) -> Address {
+        debug_assert!(from < RING_BYTES);
+        self.data(from)
+    }
+
+    /// Where the client says how far its undo entries reach: one word, in bytes. To be written
+    /// ahead of an entry that ends beyond [`UNDO_WINDOW`].
+    #[must_use]
+    pub fn reach_at(&self) -> Address {
+        reach_at(self.node, self.base)
+    }
+
+    /// Where the node says how far it has applied the ring: one word, for [`RingWriter::learn`].
+    #[inline]
+    #[must_use]
+    pub fn applied_at(&self) -> Address {
+        node::at(self.node, self.base)
+    }
+
+    /// The node has said how far it is.
+    #[inline]
+    pub fn learn(&mut self, applied: u64) {
+        // A node that claims more than was written is wrong; believing it would overwrite what it
+        // has not applied.
+        if applied <= self.tail {
+            self.applied = self.applied.max(applied);
+        }
+    }
+
+    /// Every transaction logged so far is installed at all primaries.
+    #[inline]
+    pub fn settle(&mut self) {
+        self.settled = self.tail;
+    }
+
+    /// Whether it is so full that it is time to ask how far the node is.
+    #[inline]
+    #[must_use]
+    pub fn half_full(&self) -> bool {
+        self.tail - self.applied > RING_BYTES / 2
+    }
+
+    /// Whether the node has applied everything, as far as is known here.
+    #[must_use]
+    pub fn drained(&self) -> bool {
+        self.tail == self.applied
+    }
+}
+
+/// The node's side of a ring.
+#[derive(Clone, Debug)]
+pub struct RingReader {
+    owner: u32,
+    header: usize,
+    position: u64,
+    last: u64,
+}
+
+impl RingReader {
+    /// Reads on where the ring's header says. `base` is the ring's offset, `owner` the incarnation
+    /// it belongs to.
+    #[must_use]
+    pub fn resume(region: &[AtomicU64], base: u64, owner: u32) -> Option<RingReader> {
+        let header = base as usize / WORD_BYTES;
+        if !base.is_multiple_of(WORD_BYTES as u64) || header + RING_EXTENT_BYTES as usize / WORD_BYTES > region.len() {
+            return None;
+        }
+        let position = region[header].load(Ordering::Acquire);
+        Some(RingReader { owner, header, position, last: region[header + 1].load(Ordering::Acquire) })
+    }
+
+    /// The id of the last entry returned; 0 if the ring has had none.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The next complete frame's entry, copied to `scratch`. `None` if it has not arrived.
+    pub fn next<'s>(&mut self, region: &[AtomicU64], scratch: &'s mut Vec<u64>) -> Option<(u64, &'s [u64])> {
+        loop {
+            let mut position = self.position;
+            let mut left = ((RING_BYTES - position % RING_BYTES) / WORD_BYTES as u64) as usize;
+            if left < FRAME_OVERHEAD_WORDS {
+                // Only looked past until a frame has arrived there: the client must not hear of a
+                // position that it has not written up to.
+                position += (left * WORD_BYTES) as u64;
+                left = RING_BYTES as usize / WORD_BYTES;
+            }
+            let data = self.header + (HEADER_BYTES as usize + (position % RING_BYTES) as usize) / WORD_BYTES;
+            let load = |word: usize| region[data + word].load(Ordering::Acquire);
+            let id = load(0);
+            if id <= self.last || (id >> OWNER_SHIFT) as u32 != self.owner {
+                return None;
+            }
+            let head = load(1);
+            let words = (head >> 32) as usize;
+            if head as u32 == KIND_UNDO
+                || !(FRAME_OVERHEAD_WORDS..=left.min(FRAME_BYTES_MAX / WORD_BYTES)).contains(&words)
+                || load(words - 1) >> 32 != words as u64
+            {
+                return None;
+            }
+            scratch.clear();
+            scratch.extend((0..words).map(load));
+            if crc32c::crc32c(scratch[..words - 1].as_bytes()) != scratch[words - 1] as u32 {
+                return None;
+            }
+            match head as u32 {
+                KIND_SKIP => self.position = position + (left * WORD_BYTES) as u64,
+                KIND_ENTRY => {
+                    self.position = position + (words * WORD_BYTES) as u64;
+                    self.last = id;
+                    return Some((id, &scratch[2..words - 1]));
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Position behind the last entry returned.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Tells the client that everything returned so far has been applied.
+    pub fn publish(&self, region: &[AtomicU64]) {
+        // `applied` first: after a crash between the two, the next frame's id is above the older
+        // `last` all the same.
+        region[self.header].store(self.position, Ordering::Release);
+        region[self.header + 1].store(self.last, Ordering::Release);
+    }
+
+    /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie:
+    /// for checks and recovery, which compare versions and need no order.
+    pub fn scan(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
+        self.scan_kind(region, KIND_ENTRY, visit);
+    }
+
+    /// Visits every undo entry that is still whole in the ring, in no particular order.
+    pub fn scan_undo(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
+        self.scan_kind(region, KIND_UNDO, visit);
+    }
+
+    fn scan_kind(&self, region: &[AtomicU64], kind: u32, mut visit: impl FnMut(u64, &[u64])) {
+        let words_all = RING_BYTES as usize / WORD_BYTES;
+        let data = self.header + HEADER_BYTES as usize / WORD_BYTES;
+        let ring: Vec<u64> = region[data..data + words_all].iter().map(|word| word.load(Ordering::Acquire)).collect();
+        let mut at = 0;
+        while at + FRAME_OVERHEAD_WORDS <= words_all {
+            let words = (ring[at + 1] >> 32) as usize;
+            let whole = (ring[at] >> OWNER_SHIFT) as u32 == self.owner
+                && words >= FRAME_OVERHEAD_WORDS
+                && at + words <= words_all
+                && ring[at + words - 1] >> 32 == words as u64
+                && crc32c::crc32c(ring[at..at + words - 1].as_bytes()) == ring[at + words - 1] as u32;
+            if whole && ring[at + 1] as u32 == kind {
+                visit(ring[at], &ring[at + 2..at + words - 1]);
+            }
+            at += if whole { words } else { 1 };
+        }
+    }
+}
+
+/// A ring of a client that writes no more, as it was read from afar: for recovery. Only what is
+/// needed of it is read.
+#[derive(Debug)]
+pub struct RingCopy {
+    node: NodeId,
+    base: u64,
+    owner: u32,
+    words: Vec<AtomicU64>,
+    /// Which blocks of the data have been read, a bit each.
+    read: u64,
+    /// Position up to which the node has applied it.
+    applied: u64,
+    /// Position behind the last whole frame.
+    tail: u64,
+    /// Id of that frame.
+    last: u64,
+}
+
+/// What is read at a time.
+const BLOCK_BYTES: u64 = RING_BYTES / u64::BITS as u64;
+
+/// How far a node has applied a ring. Both are positions, which only grow as long as one client has
+/// the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What lies before it has been applied.
+    pub applied: u64,
+    /// Behind the last entry that was there.
+    pub tail: u64,
+}
+
+impl RingCopy {
+    /// Reads the ring that begins at `base` of the node's region 0, of a client whose access has
+    /// been revoked.
+    pub async fn read(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
+        let mut copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+        // On its first lap, what lies behind is of nobody, or of an earlier client.
+        copy.fetch(lane, 0, copy.tail.min(RING_BYTES)).await?;
+        Ok(copy)
+    }
+
+    /// Reads the part of a ring that has not been applied yet.
+    async fn read_unapplied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
+        let words = (0..RING_EXTENT_BYTES as usize / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
+        let mut copy = RingCopy { node, base, owner, words, read: 0, applied: 0, tail: 0, last: 0 };
+        let mut round = lane.round();
+        let header = round.read(node::at(node, base), HEADER_BYTES as usize);
+        let done = lane.execute(round).await?;
+        for (to, from) in copy.words.iter().zip(done.words(header)) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        drop(done);
+        let Some(mut reader) = RingReader::resume(&copy.words, 0, owner) else { return Ok(copy) };
+        copy.applied = reader.position();
+        let mut scratch = Vec::new();
+        loop {
+            let position = reader.position();
+            let place = position % RING_BYTES;
+            let left = RING_BYTES - place;
+            let place = if left < (FRAME_OVERHEAD_WORDS * WORD_BYTES) as u64 { 0 } else { place };
+            copy.fetch(lane, place, place + 2 * WORD_BYTES as u64).await?;
+            let head = (HEADER_BYTES + place) as usize / WORD_BYTES + 1;
+            let frame = (copy.words[head].load(Ordering::Relaxed) >> 32) * WORD_BYTES as u64;
+            copy.fetch(lane, place, place + frame.min(FRAME_BYTES_MAX as u64)).await?;
+            if reader.next(&copy.words, &mut scratch).is_none() && reader.position() == position {
+                break;
+            }
+        }
+        (copy.tail, copy.last) = (reader.position(), reader.last());
+        Ok(copy)
+    }
+
+    /// Reads what is not read yet of a piece of the data.
+    async fn fetch(&mut self, lane: &Lane, from: u64, to: u64) -> Result<(), MemoryError> {
+        let blocks = from / BLOCK_BYTES..to.min(RING_BYTES).div_ceil(BLOCK_BYTES);
+        let missing = |block: &u64, read: u64| read >> block & 1 == 0;
+        let mut next = blocks.start;
+        while let Some(first) = (next..blocks.end).find(|block| missing(block, self.read)) {
+            next = (first..blocks.end).find(|block| !missing(block, self.read)).unwrap_or(blocks.end);
+            let at = HEADER_BYTES + first * BLOCK_BYTES;
+            let bytes = ((next - first) * BLOCK_BYTES) as usize;
+            let bytes = read_bytes(lane, node::at(self.node, self.base + at), bytes).await?;
+            for (to, from) in self.words[at as usize / WORD_BYTES..].iter().zip(bytes.chunks_exact(WORD_BYTES)) {
+                to.store(from.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
+            }
+            self.read |= (first..next).fold(0, |bits, block| bits | 1 << block);
+        }
+        Ok(())
+    }
+
+    /// How far a node has applied a ring, and where the ring ends.
+    pub async fn progress(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<Progress, MemoryError> {
+        let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+        Ok(Progress { applied: copy.applied, tail: copy.tail })
+    }
+
+    /// Whether the node has applied a ring to its end.
+    pub async fn is_applied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<bool, MemoryError> {
+        let copy = RingCopy::read_unapplied(lane, node, base, owner).await?;
+        Ok(copy.applied == copy.tail)
+    }
+
+    /// Reads the client's undo entries: entries that are whole and not overwritten.
+    pub async fn undo_entries(&mut self, lane: &Lane) -> Result<Vec<UndoEntry<Vec<u64>>>, MemoryError> {
+        let end = self.reach().clamp(UNDO_WINDOW, RING_BYTES);
+        self.fetch(lane, 0, end).await?;
+        let data = self.words[HEADER_BYTES as usize / WORD_BYTES..].iter().take(end as usize / WORD_BYTES);
+        let data: Vec<u64> = data.map(|word| word.load(Ordering::Relaxed)).collect();
+        Ok(undo_entries(&data, self.owner).map(|one| one.map(<[u64]>::to_vec)).collect())
+    }
+
+    /// How far its undo entries reach, if beyond the window.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        self.words[REACH_WORD].load(Ordering::Relaxed)
+    }
+
+    /// Every entry that is still whole, in any order.
+    pub fn entries(&self, visit: impl FnMut(u64, &[u64])) {
+        if self.tail == 0 {
+            return;
+        }
+        if let Some(reader) = RingReader::resume(&self.words, 0, self.owner) {
+            reader.scan(&self.words, visit);
+        }
+    }
+
+    /// Id of the newest entry that has arrived. Entries arrive in the order of their ids, so that
+    /// one with a smaller id that is not there has been overwritten, and one with a larger id never
+    /// came.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether nothing of it has ever been overwritten, not even by a frame that has not arrived
+    /// whole.
+    #[must_use]
+    pub fn is_first_lap(&self) -> bool {
+        self.tail + FRAME_BYTES_MAX as u64 <= RING_BYTES
+    }
+
+    /// Appends an entry that has not arrived to the entries that have, as its client would have.
+    pub async fn append(&mut self, lane: &Lane, id: u64, entry: &[u64]) -> Result<(), MemoryError> {
+        let words = entry.len() + FRAME_OVERHEAD_WORDS;
+        let mut writer = RingWriter::resume(self.node, self.base, self.tail);
+        let Some(room) = writer.reserve(words) else { return Err(MemoryError::Damaged(self.node)) };
+        let mut round = lane.round();
+        let staged = round.stage_words(words);
+        let frame = round.staged_mut(staged);
+        frame[2..words - 1].copy_from_slice(entry);
+        seal(frame, id);
+        writer.append(&mut round, staged, room, id);
+        lane.execute(round).await?;
+        (self.tail, self.last) = (writer.written(), id);
+        Ok(())
+    }
+}
+
+/// A transaction id's owner: the upper 24 of its 63 bits. The lock word of `remora_record` is
+/// packed the same way.
+pub const OWNER_SHIFT: u32 = 39;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use remora_fabric::shm::Shm;
+    use remora_fabric::{ClientId, Fabric};
+
+    /// A frame that leaves less room than another one needs: the node looks for the next one at the
+    /// start of the ring, and must not say that it has applied what is in between.
+    #[test]
+    fn a_ring_is_drained_also_when_its_end_is_skipped() {
+        const OWNER: u32 = 7;
+        let fabric = Shm::new(&[vec![2 * RING_BYTES as usize]]).expect("a test's memory");
+        let region = fabric.region(NodeId(0), node::REGION).expect("the only region");
+        let mut reader = RingReader::resume(region.words(), 0, OWNER).expect("a ring at the start");
+        let mut writer = RingWriter::new(NodeId(0), 0);
+        let frame_max = FRAME_BYTES_MAX / WORD_BYTES;
+        remora_fabric::block_on(&fabric, ClientId(1), async |lane| {
+            for (sequence, words) in [(1, frame_max), (2, frame_max - 1), (3, 8)] {
+                let id = u64::from(OWNER) << OWNER_SHIFT | sequence;
+                writer.settle();
+                let room = writer.reserve(words).expect("everything before has been applied");
+                let mut round = lane.round();
+                let staged = round.stage_words(words);
+                round.staged_mut(staged).fill(sequence);
+                seal(round.staged_mut(staged), id);
+                writer.append(&mut round, staged, room, id);
+                lane.execute(round).await.expect("a healthy node");
+                let mut scratch = Vec::new();
+                assert_eq!(reader.next(region.words(), &mut scratch).map(|(id, _)| id), Some(id));
+                assert!(reader.next(region.words(), &mut scratch).is_none());
+                reader.publish(region.words());
+                writer.learn(region.words()[0].load(Ordering::Acquire));
+                assert!(writer.drained(), "after frame {sequence}");
+            }
+        })
+        .expect("a connection");
+    }
+}

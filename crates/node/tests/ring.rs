@@ -1,0 +1,253 @@
+//! Redo rings over many laps: what is returned is what was written, once and in order, however far
+//! the reader lags.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use remora_fabric::shm::Shm;
+use remora_fabric::{ClientId, Fabric, Lane, NodeId, Prng, Region, block_on};
+use remora_node::limits::{FRAME_BYTES_MAX, RING_BYTES};
+use remora_node::node::REGION;
+use remora_node::ring::{
+    FRAME_OVERHEAD_WORDS, HEADER_BYTES, OWNER_SHIFT, RING_EXTENT_BYTES, RingCopy, RingReader, RingWriter, UNDO_STRIDE,
+    UNDO_WINDOW, seal, seal_undo,
+};
+
+const NODE: NodeId = NodeId(0);
+/// Where the ring lies: not at the start, so that a wrong base shows.
+const BASE: u64 = 4096;
+const FRAME_WORDS_MAX: usize = FRAME_BYTES_MAX / 8;
+
+fn memory() -> (Shm, Arc<Region>) {
+    let shm = Shm::new(&[vec![(BASE + RING_EXTENT_BYTES).next_multiple_of(4096) as usize]]).unwrap();
+    let region = shm.region(NODE, REGION).unwrap();
+    (shm, region)
+}
+
+fn id(owner: u32, sequence: u64) -> u64 {
+    u64::from(owner) << OWNER_SHIFT | sequence
+}
+
+/// A frame whose entry tells its id and place.
+fn frame(id: u64, words: usize) -> Vec<u64> {
+    let mut frame: Vec<u64> = (0..words as u64).map(|word| id.wrapping_mul(31).wrapping_add(word)).collect();
+    seal(&mut frame, id);
+    frame
+}
+
+async fn append(lane: &Lane, ring: &mut RingWriter, frame: &[u64]) -> bool {
+    let Some(room) = ring.reserve(frame.len()) else { return false };
+    let mut round = lane.round();
+    let staged = round.stage_words(frame.len());
+    round.staged_mut(staged).copy_from_slice(frame);
+    ring.append(&mut round, staged, room, frame[0]);
+    lane.execute(round).await.unwrap();
+    true
+}
+
+#[test]
+fn laps_with_a_reader_that_lags() {
+    for seed in 0..20 {
+        let (shm, region) = memory();
+        block_on(&shm, ClientId(1), async |lane: &Lane| {
+            let mut random = Prng::new(seed);
+            // Some runs have small frames only, some fill half the ring with one.
+            let largest = [16, 200, FRAME_WORDS_MAX as u64][seed as usize % 3];
+            let mut writer = RingWriter::new(NODE, BASE);
+            let mut reader = RingReader::resume(region.words(), BASE, 7).unwrap();
+            let (mut written, mut read, mut bytes, mut scratch) = (Vec::new(), 0, 0, Vec::new());
+            let mut turns = 0;
+            while bytes < 12 * RING_BYTES {
+                turns += 1;
+                assert!(turns < 1_000_000, "seed {seed}: the reader does not follow");
+                if random.below(3) > 0 {
+                    let words = FRAME_OVERHEAD_WORDS + random.below(largest - 2) as usize;
+                    let frame = frame(id(7, written.len() as u64 + 1), words);
+                    if append(lane, &mut writer, &frame).await {
+                        bytes += (words * 8) as u64;
+                        written.push(frame);
+                        continue;
+                    }
+                    writer.settle();
+                    let room = writer.reserve(words);
+                    assert!(room.is_some() || !writer.drained(), "an empty ring has room for any frame");
+                }
+                for _ in 0..random.below(1 + written.len() as u64 / 4) {
+                    let Some((id, entry)) = reader.next(region.words(), &mut scratch) else { break };
+                    let frame: &Vec<u64> = &written[read];
+                    assert_eq!((id, entry), (frame[0], &frame[2..frame.len() - 1]), "seed {seed}");
+                    read += 1;
+                }
+                reader.publish(region.words());
+                if random.below(4) == 0 {
+                    // The node's process ends, and another one reads on.
+                    reader = RingReader::resume(region.words(), BASE, 7).unwrap();
+                }
+                let mut round = lane.round();
+                let applied = round.read(writer.applied_at(), 8);
+                let done = lane.execute(round).await.unwrap();
+                writer.learn(done.words(applied)[0]);
+            }
+            while reader.next(region.words(), &mut scratch).is_some() {
+                read += 1;
+            }
+            assert_eq!(read, written.len(), "seed {seed}");
+            reader.publish(region.words());
+            writer.learn(region.words()[BASE as usize / 8].load(Ordering::Acquire));
+            assert!(writer.drained());
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn room_is_given_again_when_applied_and_settled() {
+    let (shm, region) = memory();
+    block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let mut writer = RingWriter::new(NODE, BASE);
+        let words = FRAME_WORDS_MAX - 8;
+        let mut sequence = 0;
+        let mut fill = async |writer: &mut RingWriter| {
+            let mut count = 0;
+            while append(lane, writer, &frame(id(7, sequence + 1), words)).await {
+                (sequence, count) = (sequence + 1, count + 1);
+            }
+            count
+        };
+        assert_eq!(fill(&mut writer).await, 2, "two of the largest frames fit");
+        assert!(writer.half_full());
+        let apply_all = || {
+            let (mut reader, mut scratch) = (RingReader::resume(region.words(), BASE, 7).unwrap(), Vec::new());
+            while reader.next(region.words(), &mut scratch).is_some() {}
+            reader.publish(region.words());
+            region.words()[BASE as usize / 8].load(Ordering::Acquire)
+        };
+        writer.learn(apply_all());
+        assert_eq!(fill(&mut writer).await, 0, "applied, but not installed at the primaries");
+        writer.settle();
+        assert_eq!(fill(&mut writer).await, 2, "the rest of the lap is skipped");
+        writer.settle();
+        assert_eq!(fill(&mut writer).await, 0, "installed, but not applied");
+        let applied = apply_all();
+        writer.learn(applied + RING_BYTES);
+        assert_eq!(fill(&mut writer).await, 0, "a node that claims more than was written is not believed");
+        writer.learn(applied);
+        assert!(fill(&mut writer).await > 0);
+    })
+    .unwrap();
+}
+
+proptest! {
+    /// A frame that has not arrived whole is not returned, whatever an earlier lap or owner has
+    /// left behind it.
+    #[test]
+    fn a_frame_is_returned_whole_or_not(
+        words in FRAME_OVERHEAD_WORDS..60, old in FRAME_OVERHEAD_WORDS..60, old_owner in 6u32..8, flip in any::<(usize, u32)>(),
+    ) {
+        let (_shm, region) = memory();
+        let data = &region.words()[((BASE + HEADER_BYTES) / 8) as usize..];
+        let store = |at: usize, words: &[u64]| {
+            words.iter().zip(&data[at..]).for_each(|(value, word)| word.store(*value, Ordering::Release));
+        };
+        let mut at = 0;
+        while at < 200 {
+            let frame = frame(id(old_owner, at as u64), old);
+            store(at, &frame);
+            at += old;
+        }
+        // Frames of this owner up to 300 have been applied.
+        region.words()[BASE as usize / 8 + 1].store(id(7, 300), Ordering::Release);
+        let reader = RingReader::resume(region.words(), BASE, 7).unwrap();
+        let new = frame(id(7, 301), words);
+        let mut scratch = Vec::new();
+        for arrived in 0..words {
+            store(0, &new[..arrived]);
+            let returned = reader.clone().next(region.words(), &mut scratch).is_some();
+            prop_assert!(!returned, "{} of {} words", arrived, words);
+        }
+        store(0, &new);
+        let whole = reader.clone().next(region.words(), &mut scratch).map(|(id, entry)| (id, entry.to_vec()));
+        prop_assert_eq!(whole, Some((new[0], new[2..words - 1].to_vec())));
+        // A flipped bit is no frame, or at the kind of frame's unused bits none of ours.
+        data[flip.0 % words].fetch_xor(1 << (flip.1 % 64), Ordering::AcqRel);
+        prop_assert!(reader.clone().next(region.words(), &mut scratch).is_none());
+    }
+
+    #[test]
+    fn arbitrary_words_never_panic(
+        words in proptest::collection::vec(any::<u64>(), 1..100), head in (0u64..4, 0u64..70), position in prop_oneof![Just(0), any::<u64>()],
+        small in any::<bool>(),
+    ) {
+        let (_shm, region) = memory();
+        let ring = &region.words()[BASE as usize / 8..];
+        ring[0].store(position, Ordering::Release);
+        // They begin like a frame of the owner's.
+        let begin = [id(7, 1), head.0 | head.1 << 32];
+        let words = begin.into_iter().chain(words.iter().map(|word| if small { word % 64 } else { *word }));
+        for (word, value) in ring[HEADER_BYTES as usize / 8..].iter().zip(words) {
+            word.store(value, Ordering::Release);
+        }
+        if let Some(mut reader) = RingReader::resume(region.words(), BASE, 7) {
+            let mut scratch = Vec::new();
+            while reader.next(region.words(), &mut scratch).is_some() {}
+            reader.scan(region.words(), |_, _| ());
+        }
+    }
+}
+
+#[test]
+fn another_owner_starts_anew() {
+    let (shm, region) = memory();
+    block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let mut scratch = Vec::new();
+        for owner in 1..20 {
+            // The header is zeroed, the data is not.
+            region.words()[BASE as usize / 8].store(0, Ordering::Release);
+            region.words()[BASE as usize / 8 + 1].store(0, Ordering::Release);
+            let mut writer = RingWriter::new(NODE, BASE);
+            let mut reader = RingReader::resume(region.words(), BASE, owner).unwrap();
+            assert!(reader.next(region.words(), &mut scratch).is_none(), "nothing is left of owner {}", owner - 1);
+            let mut count = 0;
+            while append(lane, &mut writer, &frame(id(owner, count + 1), 40 + owner as usize)).await {
+                count += 1;
+                assert_eq!(reader.next(region.words(), &mut scratch).map(|(id, _)| id), Some(id(owner, count)));
+                assert!(reader.next(region.words(), &mut scratch).is_none());
+            }
+            assert!(count > 100);
+            let mut found = Vec::new();
+            reader.scan(region.words(), |id, _| found.push(id));
+            assert_eq!(found, (1..=count).map(|sequence| id(owner, sequence)).collect::<Vec<_>>());
+        }
+    })
+    .unwrap();
+    assert!(RingReader::resume(region.words(), BASE + 4, 1).is_none());
+    assert!(RingReader::resume(region.words(), region.bytes(), 1).is_none());
+}
+
+/// A node has the undo entries of those transactions only that it took part in. Also behind a gap
+/// they are found.
+#[test]
+fn undo_entries_beyond_their_window_are_found() {
+    const OWNER: u32 = 7;
+    let (shm, _region) = memory();
+    block_on(&shm, ClientId(1), async |lane: &Lane| {
+        let writer = RingWriter::new(NODE, BASE);
+        let places = [0, UNDO_WINDOW, UNDO_WINDOW + 9 * UNDO_STRIDE, RING_BYTES - UNDO_STRIDE];
+        for (sequence, place) in places.into_iter().enumerate() {
+            let mut entry = frame(id(OWNER, sequence as u64), 8);
+            let own = entry[0];
+            seal_undo(&mut entry, own);
+            let mut round = lane.round();
+            if place >= UNDO_WINDOW {
+                round.write_words(writer.reach_at(), &[place + UNDO_STRIDE]);
+            }
+            round.write_words(writer.undo_at(place), &entry);
+            lane.execute(round).await.unwrap();
+            let mut copy = RingCopy::read(lane, NODE, BASE, OWNER).await.unwrap();
+            let found: Vec<u64> = copy.undo_entries(lane).await.unwrap().iter().map(|entry| entry.place).collect();
+            assert_eq!(found, places[..=sequence]);
+        }
+    })
+    .unwrap();
+}

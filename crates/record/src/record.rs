@@ -1,0 +1,939 @@
+//! The slot of a record, and how one READ of it is checked.
+//!
+//! ```text
+//! slot: whole 64-byte lines, 64-byte aligned
+//! +0   lock      u64   see `lock`                     CASed only
+//! +8   version   u64   see `version`                  written by the lock's holder,
+//!                                                     with all that follows
+//! +16  meta      u64   | checksum : 32 | length : 16 | incarnation : 14 |
+//!                      | deleted : 1 | present : 1 |
+//! +24  extra words       as many as the layout asks for, all of them in the first line
+//! then key, then value, each in whole words; with line versions every further line is
+//!      version u64, 56 bytes of key and value
+//! ```
+//!
+//! What comes before the key is the *header* of the slot. Every layout begins with lock, version
+//! and meta, so the address of a record is that of its lock. Only a [`RecordShape`] says where
+//! anything else lies, what a WRITE installs, and what validation reads. No other code counts the
+//! words of a slot.
+//!
+//! Extra words belong to the protocol of the table. They are a part of the record's state like its
+//! value: one image has both, and the read scheme covers both. A rollback puts them back as they
+//! were before, so they tell of the value and not of the version.
+//!
+//! `length` is the length of the value in bytes. `incarnation` is the lossy incarnation of the
+//! key's life in this slot. The index and its caches hold the same 14 bits, so the record itself
+//! shows that a location is stale. The incarnation wraps, so the key in the record is always
+//! compared as well.
+//!
+//! ```text
+//! deleted present
+//!    0       0     never used (version 0, all zero), or prepared: linked by an inserter that has
+//!                  not committed
+//!    0       1     present
+//!    1       -     a tombstone: unlinked. No transaction locks its version. It proves nothing
+//!                  about its key, which may have been inserted again elsewhere
+//! ```
+//!
+//! An *image* is what a WRITE installs: everything from the version on, always to the end of the
+//! largest value. So replicas that skip a version are still byte-identical.
+//!
+//! # When a value may be read
+//!
+//! Bytes from another machine are a [`FetchedRecord`] until [`FetchedRecord::check`] has found that
+//! they are one state of the record. Only the [`StableRecord`] that it returns has accessors. With
+//! single lines and line versions a record whose lock is held may be half written, so it is never
+//! stable (see `remora_fabric::copy` for the other half of the argument). A checksum also shows
+//! that a record is whole while it is locked and not written yet.
+//!
+//! Where records are installed in place ([`FetchedRecord::check_in_place`]) a record is stable if
+//! it is visible and its lines belong together, locked or not.
+//!
+//! Stable does not mean current. A transaction can have committed while its write-back is still in
+//! flight, and then it holds the lock. A reader that does not validate later must therefore also
+//! see the lock free.
+
+use remora_fabric::copy::{self, Word};
+use remora_fabric::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
+use remora_node::{Layout, MemoryError, ReadScheme};
+use zerocopy::IntoBytes;
+
+use crate::lock::LockWord;
+use crate::version::Version;
+
+const VERSION: usize = 1;
+const META: usize = 2;
+/// Words that validation looks at: lock and version.
+const VALIDATED_WORDS: usize = VERSION + 1;
+/// Words that every slot begins with: lock, version and meta.
+const FIXED_WORDS: usize = 3;
+/// Most extra words of a layout: the first line has room for them.
+const EXTRA_WORDS_MAX: usize = LINE_WORDS - FIXED_WORDS;
+
+const PRESENT: u64 = 1;
+const DELETED: u64 = 2;
+const INCARNATION_SHIFT: u32 = 2;
+/// The bits of a lossy incarnation.
+pub const INCARNATION_MASK: u16 = (1 << 14) - 1;
+const LENGTH_SHIFT: u32 = 16;
+const CHECKSUM_SHIFT: u32 = 32;
+
+/// Returns how many words a value of `bytes` bytes takes.
+#[inline]
+#[must_use]
+pub fn value_words(bytes: usize) -> usize {
+    bytes.div_ceil(WORD_BYTES)
+}
+
+/// Returns the layout of records with keys of `key_bytes` and values of at most `value_max` bytes.
+/// Fails if a single-line record would be too long.
+pub fn layout(key_bytes: usize, value_max: usize, scheme: ReadScheme) -> Result<Layout, MemoryError> {
+    layout_with_extra(0, key_bytes, value_max, scheme)
+}
+
+/// Returns the [`layout`] of records that have `extra_words` words of their protocol before the
+/// key. Fails if the first line has no room for the extra words, or if a single-line record would
+/// be too long.
+pub fn layout_with_extra(
+    extra_words: usize,
+    key_bytes: usize,
+    value_max: usize,
+    scheme: ReadScheme,
+) -> Result<Layout, MemoryError> {
+    if extra_words > EXTRA_WORDS_MAX {
+        let (what, max) = ("extra words of a record", EXTRA_WORDS_MAX as u64);
+        return Err(MemoryError::limit(what, extra_words as u64, max));
+    }
+    let header = FIXED_WORDS + extra_words;
+    let data = key_bytes.div_ceil(WORD_BYTES) + value_words(value_max);
+    let in_first_line = LINE_WORDS - header;
+    let line_header = if scheme == ReadScheme::LineVersions { WORD_BYTES } else { 0 };
+    let further = data.saturating_sub(in_first_line).div_ceil(LINE_WORDS - line_header / WORD_BYTES);
+    if scheme == ReadScheme::SingleLine && further > 0 {
+        let (what, max) = ("bytes of key and value in a single-line record", (in_first_line * WORD_BYTES) as u64);
+        return Err(MemoryError::limit(what, (data * WORD_BYTES) as u64, max));
+    }
+    Ok(Layout {
+        key_bytes: key_bytes as u16,
+        value_at: ((header + key_bytes.div_ceil(WORD_BYTES)) * WORD_BYTES) as u16,
+        line_header: line_header as u16,
+        value_max: value_max as u32,
+        slot_bytes: ((1 + further) * LINE_BYTES) as u32,
+        scheme,
+    })
+}
+
+/// Returns the shape of a *structural record*: a word of an index that is changed like a record. It
+/// has no key, no extra words, and one line.
+#[must_use]
+pub fn structural(scheme: ReadScheme) -> RecordShape {
+    let scheme = if scheme == ReadScheme::LineVersions { ReadScheme::SingleLine } else { scheme };
+    RecordShape { scheme, header_words: FIXED_WORDS, key_words: 0, value_max: WORD_BYTES, words: FIXED_WORDS + 1 }
+}
+
+/// Where everything lies in the slots of a table: what follows from its layout, computed once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordShape {
+    scheme: ReadScheme,
+    /// Words of a slot before the key.
+    header_words: usize,
+    key_words: usize,
+    value_max: usize,
+    /// Words of a slot that hold something.
+    words: usize,
+}
+
+impl RecordShape {
+    /// Computes the shape of records with this layout.
+    #[must_use]
+    pub fn of(layout: &Layout) -> RecordShape {
+        let key_words = usize::from(layout.key_bytes).div_ceil(WORD_BYTES);
+        let data = key_words + value_words(layout.value_max as usize);
+        // A catalog may say anything of its sizes.
+        let header_words = (usize::from(layout.value_at) / WORD_BYTES).saturating_sub(key_words);
+        let header_words = header_words.clamp(FIXED_WORDS, LINE_WORDS);
+        let mut shape = RecordShape {
+            scheme: layout.scheme,
+            header_words,
+            key_words,
+            value_max: layout.value_max as usize,
+            words: header_words,
+        };
+        if data > 0 {
+            shape.words = shape.data_at(data - 1) + 1;
+        }
+        shape
+    }
+
+    /// Returns the number of bytes of a slot before the key.
+    #[inline]
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        self.header_words * WORD_BYTES
+    }
+
+    /// Returns the number of bytes that validation READs from the beginning of a slot.
+    #[inline]
+    #[must_use]
+    pub fn validated_bytes(&self) -> usize {
+        VALIDATED_WORDS * WORD_BYTES
+    }
+
+    /// Parses what validation READs: the first words of a slot. `None` if there are too few words.
+    #[inline]
+    #[must_use]
+    pub fn validated(&self, words: &[u64]) -> Option<RecordHeader> {
+        RecordHeader::parse(words)
+    }
+
+    /// Returns the number of bytes to READ from the beginning of a slot for its lock, its version
+    /// and the life of its key.
+    #[inline]
+    #[must_use]
+    pub fn life_bytes(&self) -> usize {
+        FIXED_WORDS * WORD_BYTES
+    }
+
+    /// Reads the life of the key from the first words of a slot. `None` if the slot was never used,
+    /// or if there are too few words.
+    #[inline]
+    #[must_use]
+    pub fn life(&self, words: &[u64]) -> Option<Life> {
+        self.life_of_image(words.get(VERSION..)?)
+    }
+
+    /// Reads the life of the key from an image. `None` if the slot was never used, or if there are
+    /// too few words.
+    #[inline]
+    #[must_use]
+    pub fn life_of_image(&self, image: &[u64]) -> Option<Life> {
+        let &[version, meta, ..] = image else { return None };
+        Life::of(version, meta)
+    }
+
+    /// Returns where an image begins in its slot, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn image_at(&self) -> u64 {
+        (VERSION * WORD_BYTES) as u64
+    }
+
+    /// Returns the image that is a part of the words of a slot.
+    #[inline]
+    #[must_use]
+    pub fn image_of<'w>(&self, words: &'w [u64]) -> &'w [u64] {
+        &words[VERSION..]
+    }
+
+    /// Returns the number of bytes to READ for a whole record.
+    #[inline]
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        self.words * WORD_BYTES
+    }
+
+    /// Returns the number of words of a key.
+    #[inline]
+    #[must_use]
+    pub fn key_words(&self) -> usize {
+        self.key_words
+    }
+
+    /// Returns the places of the key's words in the slot. The node's own CPU may read them in any
+    /// record that is linked, because they do not change as long as it is linked.
+    #[inline]
+    pub fn key_places(&self) -> impl Iterator<Item = usize> {
+        (0..self.key_words).map(|index| self.data_at(index))
+    }
+
+    /// Returns the number of words of an image.
+    #[inline]
+    #[must_use]
+    pub fn image_words(&self) -> usize {
+        self.words - VERSION
+    }
+
+    /// Returns the number of bytes of the largest value.
+    #[must_use]
+    pub fn value_max(&self) -> usize {
+        self.value_max
+    }
+
+    /// Returns the place in the slot of a word of key and value.
+    #[inline]
+    fn data_at(&self, index: usize) -> usize {
+        let in_first_line = LINE_WORDS - self.header_words;
+        if self.scheme != ReadScheme::LineVersions || index < in_first_line {
+            return self.header_words + index;
+        }
+        let further = index - in_first_line;
+        (1 + further / (LINE_WORDS - 1)) * LINE_WORDS + 1 + further % (LINE_WORDS - 1)
+    }
+
+    /// Installs an image by the CPU of the record's node, which holds its lock. `slot` begins with
+    /// the lock word.
+    ///
+    /// A NIC may READ a line between two stores to it, and the lines of a record in any order. So
+    /// each further line is marked as invisible before its data changes. It gets its version when
+    /// the data is whole, as in FaRM (Dragojević et al., NSDI 2014, section 4). The lock marks the
+    /// first line, and a checksum needs no order.
+    pub fn install<W: Word>(&self, slot: &[W], image: &[u64]) {
+        debug_assert_eq!(image.len(), self.image_words());
+        if self.scheme != ReadScheme::LineVersions {
+            return copy::write(slot, VERSION, image);
+        }
+        let (first, further) = image.split_at(image.len().min(LINE_WORDS - VERSION));
+        let further = || (LINE_WORDS..).step_by(LINE_WORDS).zip(further.chunks(LINE_WORDS));
+        for (at, line) in further() {
+            copy::write(slot, at, &[line[0] | Version::INVISIBLE]);
+        }
+        copy::write(slot, VERSION, first);
+        for (at, line) in further() {
+            copy::write(slot, at + 1, &line[1..]);
+            copy::write(slot, at, &line[..1]);
+        }
+    }
+
+    /// Gives an image another version: what a rollback installs. The extra words stay what they
+    /// are, like the value.
+    pub fn stamp(&self, image: &mut [u64], version: Version) {
+        debug_assert_eq!(image.len(), self.image_words());
+        let Some(first) = image.first_mut() else { return };
+        *first = version.to_bits();
+        if self.scheme == ReadScheme::LineVersions {
+            for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
+                image[line - VERSION] = version.to_bits();
+            }
+        }
+        if self.scheme == ReadScheme::Checksum {
+            image[META - VERSION] &= u64::from(u32::MAX);
+            image[META - VERSION] |= u64::from(crc32c::crc32c(image.as_bytes())) << CHECKSUM_SHIFT;
+        }
+    }
+
+    /// Appends the image of a record to `out`. The value has been checked against the table's
+    /// maximum. Extra words are 0.
+    #[inline]
+    pub fn encode(&self, version: Version, life: Life, key: &[u64], value: &[u8], out: &mut Vec<u64>) {
+        self.encode_with_extra(version, life, &[], key, value, out);
+    }
+
+    /// Appends the image of a record to `out`, as [`RecordShape::encode`] does, with these extra
+    /// words.
+    #[inline]
+    pub fn encode_with_extra(
+        &self,
+        version: Version,
+        life: Life,
+        extra: &[u64],
+        key: &[u64],
+        value: &[u8],
+        out: &mut Vec<u64>,
+    ) {
+        debug_assert!(key.len() == self.key_words && value.len() <= self.value_max);
+        debug_assert!(extra.len() <= self.header_words - FIXED_WORDS);
+        let start = out.len();
+        out.resize(start + self.image_words(), 0);
+        let image = &mut out[start..];
+        let flags = match life {
+            Life::Present { .. } => PRESENT,
+            Life::Prepared { .. } => 0,
+            Life::Deleted { .. } => DELETED,
+        };
+        let incarnation = life.incarnation();
+        image[0] = version.to_bits();
+        image[META - VERSION] = flags
+            | u64::from(incarnation & INCARNATION_MASK) << INCARNATION_SHIFT
+            | (value.len() as u64) << LENGTH_SHIFT;
+        image[FIXED_WORDS - VERSION..][..extra.len()].copy_from_slice(extra);
+        if self.scheme == ReadScheme::LineVersions {
+            for line in (LINE_WORDS..self.words).step_by(LINE_WORDS) {
+                image[line - VERSION] = version.to_bits();
+            }
+            for (index, word) in key.iter().enumerate() {
+                image[self.data_at(index) - VERSION] = *word;
+            }
+            for (index, bytes) in value.chunks(WORD_BYTES).enumerate() {
+                image[self.data_at(self.key_words + index) - VERSION].as_mut_bytes()[..bytes.len()]
+                    .copy_from_slice(bytes);
+            }
+        } else {
+            let data = &mut image[self.header_words - VERSION..];
+            data[..key.len()].copy_from_slice(key);
+            data[key.len()..].as_mut_bytes()[..value.len()].copy_from_slice(value);
+        }
+        if self.scheme == ReadScheme::Checksum {
+            image[META - VERSION] |= u64::from(crc32c::crc32c(image.as_bytes())) << CHECKSUM_SHIFT;
+        }
+    }
+}
+
+/// Whether a slot's key exists, and in which life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// The key exists.
+    Present {
+        /// Lossy incarnation.
+        incarnation: u16,
+    },
+    /// An inserter has linked the slot and has not committed.
+    Prepared {
+        /// Lossy incarnation.
+        incarnation: u16,
+    },
+    /// The key was deleted. The slot is a tombstone: unlinked, but its version still counts.
+    Deleted {
+        /// Lossy incarnation.
+        incarnation: u16,
+    },
+}
+
+impl Life {
+    /// Reads the life from two words of a slot. `None` if the slot was never used.
+    #[inline]
+    fn of(version: u64, meta: u64) -> Option<Life> {
+        let incarnation = (meta >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK;
+        if meta & DELETED != 0 {
+            Some(Life::Deleted { incarnation })
+        } else if meta & PRESENT != 0 {
+            Some(Life::Present { incarnation })
+        } else {
+            (version != 0).then_some(Life::Prepared { incarnation })
+        }
+    }
+
+    /// Returns the lossy incarnation of the key's life. The index entry that links the slot, or did
+    /// so before, has the same one.
+    #[inline]
+    #[must_use]
+    pub fn incarnation(self) -> u16 {
+        match self {
+            Life::Present { incarnation } | Life::Prepared { incarnation } | Life::Deleted { incarnation } => {
+                incarnation
+            }
+        }
+    }
+}
+
+/// Lock and version of a record: what validation looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    /// The lock word, which names the transaction that has the record locked.
+    pub lock: LockWord,
+    /// The version of the record.
+    pub version: Version,
+    /// Whether the record is being installed in place.
+    pub invisible: bool,
+}
+
+impl RecordHeader {
+    /// Reads the header from the first two words. `None` if there are fewer than two.
+    #[inline]
+    fn parse(words: &[u64]) -> Option<RecordHeader> {
+        let [lock, version, ..] = words else { return None };
+        let (version, invisible) = Version::from_bits(*version);
+        Some(RecordHeader { lock: LockWord::from_bits(*lock), version, invisible })
+    }
+
+    /// Whether the record is visible, and still has the version that a transaction saw.
+    #[inline]
+    #[must_use]
+    pub fn still_shows(&self, version: Version) -> bool {
+        self.version == version && !self.invisible
+    }
+}
+
+/// Why fetched bytes are not one state of a record. Read them again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unstable {
+    /// The record is locked, and the read scheme cannot tell whether the holder has begun to write.
+    Locked(LockWord),
+    /// The record is being installed in place.
+    Invisible(LockWord),
+    /// The bytes are parts of several states.
+    Torn,
+}
+
+/// Words of a slot that have arrived. They are not checked yet: they may not belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchedRecord<'b> {
+    words: &'b [u64],
+    shape: &'b RecordShape,
+}
+
+impl<'b> FetchedRecord<'b> {
+    /// Wraps what a READ of [`RecordShape::record_bytes`] has returned.
+    #[inline]
+    #[must_use]
+    pub fn new(words: &'b [u64], shape: &'b RecordShape) -> FetchedRecord<'b> {
+        FetchedRecord { words, shape }
+    }
+
+    /// Checks that the words are one state of the record.
+    #[inline]
+    pub fn check(self) -> Result<StableRecord<'b>, Unstable> {
+        let record = self.parse()?;
+        if self.shape.scheme != ReadScheme::Checksum && record.header.lock.is_exclusive() {
+            return Err(Unstable::Locked(record.header.lock));
+        }
+        record.whole()
+    }
+
+    /// Checks a record of a table whose records are installed in place. A writer marks a record as
+    /// invisible in the same WRITE that begins to change it. It makes the record visible when that
+    /// is whole on every replica. So a record may be stable although it is locked.
+    #[inline]
+    pub fn check_in_place(self) -> Result<StableRecord<'b>, Unstable> {
+        self.parse()?.whole()
+    }
+
+    #[inline]
+    fn parse(self) -> Result<StableRecord<'b>, Unstable> {
+        let Some(header) = self.shape.validated(self.words).filter(|_| self.words.len() == self.shape.words) else {
+            return Err(Unstable::Torn);
+        };
+        if header.invisible {
+            return Err(Unstable::Invisible(header.lock));
+        }
+        let record = StableRecord { words: self.words, shape: self.shape, header };
+        // Memory that is no record of this table at all must not send accessors out of bounds.
+        if record.value_bytes() > self.shape.value_max { Err(Unstable::Torn) } else { Ok(record) }
+    }
+
+    /// Returns the record without any check, as a protocol without the read scheme would hand it to
+    /// the application. This is for mutants, and for runs that are labelled as unsynchronized. A
+    /// torn record is wrong but not unsound, since a value of an impossible length is refused.
+    #[inline]
+    #[must_use]
+    pub fn unchecked(self) -> Option<StableRecord<'b>> {
+        let header = self.shape.validated(self.words).filter(|_| self.words.len() == self.shape.words)?;
+        let record = StableRecord { words: self.words, shape: self.shape, header };
+        (record.value_bytes() <= self.shape.value_max).then_some(record)
+    }
+}
+
+/// One state of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct StableRecord<'b> {
+    words: &'b [u64],
+    shape: &'b RecordShape,
+    header: RecordHeader,
+}
+
+impl StableRecord<'_> {
+    /// Returns the lock word. With a checksum a stable record may be locked.
+    #[inline]
+    #[must_use]
+    pub fn lock(&self) -> LockWord {
+        self.header.lock
+    }
+
+    /// Returns the version of the record.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.header.version
+    }
+
+    /// Whether the key of the record exists.
+    #[inline]
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.words[META] & (PRESENT | DELETED) == PRESENT
+    }
+
+    /// Whether the key was deleted, so that the record is a tombstone.
+    #[inline]
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.words[META] & DELETED != 0
+    }
+
+    /// Returns the life of the record's key. `None` if the slot was never used.
+    #[inline]
+    #[must_use]
+    pub fn life(&self) -> Option<Life> {
+        self.shape.life(self.words)
+    }
+
+    /// Returns the lossy incarnation of the key's life.
+    #[inline]
+    #[must_use]
+    pub fn incarnation(&self) -> u16 {
+        (self.words[META] >> INCARNATION_SHIFT) as u16 & INCARNATION_MASK
+    }
+
+    /// Returns the extra words of the record.
+    #[inline]
+    #[must_use]
+    pub fn extra(&self) -> &[u64] {
+        &self.words[FIXED_WORDS..self.shape.header_words]
+    }
+
+    /// Whether this is the record of `key`.
+    #[inline]
+    #[must_use]
+    pub fn has_key(&self, key: &[u64]) -> bool {
+        key.len() == self.shape.key_words
+            && self.shape.key_places().zip(key).all(|(place, word)| self.words[place] == *word)
+    }
+
+    /// Returns the words of the record's key.
+    pub fn key(&self) -> impl Iterator<Item = u64> {
+        self.shape.key_places().map(|place| self.words[place])
+    }
+
+    /// Returns the number of bytes of the value.
+    #[inline]
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        (self.words[META] >> LENGTH_SHIFT) as usize & 0xffff
+    }
+
+    /// Returns what a WRITE would install to restore this state.
+    #[inline]
+    #[must_use]
+    pub fn image(&self) -> &[u64] {
+        self.shape.image_of(self.words)
+    }
+
+    /// Copies the first words of the value to `out`, and zeros where the value is shorter.
+    #[inline]
+    pub fn first_words(&self, out: &mut [u64]) {
+        let count = value_words(self.value_bytes());
+        for (index, word) in out.iter_mut().enumerate() {
+            *word = if index < count { self.words[self.shape.data_at(self.shape.key_words + index)] } else { 0 };
+        }
+    }
+
+    /// Applies the read scheme to a record that is neither locked nor invisible.
+    #[inline]
+    fn whole(self) -> Result<Self, Unstable> {
+        let whole = match self.shape.scheme {
+            ReadScheme::SingleLine => true,
+            ReadScheme::LineVersions => {
+                self.words.iter().step_by(LINE_WORDS).skip(1).all(|line| *line == self.header.version.to_bits())
+            }
+            ReadScheme::Checksum => self.checksum_holds(),
+        };
+        if whole { Ok(self) } else { Err(Unstable::Torn) }
+    }
+
+    /// Appends the value to `out`, in whole words.
+    #[inline]
+    pub fn copy_value(&self, out: &mut Vec<u64>) {
+        let mut left = value_words(self.value_bytes());
+        if self.shape.scheme != ReadScheme::LineVersions {
+            out.extend_from_slice(&self.words[self.shape.header_words + self.shape.key_words..][..left]);
+            return;
+        }
+        let mut of_key = self.shape.key_words;
+        for (line, words) in self.words.chunks(LINE_WORDS).enumerate() {
+            let data = &words[if line == 0 { self.shape.header_words } else { 1 }..];
+            let (_, value) = data.split_at(of_key.min(data.len()));
+            let value = &value[..left.min(value.len())];
+            out.extend_from_slice(value);
+            of_key -= of_key.min(data.len());
+            left -= value.len();
+        }
+    }
+
+    fn checksum_holds(&self) -> bool {
+        let meta = self.words[META];
+        let bare = meta & (u64::from(u32::MAX));
+        let mut crc = crc32c::crc32c(self.words[VERSION..META].as_bytes());
+        crc = crc32c::crc32c_append(crc, bare.as_bytes());
+        crc = crc32c::crc32c_append(crc, self.words[META + 1..].as_bytes());
+        // A slot that was never used has no checksum; all zero, it is whole.
+        u64::from(crc) == meta >> CHECKSUM_SHIFT || self.words[VERSION..].iter().all(|word| *word == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+    use proptest::prelude::*;
+
+    const SCHEMES: [ReadScheme; 3] = [ReadScheme::SingleLine, ReadScheme::Checksum, ReadScheme::LineVersions];
+
+    fn slot(shape: &RecordShape, lock: u64, version: u64, key: &[u64], value: &[u8]) -> Vec<u64> {
+        slot_with(shape, lock, version, &[], key, value)
+    }
+
+    fn slot_with(shape: &RecordShape, lock: u64, version: u64, extra: &[u64], key: &[u64], value: &[u8]) -> Vec<u64> {
+        let mut words = vec![lock];
+        let (version, _) = Version::from_bits(version);
+        shape.encode_with_extra(version, Life::Present { incarnation: 5 }, extra, key, value, &mut words);
+        words
+    }
+
+    /// What a record of some shape holds.
+    #[derive(Clone, Debug)]
+    struct Sample {
+        layout: Layout,
+        extra: Vec<u64>,
+        key: Vec<u64>,
+        value: Vec<u8>,
+    }
+
+    impl Sample {
+        fn shape(&self) -> RecordShape {
+            RecordShape::of(&self.layout)
+        }
+
+        fn slot(&self, version: u64) -> Vec<u64> {
+            slot_with(&self.shape(), 0, version, &self.extra, &self.key, &self.value)
+        }
+
+        /// The record with other extra words and another value.
+        fn changed(&self, by: u8) -> Sample {
+            let extra = self.extra.iter().map(|word| word.wrapping_add(by.into())).collect();
+            let value = self.value.iter().map(|byte| byte.wrapping_add(by)).collect();
+            Sample { extra, value, ..self.clone() }
+        }
+    }
+
+    /// Records of every scheme, with 0 to 4 extra words.
+    fn samples() -> impl Strategy<Value = Sample> {
+        let words = |most: usize| proptest::collection::vec(any::<u64>(), 0..=most);
+        let value = proptest::collection::vec(any::<u8>(), 0..700);
+        (0usize..3, words(4), words(7), value, 0usize..50).prop_map(|(scheme, extra, mut key, mut value, mut spare)| {
+            let scheme = SCHEMES[scheme];
+            if scheme == ReadScheme::SingleLine {
+                let room = LINE_WORDS - FIXED_WORDS - extra.len();
+                key.truncate(room);
+                value.truncate((room - key.len()) * WORD_BYTES);
+                spare = 0;
+            }
+            let layout = layout_with_extra(extra.len(), key.len() * WORD_BYTES, value.len() + spare, scheme);
+            Sample { layout: layout.unwrap(), extra, key, value }
+        })
+    }
+
+    /// Memory that records the state of each line after every store, in order.
+    struct Watched<'m> {
+        value: Cell<u64>,
+        line: usize,
+        at: usize,
+        states: &'m RefCell<Vec<Vec<[u64; LINE_WORDS]>>>,
+    }
+
+    impl Word for Watched<'_> {
+        fn load(&self) -> u64 {
+            self.value.get()
+        }
+
+        fn store(&self, value: u64) {
+            self.value.set(value);
+            let states = &mut self.states.borrow_mut()[self.line];
+            let mut line = *states.last().unwrap();
+            line[self.at] = value;
+            states.push(line);
+        }
+    }
+
+    /// Lines of one READ may be of any times, each of them between any two stores.
+    #[test]
+    fn what_a_cpu_is_installing_is_refused() {
+        let schemes = [ReadScheme::Checksum, ReadScheme::LineVersions];
+        for (scheme, extra) in schemes.into_iter().flat_map(|scheme| (0..5).map(move |extra| (scheme, extra))) {
+            let bytes = 130 - extra * WORD_BYTES;
+            let shape = RecordShape::of(&layout_with_extra(extra, 8, bytes, scheme).unwrap());
+            let [old, new] = [(2, 1), (4, 2)].map(|(version, byte)| {
+                slot_with(&shape, 0, version, &vec![byte.into(); extra], &[9], &vec![byte; bytes])
+            });
+            let lines = |words: &[u64]| {
+                let mut all = vec![[0; LINE_WORDS]; words.len().div_ceil(LINE_WORDS)];
+                all.iter_mut().zip(words.chunks(LINE_WORDS)).for_each(|(line, words)| {
+                    line[..words.len()].copy_from_slice(words);
+                });
+                all
+            };
+            let states = RefCell::new(lines(&old).into_iter().map(|line| vec![line]).collect::<Vec<_>>());
+            let word = |(at, value): (usize, &u64)| Watched {
+                value: Cell::new(*value),
+                line: at / LINE_WORDS,
+                at: at % LINE_WORDS,
+                states: &states,
+            };
+            let memory: Vec<_> = old.iter().enumerate().map(word).collect();
+            memory[0].store(77);
+            shape.install(&memory, &new[VERSION..]);
+            memory[0].store(0);
+            let states = states.take();
+            let [first, second, third] = &states[..] else { panic!("three lines") };
+            let (mut stable, mut refused) = (0, 0);
+            for first in first {
+                for second in second {
+                    for third in third {
+                        let read = [*first, *second, *third].concat();
+                        let read = &read[..old.len()];
+                        if FetchedRecord::new(read, &shape).check().is_err() {
+                            refused += 1;
+                            continue;
+                        }
+                        assert!(read[VERSION..] == old[VERSION..] || read[VERSION..] == new[VERSION..], "{read:?}");
+                        stable += 1;
+                    }
+                }
+            }
+            assert!(stable >= 2 && refused > 100, "{scheme:?}: {stable}, {refused}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_read_back(sample in samples(), version in 1u64..1 << 62) {
+            let (shape, words) = (sample.shape(), sample.slot(version));
+            prop_assert_eq!(shape.header_bytes(), (FIXED_WORDS + sample.extra.len()) * WORD_BYTES);
+            prop_assert!(shape.record_bytes() <= sample.layout.slot_bytes as usize);
+            let record = FetchedRecord::new(&words, &shape).check().unwrap();
+            prop_assert!(record.has_key(&sample.key) && record.is_present());
+            prop_assert!(record.key().eq(sample.key.iter().copied()));
+            prop_assert_eq!((record.incarnation(), record.version().to_bits()), (5, version));
+            prop_assert_eq!(record.extra(), &sample.extra[..]);
+            let (mut read, mut first) = (Vec::new(), [0; 3]);
+            record.copy_value(&mut read);
+            prop_assert_eq!(&read.as_bytes()[..record.value_bytes()], &sample.value[..]);
+            record.first_words(&mut first);
+            read.resize(read.len().max(first.len()), 0);
+            prop_assert_eq!(&first[..], &read[..first.len()]);
+        }
+
+        /// What a CPU installs is what a WRITE would.
+        #[test]
+        fn what_is_installed_is_the_image(old in samples(), by in any::<u8>()) {
+            let (shape, new) = (old.shape(), old.changed(by).slot(4));
+            let memory: Vec<_> = old.slot(2).into_iter().map(std::sync::atomic::AtomicU64::new).collect();
+            shape.install(&memory, shape.image_of(&new));
+            let found: Vec<_> = memory.iter().map(Word::load).collect();
+            prop_assert_eq!(found, new);
+        }
+
+        #[test]
+        fn a_rollback_differs_in_its_version_only(sample in samples()) {
+            let shape = sample.shape();
+            let mut words = sample.slot(2);
+            shape.stamp(&mut words[1..], Version::from_bits(5).0);
+            prop_assert_eq!(&words, &sample.slot(5));
+            // Also of a slot that was never used.
+            let mut unused = vec![0; shape.record_bytes() / 8];
+            shape.stamp(&mut unused[1..], Version::from_bits(5).0);
+            let record = FetchedRecord::new(&unused, &shape).check_in_place().unwrap();
+            prop_assert!(!record.is_present() && record.version().to_bits() == 5);
+            prop_assert!(record.extra().iter().all(|word| *word == 0));
+        }
+
+        /// A mixture of two states, lines or words, is never stable unless it is one of them.
+        #[test]
+        fn a_mixture_of_two_states_is_refused(sample in samples(), mask in any::<u64>(), by in 1u8..255) {
+            let shape = sample.shape();
+            let (before, after) = (sample.slot(2), sample.changed(by).slot(4));
+            // Only a checksum promises anything about words within a line: else the fabric does.
+            let unit = if shape.scheme == ReadScheme::Checksum { 1 } else { LINE_WORDS };
+            let mixed: Vec<u64> = (0..before.len())
+                .map(|word| if mask >> (word / unit % 64) & 1 == 0 { before[word] } else { after[word] })
+                .collect();
+            if mixed != before && mixed != after {
+                prop_assert_eq!(FetchedRecord::new(&mixed, &shape).check().err(), Some(Unstable::Torn));
+            }
+        }
+
+        #[test]
+        fn arbitrary_words_never_panic(
+            words in proptest::collection::vec(any::<u64>(), 0..24), scheme in 0usize..3, value_at in any::<u16>(),
+        ) {
+            let layout = layout(8, 24, SCHEMES[scheme]).unwrap();
+            let shape = RecordShape::of(&Layout { value_at, ..layout });
+            let _ = (shape.life(&words), shape.validated(&words));
+            if let Ok(record) = FetchedRecord::new(&words, &shape).check() {
+                record.copy_value(&mut Vec::new());
+                let _ = record.has_key(&[1]);
+            }
+            if let Some(record) = FetchedRecord::new(&words, &shape).unchecked() {
+                record.copy_value(&mut Vec::new());
+            }
+        }
+    }
+
+    #[test]
+    fn a_locked_record_is_stable_only_with_a_checksum() {
+        for scheme in SCHEMES {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let words = slot(&shape, 7, 2, &[1], &[0; 8]);
+            let checked = FetchedRecord::new(&words, &shape).check();
+            match scheme {
+                ReadScheme::Checksum => assert_eq!(checked.unwrap().lock(), LockWord::from_bits(7)),
+                _ => assert_eq!(checked.err(), Some(Unstable::Locked(LockWord::from_bits(7)))),
+            }
+        }
+    }
+
+    #[test]
+    fn an_invisible_record_is_never_stable() {
+        for scheme in SCHEMES {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let mut words = slot(&shape, 0, 2, &[1], &[0; 8]);
+            words[VERSION] |= 1 << 63;
+            assert!(matches!(FetchedRecord::new(&words, &shape).check(), Err(Unstable::Invisible(_))));
+        }
+    }
+
+    #[test]
+    fn an_unused_slot_is_stable_and_absent() {
+        for scheme in SCHEMES {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let words = vec![0; shape.record_bytes() / 8];
+            let record = FetchedRecord::new(&words, &shape).check().unwrap();
+            assert_eq!((record.is_present(), record.is_deleted(), record.life()), (false, false, None));
+        }
+    }
+
+    #[test]
+    fn every_life_is_read_back() {
+        let lives = [5, 0].map(|incarnation| {
+            [Life::Present { incarnation }, Life::Prepared { incarnation }, Life::Deleted { incarnation }]
+        });
+        for (scheme, life) in
+            SCHEMES.into_iter().flat_map(|scheme| lives.as_flattened().iter().map(move |l| (scheme, l)))
+        {
+            let shape = RecordShape::of(&layout(8, 8, scheme).unwrap());
+            let mut words = vec![0];
+            shape.encode(Version::LOADED, *life, &[1], &[], &mut words);
+            let record = FetchedRecord::new(&words, &shape).check().unwrap();
+            assert_eq!(record.life(), Some(*life));
+            assert_eq!(record.is_present(), matches!(life, Life::Present { .. }));
+            assert_eq!(record.is_deleted(), matches!(life, Life::Deleted { .. }));
+        }
+    }
+
+    #[test]
+    fn the_first_line_has_room_for_five_extra_words() {
+        assert!(layout_with_extra(5, 8, 8, ReadScheme::Checksum).is_ok());
+        assert!(layout_with_extra(6, 8, 8, ReadScheme::Checksum).is_err());
+        assert!(layout_with_extra(3, 8, 8, ReadScheme::SingleLine).is_ok());
+        assert!(layout_with_extra(4, 8, 8, ReadScheme::SingleLine).is_err());
+    }
+
+    /// The format, byte for byte: data in memory nodes outlives programs.
+    #[test]
+    fn golden_bytes() {
+        let shape = RecordShape::of(&layout(8, 16, ReadScheme::SingleLine).unwrap());
+        let words = slot(&shape, 0, 6, &[0x11], b"sixteen bytes...");
+        assert_eq!(words, [0, 6, 16 << 16 | 5 << 2 | 1, 0x11, 0x206e_6565_7478_6973, 0x2e2e_2e73_6574_7962]);
+        let shape = RecordShape::of(&layout(8, 16, ReadScheme::Checksum).unwrap());
+        assert_eq!(slot(&shape, 0, 6, &[0x11], b"sixteen bytes...")[2] >> 32, GOLDEN_CHECKSUM);
+        let shape = RecordShape::of(&layout(8, 40, ReadScheme::LineVersions).unwrap());
+        let words = slot(&shape, 0, 6, &[1], &[9; 40]);
+        assert_eq!((words[8], words[9], words.len()), (6, 0x0909_0909_0909_0909, 10));
+        let layout = layout_with_extra(2, 8, 40, ReadScheme::LineVersions).unwrap();
+        let words = slot_with(&RecordShape::of(&layout), 0, 6, &[7, 8], &[1], &[9; 40]);
+        let nines = 0x0909_0909_0909_0909;
+        assert_eq!(words, [0, 6, 40 << 16 | 5 << 2 | 1, 7, 8, 1, nines, nines, 6, nines, nines, nines]);
+        assert_eq!(layout.value_at, 48);
+    }
+
+    const GOLDEN_CHECKSUM: u64 = 1_499_560_886;
+}

@@ -1,0 +1,133 @@
+//! The catalog: how this process reads and changes it, by a client of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remora_fabric::{ClientId, FabricError, Fault, Lane};
+use remora_index::IndexError;
+use remora_node::{MemoryError, Metadata, metadata};
+
+use super::handle::Cluster;
+use crate::error::OpenError;
+use crate::table::Handle;
+
+/// The longest wait for a living client that changes the catalog.
+const CATALOG_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    /// Reads the catalog again.
+    pub fn refresh(&self) -> Result<(), OpenError> {
+        let metadata = self.read_catalog()?;
+        if metadata.epoch == self.epoch() {
+            return self.inner.opened.follow(metadata);
+        }
+        self.inner.opened.note_catalog(metadata);
+        Ok(())
+    }
+
+    /// Reads the catalog, as the cluster's own client.
+    pub(crate) fn read_catalog(&self) -> Result<Metadata, OpenError> {
+        let leader = self.live_nodes().leader();
+        self.administer(async |lane: &Lane| Ok(metadata::read(lane, leader).await?))
+    }
+
+    /// The table where it is now, as far as this handle knows. If another handle has opened it,
+    /// this handle opens it, too, so that it follows the epochs.
+    pub(crate) fn own(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
+        let name = table.inner.name();
+        if table.cluster != self.inner.cluster {
+            return Err(OpenError::OtherCluster(name.to_owned()));
+        }
+        let is_it = |own: &Arc<remora_index::Table>| own.born() == table.inner.born();
+        let known = self.inner.opened.get(name);
+        if let Some(own) = known.filter(is_it) {
+            return Ok(own);
+        }
+        match self.adopt(name) {
+            Ok(own) if is_it(&own) => Ok(own),
+            Ok(_) | Err(OpenError::Memory(MemoryError::UnknownTable(_))) => {
+                Err(MemoryError::Dropped { table: name.to_owned() }.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a table by the catalog of the epoch that this handle is in. Waits for the memory node
+    /// alone: the thread may be that of a worker which has to follow an epoch meanwhile.
+    #[cold]
+    fn adopt(&self, name: &str) -> Result<Arc<remora_index::Table>, OpenError> {
+        let leader = self.live_nodes().leader();
+        let read = async |lane: &Lane| metadata::read(lane, leader).await;
+        loop {
+            let metadata = remora_fabric::block_on(&*self.inner.fabric, ClientId(0), read)??;
+            if metadata.epoch != self.epoch() {
+                return Err(MemoryError::EpochChanging.into());
+            }
+            if let Some(table) = self.inner.opened.open(&metadata, name)? {
+                return Ok(table);
+            }
+        }
+    }
+
+    /// Reads the catalog, and forgets tables that are not in it. `lane` may be any client's.
+    pub(crate) async fn follow_drops(&self, lane: &Lane) -> Result<(), OpenError> {
+        let catalog = metadata::read(lane, self.live_nodes().leader()).await?;
+        if catalog.epoch != self.epoch() {
+            return Err(MemoryError::EpochChanging.into());
+        }
+        if catalog.generation > self.followed() { self.inner.opened.follow(catalog) } else { Ok(()) }
+    }
+
+    /// Follows drops like [`follow_drops`](Cluster::follow_drops), and blocks the thread for as
+    /// long as the memory node needs to answer.
+    pub(crate) fn follow_drops_blocking(&self) -> Result<(), OpenError> {
+        remora_fabric::block_on(self.fabric(), ClientId(0), async |lane: &Lane| self.follow_drops(lane).await)?
+    }
+
+    /// Makes a change of the catalog. Waits while another client changes it, and frees the
+    /// catalog's lock if its holder has died.
+    pub(super) fn with_lock_freed<T>(&self, mut change: impl FnMut() -> Result<T, OpenError>) -> Result<T, OpenError> {
+        let began = Instant::now();
+        loop {
+            let holder = match change() {
+                Err(IndexError::Memory(MemoryError::CatalogLocked(holder))) => holder as u32,
+                changed => return changed,
+            };
+            if self.is_dead(holder) {
+                self.fabric().revoke(ClientId(holder)).map_err(MemoryError::from)?;
+                let leader = self.live_nodes().leader();
+                self.administer(async |lane: &Lane| metadata::free_catalog_lock(lane, leader, holder).await)?;
+                tracing::warn!(holder, "the catalog's lock is freed, whose holder died");
+            } else if began.elapsed() > CATALOG_PATIENCE || self.is_interrupted() {
+                return Err(MemoryError::CatalogLocked(holder.into()).into());
+            } else {
+                tracing::warn!(holder, "waiting for a client that changes the catalog");
+            }
+        }
+    }
+
+    /// Runs something that is no transaction, as the cluster's own client.
+    pub(crate) fn administer<T, E: From<FabricError>>(
+        &self,
+        body: impl AsyncFnOnce(&Lane) -> Result<T, E>,
+    ) -> Result<T, E> {
+        remora_fabric::block_on(&*self.inner.fabric, self.administrator()?, body)?
+    }
+
+    /// The id of the cluster's own client. Enters the last epoch first.
+    pub(super) fn administrator(&self) -> Result<ClientId, FabricError> {
+        // A process that runs no transactions learns here that an epoch has begun, and that its own
+        // client has another incarnation.
+        if self.inner.remote.is_some()
+            && let Err(error) = self.follow_epoch()
+        {
+            tracing::warn!(%error, "the next epoch cannot be entered yet");
+        }
+        let admin = ClientId(self.admin());
+        if self.draft().is_some_and(|draft| draft.creator() != admin.0) {
+            // The epoch has ended, and with it the client that creates the tables.
+            return Err(FabricError { node: self.live_nodes().leader(), fault: Fault::Revoked });
+        }
+        Ok(admin)
+    }
+}

@@ -1,0 +1,120 @@
+//! Clients as the cluster knows them: how they become known, and when they are known to be dead.
+
+use std::sync::Arc;
+
+use remora_fabric::{ClientId, Lane, Nanos, NodeSet};
+use remora_membership::{Configuration, EpochChanging, Standing};
+use remora_node::{MemoryError, come, connected, identity};
+use remora_txn::Validation;
+
+use super::handle::Cluster;
+use super::nodes::Remote;
+use super::version_cache::other_cache;
+
+/// A client that is about to register.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    pub(crate) incarnation: u32,
+    pub(crate) epoch: u64,
+    /// The memory nodes of that epoch.
+    pub(crate) nodes: NodeSet,
+}
+
+impl Cluster {
+    /// Gives a client an incarnation. `guest` is a lane of client id 0. The configuration knows the
+    /// incarnation before the client takes anything.
+    pub(crate) async fn announce(&self, guest: &Lane) -> Result<Announced, MemoryError> {
+        identity::remembered(guest, self.live_nodes()).await?;
+        self.lacks_nothing()?;
+        // The epoch is read before the nodes. If another epoch is entered meanwhile, the
+        // configuration refuses this one, whichever nodes go with it.
+        let epoch = self.epoch();
+        let nodes = self.live_nodes();
+        let incarnation = come(guest, nodes).await?;
+        let is_local = self.protocol.validation() == Validation::Local;
+        if let Some(configuration) = &self.configuration {
+            if is_local {
+                self.knows_all(configuration, guest).await?;
+            }
+            let tables = || is_local.then(|| (self.inner.number, self.inner.opened.claimed()));
+            join_by(configuration, incarnation, epoch, self.lease_ns().unwrap_or(u64::MAX / 2), tables)?;
+        } else if is_local {
+            return Err(MemoryError::NeedsConfiguration(self.protocol.name()));
+        }
+        Ok(Announced { incarnation, epoch, nodes })
+    }
+
+    /// Fails if a client is connected that this configuration does not know. Such a client may have
+    /// claimed tables for a version cache of its own, in another configuration or in none.
+    async fn knows_all(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), MemoryError> {
+        let clients = connected(lane, self.live_nodes().leader()).await?;
+        let stranger = configuration.look(|membership| {
+            clients.iter().map(|client| client.incarnation).find(|client| membership.standing(*client).is_none())
+        });
+        match stranger.map_err(|error| MemoryError::Configuration(error.to_string()))? {
+            Some(stranger) => Err(MemoryError::UnknownClient(stranger)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a client is known to be dead: by the configuration, by the end of its process, or
+    /// because no memory node has a connection of it, though it is one that stays connected. A
+    /// client that may live is not known to be dead.
+    #[must_use]
+    pub fn is_dead(&self, client: u32) -> bool {
+        if client == self.admin() {
+            return false;
+        }
+        let known = self.configuration().and_then(|configuration| {
+            let standing = configuration.look(|membership| {
+                let process = membership.processes().find(|(one, _)| *one == client).and_then(|(_, process)| process);
+                membership.standing(client).map(|standing| (standing, process))
+            });
+            standing.ok().flatten().map(|(standing, process)| match standing {
+                Standing::Alive => process.is_some_and(|process| configuration.has_ended(process)),
+                Standing::Suspected { .. } | Standing::Recovered { .. } | Standing::Forgotten => true,
+            })
+        });
+        known == Some(true) || self.fabric().is_connected(ClientId(client)) == Some(false)
+    }
+
+    /// Whether other processes tell by a client's connections that it is alive.
+    pub(super) fn is_seen_by_connections(&self) -> bool {
+        matches!(&self.inner.remote, Some((_, Remote::Tcp(_))))
+    }
+}
+
+/// Announces a client to the configuration.
+pub(super) fn join(
+    configuration: &Arc<dyn Configuration>,
+    incarnation: u32,
+    epoch: u64,
+    lease: Nanos,
+) -> Result<(), MemoryError> {
+    join_by(configuration, incarnation, epoch, lease, || None)
+}
+
+/// Announces a client to the configuration, with the version cache by which it validates and the
+/// tables that it may write.
+fn join_by(
+    configuration: &Arc<dyn Configuration>,
+    incarnation: u32,
+    epoch: u64,
+    lease: Nanos,
+    vcache: impl Fn() -> Option<(u32, Vec<u16>)>,
+) -> Result<(), MemoryError> {
+    let process = configuration.process();
+    let joined = configuration.change(|membership| {
+        let vcache = vcache();
+        if let Some((vcache, tables)) = &vcache {
+            membership.claim(*vcache, tables).map_err(other_cache)?;
+        }
+        let joined = membership.join(incarnation, epoch, lease, process);
+        joined.map_err(|EpochChanging| MemoryError::EpochChanging)?;
+        if let Some((vcache, _)) = vcache {
+            membership.validates_by(incarnation, vcache);
+        }
+        Ok(())
+    });
+    joined.map_err(|error| MemoryError::Configuration(error.to_string()))?
+}

@@ -1,0 +1,116 @@
+//! Entering the next epoch: this process learns which memory nodes the cluster goes on without, and
+//! where its tables are now.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use remora_fabric::{ClientId, Lane, Nanos, NodeSet};
+use remora_membership::Configuration;
+use remora_node::{MemoryError, come, metadata};
+
+use super::clients::join;
+use super::handle::Cluster;
+use super::nodes::are_named;
+use super::opened::announce_lines;
+use crate::error::OpenError;
+use crate::mutex::lock;
+
+/// The longest wait for the next epoch, while an epoch changes, or while a memory node is dead that
+/// a controller has yet to declare lost.
+pub(super) const EPOCH_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    /// Enters the last epoch: learns which nodes are lost, and where tables are now. `lane` is a
+    /// lane of client id 0. Waits while another task enters the epoch.
+    pub(crate) async fn enter_epoch(&self, lane: &Lane) -> Result<(), OpenError> {
+        const PAUSE_NS: Nanos = 20_000;
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        while self.inner.entering.swap(true, Ordering::Acquire) {
+            lane.sleep(PAUSE_NS).await;
+        }
+        let _entering = Entering(&self.inner.entering);
+        self.enter(configuration, lane).await
+    }
+
+    /// Enters the last epoch, while no other task does.
+    async fn enter(&self, configuration: &Arc<dyn Configuration>, lane: &Lane) -> Result<(), OpenError> {
+        let now = configuration.look(|membership| (membership.epoch(), membership.lost()));
+        let (epoch, lost) = now.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        // A node that was added while this process connected counts as lost here, though the epoch
+        // has it.
+        if epoch == self.epoch() && lock(&self.inner.lost).without(lost).is_empty() {
+            return Ok(());
+        }
+        self.expect_all();
+        self.follow_nodes()?;
+        let live = NodeSet::first(self.memory_nodes()).without(lost);
+        let metadata = metadata::read(lane, live.leader()).await?;
+        are_named(&metadata, self.memory_nodes())?;
+        if metadata.epoch != epoch {
+            // It is the catalog of the next epoch, which is about to begin, and may have other
+            // nodes.
+            return Err(MemoryError::EpochChanging.into());
+        }
+        // The epoch has revoked the incarnation that changes the catalog of remote memory nodes.
+        if self.inner.remote.is_some() {
+            let admin = come(lane, live).await?;
+            join(configuration, admin, epoch, u64::MAX / 2)?;
+            *lock(&self.inner.admin) = admin;
+        }
+        self.inner.opened.follow(metadata)?;
+        self.tables().iter().for_each(|table| announce_lines(self.fabric(), table, |replica| replica.joining));
+        *lock(&self.inner.lost) = lost;
+        Ok(())
+    }
+
+    /// Enters the last epoch, on a thread that runs no tasks. Blocks the thread.
+    pub(crate) fn follow_epoch(&self) -> Result<(), OpenError> {
+        self.follow_nodes()?;
+        let enter = async |lane: &Lane| self.enter_epoch(lane).await;
+        remora_fabric::block_on(&*self.inner.fabric, ClientId(0), enter)?
+    }
+
+    /// Runs `what`, which is no transaction, such as [`inspect`](Cluster::inspect). If it fails
+    /// because an epoch has ended meanwhile, runs it again from its beginning.
+    pub fn in_one_epoch<T, E>(&self, what: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        in_one_epoch(self.configuration(), None, what)
+    }
+}
+
+/// A task that enters an epoch. When this is dropped, another task may enter one.
+struct Entering<'c>(&'c AtomicBool);
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Runs `what`, which fails if an epoch ends meanwhile, and runs it again in the next epoch. If the
+/// cluster has a controller, the next epoch begins within milliseconds. Does not run it again once
+/// the program has set `interrupt`.
+pub(crate) fn in_one_epoch<T, E>(
+    configuration: Option<&Arc<dyn Configuration>>,
+    interrupt: Option<&AtomicBool>,
+    mut what: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let epoch = || configuration.and_then(|one| one.look(|now| (now.epoch(), now.is_changing())).ok());
+    let is_interrupted = || interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed));
+    let (began, mut is_told) = (Instant::now(), false);
+    loop {
+        let before = epoch();
+        let done = what();
+        let now = epoch();
+        let has_changed = now != before || now.is_some_and(|(_, is_changing)| is_changing);
+        if done.is_ok() || !has_changed || began.elapsed() > EPOCH_PATIENCE || is_interrupted() {
+            return done;
+        }
+        if !is_told {
+            tracing::info!("the epoch is changing: waiting for the next one");
+            is_told = true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,476 @@
+//! A handle of a cluster: how it is made, what its clones share, and what it says of the cluster.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use remora_fabric::rdma::Device;
+use remora_fabric::seeded::Seeded;
+use remora_fabric::shm::Shm;
+use remora_fabric::sim::{Sim, SimOptions};
+use remora_fabric::tcp::{Loopback, NodeStatus, Tcp, TcpOptions};
+use remora_fabric::{Capabilities, ClientId, Fabric, Host, Lane, Nanos, NodeId, NodeSet, Pages, ServiceHandle};
+use remora_membership::{Configuration, InMemory};
+use remora_node::{MemoryError, Metadata, come, identity, node};
+use remora_record::TransactionId;
+use remora_txn::recovery::Rollback;
+use remora_txn::{Applier, Protocol, RpcHandler, VersionCache};
+
+use super::draft::Draft;
+use super::nodes::{Nodes, Remote};
+use super::opened::Opened;
+use super::options::ClusterOptions;
+use crate::error::{ConnectError, OpenError, SimulatedError};
+use crate::mutex::lock;
+use crate::table::ClusterNumber;
+
+/// A cluster. Clones are cheap and are the same cluster; it ends when the last clone, worker and
+/// table is gone.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) inner: Arc<Inner>,
+    pub(super) protocol: Protocol,
+    pub(super) configuration: Option<Arc<dyn Configuration>>,
+    lease: Option<Duration>,
+    /// Transaction ids of each client incarnation.
+    transaction_ids: u64,
+    told: Option<Told>,
+    /// What this handle creates together.
+    pub(super) draft: Option<Arc<Draft>>,
+    /// A flag that the program sets, to end what this handle creates.
+    pub(super) interrupt: Option<Arc<AtomicBool>>,
+}
+
+/// A callback that is told of each record that recovery puts back.
+type Told = Arc<dyn Fn(&Rollback<'_>) + Send + Sync>;
+
+/// Default lease, unless [`Cluster::with_lease`] sets another. It must exceed the longest
+/// scheduling delay of a healthy client on an overloaded machine, and the longest computation of a
+/// closure. A client that waits for a dead client waits a little longer.
+pub const LEASE: Duration = Duration::from_secs(2);
+
+/// What all handles of a cluster share.
+pub(super) struct Inner {
+    // Stopped before the memory goes.
+    appliers: Vec<ServiceHandle>,
+    pub(super) fabric: Arc<dyn Fabric>,
+    /// The names of the memory nodes and their fabric, if they are processes of their own.
+    pub(super) remote: Option<(Mutex<Nodes>, Remote)>,
+    pages: Option<Pages>,
+    pub(super) options: ClusterOptions,
+    /// The incarnation that changes the catalog.
+    pub(super) admin: Mutex<u32>,
+    /// The configuration that knows that incarnation, and so can have its access taken away.
+    announced_to: Option<Arc<dyn Configuration>>,
+    pub(super) opened: Opened,
+    /// Tables that this process loads rows into, by when they were born.
+    pub(super) loading: Mutex<BTreeSet<u64>>,
+    /// Memory nodes that the cluster goes on without, as far as is known here.
+    pub(super) lost: Mutex<NodeSet>,
+    /// Memory nodes that were away when this controller came. It does without them until they
+    /// answer again, or are lost.
+    pub(super) absent: Mutex<NodeSet>,
+    /// A task of this process has begun to learn of the next epoch.
+    pub(super) entering: AtomicBool,
+    /// The id that the cluster was founded with.
+    id: u64,
+    /// The cluster that its tables are of.
+    pub(super) cluster: ClusterNumber,
+    /// The incarnation of this process's first client, a number that no other process has.
+    pub(super) number: u32,
+    pub(super) vcache: OnceLock<Arc<VersionCache>>,
+}
+
+impl Cluster {
+    /// A cluster whose memory nodes are shared memory of this process: nothing to install, nothing
+    /// kept when it ends.
+    pub fn embedded(options: ClusterOptions) -> Result<Cluster, OpenError> {
+        options.check()?;
+        let shm = Shm::new(&options.regions()).map_err(MemoryError::from)?;
+        let pages = shm.memory().pages();
+        Ok(Cluster::format(Arc::new(shm), pages, options)?.with_lease(Some(LEASE)))
+    }
+
+    /// A cluster whose memory nodes each have a server in this process. Clients reach them over TCP
+    /// on the loopback, or by an RDMA device. For trying these transports out.
+    pub fn embedded_servers(rdma: Option<Device>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+        options.check()?;
+        let clients = TcpOptions { rdma, ..TcpOptions::default() };
+        let loopback = Loopback::new(&options.regions(), clients).map_err(MemoryError::from)?;
+        Ok(Cluster::format(Arc::new(loopback), None, options)?.with_lease(Some(LEASE)))
+    }
+
+    /// Makes a cluster on one thread under a hostile scheduler, for tests: see
+    /// `remora_fabric::seeded`. Clients of this cluster have no leases, unless
+    /// [`Cluster::with_lease`] gives them one.
+    pub fn seeded(options: ClusterOptions, seed: u64) -> Result<(Cluster, Seeded), OpenError> {
+        options.check()?;
+        let seeded = Seeded::new(&options.regions(), seed).map_err(MemoryError::from)?;
+        Ok((Cluster::format(Arc::new(seeded.clone()), None, options)?, seeded))
+    }
+
+    /// A cluster in virtual time, on the hardware of a profile: see `remora_fabric::sim`. Nothing
+    /// takes time before [`Sim::instant`] says so.
+    pub fn simulated(options: ClusterOptions, sim: &SimOptions) -> Result<(Cluster, Sim), SimulatedError> {
+        options.check().map_err(OpenError::from)?;
+        let sim = Sim::new(&options.regions(), sim)?;
+        sim.instant(true);
+        Ok((Cluster::format(Arc::new(sim.clone()), None, options)?, sim))
+    }
+
+    /// A cluster on any fabric whose memory nodes are in this process. The memory nodes must be
+    /// new. For tests and tools: the fabric determines `options.memory_nodes` and `node_bytes`. Its
+    /// clients have no leases: see [`Cluster::with_lease`].
+    pub fn on(fabric: Arc<dyn Host>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+        let options = ClusterOptions { memory_nodes: fabric.nodes(), ..options };
+        options.check()?;
+        Cluster::format(fabric, None, options)
+    }
+
+    /// Lays out new memory nodes in this process, and founds their cluster.
+    fn format(fabric: Arc<dyn Host>, pages: Option<Pages>, options: ClusterOptions) -> Result<Cluster, OpenError> {
+        let mut appliers = Vec::with_capacity(options.memory_nodes.into());
+        for node in (0..options.memory_nodes).map(NodeId) {
+            let region = fabric.region(node, node::REGION).ok_or(MemoryError::Foreign(node))?;
+            node::format(&region, node::Place::default())?;
+            fabric.answer(node, Box::new(RpcHandler::new(region.clone())));
+            appliers.push(fabric.serve(node, "applier", Box::new(Applier::new(region))));
+        }
+        let (cluster, admin) = remora_fabric::block_on(&*fabric, ClientId(0), async |lane: &Lane| {
+            let founded = identity::found(lane, options.memory_nodes).await?;
+            let cluster = founded.first().map_or(0, |node| node.cluster);
+            Ok::<_, MemoryError>((cluster, come(lane, NodeSet::first(options.memory_nodes)).await?))
+        })??;
+        let inner = Inner {
+            appliers,
+            fabric,
+            remote: None,
+            pages,
+            options,
+            admin: Mutex::new(admin),
+            announced_to: None,
+            opened: Opened::default(),
+            loading: Mutex::default(),
+            lost: Mutex::default(),
+            absent: Mutex::default(),
+            entering: AtomicBool::new(false),
+            id: cluster,
+            cluster: ClusterNumber::embedded(),
+            number: admin,
+            vcache: OnceLock::new(),
+        };
+        let configuration: Arc<dyn Configuration> = Arc::new(InMemory::of(cluster));
+        Ok(Cluster {
+            inner: Arc::new(inner),
+            protocol: options.protocol,
+            configuration: Some(configuration),
+            lease: None,
+            transaction_ids: TransactionId::SEQUENCE_MAX,
+            told: None,
+            draft: None,
+            interrupt: None,
+        })
+    }
+
+    /// A cluster of memory nodes that are processes of their own.
+    pub(super) fn remote(
+        fabric: Arc<dyn Fabric>,
+        cluster: u64,
+        (nodes, remote): (Nodes, Remote),
+        options: ClusterOptions,
+        admin: u32,
+        configuration: Option<Arc<dyn Configuration>>,
+        (metadata, lost, absent): (Metadata, NodeSet, NodeSet),
+    ) -> Cluster {
+        let inner = Inner {
+            appliers: Vec::new(),
+            fabric,
+            remote: Some((Mutex::new(nodes), remote)),
+            pages: None,
+            options,
+            admin: Mutex::new(admin),
+            announced_to: configuration.clone(),
+            opened: Opened::none(metadata),
+            loading: Mutex::default(),
+            lost: Mutex::new(lost),
+            absent: Mutex::new(absent),
+            entering: AtomicBool::new(false),
+            id: cluster,
+            cluster: ClusterNumber::founded(cluster),
+            number: admin,
+            vcache: OnceLock::new(),
+        };
+        let lease = configuration.is_some().then_some(LEASE);
+        let (inner, protocol) = (Arc::new(inner), options.protocol);
+        let transaction_ids = TransactionId::SEQUENCE_MAX;
+        Cluster { inner, protocol, configuration, lease, transaction_ids, told: None, draft: None, interrupt: None }
+    }
+
+    /// The catalog, as it was last read.
+    #[must_use]
+    pub fn catalog(&self) -> Metadata {
+        self.inner.opened.catalog()
+    }
+
+    /// The epoch that this process has entered.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.inner.opened.epoch()
+    }
+
+    /// All tables that this process has open, where they are now.
+    pub(crate) fn tables(&self) -> Vec<Arc<remora_index::Table>> {
+        self.inner.opened.all()
+    }
+
+    /// Whether a table is open in this process: it was neither dropped nor discarded, as far as is
+    /// known here.
+    pub(crate) fn has(&self, table: &remora_index::Table) -> bool {
+        self.inner.opened.has(table)
+    }
+
+    /// The generation of the catalog up to which this process has forgotten all dropped tables.
+    pub(crate) fn followed(&self) -> u64 {
+        self.inner.opened.followed()
+    }
+
+    /// The generation of the catalog by which this process has last forgotten a table.
+    #[inline]
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.inner.opened.forgotten()
+    }
+
+    /// The cluster's number in this process.
+    pub(crate) fn number(&self) -> ClusterNumber {
+        self.inner.cluster
+    }
+
+    /// The names of the memory nodes, in the order of their numbers. `None` if the memory nodes are
+    /// in this process.
+    #[must_use]
+    pub fn nodes(&self) -> Option<Nodes> {
+        self.inner.remote.as_ref().map(|(nodes, _)| lock(nodes).clone())
+    }
+
+    /// Number of memory nodes that founded the cluster. They have the lowest numbers.
+    pub(super) fn founders(&self) -> u16 {
+        self.inner.options.memory_nodes
+    }
+
+    /// A fabric of one other memory node, which it reaches as the cluster's fabric reaches its own.
+    /// `None` if that is not TCP.
+    pub(super) fn beside(&self, address: &str) -> Option<Tcp> {
+        match &self.inner.remote {
+            Some((_, Remote::Tcp(tcp))) => Some(tcp.beside(address.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The status of a memory node's server, if it is a process that can be asked.
+    #[must_use]
+    pub fn node_status(&self, node: NodeId) -> Option<NodeStatus> {
+        self.inner.remote.as_ref()?.1.status(node)
+    }
+
+    /// Number of copies of each record, unless a table says otherwise.
+    #[must_use]
+    pub fn replicas(&self) -> u8 {
+        self.inner.options.replicas
+    }
+
+    /// The capabilities of the fabric.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.fabric.capabilities()
+    }
+
+    /// Number of memory nodes.
+    #[must_use]
+    pub fn memory_nodes(&self) -> u16 {
+        self.inner.fabric.nodes()
+    }
+
+    /// The incarnation that changes the catalog.
+    pub(super) fn admin(&self) -> u32 {
+        *lock(&self.inner.admin)
+    }
+
+    /// The client whose death ends what this handle creates: see [`Cluster::create_together`].
+    /// `None` outside of it.
+    #[must_use]
+    pub fn creator(&self) -> Option<u32> {
+        self.draft().map(|draft| draft.creator())
+    }
+
+    /// What this handle creates together, if it does.
+    pub(super) fn draft(&self) -> Option<Arc<Draft>> {
+        self.draft.as_ref().filter(|draft| !draft.is_over()).cloned()
+    }
+
+    /// A handle that creates tables together.
+    pub(super) fn drafting(&self, draft: Arc<Draft>) -> Cluster {
+        Cluster { draft: Some(draft), ..self.clone() }
+    }
+
+    /// CPU time that the memory nodes have used, in nanoseconds. A memory node in this process
+    /// counts the time in which it applies redo logs. A process of its own counts all of its time.
+    #[must_use]
+    pub fn memory_node_cpu_ns(&self) -> u64 {
+        let here: u64 = self.inner.appliers.iter().map(ServiceHandle::cpu_ns).sum();
+        let elsewhere = self
+            .inner
+            .remote
+            .iter()
+            .flat_map(|(_, remote)| (0..self.memory_nodes()).map(|node| remote.cpu_ns(NodeId(node))));
+        here + elsewhere.sum::<u64>()
+    }
+
+    /// Which pages back the memory nodes; `None` for seeded ones.
+    #[must_use]
+    pub fn pages(&self) -> Option<Pages> {
+        self.inner.pages
+    }
+
+    /// The protocol.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// A handle to this cluster whose workers run another protocol. Tables must be opened through
+    /// it. It refuses tables whose discipline the protocol does not have.
+    #[must_use]
+    pub fn with_protocol(&self, protocol: Protocol) -> Cluster {
+        Cluster { protocol, ..self.clone() }
+    }
+
+    /// The configuration. It says which clients are alive, and which client recovers a dead one.
+    /// `None` if client processes share no configuration: then no client frees the locks of a dead
+    /// one.
+    #[must_use]
+    pub fn configuration(&self) -> Option<&Arc<dyn Configuration>> {
+        self.configuration.as_ref()
+    }
+
+    /// The id that the cluster was founded with, by which its configuration knows it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    /// A handle to this cluster whose workers trust another configuration. All clients of a cluster
+    /// must trust the same configuration. Fails if it is the configuration of another cluster
+    /// ([`Configuration::cluster`]), whose clients have nothing to do with those of this one.
+    pub fn with_configuration(&self, configuration: Arc<dyn Configuration>) -> Result<Cluster, ConnectError> {
+        match configuration.cluster() {
+            Some(other) if other != self.id() => {
+                Err(ConnectError::ConfigurationOfOtherCluster { configuration: other, cluster: self.id() })
+            }
+            _ => Ok(Cluster { configuration: Some(configuration), ..self.clone() }),
+        }
+    }
+
+    /// The lease of a worker that runs. Other clients take the worker for dead if it gives no sign
+    /// of life for that long.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
+
+    /// The lease in nanoseconds.
+    pub(crate) fn lease_ns(&self) -> Option<Nanos> {
+        self.lease.map(|lease| u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A handle to this cluster whose workers have leases of this length; `None` turns leases off.
+    /// A worker with a lease also recovers clients whose leases have expired.
+    ///
+    /// Other clients take a worker for dead if its thread only computes, or blocks, for longer than
+    /// the lease. The worker's transactions then fail with
+    /// [`Error::Fenced`](crate::Error::Fenced). A worker that runs nothing is not taken for dead.
+    /// Over a network, a worker without a lease may read at a memory node that the cluster has
+    /// given up, until it hears of that.
+    #[must_use]
+    pub fn with_lease(&self, lease: Option<Duration>) -> Cluster {
+        Cluster { lease, ..self.clone() }
+    }
+
+    /// A handle to the cluster whose workers' clients have `ids` transaction ids each, at least 1
+    /// and at most 2^39: for tests of what happens at the end. A client goes on as another
+    /// incarnation before its ids come to an end, if it has a lease; otherwise its transactions end
+    /// with [`Limit::TransactionIds`](crate::Limit::TransactionIds).
+    #[must_use]
+    pub fn with_transaction_ids(&self, ids: u64) -> Cluster {
+        Cluster { transaction_ids: ids.clamp(1, TransactionId::SEQUENCE_MAX), ..self.clone() }
+    }
+
+    /// Number of transaction ids of each client incarnation.
+    pub(crate) fn transaction_ids(&self) -> u64 {
+        self.transaction_ids
+    }
+
+    /// A handle to this cluster whose workers report what they put back when they recover a dead
+    /// client. They report each record before they put it back. If a recoverer dies, its successor
+    /// reports the record again. A recorded history needs this, because other clients read the
+    /// versions that recovery installs.
+    #[must_use]
+    pub fn with_rollbacks_told(&self, told: Arc<dyn Fn(&Rollback<'_>) + Send + Sync>) -> Cluster {
+        Cluster { told: Some(told), ..self.clone() }
+    }
+
+    /// Reports a record that recovery is about to put back.
+    pub(crate) fn tell(&self, rollback: &Rollback<'_>) {
+        if let Some(told) = &self.told {
+            told(rollback);
+        }
+    }
+
+    /// A handle whose creations and loads a program can end. Once the flag is set, they fail with
+    /// [`MemoryError::Interrupted`]. A creation of several steps is then undone.
+    #[must_use]
+    pub fn with_interrupt(&self, interrupt: Arc<AtomicBool>) -> Cluster {
+        let mut cluster = self.clone();
+        cluster.interrupt = Some(interrupt);
+        cluster
+    }
+
+    /// Whether the program has ended what this handle creates: see [`Cluster::with_interrupt`].
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
+    }
+
+    /// Fails if the program has ended what this handle creates.
+    pub(super) fn unless_interrupted(&self) -> Result<(), MemoryError> {
+        if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
+    }
+
+    /// The fabric, for tests and tools.
+    #[must_use]
+    pub fn fabric(&self) -> &dyn Fabric {
+        &*self.inner.fabric
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Memory nodes that are other processes outlive this cluster, and so does what knows its
+        // clients.
+        if std::thread::panicking() {
+            return;
+        }
+        let admin = *lock(&self.admin);
+        if let Some(configuration) = &self.announced_to
+            && let Err(error) = configuration.change(|membership| membership.leave(admin))
+        {
+            tracing::warn!(%error, "the configuration could not be told that a client has left");
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,163 @@
+//! Loading rows into empty tables, without transactions.
+
+use std::sync::Arc;
+
+use remora_fabric::{ClientId, Lane};
+use remora_index::{IndexError, Loader, MakePart, Parts, TakeRow};
+use remora_node::{MemoryError, metadata};
+
+use super::handle::Cluster;
+use crate::error::OpenError;
+use crate::mutex::lock;
+use crate::table::{Handle, Key, Record, Table};
+
+impl Cluster {
+    /// Loads rows into an empty table, and returns their number. This is much faster than
+    /// transactions, and is none: no other client may use the table meanwhile. If it fails, or this
+    /// client dies, the next load finds the table as if it were empty.
+    pub fn load<K: Key, V: Record>(
+        &self,
+        table: &Table<K, V>,
+        mut rows: impl Iterator<Item = (K, V)>,
+    ) -> Result<u64, OpenError> {
+        self.load_rows(table.handle(), &mut |take| {
+            rows.try_for_each(|(key, value)| take(&Table::<K, V>::key(&key), value.as_bytes()))
+        })
+    }
+
+    /// Loads rows, without their types.
+    fn load_rows(
+        &self,
+        table: Handle<'_>,
+        rows: &mut dyn FnMut(TakeRow<'_>) -> Result<(), OpenError>,
+    ) -> Result<u64, OpenError> {
+        let table = self.own_now(table)?;
+        let _loading = self.begin_loading(&table)?;
+        self.name_as_loader(&table)?;
+        self.administer(async |lane: &Lane| {
+            let goes_on = || self.unless_interrupted();
+            remora_index::bulk_load(lane, &table, self.loader(&goes_on), rows).await
+        })
+    }
+
+    /// Loads rows in parts, which `part` makes. The parts are made and laid out on as many threads
+    /// as the machine has cores. `loaded` is called now and then with the number of rows loaded
+    /// since its last call.
+    pub fn load_parts<K: Key, V: Record + Send + Sync>(
+        &self,
+        table: &Table<K, V>,
+        parts: u64,
+        part: impl Fn(u64) -> Vec<(K, V)> + Sync,
+        mut loaded: impl FnMut(u64),
+    ) -> Result<u64, OpenError> {
+        let make = |number, take: TakeRow<'_>| {
+            part(number).iter().try_for_each(|(key, value)| take(&Table::<K, V>::key(key), value.as_bytes()))
+        };
+        self.load_made(table.handle(), parts, &make, &mut loaded)
+    }
+
+    /// The table where it is in the last epoch, which this process enters first.
+    fn own_now(&self, table: Handle<'_>) -> Result<Arc<remora_index::Table>, OpenError> {
+        self.administrator().map_err(MemoryError::from)?;
+        self.own(table)
+    }
+
+    /// Loads rows in parts, without their types.
+    fn load_made(
+        &self,
+        table: Handle<'_>,
+        parts: u64,
+        make: MakePart<'_>,
+        loaded: &mut dyn FnMut(u64),
+    ) -> Result<u64, OpenError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let parts = Parts { count: parts, make, threads };
+        let table = self.own_now(table)?;
+        let _loading = self.begin_loading(&table)?;
+        self.name_as_loader(&table)?;
+        self.administer(async |lane: &Lane| {
+            let goes_on = || self.unless_interrupted();
+            remora_index::bulk_load_parts(lane, &table, self.loader(&goes_on), parts, loaded).await
+        })
+    }
+
+    /// Names this client in an empty table as the one that loads rows. Empties the table first if a
+    /// client was loading rows into it that has died, or this one, which has failed.
+    fn name_as_loader(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        let name = || {
+            let mut is_half_loaded = false;
+            self.administer(async |lane: &Lane| {
+                let (nodes, admin) = (self.live_nodes(), self.admin());
+                let name = async || match remora_index::loader(lane, table).await? {
+                    // This client's own load, if it is named, has failed: loads that are under way
+                    // are noted.
+                    Some(client) if client != admin && self.may_load(table, client)? => {
+                        Err(IndexError::Loading { table: table.name().to_owned(), client })
+                    }
+                    Some(client) => {
+                        is_half_loaded = true;
+                        tracing::warn!(client, table = table.name(), "a client was loading rows into a table");
+                        Ok(remora_index::take_over(lane, table, admin).await?)
+                    }
+                    None => remora_index::begin(lane, table, admin).await,
+                };
+                metadata::while_there(lane, nodes, admin, (table.id(), table.born(), table.name()), name).await
+            })?;
+            Ok(is_half_loaded)
+        };
+        if self.with_lock_freed(name)? {
+            let admin = self.admin();
+            self.administer(async |lane: &Lane| remora_index::clear(lane, table, admin).await)?;
+        }
+        Ok(())
+    }
+
+    /// This client, as it loads rows.
+    fn loader<'l>(&self, goes_on: &'l dyn Fn() -> Result<(), MemoryError>) -> Loader<'l> {
+        Loader { client: self.admin(), goes_on }
+    }
+
+    /// Fails while a client loads rows into a table. A dead client loads nothing any more.
+    pub(super) async fn unless_loading(&self, lane: &Lane, table: &remora_index::Table) -> Result<(), OpenError> {
+        match remora_index::loader(lane, table).await? {
+            Some(client) if self.may_load(table, client)? => {
+                Err(IndexError::Loading { table: table.name().to_owned(), client })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the client that is named in a table may still write to it. A dead client is revoked,
+    /// and then it may not.
+    pub(super) fn may_load(&self, table: &remora_index::Table, client: u32) -> Result<bool, OpenError> {
+        if client == self.admin() {
+            return Ok(lock(&self.inner.loading).contains(&table.born()));
+        }
+        let is_dead = self.is_dead(client);
+        if is_dead {
+            self.fabric().revoke(ClientId(client)).map_err(MemoryError::from)?;
+        }
+        Ok(!is_dead)
+    }
+
+    /// Notes that this process begins to load rows into a table. Fails if it does so already.
+    fn begin_loading(&self, table: &remora_index::Table) -> Result<Loading<'_>, OpenError> {
+        if !lock(&self.inner.loading).insert(table.born()) {
+            return Err(IndexError::Loading { table: table.name().to_owned(), client: self.admin() });
+        }
+        Ok(Loading { cluster: self, born: table.born() })
+    }
+}
+
+/// A table that this process loads rows into, until this is dropped.
+#[derive(Debug)]
+struct Loading<'c> {
+    cluster: &'c Cluster,
+    born: u64,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        lock(&self.cluster.inner.loading).remove(&self.born);
+    }
+}

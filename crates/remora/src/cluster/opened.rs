@@ -1,0 +1,163 @@
+//! The tables that this process has open, and the catalog that they follow.
+//!
+//! Several threads read the catalog at the same time, so a thread may come with a catalog that is
+//! older than one that another thread has followed. A table in an older catalog may have been
+//! dropped since. So:
+//!
+//! 1. Tables are opened, moved and forgotten under one lock, that of `tables`.
+//! 2. A catalog of an older generation than the one that was followed last opens nothing and
+//!    forgets nothing.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use remora_fabric::Fabric;
+use remora_node::{Metadata, Replica, TableId};
+
+use crate::error::OpenError;
+use crate::mutex::lock;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Opened {
+    tables: Mutex<HashMap<String, Arc<remora_index::Table>>>,
+    /// The catalog, as it was last read.
+    catalog: Mutex<Metadata>,
+    /// Generation of the catalog up to which all dropped tables are forgotten.
+    followed: AtomicU64,
+    /// Generation of the catalog by which a table was last forgotten.
+    forgotten: AtomicU64,
+    /// Ids of the tables that are validated by this process's version cache.
+    claimed: Mutex<Vec<u16>>,
+}
+
+impl Opened {
+    /// No table is open yet. `catalog` is the catalog, if it was read already.
+    pub(super) fn none(catalog: Metadata) -> Opened {
+        Opened { catalog: Mutex::new(catalog), ..Opened::default() }
+    }
+
+    /// The catalog, as it was last read.
+    pub(super) fn catalog(&self) -> Metadata {
+        lock(&self.catalog).clone()
+    }
+
+    /// The epoch of the catalog.
+    pub(super) fn epoch(&self) -> u64 {
+        lock(&self.catalog).epoch
+    }
+
+    /// Notes a catalog that was read, without following it.
+    pub(super) fn note_catalog(&self, catalog: Metadata) {
+        *lock(&self.catalog) = catalog;
+    }
+
+    /// The generation of the catalog up to which this process has forgotten all dropped tables.
+    pub(super) fn followed(&self) -> u64 {
+        self.followed.load(Ordering::Acquire)
+    }
+
+    /// The generation of the catalog by which this process has last forgotten a table.
+    #[inline]
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Acquire)
+    }
+
+    /// The open table of a name.
+    pub(super) fn get(&self, name: &str) -> Option<Arc<remora_index::Table>> {
+        lock(&self.tables).get(name).cloned()
+    }
+
+    /// Whether a table is open: it was neither dropped nor discarded, as far as is known here.
+    pub(super) fn has(&self, table: &remora_index::Table) -> bool {
+        lock(&self.tables).get(table.name()).is_some_and(|own| own.born() == table.born())
+    }
+
+    /// All open tables, where they are now.
+    pub(super) fn all(&self) -> Vec<Arc<remora_index::Table>> {
+        lock(&self.tables).values().cloned().collect()
+    }
+
+    /// Opens a table by a catalog that was just read, unless it is open. `None` if the catalog is
+    /// older than one that this process has followed: a table in it may have been dropped since.
+    pub(super) fn open(&self, catalog: &Metadata, name: &str) -> Result<Option<Arc<remora_index::Table>>, OpenError> {
+        let opened = catalog.table(name).map(|(_, entry)| entry.born);
+        let mut tables = lock(&self.tables);
+        if catalog.generation < self.followed() {
+            return Ok(None);
+        }
+        let is_other = |table: &Arc<remora_index::Table>| opened.as_ref().is_ok_and(|born| *born != table.born());
+        if opened.is_err() || tables.get(name).is_some_and(is_other) {
+            // Dropped, and perhaps created again, by another client.
+            drop(tables);
+            self.follow(catalog.clone())?;
+            opened?;
+            tables = lock(&self.tables);
+        }
+        if let Some(table) = tables.get(name) {
+            return Ok(Some(table.clone()));
+        }
+        if catalog.generation < self.followed() {
+            return Ok(None);
+        }
+        let table = Arc::new(remora_index::Table::open(catalog, name)?);
+        tables.insert(name.to_owned(), table.clone());
+        Ok(Some(table))
+    }
+
+    /// Updates the open tables from a catalog. A table that is not in it has been discarded or
+    /// dropped, and is no longer open.
+    pub(super) fn follow(&self, catalog: Metadata) -> Result<(), OpenError> {
+        let mut tables = lock(&self.tables);
+        if catalog.generation < self.followed() {
+            return Ok(()); // another thread has followed a newer one
+        }
+        let has = |table: &remora_index::Table| {
+            catalog.table(table.name()).is_ok_and(|(id, entry)| (id, entry.born) == (table.id(), table.born()))
+        };
+        let gone: Vec<u16> = tables.values().filter(|table| !has(table)).map(|table| table.id().0).collect();
+        if !gone.is_empty() {
+            tables.retain(|_, table| has(table));
+            lock(&self.claimed).retain(|claimed| !gone.contains(claimed));
+            self.forgotten.store(catalog.generation, Ordering::Release);
+        }
+        self.followed.store(catalog.generation, Ordering::Release);
+        for table in tables.values_mut() {
+            *table = Arc::new(table.moved(&catalog)?);
+        }
+        // Until all of it is known, no table is added by what was known before.
+        self.note_catalog(catalog);
+        drop(tables);
+        Ok(())
+    }
+
+    /// The tables that are validated by this process's version cache, by their ids.
+    pub(super) fn claimed(&self) -> Vec<u16> {
+        lock(&self.claimed).clone()
+    }
+
+    /// Whether a table is validated by this process's version cache.
+    pub(super) fn has_claimed(&self, table: TableId) -> bool {
+        lock(&self.claimed).contains(&table.0)
+    }
+
+    /// Notes that a table is validated by this process's version cache. Returns whether that is
+    /// new.
+    pub(super) fn note_claim(&self, table: TableId) -> bool {
+        let mut claimed = lock(&self.claimed);
+        let is_new = !claimed.contains(&table.0);
+        if is_new {
+            claimed.push(table.0);
+        }
+        is_new
+    }
+}
+
+/// Tells the fabric where a table's records are, in each replica that is `new` to it.
+pub(super) fn announce_lines(fabric: &dyn Fabric, table: &remora_index::Table, new: impl Fn(&Replica) -> bool) {
+    let lines = table.index().lines_of_records();
+    for replica in (0..table.shards()).flat_map(|shard| table.shard_replicas(shard)).filter(|replica| new(replica)) {
+        fabric.lines_of_records(replica.address(lines.start), lines.end - lines.start);
+    }
+}

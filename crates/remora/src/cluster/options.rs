@@ -1,0 +1,61 @@
+//! How to found a cluster whose memory nodes are in this process.
+
+use remora_fabric::LINE_BYTES;
+use remora_node::MemoryError;
+use remora_node::limits::REPLICAS_MAX;
+use remora_txn::Protocol;
+
+/// How to found a cluster whose memory nodes are in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterOptions {
+    /// Memory nodes that it is founded with.
+    pub memory_nodes: u16,
+    /// Copies of each record, unless a table says otherwise: the primary and its backups.
+    pub replicas: u8,
+    /// The last `spares` memory nodes get no shards of new tables. They take copies of what other
+    /// nodes held, when those die.
+    pub spares: u16,
+    /// Bytes of each memory node.
+    pub node_bytes: usize,
+    /// How transactions are run.
+    pub protocol: Protocol,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> ClusterOptions {
+        ClusterOptions { memory_nodes: 3, replicas: 3, spares: 0, node_bytes: 256 << 20, protocol: Protocol::default() }
+    }
+}
+
+/// Offsets in a region have 48 bits.
+const NODE_BYTES_MAX: u64 = 1 << 48;
+
+impl ClusterOptions {
+    /// Fails if no cluster can be founded like that.
+    pub(super) fn check(&self) -> Result<(), MemoryError> {
+        let (nodes, replicas) = (usize::from(self.memory_nodes), usize::from(self.replicas));
+        if nodes == 0 || replicas == 0 {
+            return Err(MemoryError::empty("the number of memory nodes and of replicas"));
+        }
+        let limit = |what, value, max| Err(MemoryError::limit(what, value, max));
+        let max = remora_fabric::limits::NODES_MAX;
+        if nodes > max {
+            return limit("memory nodes", nodes as u64, max as u64);
+        }
+        if usize::from(self.spares) >= nodes {
+            return limit("spare memory nodes", self.spares.into(), nodes as u64 - 1);
+        }
+        if replicas > nodes || replicas > REPLICAS_MAX {
+            return Err(MemoryError::too_many_replicas(replicas, nodes));
+        }
+        if self.node_bytes as u64 > NODE_BYTES_MAX {
+            return limit("bytes of a memory node", self.node_bytes as u64, NODE_BYTES_MAX);
+        }
+        Ok(())
+    }
+
+    /// The sizes of each memory node's regions: one region, in whole lines.
+    pub(super) fn regions(&self) -> Vec<Vec<usize>> {
+        vec![vec![self.node_bytes.next_multiple_of(LINE_BYTES)]; self.memory_nodes.into()]
+    }
+}

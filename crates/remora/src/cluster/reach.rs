@@ -1,0 +1,78 @@
+//! Which memory nodes this process goes near: neither one that the cluster has lost, nor one that
+//! was away when it came.
+
+use remora_fabric::{NodeId, NodeSet};
+use remora_node::MemoryError;
+
+use super::handle::Cluster;
+use crate::error::OpenError;
+use crate::mutex::lock;
+
+impl Cluster {
+    /// Memory nodes that are neither lost nor were away when this controller came.
+    #[must_use]
+    pub fn live_nodes(&self) -> NodeSet {
+        NodeSet::first(self.memory_nodes()).without(*lock(&self.inner.lost)).without(*lock(&self.inner.absent))
+    }
+
+    /// Memory nodes that were away when this controller came, and that it has not heard of since.
+    pub(crate) fn absent(&self) -> NodeSet {
+        *lock(&self.inner.absent)
+    }
+
+    /// Takes nodes that do not answer for absent, as if they had been away when this controller
+    /// came.
+    pub(crate) fn miss(&self, nodes: NodeSet) {
+        nodes.iter().for_each(|node| self.inner.fabric.abandon(node));
+        let mut absent = lock(&self.inner.absent);
+        *absent = NodeSet::from_bits(absent.to_bits() | nodes.to_bits());
+    }
+
+    /// Fails while nodes are absent. If they came back as they were, a client would lack its rings
+    /// there, and a table its entry in the catalog.
+    pub(super) fn lacks_nothing(&self) -> Result<(), MemoryError> {
+        if self.absent().is_empty() { Ok(()) } else { Err(MemoryError::EpochChanging) }
+    }
+
+    /// Counts on the absent nodes again: they answer, or the configuration has them as lost.
+    pub(crate) fn expect_all(&self) {
+        let absent = std::mem::take(&mut *lock(&self.inner.absent));
+        absent.iter().for_each(|node| self.inner.fabric.readmit(node));
+    }
+
+    /// Has new connections reach the memory nodes of the last epoch. They reach no node that is
+    /// lost, and none that is absent.
+    pub(crate) fn follow_nodes(&self) -> Result<(), OpenError> {
+        self.learn_names()?;
+        let Some(configuration) = &self.configuration else { return Ok(()) };
+        let lost = configuration.look(|membership| membership.lost());
+        let lost = lost.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        let (known, absent) = (*lock(&self.inner.lost), *lock(&self.inner.absent));
+        lost.without(known).iter().for_each(|node| self.inner.fabric.abandon(node));
+        known.without(lost).without(absent).iter().for_each(|node| self.inner.fabric.readmit(node));
+        Ok(())
+    }
+
+    /// Learns the names of memory nodes that were added. Such a node counts as lost here until this
+    /// process enters an epoch with it.
+    pub(crate) fn learn_names(&self) -> Result<(), OpenError> {
+        let (Some(configuration), Some((nodes, remote))) = (&self.configuration, &self.inner.remote) else {
+            return Ok(());
+        };
+        let mut nodes = lock(nodes);
+        let known = self.memory_nodes();
+        let new = configuration.look(|membership| -> Vec<_> {
+            membership.added().range(known..).map(|(number, name)| (NodeId(*number), name.clone())).collect()
+        });
+        for (number, name) in new.map_err(|error| MemoryError::Configuration(error.to_string()))? {
+            let mut lost = lock(&self.inner.lost);
+            *lost = lost.with(number);
+            self.inner.fabric.abandon(number);
+            if !remote.add(&name) {
+                return Err(MemoryError::NotNamed(number).into());
+            }
+            *nodes = nodes.with(&[&name]);
+        }
+        Ok(())
+    }
+}

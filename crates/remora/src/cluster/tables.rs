@@ -1,0 +1,241 @@
+//! Creating and opening tables.
+
+use std::sync::Arc;
+
+use remora_fabric::{Lane, NodeId, NodeSet};
+use remora_index::Sizes;
+use remora_node::{Discipline, MemoryError, ReadScheme, TableEntry, TableSpec, metadata};
+
+use super::handle::Cluster;
+use super::opened::announce_lines;
+use crate::error::OpenError;
+use crate::table::{Key, Record, Schema, Table};
+
+/// How to create a table.
+#[derive(Clone, Copy, Debug)]
+pub struct TableOptions {
+    /// Rows that it can hold.
+    pub rows: u64,
+    /// Copies of each record; the cluster's default if `None`.
+    pub replicas: Option<u8>,
+    /// Parts that it is spread over; one for each memory node if `None`.
+    pub shards: Option<u16>,
+    /// The memory node that has the primary of the first part, counted from 0. The primaries of the
+    /// other parts are at the nodes behind it.
+    pub first_node: u16,
+    /// How a torn record is detected. If `None`: a record of one line that is read whole cannot be
+    /// torn; larger ones, up to 512 bytes of key and value, have line versions where lines are read
+    /// whole; all others have a checksum.
+    pub read_scheme: Option<ReadScheme>,
+}
+
+impl TableOptions {
+    /// A table of at most `rows` rows, otherwise with the cluster's defaults.
+    #[must_use]
+    pub fn for_rows(rows: u64) -> TableOptions {
+        TableOptions { rows, replicas: None, shards: None, first_node: 0, read_scheme: None }
+    }
+}
+
+/// Bytes of key and value up to which records have line versions. For such records, line versions
+/// cost readers less CPU time than a checksum, and writers none. For larger records they cost
+/// readers no less, and take an eighth more bytes (`docs/reproduce-latches.md`).
+const LINE_VERSIONS_MAX: usize = 512;
+
+impl Cluster {
+    /// Creates a table, empty.
+    pub fn create_table<K: Key, V: Record>(&self, name: &str, options: TableOptions) -> Result<Table<K, V>, OpenError> {
+        self.create_table_as(name, Table::<K, V>::schema(), options)
+    }
+
+    /// Creates a table of this schema, of which the caller knows that it fits the types.
+    pub(crate) fn create_table_as<K: Key, V: Record>(
+        &self,
+        name: &str,
+        schema: Schema,
+        options: TableOptions,
+    ) -> Result<Table<K, V>, OpenError> {
+        let created = self.create_with(name, schema, options).map_err(|error| error.of_table(name));
+        Ok(Table::new(created?, self.inner.cluster))
+    }
+
+    fn create_with(
+        &self,
+        name: &str,
+        schema: Schema,
+        options: TableOptions,
+    ) -> Result<Arc<remora_index::Table>, OpenError> {
+        let Schema { fingerprint, key_bytes, value_bytes } = schema;
+        let atomic_line = self.capabilities().atomic_line;
+        let single_line = remora_record::layout(key_bytes, value_bytes, ReadScheme::SingleLine);
+        let layout = match options.read_scheme {
+            Some(ReadScheme::SingleLine | ReadScheme::LineVersions) if !atomic_line => {
+                return Err(MemoryError::NeedsAtomicLines.into());
+            }
+            Some(scheme) => remora_record::layout(key_bytes, value_bytes, scheme)?,
+            None => match single_line {
+                Ok(layout) if atomic_line => layout,
+                Err(_) if atomic_line && key_bytes + value_bytes <= LINE_VERSIONS_MAX => {
+                    remora_record::layout(key_bytes, value_bytes, ReadScheme::LineVersions)?
+                }
+                _ => remora_record::layout(key_bytes, value_bytes, ReadScheme::Checksum)?,
+            },
+        };
+        if options.rows == 0 {
+            return Err(MemoryError::empty("the number of rows of a table").into());
+        }
+        self.lacks_nothing()?;
+        self.unless_interrupted()?;
+        let shards = options.shards.unwrap_or(self.memory_nodes() - self.inner.options.spares);
+        let index = self.protocol.index();
+        let sizes = Sizes::for_rows(index, rows_of_a_shard(options.rows, shards.max(1)), layout.slot_bytes);
+        let spec = TableSpec {
+            name: name.to_owned(),
+            fingerprint,
+            layout,
+            index,
+            discipline: self.protocol.discipline(),
+            shards,
+            replicas: options.replicas.unwrap_or(self.inner.options.replicas),
+            buckets: sizes.buckets,
+            indirect: sizes.indirect,
+            slots: sizes.slots,
+            shard_bytes: sizes.shard_bytes,
+        };
+        // The closure asks for nodes and client itself: there the last epoch has been entered.
+        let draft = self.draft();
+        let create = || {
+            self.administer(async |lane: &Lane| {
+                let (nodes, places, client) = (self.live_nodes(), self.places(), self.admin());
+                let (spec, first) = (spec.clone(), NodeId(options.first_node));
+                Ok(match draft {
+                    Some(_) => metadata::begin_table(lane, nodes, places, client, spec, first).await?,
+                    None => metadata::create_table(lane, nodes, places, client, spec, first).await?,
+                })
+            })
+        };
+        let (id, metadata) = self.change_catalog(create)?;
+        if let Some(draft) = &draft {
+            draft.note(id);
+        }
+        // Records with a checksum need this, too. The checksum vouches for the value, but
+        // validation looks at lock and version alone, which must be of one instant.
+        if atomic_line {
+            let table = remora_index::Table::open(&metadata, name)?;
+            announce_lines(self.fabric(), &table, |_| true);
+        }
+        self.inner.opened.note_catalog(metadata);
+        self.open_with(name, schema)
+    }
+
+    /// Memory nodes for new tables: live nodes that are neither spare nor about to leave. If these
+    /// are too few, all live nodes.
+    fn places(&self) -> NodeSet {
+        let live = self.live_nodes();
+        let regular = NodeSet::first(self.founders() - self.inner.options.spares.min(self.founders()));
+        let spares = NodeSet::first(self.founders()).without(regular);
+        let leaving = self.configuration.as_ref().and_then(|all| all.look(|membership| membership.leaving()).ok());
+        let places = live.without(spares).without(leaving.unwrap_or_default());
+        if places.count() < u16::from(self.inner.options.replicas) { live } else { places }
+    }
+
+    /// Opens a table that exists.
+    pub fn open_table<K: Key, V: Record>(&self, name: &str) -> Result<Table<K, V>, OpenError> {
+        self.open_table_as(name, Table::<K, V>::schema())
+    }
+
+    /// Opens a table of this schema, of which the caller knows that it fits the types.
+    pub(crate) fn open_table_as<K: Key, V: Record>(
+        &self,
+        name: &str,
+        schema: Schema,
+    ) -> Result<Table<K, V>, OpenError> {
+        Ok(Table::new(self.open_with(name, schema)?, self.inner.cluster))
+    }
+
+    fn open_with(&self, name: &str, wanted: Schema) -> Result<Arc<remora_index::Table>, OpenError> {
+        let known = self.inner.opened.get(name);
+        // Another client may have dropped it, and created another one of that name.
+        let has_heard = || self.configuration.as_ref().and_then(|all| all.look(|membership| membership.dropped()).ok());
+        let is_current = |table: &Arc<remora_index::Table>| {
+            table.entry().spec.fingerprint == wanted.fingerprint
+                && has_heard().is_none_or(|dropped| dropped <= self.followed())
+        };
+        let table = match known.filter(is_current) {
+            Some(table) => table,
+            None => loop {
+                let catalog = self.read_catalog()?;
+                if let (_, TableEntry { creator: Some(client), .. }) = catalog.table(name)?
+                    && self.creator() != Some(*client)
+                {
+                    // This process does not open it yet: when it is ready, it may be another table.
+                    return Err(MemoryError::Unfinished { table: name.to_owned(), client: *client }.into());
+                }
+                if let Some(table) = self.inner.opened.open(&catalog, name)? {
+                    break table;
+                }
+            },
+        };
+        if let Some(client) = table.entry().creator.filter(|client| self.creator() != Some(*client)) {
+            return Err(MemoryError::Unfinished { table: name.to_owned(), client }.into());
+        }
+        let spec = &table.entry().spec;
+        if spec.fingerprint != wanted.fingerprint {
+            let layout = &spec.layout;
+            return Err(MemoryError::Fingerprint {
+                table: name.to_owned(),
+                found: spec.fingerprint.0,
+                wanted: wanted.fingerprint.0,
+                found_sizes: (layout.key_bytes.into(), layout.value_max as usize),
+                wanted_sizes: (wanted.key_bytes, wanted.value_bytes),
+            }
+            .into());
+        }
+        self.check_protocol(&table)?;
+        if table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL {
+            self.claim(&table)?;
+        }
+        Ok(table)
+    }
+
+    /// Makes sure that a session of this handle can run transactions on a table, which another
+    /// handle may have opened.
+    pub(crate) fn accept(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        self.check_protocol(table)?;
+        let is_local = table.entry().spec.discipline == Discipline::IN_PLACE_LOCAL;
+        // Workers do not wait for the configuration if this process has the table already.
+        if is_local && !self.inner.opened.has_claimed(table.id()) {
+            self.claim(table)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if transactions of this handle's protocol cannot run on a table.
+    fn check_protocol(&self, table: &remora_index::Table) -> Result<(), OpenError> {
+        let spec = &table.entry().spec;
+        let protocol = self.protocol;
+        if !protocol.accepts(spec.discipline) {
+            return Err(MemoryError::Discipline {
+                table: table.name().to_owned(),
+                found: spec.discipline.to_string(),
+                protocol: protocol.name(),
+                wanted: protocol.discipline().to_string(),
+            }
+            .into());
+        }
+        if spec.layout.scheme != ReadScheme::Checksum && !self.capabilities().atomic_line {
+            return Err(MemoryError::NeedsAtomicLines.into());
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a shard: its share of all rows, and five standard deviations more, because keys scatter
+/// unevenly.
+fn rows_of_a_shard(rows: u64, shards: u16) -> u64 {
+    if shards == 1 {
+        return rows;
+    }
+    let share = rows as f64 / f64::from(shards);
+    ((share + 5.0 * share.sqrt()).ceil() as u64).saturating_add(8).min(rows)
+}

@@ -1,0 +1,657 @@
+//! The controller of a cluster. It finds memory nodes that are lost, leads the cluster into the
+//! next epoch without them, and has copies made of what they held.
+//!
+//! A cluster has at least one controller. One of them conducts; when it dies, another takes over. A
+//! controller runs no transactions, so that epochs do not end it. It copies as a client like any
+//! other (`remora_txn::recovery::copy`).
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use remora_fabric::{ClientId, FabricError, Lane, Nanos, NodeId, NodeSet, Outlined, outline};
+use remora_membership::{Configuration, ConfigurationError, Membership, RecoveredClients};
+use remora_node::metadata::{self, Wanted};
+use remora_node::{GivenUp, Identity, MemoryError, Metadata, identity, next_incarnation};
+use remora_txn::recovery::{self, Copier, Loss, Rollback, Tell, Verdicts};
+
+use crate::client::Client;
+use crate::cluster::{Cluster, is_silence};
+use crate::error::OpenError;
+use crate::keeper::{Keeper, RecoveryError};
+
+/// The controller of a cluster. It finds memory nodes that are lost, and leads the cluster into the
+/// next epoch without them. Not `Send`: it runs on the thread that made it.
+pub struct Controller {
+    cluster: Cluster,
+    worker: remora_fabric::Worker,
+    client: u32,
+    lane: Lane,
+    keeper: Rc<Keeper>,
+    copy_rate: Option<u64>,
+}
+
+impl Cluster {
+    /// A controller of this cluster, on this thread. A cluster needs at least one controller to go
+    /// on when a memory node dies.
+    pub fn controller(&self) -> Result<Controller, OpenError> {
+        Controller::new(self)
+    }
+
+    /// Whether every shard is where it is to be: none has fewer copies than there could be, none is
+    /// to leave its node, or to go to one that is to have its share
+    /// ([`add_node`](Cluster::add_node)).
+    pub fn is_arranged(&self) -> Result<bool, OpenError> {
+        let Some(configuration) = self.configuration() else { return Ok(true) };
+        let arranged = self.administer(async |lane: &Lane| Ok(arranged(lane, configuration, self.live_nodes()).await));
+        let arranged = arranged.map_err(|error: FabricError| MemoryError::from(error))?;
+        let (before, after) = arranged.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        Ok(before == after && before.joining().next().is_none())
+    }
+}
+
+impl Controller {
+    fn new(cluster: &Cluster) -> Result<Controller, OpenError> {
+        let none = || MemoryError::Configuration("there is no configuration, or no lease".to_owned());
+        cluster.follow_epoch()?;
+        let configuration = cluster.configuration().ok_or_else(none)?;
+        let lease = cluster.lease_ns().ok_or_else(none)?;
+        let leader = cluster.live_nodes().leader();
+        let client = remora_fabric::block_on(cluster.fabric(), ClientId(0), async |lane: &Lane| {
+            next_incarnation(lane, leader).await
+        })??;
+        let process = configuration.process();
+        let joined = configuration.change(|membership| membership.join_controller(client, lease, process));
+        joined.map_err(|error| MemoryError::Configuration(error.to_string()))?;
+        let worker = remora_fabric::Worker::new();
+        let endpoint = worker.connect(cluster.fabric(), ClientId(client))?;
+        let lane = worker.lane(&endpoint, client.into()).expect("the first lane");
+        let keeper = Keeper::new(cluster, configuration.clone(), client, cluster.epoch(), Rc::default());
+        let keeper = Rc::new(keeper.watchful());
+        Ok(Controller { cluster: cluster.clone(), worker, client, lane, keeper, copy_rate: None })
+    }
+
+    /// Limits copying to at most `copy_rate` bytes per second.
+    #[must_use]
+    pub fn with_copy_rate(mut self, copy_rate: Option<u64>) -> Controller {
+        self.copy_rate = copy_rate;
+        self
+    }
+
+    /// The controller's incarnation.
+    #[must_use]
+    pub fn incarnation(&self) -> u32 {
+        self.client
+    }
+
+    /// Whether it was taken for dead, as one is that cannot renew its lease. Another one can be
+    /// made in its place.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.keeper.is_over()
+    }
+
+    /// Begins the controller's work, for a caller that drives it turn by turn, such as a simulator.
+    /// The work ends when `over` returns true or when the controller was taken for dead. It calls
+    /// `over` several times in a lease.
+    pub fn start<'c>(&'c mut self, over: impl Fn() -> bool + 'c) -> remora_fabric::Run<'c, ()> {
+        let Controller { cluster, worker, lane, keeper, client, copy_rate } = self;
+        keeper.wake(lane);
+        let watcher = Watcher {
+            cluster,
+            worker: worker.clone(),
+            keeper,
+            me: *client,
+            copy_rate: *copy_rate,
+            reached: Cell::new(cluster.live_nodes()),
+            epoch: Cell::new(cluster.epoch()),
+            shut: Cell::default(),
+        };
+        let (id, keeper) = (lane.id(), watcher.keeper);
+        let work = async move {
+            while !watcher.shut.get() {
+                let reach = watcher.watch_on(lane, &over).await;
+                if watcher.shut.get() {
+                    break;
+                }
+                // Connected once more: memory nodes have come that this connection does not reach.
+                match watcher.worker.connect(watcher.cluster.fabric(), ClientId(watcher.me)) {
+                    Ok(endpoint) => {
+                        *lane = lane.on(&endpoint);
+                        watcher.reached.set(reach);
+                    }
+                    Err(error) => watcher.lose_in_the_way(lane, error).await,
+                }
+            }
+            keeper.rest(lane).await;
+        };
+        worker.start([(id, work)])
+    }
+
+    /// Works until `over` says that it is to end, or until it was taken for dead: see
+    /// [`Controller::is_fenced`].
+    pub fn run(&mut self, over: impl Fn() -> bool) {
+        self.start(over).to_end();
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.keeper.leave();
+    }
+}
+
+struct Watcher<'c> {
+    cluster: &'c Cluster,
+    worker: remora_fabric::Worker,
+    keeper: &'c Keeper,
+    me: u32,
+    copy_rate: Option<u64>,
+    /// Nodes that its connection reaches, as long as they live.
+    reached: Cell<NodeSet>,
+    /// The last epoch that it has seen.
+    epoch: Cell<u64>,
+    /// It is to end.
+    shut: Cell<bool>,
+}
+
+/// Pauses of a keeper between two looks for lost nodes that have come back.
+const PAUSES_OF_ABSENCE: u32 = 8;
+
+impl Watcher<'_> {
+    fn configuration(&self) -> Result<&Arc<dyn Configuration>, RecoveryError> {
+        let none = || MemoryError::Configuration("there is none".to_owned());
+        Ok(self.cluster.configuration().ok_or_else(none)?)
+    }
+
+    /// Works with one connection. Returns when some memory nodes need another connection, or may
+    /// not be reached any more, or the controller is to end. Returns the nodes that the next
+    /// connection reaches.
+    #[inline(never)]
+    fn watch_on(&self, lane: &Lane, over: &dyn Fn() -> bool) -> Outlined<impl Future<Output = NodeSet>> {
+        outline(async move {
+            let mut all = pin!(self.keeper.attend(lane));
+            let mut watch = pin!(self.watch(lane));
+            let mut copy = pin!(self.keep_copying(lane));
+            let mut end = pin!(async {
+                while !over() && !self.keeper.is_over() {
+                    self.keeper.pause(lane).await;
+                }
+                self.shut.set(true);
+            });
+            let mut ends = None;
+            // All tasks share one lane. Each is polled, whichever is ready, and checks for itself.
+            poll_fn(|context| {
+                let _ = all.as_mut().poll(context);
+                if ends.is_none() {
+                    let _ = copy.as_mut().poll(context);
+                    ends = match (end.as_mut().poll(context), watch.as_mut().poll(context)) {
+                        (_, Poll::Ready(reach)) => Some(reach),
+                        (Poll::Ready(()), Poll::Pending) => Some(self.reached.get()),
+                        _ => None,
+                    };
+                }
+                ends.filter(|_| self.keeper.is_idle()).map_or(Poll::Pending, Poll::Ready)
+            })
+            .await
+        })
+    }
+
+    /// Looks at the memory nodes, and conducts what there is to conduct. Ends when another
+    /// connection reaches others: these.
+    async fn watch(&self, lane: &Lane) -> NodeSet {
+        let mut absence = 0;
+        let mut stuck = Stuck::default();
+        loop {
+            self.keeper.pause(lane).await;
+            if let Err(error) = self.cluster.learn_names() {
+                tracing::warn!(%error, "a controller does not know where memory nodes are that were added");
+            }
+            let looked = self.configuration().and_then(|configuration| {
+                let now = |membership: &Membership| {
+                    let (changing, leads) = (membership.is_changing(), membership.leads(self.me));
+                    (membership.epoch(), membership.lost(), changing, leads)
+                };
+                Ok(configuration.look(now)?)
+            });
+            let (epoch, lost, changing, leads) = match looked {
+                Ok(now) => now,
+                Err(error) => {
+                    tracing::warn!(%error, "nobody knows which memory nodes there are");
+                    continue;
+                }
+            };
+            let live = NodeSet::first(self.cluster.memory_nodes()).without(lost);
+            // In an epoch that it has missed a node may have been lost that was taken in again by
+            // the next.
+            let missed = epoch > self.epoch.replace(epoch) + 1;
+            self.reached.set(if missed { NodeSet::default() } else { self.reached.get().without(lost) });
+            if changing && !missed {
+                if stuck.makes_way(lane.now()) {
+                    continue;
+                }
+                let Err(error) = self.conduct(lane).await else {
+                    stuck = Stuck::default();
+                    continue;
+                };
+                tracing::warn!(%error, "the next epoch cannot begin yet");
+                if stuck.for_too_long(lane.now(), self.keeper.lease().unwrap_or(0)) {
+                    self.make_way().unwrap_or_else(|error| tracing::warn!(%error, "nor can another begin it"));
+                }
+                continue;
+            }
+            stuck = Stuck::default();
+            let unreached = live.without(self.reached.get());
+            if !unreached.is_empty() {
+                // They have come since this connection was made, or were away already when this
+                // controller came.
+                let gone = self.gone(lane, self.cluster.absent().without(lost)).await;
+                if !gone.is_empty() {
+                    if !self.lose_or_say(lane, live, gone).await {
+                        return self.reached.get();
+                    }
+                    continue;
+                }
+                self.cluster.expect_all();
+                match self.cluster.follow_nodes() {
+                    Ok(()) => return live,
+                    Err(error) => tracing::warn!(%error, "a controller cannot go near new memory nodes yet"),
+                }
+                continue;
+            }
+            let entered = self.cluster.enter_epoch(lane).await;
+            if let Err(error) = &entered {
+                tracing::warn!(%error, "a controller cannot follow the others into the next epoch yet");
+            }
+            // Be it because one of its nodes has died meanwhile.
+            let silent = silent(lane, live, false).await;
+            if silent == live {
+                // It is this connection that is lost, more likely than all of them.
+                if let Some(reach) = self.come_anew(live) {
+                    return reach;
+                }
+                continue;
+            }
+            if !silent.is_empty() {
+                if !self.lose_or_say(lane, live, silent).await {
+                    return self.reached.get();
+                }
+                continue;
+            }
+            if !leads || entered.is_err() {
+                continue;
+            }
+            absence += 1;
+            let back = if absence % PAUSES_OF_ABSENCE == 0 { self.back(lane, lost).await } else { None };
+            let asked = match back {
+                Some(node) => self.admit(node),
+                None => self.rearrange(lane, live).await,
+            };
+            match asked {
+                Ok(()) => {
+                    if let Some(node) = back {
+                        return self.reached.get().with(node);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "copies cannot be made yet"),
+            }
+        }
+    }
+
+    /// What another connection may reach, when this one reaches nothing any more. Nodes that do not
+    /// answer are given up when it does.
+    fn come_anew(&self, live: NodeSet) -> Option<NodeSet> {
+        let fabric = self.cluster.fabric();
+        let away = live.iter().filter(|node| !fabric.answers(*node)).fold(NodeSet::default(), NodeSet::with);
+        if away == live {
+            tracing::error!("no memory node answers");
+            return None;
+        }
+        self.cluster.miss(away);
+        Some(live.without(away))
+    }
+
+    /// A node kept it from connecting once more: one that has just died is lost, as far as can be
+    /// told by the connection that it has.
+    async fn lose_in_the_way(&self, lane: &Lane, error: FabricError) {
+        tracing::warn!(%error, "a controller cannot connect again yet");
+        let (reached, node) = (self.reached.get(), NodeSet::default().with(error.node));
+        let is_there = reached.has(error.node) && silent(lane, node, false).await.is_empty();
+        if is_silence(error.fault) && !is_there && !reached.without(node).is_empty() {
+            self.lose_or_say(lane, reached, node).await;
+        }
+    }
+
+    /// Leaves the conductor's part to another controller, who may reach what this one does not.
+    fn make_way(&self) -> Result<(), RecoveryError> {
+        tracing::warn!(client = self.me, "another controller is to conduct the next epoch");
+        Ok(self.configuration()?.change(|membership| membership.resign(self.me))??)
+    }
+
+    /// A node that was lost, and answers, and has nothing. One that has what it had when it was
+    /// lost is told to give it up.
+    async fn back(&self, lane: &Lane, lost: NodeSet) -> Option<NodeId> {
+        let of_cluster = identity::of(lane, self.reached.get().leader()).await.ok()??;
+        let found = async |guest: &Lane, node| {
+            let metadata = metadata::read(guest, node).await.ok()?;
+            Some((identity::of(guest, node).await.ok()?, metadata.generation))
+        };
+        for node in lost.iter() {
+            match self.visit(lane, node, found).await.flatten() {
+                // As it is named, or as one whose conductor died before the epoch began with it.
+                Some((None, 0)) => return Some(node),
+                Some((Some(identity), 0)) if identity == (Identity { number: node, ..of_cluster }) => {
+                    return Some(node);
+                }
+                Some((Some(identity), _)) if identity.cluster == of_cluster.cluster => {
+                    if let Err(error) = self.tell_given_up(node, of_cluster.cluster) {
+                        tracing::warn!(%node, %error, "a memory node that was lost cannot be told so");
+                    }
+                }
+                _ => {}
+            }
+            self.cluster.fabric().abandon(node);
+        }
+        None
+    }
+
+    fn tell_given_up(&self, node: NodeId, cluster: u64) -> Result<(), RecoveryError> {
+        if let Some(since) = self.configuration()?.look(|membership| membership.given_up(node))? {
+            self.cluster.fabric().forget(node, &GivenUp { cluster, since }.to_words()).map_err(MemoryError::from)?;
+        }
+        Ok(())
+    }
+
+    /// Those of some nodes that are still away, or have nothing.
+    async fn gone(&self, lane: &Lane, nodes: NodeSet) -> NodeSet {
+        let is_there = async |guest: &Lane, node| identity::of(guest, node).await.is_ok_and(|found| found.is_some());
+        let mut gone = NodeSet::default();
+        for node in nodes.iter() {
+            if self.visit(lane, node, is_there).await != Some(true) {
+                self.cluster.fabric().abandon(node);
+                gone = gone.with(node);
+            }
+        }
+        gone
+    }
+
+    /// What a node says to who comes anew, if it answers.
+    async fn visit<T>(&self, lane: &Lane, node: NodeId, what: impl AsyncFn(&Lane, NodeId) -> T) -> Option<T> {
+        let fabric = self.cluster.fabric();
+        if !fabric.answers(node) {
+            return None;
+        }
+        fabric.readmit(node);
+        match self.worker.connect(fabric, ClientId(0)) {
+            Ok(guest) => Some(what(&lane.on(&guest), node).await),
+            Err(_) => None,
+        }
+    }
+
+    fn admit(&self, node: NodeId) -> Result<(), RecoveryError> {
+        tracing::info!(%node, "a memory node comes back with nothing: the cluster takes it in");
+        self.configuration()?.change(|membership| membership.admit(NodeSet::default().with(node), self.me))??;
+        Ok(())
+    }
+
+    /// Has the epoch end, if shards are to be elsewhere than they are.
+    async fn rearrange(&self, lane: &Lane, live: NodeSet) -> Result<(), RecoveryError> {
+        let configuration = self.configuration()?;
+        let (before, after) = arranged(lane, configuration, live).await?;
+        let leaving = configuration.look(|membership| membership.leaving())?;
+        if after != before || !before.without_replicas(leaving).is_empty() {
+            configuration.change(|membership| membership.rearrange(self.me))??;
+        }
+        Ok(())
+    }
+
+    /// Whether it could, with this connection.
+    async fn lose_or_say(&self, lane: &Lane, live: NodeSet, silent: NodeSet) -> bool {
+        let lost = self.lose(lane, live, silent).await;
+        if let Err(error) = &lost {
+            tracing::error!(%error, nodes = %silent, "memory nodes do not answer, and the cluster cannot go on without");
+        }
+        lost.is_ok()
+    }
+
+    /// Has the epoch end, if the others have a replica of everything.
+    async fn lose(&self, lane: &Lane, live: NodeSet, mut silent: NodeSet) -> Result<(), RecoveryError> {
+        let catalog = loop {
+            let rest = live.without(silent);
+            if rest.is_empty() {
+                return Err(MemoryError::NoNode.into());
+            }
+            match metadata::newest(lane, rest).await {
+                // They die one after the other.
+                Err(MemoryError::Fabric(error)) if error.fault.lost() && rest.has(error.node) => {
+                    silent = silent.with(error.node);
+                }
+                catalog => break catalog?,
+            }
+        };
+        let lost: Result<(), RecoveryError> = self.configuration()?.change(|membership| {
+            // Others may be losing the rest.
+            let lost =
+                [membership.lost(), membership.losing(), silent].into_iter().fold(0, |all, one| all | one.to_bits());
+            metadata::without(&catalog, NodeSet::from_bits(lost), 0)?;
+            Ok(membership.lose(silent, self.me)?)
+        })?;
+        lost?;
+        tracing::warn!(nodes = %silent, by = self.me, "memory nodes do not answer: the cluster goes on without them");
+        Ok(())
+    }
+
+    /// Leads the cluster into the next epoch, if that is for this client to do.
+    async fn conduct(&self, lane: &Lane) -> Result<(), RecoveryError> {
+        let (cluster, configuration, me) = (self.cluster, self.configuration()?, self.me);
+        let all = NodeSet::first(cluster.memory_nodes());
+        if configuration.look(|membership| membership.is_abandoned())? {
+            configuration.change(|membership| membership.adopt(me))?;
+        }
+        let began = lane.now();
+        while let Some(conducting) = configuration.look(|membership| membership.conducting(me))? {
+            if lane.now() < began.saturating_add(conducting.wait) {
+                lane.sleep(LOOK_PAUSE_NS).await;
+                continue;
+            }
+            let reached = all.without(conducting.lost);
+            let survivors = reached.without(conducting.admitted);
+            let loss = Loss {
+                survivors,
+                lost: conducting.lost,
+                epoch: conducting.epoch,
+                admitted: conducting.admitted,
+                leaving: conducting.leaving,
+                expendable: conducting.expendable,
+                filling: conducting.filling,
+                copied: &conducting.copied,
+                clients: &conducting.clients,
+                incarnations: conducting.incarnations,
+            };
+            let decided = |verdicts: &[(u32, Verdicts)]| {
+                let decided = configuration.change(|membership| membership.decided(me, verdicts));
+                let failed = |error: ConfigurationError| MemoryError::Configuration(error.to_string());
+                decided.and_then(|decided| Ok(decided?)).map_err(failed)
+            };
+            let tell = Tell { rollback: &|rollback: &Rollback<'_>| cluster.tell(rollback), decided: &decided };
+            let after = match recovery::fail_over(cluster.fabric(), lane, &loss, &tell).await {
+                Ok(after) => after,
+                Err(error) => {
+                    let mut silent = silent(lane, reached, true).await;
+                    if let MemoryError::NotApplied(node) = error {
+                        silent = silent.with(node);
+                    }
+                    // The nodes to take in may be the cause of the failure. The epoch then begins
+                    // without them.
+                    let lost = if silent.is_empty() { conducting.admitted } else { silent };
+                    if !lost.is_empty() {
+                        self.lose(lane, reached, lost).await?;
+                    }
+                    return Err(error.into());
+                }
+            };
+            let emptied = after.without_replicas(conducting.leaving);
+            if configuration.change(|membership| membership.begin_epoch(me, &conducting, emptied))?? {
+                tracing::info!(epoch = conducting.epoch, lost = %conducting.lost, "the next epoch begins");
+                let entered = cluster.enter_epoch(lane).await;
+                return Ok(entered.map_err(|error| MemoryError::Configuration(error.to_string()))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives joining replicas what they lack, if that is for this controller to see to.
+    async fn keep_copying(&self, lane: &Lane) {
+        loop {
+            self.keeper.pause(lane).await;
+            match self.copy_all(lane).await {
+                Ok(()) => {}
+                Err(error) => tracing::info!(%error, "copies are begun again"),
+            }
+        }
+    }
+
+    async fn copy_all(&self, lane: &Lane) -> Result<(), RecoveryError> {
+        let configuration = self.configuration()?;
+        let left = || {
+            let (metadata, copied) = (self.cluster.catalog(), configuration.look(|membership| membership.copied())?);
+            let left: Vec<_> = metadata.joining().filter(|one| !copied.contains(one)).collect();
+            Ok::<_, RecoveryError>((metadata, left))
+        };
+        let may_copy = |membership: &Membership| membership.leads(self.me) && !membership.is_changing();
+        if !configuration.look(may_copy)? || left()?.1.is_empty() {
+            return Ok(());
+        }
+        let failed = |error: OpenError| MemoryError::Configuration(error.to_string());
+        let client = Client::come(self.cluster, &self.worker, lane).await.map_err(failed)?;
+        let life = client.life();
+        let Some(keeper) = life.keeper.clone() else { return Ok(()) };
+        keeper.wake(&life.admin);
+        let (metadata, left) = left()?;
+        if metadata.epoch != life.epoch() {
+            // It does not know yet where the replicas of its client's epoch are.
+            life.registration.clone().disconnect(&life.admin).await?;
+            keeper.leave();
+            return Err(MemoryError::EpochChanging.into());
+        }
+        tracing::info!(shards = left.len(), client = life.registration.incarnation, "copies are made of what was lost");
+        let mut attending = pin!(keeper.attend(&life.admin));
+        let departed = RecoveredClients::new(configuration.clone());
+        let ids = || life.next_id();
+        let mut work = pin!(async {
+            let mut rings = BTreeMap::new();
+            for (shard, node) in left {
+                let ring = rings.entry(node).or_insert_with(|| life.registration.ring(node, 0));
+                let copier = Copier { lane: &life.admin, ring, ids: &ids, departed: &departed, rate: self.copy_rate };
+                recovery::copy(copier, &metadata, shard, node).await?;
+                let by = life.registration.incarnation;
+                configuration.change(|membership| membership.has_copied(shard, node, by))??;
+            }
+            Ok::<(), RecoveryError>(())
+        });
+        let copied = poll_fn(|context| {
+            let _ = attending.as_mut().poll(context);
+            work.as_mut().poll(context)
+        })
+        .await;
+        match copied {
+            Ok(()) => {
+                life.registration.clone().disconnect(&life.admin).await?;
+                keeper.leave();
+            }
+            // What it has left is found when its lease has run out.
+            Err(_) => keeper.abandon(&life.admin),
+        }
+        copied
+    }
+}
+
+/// The catalog as it is, and as it is to be in the next epoch: the same, if nobody has to move.
+async fn arranged(
+    lane: &Lane,
+    configuration: &Arc<dyn Configuration>,
+    live: NodeSet,
+) -> Result<(Metadata, Metadata), RecoveryError> {
+    let now = |all: &Membership| (all.leaving(), all.expendable(), all.filling(), all.copied());
+    let (leaving, expendable, filling, copied) = configuration.look(now)?;
+    let before = metadata::read(lane, live.leader()).await?;
+    let all_copied = before.joining().all(|one| copied.contains(&one));
+    let copied = if all_copied { &copied[..] } else { &[] };
+    let wanted = Wanted { nodes: live.without(leaving), expendable, filling, copied };
+    let after = metadata::arranged(lane, &before, &wanted).await?;
+    Ok((before, after))
+}
+
+/// Those of some nodes that do not answer, or have nothing: they were started again before anybody
+/// missed them. Unless they `may_be_new`.
+async fn silent(lane: &Lane, nodes: NodeSet, may_be_new: bool) -> NodeSet {
+    let mut silent = NodeSet::default();
+    for (node, identity) in identity::of_each(lane, nodes).await {
+        let is_silent = match identity {
+            Ok(identity) => identity.is_none() && !may_be_new,
+            Err(MemoryError::Fabric(error)) => error.fault.lost(),
+            Err(_) => false,
+        };
+        if is_silent {
+            silent = silent.with(node);
+        }
+    }
+    silent
+}
+
+/// Whether a conductor gets no further.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stuck {
+    since: Option<Nanos>,
+    /// Until then others may conduct.
+    aside: Nanos,
+}
+
+impl Stuck {
+    /// Another controller may conduct now.
+    fn makes_way(&self, now: Nanos) -> bool {
+        now < self.aside
+    }
+
+    /// It has failed again. Whether it has for so long that others are to try, for as long.
+    fn for_too_long(&mut self, now: Nanos, lease: Nanos) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let is_too_long = now.saturating_sub(since) > lease.saturating_mul(LEASES_OF_A_CONDUCTOR);
+        if is_too_long {
+            *self = Stuck { since: None, aside: now.saturating_add(lease) };
+        }
+        is_too_long
+    }
+}
+
+/// A conductor that has failed for this number of leases lets other controllers try.
+const LEASES_OF_A_CONDUCTOR: Nanos = 2;
+
+/// Between two looks whether everybody has stopped.
+const LOOK_PAUSE_NS: Nanos = 50_000;
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conductor_that_gets_no_further_makes_way_for_a_lease() {
+        const LEASE: Nanos = 100;
+        let mut stuck = Stuck::default();
+        assert!([1_000, 1_100, 1_200].iter().all(|now| !stuck.for_too_long(*now, LEASE)));
+        assert!(!stuck.makes_way(1_200) && stuck.for_too_long(1_201, LEASE));
+        assert!(stuck.makes_way(1_300) && !stuck.makes_way(1_301));
+        assert!(!stuck.for_too_long(1_301, LEASE), "it tries again itself");
+    }
+}

@@ -1,0 +1,118 @@
+//! A memory node of this process, for clients in others: what `remora memnode` runs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use remora_fabric::shm::Memory;
+use remora_fabric::shm::file::{self, Found, ShmFiles, ShmNode};
+use remora_fabric::tcp::{Server, ServerError, ServerHandle, ServerOptions};
+use remora_fabric::{Host, LINE_BYTES, NodeId, Region, RegionError, ServiceHandle};
+use remora_node::{MemoryError, node};
+use remora_txn::{Applier, RpcHandler};
+
+/// A memory node could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The address cannot be served.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The file cannot be served.
+    #[error(transparent)]
+    File(#[from] file::OpenError),
+    /// The system gives no such memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The memory is too small, or holds what this program does not know.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The system gives no thread.
+    #[error("the system gives no thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A memory node that is being served. Dropping it stops it.
+#[derive(Debug)]
+pub struct MemoryNode {
+    region: Arc<Region>,
+    found: Found,
+    address: Option<SocketAddr>,
+    // In the order in which they end.
+    _applier: Option<ServiceHandle>,
+    _files: Option<ShmFiles>,
+    server: Option<(ServerHandle, Option<JoinHandle<()>>)>,
+}
+
+impl MemoryNode {
+    /// Serves new memory over TCP, gone when the node is stopped. All of it is taken at once: what
+    /// a node promises is there.
+    pub fn listen(address: &str, bytes: u64, options: ServerOptions) -> Result<MemoryNode, NodeError> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).checked_next_multiple_of(LINE_BYTES).unwrap_or(0);
+        let memory = Arc::new(Memory::map(&[vec![bytes]])?);
+        let region = memory.region(NodeId(0), node::REGION).ok_or(MemoryError::Foreign(NodeId(0)))?.clone();
+        region.take()?;
+        node::format(&region, node::Place::default())?;
+        let mut server = Server::bind(address, options, memory)?;
+        server.answer(Box::new(RpcHandler::new(region.clone())));
+        server.serve(Box::new(Applier::new(region.clone())));
+        let (address, handle) = (server.local_addr()?, server.handle());
+        let thread = thread::Builder::new().name("memory-node".to_owned()).spawn(move || server.run());
+        let server = Some((handle, Some(thread.map_err(NodeError::Thread)?)));
+        let address = Some(address);
+        Ok(MemoryNode { region, found: Found::New, address, _applier: None, _files: None, server })
+    }
+
+    /// Serves a file of this host, or a memory device, with what it holds; makes it if it is new.
+    /// Without a size, what is there is taken as it is.
+    pub fn map(path: &Path, bytes: Option<u64>) -> Result<MemoryNode, NodeError> {
+        if let Some(bytes) = bytes.filter(|bytes| *bytes < node::BYTES_MIN) {
+            // Before there is a file of that size.
+            return Err(MemoryError::TooSmall { wanted: node::BYTES_MIN, bytes }.into());
+        }
+        let file = ShmNode::open(path, bytes)?;
+        let (region, found) = (file.region().clone(), file.found());
+        let mut line = [0; 8];
+        remora_fabric::copy::read(region.words(), 0, &mut line);
+        // Killed before it was laid out: nobody has used it.
+        if found == Found::New || line == [0; 8] {
+            node::format(&region, node::Place::default())?;
+        } else {
+            node::Superblock::parse(NodeId(0), &line)?;
+        }
+        file.answer(Box::new(RpcHandler::new(region.clone())));
+        let files = ShmFiles::new(&[path], vec![file])?;
+        let applier = files.serve(NodeId(0), "applier", Box::new(Applier::new(region.clone())));
+        Ok(MemoryNode { region, found, address: None, _applier: Some(applier), _files: Some(files), server: None })
+    }
+
+    /// What its memory held when it was started.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// The address that it listens on.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The memory of this node.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl Drop for MemoryNode {
+    fn drop(&mut self) {
+        if let Some((handle, thread)) = &mut self.server {
+            handle.stop();
+            if thread.take().is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!("a memory node's server panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,774 @@
+//! The first door: a worker of this thread.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remora_fabric::limits::LANES_MAX;
+use remora_fabric::{Lane, Nanos, NodeId, Outlined, catch_panic, outline};
+use remora_node::MemoryError;
+use remora_record::TransactionId;
+use remora_txn::recovery::Verdict;
+use remora_txn::{Abort, Decision, Limit, Observer, Settled, Stop, TransactOptions, Trial, Tried, Tx};
+
+use crate::client::{Client, Life};
+use crate::cluster::{Cluster, LEASE};
+use crate::error::{Error, Named, OpenError};
+use crate::keeper::quiet;
+use crate::table::Table;
+use crate::transaction::{Begun, Transaction};
+use crate::usage::Usage;
+
+/// Settings of a worker: its coroutines, its clients, and the seed of its random numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerOptions {
+    /// Number of coroutines that share the thread, each with a transaction in flight. 1 to 63.
+    pub coroutines: usize,
+    /// Client incarnations, each with a connection of its own, that the coroutines are spread over.
+    /// One is right but for tests on one thread, because the rounds of one connection are ordered
+    /// and those of several are not.
+    pub clients: usize,
+    /// Seed of the coroutines' random streams.
+    pub seed: u64,
+    /// Lets the other coroutines run after every round, also where it completes at once.
+    pub yield_after_rounds: bool,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> WorkerOptions {
+        WorkerOptions { coroutines: 8, clients: 1, seed: 1, yield_after_rounds: false }
+    }
+}
+
+impl WorkerOptions {
+    /// Whether a worker can have as many coroutines and clients: the lanes of a worker are limited,
+    /// and one lane of each client is for leaving.
+    pub(crate) fn check(&self) -> Result<(), MemoryError> {
+        let WorkerOptions { coroutines, clients, .. } = *self;
+        if coroutines == 0 || clients == 0 {
+            return Err(MemoryError::empty("the number of coroutines or clients"));
+        }
+        let limit = |what, value: usize, max: usize| MemoryError::limit(what, value as u64, max as u64);
+        match LANES_MAX.checked_sub(clients) {
+            None | Some(0) => Err(limit("clients of a worker", clients, LANES_MAX - 1)),
+            Some(max) if coroutines > max => Err(limit("coroutines of a worker", coroutines, max)),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Of one transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactionOptions {
+    /// A number for its type, for observers.
+    pub label: u16,
+    /// How often it is tried at most while it aborts: as often as its patience allows, by default.
+    pub attempts: u32,
+    /// How long it is tried while it aborts, counted from its first abort (through a
+    /// [`Db`](crate::Db): from the call). If `None`, until the deadline, or, without one, for twice
+    /// the longest lease of any client: a client that has died holds its locks for about one.
+    pub patience: Option<Duration>,
+    /// When to give up, counted from the beginning of the first attempt (through a
+    /// [`Db`](crate::Db): from the call).
+    pub deadline: Option<Duration>,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> TransactionOptions {
+        TransactionOptions { label: 0, attempts: u32::MAX, patience: None, deadline: None }
+    }
+}
+
+/// Pause between two looks whether another epoch has begun.
+const EPOCH_PAUSE_NS: Nanos = 50_000;
+
+/// Pause between two looks for what became of a transaction.
+const RESOLVE_PAUSE_NS: Nanos = 100_000;
+
+/// How long a coroutine that ends waits for what it has posted, if no lease says it.
+const QUIET_NS: Nanos = 100_000_000;
+/// How long a worker that ends waits for the memory nodes to apply what it has logged.
+const DRAIN_NS: Nanos = 5_000_000_000;
+
+/// A thread's place to run transactions: one endpoint, several coroutines, each with a [`Session`].
+/// Not `Send`.
+#[derive(Debug)]
+pub struct Worker {
+    worker: remora_fabric::Worker,
+    sessions: Vec<Session>,
+    clients: Vec<Rc<Client>>,
+    _cluster: Cluster,
+}
+
+/// Transactions that a coroutine runs before the others have a turn, where a lease has to be kept.
+/// On shared memory a round completes at once, so that otherwise the coroutine might never wait.
+const TURN: u32 = 64;
+
+impl Cluster {
+    /// A worker of this thread.
+    pub fn worker(&self, options: WorkerOptions) -> Result<Worker, OpenError> {
+        Worker::new(self, options)
+    }
+}
+
+impl Worker {
+    fn new(cluster: &Cluster, options: WorkerOptions) -> Result<Worker, OpenError> {
+        options.check()?;
+        if cluster.protocol().needs_atomic_writes() && !cluster.fabric().capabilities().atomic_writes {
+            return Err(MemoryError::NeedsAtomicWrites(cluster.protocol().name()).into());
+        }
+        let worker = remora_fabric::Worker::new();
+        let mut built = Worker {
+            worker,
+            sessions: Vec::with_capacity(options.coroutines),
+            clients: Vec::with_capacity(options.clients),
+            _cluster: cluster.clone(),
+        };
+        for index in 0..options.clients {
+            let coroutines =
+                options.coroutines / options.clients + usize::from(index < options.coroutines % options.clients);
+            built.add_client(cluster, options, coroutines)?;
+        }
+        Ok(built)
+    }
+
+    fn add_client(&mut self, cluster: &Cluster, options: WorkerOptions, coroutines: usize) -> Result<(), OpenError> {
+        let first = self.sessions.len();
+        let (worker, mut lanes) = (self.worker.clone(), Vec::with_capacity(coroutines));
+        let mut admin = |endpoint: &Rc<_>| {
+            lanes.extend((first..first + coroutines).map(|session| {
+                let seed = options.seed.wrapping_mul(1009).wrapping_add(session as u64);
+                worker.lane(endpoint, seed).expect("lanes were counted")
+            }));
+            worker.lane(endpoint, 0).expect("lanes were counted")
+        };
+        let client = Client::connect(cluster, &self.worker, coroutines, options.yield_after_rounds, &mut admin)?;
+        let (life, client) = (client.life(), Rc::new(client));
+        for (ring, lane) in lanes.into_iter().enumerate() {
+            let usage = Usage::of(&lane);
+            let inner = client.session(&life, lane, ring);
+            life.note_session(&usage);
+            let lease = cluster.lease_ns().unwrap_or(0);
+            self.sessions.push(Session {
+                inner,
+                client: client.clone(),
+                life: life.clone(),
+                ring,
+                usage,
+                until_turn: TURN,
+                patience: patience_with(lease),
+                waited: 0,
+            });
+        }
+        self.clients.push(client);
+        Ok(())
+    }
+
+    /// Returns the worker's client incarnations: the owners in the ids of its transactions.
+    /// They change when a memory node is lost.
+    pub fn incarnations(&self) -> impl Iterator<Item = u32> + '_ {
+        self.clients.iter().map(|client| client.life().registration.incarnation)
+    }
+
+    /// Returns a function that reads the worker's client incarnations while the worker runs.
+    pub fn lives(&self) -> impl Fn() -> Vec<u32> + use<> {
+        let clients = self.clients.clone();
+        move || clients.iter().map(|client| client.life().registration.incarnation).collect()
+    }
+
+    /// Returns the worker's sessions, to set observers.
+    pub fn sessions(&mut self) -> &mut [Session] {
+        &mut self.sessions
+    }
+
+    /// Runs a body on every coroutine, with the coroutine's number and session, until all have
+    /// returned.
+    pub fn run<T>(&mut self, body: impl AsyncFn(usize, &mut Session) -> T) -> Vec<T> {
+        self.start(&body).to_end()
+    }
+
+    /// Begins a body on every coroutine, for a simulator, which drives the worker turn by turn.
+    pub fn start<'w, T: 'w, B: AsyncFn(usize, &mut Session) -> T>(
+        &'w mut self,
+        body: &'w B,
+    ) -> remora_fabric::Run<'w, T> {
+        let Worker { worker, sessions, clients, .. } = self;
+        let shift = Rc::new(Shift::begin(clients, sessions.len()));
+        let tasks = sessions.iter_mut().enumerate().map(|(index, session)| {
+            let (lane, shift) = (session.inner.lane().id(), shift.clone());
+            (lane, async move {
+                let result = body(index, &mut *session).await;
+                shift.end_of(session).await;
+                result
+            })
+        });
+        let mut run = worker.start(tasks);
+        attend(&mut run, clients);
+        run
+    }
+
+    /// Ends it as the death of its client does: nothing is waited for, and its slot, its locks and
+    /// its logs stay.
+    pub fn abandon(mut self) {
+        self.let_leases_run_out();
+        self.clients.clear();
+        self.sessions.clear();
+    }
+
+    fn let_leases_run_out(&self) {
+        for life in self.clients.iter().map(|client| client.life()) {
+            life.keeper.iter().for_each(|keeper| keeper.abandon(&life.admin));
+        }
+    }
+
+    /// Takes a client for dead and recovers it at once, instead of waiting until its lease has run
+    /// out; also where clients have no leases. Its access is revoked first: if it is alive, it is
+    /// told so ([`Error::Fenced`]) and can connect again. Does nothing with a client that has left,
+    /// or was recovered by another client.
+    pub fn recover(&mut self, client: u32) -> Result<(), OpenError> {
+        let Some(life) = self.clients.first().map(|client| client.life()) else { return Ok(()) };
+        let Life { admin, keeper: Some(keeper), .. } = &*life else { return Ok(()) };
+        let recovery = async {
+            keeper.recover(admin, client).await.map_err(|error| match error {
+                crate::keeper::RecoveryError::Memory(error) => error,
+                error => MemoryError::Configuration(error.to_string()),
+            })
+        };
+        Ok(self.worker.run([(admin.id(), recovery)]).pop().unwrap_or(Ok(()))?)
+    }
+
+    /// Runs one body on the first coroutine.
+    pub fn block_on<T>(&mut self, body: impl AsyncFnOnce(&mut Session) -> T) -> T {
+        let Worker { worker, sessions, clients, .. } = self;
+        let Some(session) = sessions.first_mut() else { unreachable!("a worker has a coroutine") };
+        let shift = Shift::begin(clients, 1);
+        let task = (session.inner.lane().id(), async move {
+            let result = body(&mut *session).await;
+            shift.end_of(session).await;
+            result
+        });
+        let mut run = worker.start([task]);
+        attend(&mut run, clients);
+        run.to_end().pop().expect("a task that has run has a result")
+    }
+
+    /// Waits until everything that was logged has been applied at every memory node, and every
+    /// background round is done.
+    pub fn drain(&mut self) -> Result<bool, Error> {
+        let drained = self.run(async |_, session| {
+            loop {
+                session.follow();
+                let _in_use = session.usage.begin();
+                match session.inner.drain(DRAIN_NS).await {
+                    // What it had logged is decided when its epoch ends.
+                    Err(Stop::Fenced | Stop::Unavailable(_)) if session.next_epoch(None).await => {}
+                    drained => return drained,
+                }
+            }
+        });
+        drained.into_iter().try_fold(true, |all, one| Ok(all & one?))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return self.let_leases_run_out(); // a crash like any other: recovery will find what it left
+        }
+        if self.clients.is_empty() {
+            return; // abandoned
+        }
+        match self.drain() {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!("a memory node has not applied the log in time: the client slot stays");
+                return self.let_leases_run_out();
+            }
+            Err(Error::Fenced) => return, // the client that has recovered it gives its slot back
+            Err(error) => {
+                tracing::warn!(%error, "the client slot stays");
+                return self.let_leases_run_out();
+            }
+        }
+        let lives: Vec<Rc<Life>> = self.clients.iter().map(|client| client.life()).collect();
+        let leaving = lives.iter().map(|life| {
+            let lane = &life.admin;
+            (lane.id(), life.registration.clone().disconnect(lane))
+        });
+        for (result, life) in self.worker.run(leaving).into_iter().zip(&lives) {
+            match (result, &life.keeper) {
+                (Ok(()), Some(keeper)) => keeper.leave(),
+                (Ok(()), None) => {}
+                (Err(error), _) => tracing::warn!(%error, "the client slot stays"),
+            }
+        }
+    }
+}
+
+/// Has every client's keeper run beside the coroutines.
+fn attend<'w, T>(run: &mut remora_fabric::Run<'w, T>, clients: &'w [Rc<Client>]) {
+    for client in clients {
+        let life = client.life();
+        if life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+            run.attend(life.admin.id(), client.attend());
+        }
+    }
+}
+
+/// One run of a worker: leases run from its begin until its last coroutine ends.
+struct Shift {
+    clients: Vec<Rc<Client>>,
+    running: Cell<usize>,
+    /// Something is still on its way, and may hold locks: the leases run on.
+    restless: Cell<bool>,
+}
+
+impl Shift {
+    fn begin(clients: &[Rc<Client>], coroutines: usize) -> Shift {
+        let shift = Shift { clients: clients.to_vec(), running: Cell::new(coroutines), restless: Cell::default() };
+        for life in clients.iter().map(|client| client.life()) {
+            life.keeper.iter().filter(|keeper| keeper.is_leased()).for_each(|keeper| keeper.wake(&life.admin));
+        }
+        shift
+    }
+
+    /// What waits for something else before it is sent, as an unlock behind a WRITE may, is sent by
+    /// who runs. Locks must not wait for the next run.
+    #[inline(never)]
+    fn end_of(&self, session: &Session) -> Outlined<impl Future<Output = ()>> {
+        outline(async move {
+            let lease = session.life.keeper.as_ref().and_then(|keeper| keeper.lease());
+            let lane = session.inner.lane();
+            if !quiet(lane, session.client.cluster().live_nodes(), lease.unwrap_or(QUIET_NS)).await {
+                self.restless.set(true);
+            }
+            self.running.set(self.running.get() - 1);
+            if self.running.get() == 0 && !self.restless.get() {
+                for life in self.clients.iter().map(|client| client.life()) {
+                    if let Some(keeper) = life.keeper.as_ref().filter(|keeper| keeper.is_leased()) {
+                        keeper.rest(lane).await;
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// A coroutine's place to run transactions, one at a time.
+#[derive(Debug)]
+pub struct Session {
+    inner: remora_txn::Session,
+    client: Rc<Client>,
+    /// The incarnation of it that this session is of.
+    life: Rc<Life>,
+    /// The session's place among the client's sessions.
+    ring: usize,
+    /// What it runs, and which dropped tables it may know.
+    usage: Rc<Usage>,
+    /// Transactions until the others have a turn.
+    until_turn: u32,
+    /// How long a transaction is tried that says nothing about it.
+    patience: Nanos,
+    /// How long the caller of the next transaction has waited for this session.
+    waited: Nanos,
+}
+
+/// Has an attempt that has named no record go by the catalog that its process follows by now, when
+/// what the session had posted before has completed. Fails if the attempt must not run, because its
+/// client has not heard whether tables were dropped while it rested.
+#[cold]
+#[inline(never)]
+fn catch_up(
+    tx: &mut Tx<'_>,
+    cluster: &Cluster,
+    usage: &Usage,
+    life: &Life,
+) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+    outline(async move {
+        if !life.is_awake() {
+            return Err(Abort::Late.into());
+        }
+        let forgotten = cluster.forgotten();
+        tx.forget_tables(|table| cluster.has(table));
+        if quiet(tx.lane(), cluster.live_nodes(), QUIET_NS).await {
+            usage.catch_up(forgotten);
+        }
+        Ok(())
+    })
+}
+
+/// How far a transaction has come, over the epochs in which it was tried.
+struct Course {
+    /// For the attempts in this epoch.
+    options: TransactOptions,
+    /// Attempts in all.
+    attempts: u32,
+    /// Whether it is tried for as long as a session tries by default.
+    is_default: bool,
+    tried: Tried,
+}
+
+/// How long a transaction is tried that meets the locks of a client with a lease of this length:
+/// twice as long, at least.
+fn patience_with(lease: Nanos) -> Nanos {
+    lease.max(nanos(LEASE)).saturating_mul(2)
+}
+
+fn nanos(time: Duration) -> Nanos {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Session {
+    /// Begins a transaction that the caller ends: see [`Begun`]. Most programs want
+    /// [`Session::transact`].
+    ///
+    /// ```
+    /// # use remora::{Cluster, TableOptions};
+    /// # #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes)]
+    /// # #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
+    /// # #[repr(C)]
+    /// # struct Counter(u64);
+    /// # impl remora::Record for Counter {
+    /// #     const SCHEMA: &'static str = "counter";
+    /// # }
+    /// # let cluster = Cluster::embedded(Default::default())?;
+    /// # let options = TableOptions::for_rows(1);
+    /// # let counters = cluster.create_table::<u64, Counter>("counters", options)?;
+    /// # cluster.load(&counters, [(1, Counter(41))].into_iter())?;
+    /// # let mut worker = cluster.worker(Default::default())?;
+    /// worker.block_on(async |session| {
+    ///     let mut begun = session.begin()?;
+    ///     begun.transaction().read_for_update(&counters, 1).await?.0 += 1;
+    ///     begun.commit().await?;
+    ///
+    ///     let mut begun = session.begin()?;
+    ///     begun.transaction().write(&counters, 1, Counter(0)).await?;
+    ///     begun.abort().await;
+    ///
+    ///     let counter = session.transact(async |tx| tx.read(&counters, 1).await).await?;
+    ///     assert_eq!(counter.map(|counter| counter.0), Some(42));
+    ///     Ok::<_, remora::Error>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin(&mut self) -> Result<Begun<'_>, Error> {
+        self.follow();
+        if !self.is_awake() {
+            return Err(Abort::Late.into());
+        }
+        let in_use = self.usage.begin();
+        Ok(Begun::new(self.inner.begin(0)?, self.client.cluster(), in_use))
+    }
+
+    /// Runs a closure as a transaction, again while it aborts. See the crate's first page for what
+    /// it must know.
+    ///
+    /// A panic in the closure aborts the transaction, and resumes when its locks are gone.
+    pub async fn transact<T>(
+        &mut self,
+        body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.transact_with(TransactionOptions::default(), body).await
+    }
+
+    /// Runs a transaction as [`Session::transact`] does, with options.
+    pub async fn transact_with<T>(
+        &mut self,
+        options: TransactionOptions,
+        mut body: impl AsyncFnMut(&mut Transaction<'_, '_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.has_had_its_turn() {
+            self.inner.lane().yield_now().await;
+        }
+        let _in_use = self.usage.begin();
+        let mut course = self.begin_course(options);
+        let mut outcome = None;
+        // This is compiled for every closure: what does not depend on the closure is outlined.
+        loop {
+            let stop = 'trial: {
+                if self.inner.has_loose()
+                    && let Err(stop) = pin!(self.inner.take_back()).await
+                {
+                    break 'trial stop;
+                }
+                let (cluster, usage, life) = (self.client.cluster(), &*self.usage, &*self.life);
+                let mut trial = Trial::begin(course.options);
+                loop {
+                    let mut tx = match self.inner.attempt(&mut trial) {
+                        Ok(tx) => tx,
+                        Err(stop) => break 'trial stop,
+                    };
+                    let is_behind = usage.is_behind(cluster.forgotten()) || !life.is_awake();
+                    let caught_up =
+                        if is_behind { pin!(catch_up(&mut tx, cluster, usage, life)).await } else { Ok(()) };
+                    let decision = match caught_up {
+                        Ok(()) => {
+                            let mut refused = None;
+                            let returned =
+                                catch_panic(body(&mut Transaction::new(&mut tx, &mut refused, cluster))).await;
+                            returned.map(|returned| match (outcome.insert(returned), refused) {
+                                (Ok(_), None) => Decision::Commit,
+                                (returned, refused) => Error::decide(&mut tx, returned, refused),
+                            })
+                        }
+                        Err(late) => Ok(tx.stop(late)),
+                    };
+                    let settled = pin!(trial.settle(&mut tx, decision)).await;
+                    match settled {
+                        Settled::Decided => {
+                            return outcome.expect("a run of the closure has decided the transaction");
+                        }
+                        Settled::Stopped => break 'trial tx.stopped(),
+                        Settled::Again => {}
+                    }
+                    drop(tx);
+                    pin!(self.inner.pause(&trial)).await;
+                }
+            };
+            let goes_on = pin!(self.go_on(&mut course, stop)).await;
+            if let Err(stop) = goes_on {
+                return Err(self.given_up(stop, outcome.and_then(Result::err), course.tried));
+            }
+        }
+    }
+
+    /// Whether the worker's other coroutines, and with them its keeper, are to run before this one
+    /// goes on.
+    fn has_had_its_turn(&mut self) -> bool {
+        if !self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_leased()) {
+            return false;
+        }
+        self.until_turn -= 1;
+        let is_over = self.until_turn == 0;
+        if is_over {
+            self.until_turn = TURN;
+        }
+        is_over
+    }
+
+    fn begin_course(&mut self, options: TransactionOptions) -> Course {
+        let waited = std::mem::take(&mut self.waited);
+        let deadline = options.deadline.map(|deadline| {
+            let now = self.inner.lane().now();
+            now.saturating_add(nanos(deadline).saturating_sub(waited))
+        });
+        let patience = match (options.patience, deadline) {
+            (Some(patience), _) => nanos(patience),
+            (None, Some(_)) => Nanos::MAX,
+            (None, None) => self.patience,
+        };
+        self.follow();
+        let patience = patience.saturating_sub(waited);
+        Course {
+            options: TransactOptions { label: options.label, attempts: options.attempts, patience, deadline },
+            attempts: options.attempts,
+            is_default: options.patience.is_none() && deadline.is_none(),
+            tried: Tried::default(),
+        }
+    }
+
+    /// A transaction has not committed. Fails if it is not to be tried again; otherwise waits for
+    /// what it takes.
+    #[inline(never)]
+    fn go_on(&mut self, course: &mut Course, stop: Stop) -> Outlined<impl Future<Output = Result<(), Stop>>> {
+        outline(async move {
+            let last = self.inner.tried();
+            course.tried = Tried {
+                attempts: course.tried.attempts.saturating_add(last.attempts),
+                elapsed: course.tried.elapsed.saturating_add(last.elapsed),
+                last: last.last.or(course.tried.last),
+            };
+            let deadline = course.options.deadline;
+            match stop {
+                Stop::Fenced | Stop::Unavailable(_) => {
+                    if !self.next_epoch(deadline).await {
+                        // Who was taken for dead is to come back, whatever else is out of reach.
+                        let is_over = self.life.keeper.as_ref().is_some_and(|keeper| keeper.is_over());
+                        return Err(if is_over { Stop::Fenced } else { stop });
+                    }
+                }
+                Stop::Limit(Limit::TransactionIds) if self.next_incarnation(deadline).await => {}
+                Stop::Abort(_) if course.is_default && course.tried.attempts < course.attempts => {
+                    // Others may have longer leases than this client.
+                    let longer = self.longest_patience().saturating_sub(course.tried.elapsed);
+                    if longer == 0 {
+                        return Err(stop);
+                    }
+                    course.options.patience = longer;
+                }
+                stop => return Err(stop),
+            }
+            self.follow();
+            course.options.attempts = course.attempts.saturating_sub(course.tried.attempts).max(1);
+            Ok(())
+        })
+    }
+
+    /// How long a transaction is tried by default, by all leases that run now.
+    #[cold]
+    fn longest_patience(&self) -> Nanos {
+        let configuration = self.client.cluster().configuration();
+        let longest = configuration.and_then(|all| all.look(|membership| membership.longest_lease()).ok());
+        patience_with(longest.unwrap_or(0)).max(self.patience)
+    }
+
+    /// The error of a transaction that has stopped for good. `told` is the last one that its
+    /// closure has returned.
+    #[cold]
+    fn given_up(&self, stop: Stop, told: Option<Error>, tried: Tried) -> Error {
+        let named = |stop| Named::of(self.inner.culprit(stop));
+        let error = told.filter(|error| error.stop() == Some(stop)).unwrap_or_else(|| Error::of(stop, named(stop)));
+        let met = if let (Stop::Limit(_), Some(abort)) = (stop, tried.last) { Stop::Abort(abort) } else { stop };
+        error.given_up(named(met), tried)
+    }
+
+    /// The caller of the next transaction has waited for this session: its deadline and patience
+    /// are counted from the call.
+    pub(crate) fn asked_at(&mut self, asked: Instant) {
+        self.waited = nanos(asked.elapsed());
+    }
+
+    /// A table as this session's cluster has it now: for what is done with it outside of
+    /// transactions.
+    pub(crate) fn table<K, V>(&self, table: &Table<K, V>) -> Result<Arc<remora_index::Table>, Error> {
+        Ok(self.client.cluster().own(table.handle())?)
+    }
+
+    /// Goes on as its client's last incarnation.
+    fn follow(&mut self) {
+        if !self.client.lives(&self.life) {
+            self.life = self.client.adopt(&mut self.inner, self.ring);
+            self.life.note_session(&self.usage);
+        }
+        let cluster = self.client.cluster();
+        let forgotten = cluster.forgotten();
+        if self.usage.is_behind(forgotten) {
+            self.inner.forget_tables(|table| cluster.has(table));
+            if self.inner.lane().background() == 0 {
+                self.usage.catch_up(forgotten);
+            }
+        }
+        if let Some(keeper) = &self.life.keeper {
+            keeper.stir();
+        }
+    }
+
+    fn is_awake(&self) -> bool {
+        self.life.is_awake()
+    }
+
+    /// A memory node is out of reach, or this incarnation was ended. Waits until another epoch has
+    /// begun, if one is to begin, or until this client has connected again: the transaction, which
+    /// has not committed, is tried again then.
+    #[cold]
+    async fn next_epoch(&self, deadline: Option<Nanos>) -> bool {
+        let (lane, Some(keeper)) = (self.inner.lane(), &self.life.keeper) else { return false };
+        let (Some(patience), Some(alone)) = (keeper.patience(), keeper.patience_with_itself()) else { return false };
+        let began = lane.now();
+        let give_up = began.saturating_add(patience).min(deadline.unwrap_or(Nanos::MAX));
+        while self.client.lives(&self.life) {
+            if lane.now() >= give_up || !keeper.may_outlive() {
+                return false;
+            }
+            if lane.now() >= began.saturating_add(alone) {
+                keeper.give_up();
+            }
+            lane.sleep(EPOCH_PAUSE_NS).await;
+        }
+        true
+    }
+
+    /// This incarnation has no transaction id left. Waits until its client has connected as another
+    /// one, which its keeper began to do long ago.
+    #[cold]
+    async fn next_incarnation(&self, deadline: Option<Nanos>) -> bool {
+        let lane = self.inner.lane();
+        let keeper = self.life.keeper.as_ref().filter(|keeper| keeper.is_leased());
+        let Some(patience) = keeper.and_then(|keeper| keeper.patience()) else { return false };
+        let give_up = lane.now().saturating_add(patience).min(deadline.unwrap_or(Nanos::MAX));
+        while self.client.lives(&self.life) {
+            if lane.now() >= give_up {
+                return false;
+            }
+            lane.sleep(EPOCH_PAUSE_NS).await;
+        }
+        true
+    }
+
+    /// What became of a transaction whose answer was lost ([`Error::Unknown`]), of this client or
+    /// of any other client of this cluster.
+    ///
+    /// An id does not say which cluster it is of, and every cluster numbers its clients from 1. So
+    /// nothing refuses the id of another cluster: the answer is then [`Verdict::Forgotten`], or
+    /// about a transaction of this cluster that has the same number. Keep an id with the cluster
+    /// that it is of ([`Cluster::id`](crate::Cluster::id)).
+    ///
+    /// Waits as long as nobody can know, but not longer than `patience`: until its client is
+    /// recovered, if that is dead. [`Verdict::Committed`] and [`Verdict::Aborted`] are final. The
+    /// answer can be had while the transaction's log entry is in the rings (the last 64 KiB that
+    /// its coroutine has logged at each memory node, and without limit after an answer was lost to
+    /// a failure), and of dead clients for the last transactions of each, until 256 more have died:
+    /// [`Verdict::Forgotten`] after that.
+    #[inline(never)]
+    pub fn resolve(
+        &mut self,
+        id: TransactionId,
+        patience: Duration,
+    ) -> Outlined<impl Future<Output = Result<Verdict, Error>>> {
+        outline(async move {
+            let deadline = self.inner.lane().now().saturating_add(nanos(patience));
+            loop {
+                self.follow();
+                let mut verdict = self.recorded(id);
+                if verdict.is_none() {
+                    let found = match self.inner.look_up(id).await {
+                        Err(Stop::Fenced | Stop::Unavailable(_)) if self.next_epoch(Some(deadline)).await => continue,
+                        found => found?,
+                    };
+                    // A client that was recovered meanwhile has no rings any more.
+                    verdict =
+                        if found == Verdict::Forgotten { self.recorded_now(id).await } else { None }.or(Some(found));
+                }
+                match verdict {
+                    Some(verdict) if verdict != Verdict::Undecided => return Ok(verdict),
+                    _ if self.inner.lane().now() >= deadline => return Ok(Verdict::Undecided),
+                    _ => self.inner.lane().sleep(RESOLVE_PAUSE_NS).await,
+                }
+            }
+        })
+    }
+
+    pub(crate) fn leader(&self) -> NodeId {
+        self.client.leader()
+    }
+
+    /// Reads the configuration again, and returns the verdict that it then has of a transaction.
+    async fn recorded_now(&self, id: TransactionId) -> Option<Verdict> {
+        if let Err(error) = self.life.keeper.as_ref()?.refresh().await {
+            tracing::warn!(%error, "the configuration may know more of a transaction");
+        }
+        self.recorded(id)
+    }
+
+    /// What the configuration says of a transaction.
+    fn recorded(&self, id: TransactionId) -> Option<Verdict> {
+        let verdict = self.life.keeper.as_ref()?.verdict(id);
+        verdict.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the configuration does not say what became of a transaction");
+            None
+        })
+    }
+
+    /// Sets the observer that is told of every attempt from now on, and returns the former one.
+    pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.inner.observe(observer)
+    }
+
+    /// The lane: time, random numbers, pauses, and the cost of all rounds so far.
+    #[must_use]
+    pub fn lane(&self) -> &Lane {
+        self.inner.lane()
+    }
+}

@@ -1,0 +1,484 @@
+//! Clusters of memory nodes that are served to others: founded once, found again, in whatever order
+//! they are named.
+
+mod support;
+#[path = "../../membership/tests/etcd_support/wire.rs"]
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::floors::fabric::tcp::{Names, Tcp, TcpOptions};
+use remora::floors::fabric::{ClientId, Lane, NodeSet, block_on};
+use remora::floors::membership::Membership;
+use remora::floors::node::{MemoryError, identity};
+use remora::floors::record::Swap;
+use remora::{
+    Cluster, ConnectError, ConnectOptions, Found, MemoryNode, NodeId, NodeKey, Nodes, OpenError, Place, Protocol,
+    ServerOptions, Standing, Table, TableOptions, TransactionId,
+};
+
+use support::{Words, cut_off};
+use wire::Wire;
+
+const BYTES: u64 = 8 << 20;
+
+fn listen() -> MemoryNode {
+    MemoryNode::listen("127.0.0.1:0", BYTES, ServerOptions::default()).unwrap()
+}
+
+fn address(node: &MemoryNode) -> String {
+    node.address().unwrap().to_string()
+}
+
+fn connect(addresses: &[String]) -> Result<Cluster, ConnectError> {
+    Cluster::connect(&Nodes::Tcp(addresses.to_vec()), &ConnectOptions::default())
+}
+
+/// A folder of a test's own, with the configurations of clusters.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("remora-connect-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn options(&self, configuration: &str) -> ConnectOptions {
+        let configuration = Some(Place::File(self.0.join(configuration)));
+        ConnectOptions { configuration, patience: Some(Duration::from_millis(300)), ..ConnectOptions::default() }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn look<T>(cluster: &Cluster, what: impl Fn(&Membership) -> T) -> T {
+    cluster.configuration().unwrap().change(|membership| what(membership)).unwrap()
+}
+
+/// Does something while a controller looks after the memory nodes.
+fn controlled(nodes: &Nodes, options: &ConnectOptions, what: impl FnOnce()) {
+    struct Over<'o>(&'o AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    let cluster = Cluster::connect(nodes, &ConnectOptions { controls: true, ..options.clone() }).unwrap();
+    let cluster = cluster.with_lease(Some(Duration::from_millis(500)));
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let over = &over;
+        scope.spawn(move || {
+            let mut controller = cluster.controller().unwrap();
+            tell.send(()).unwrap();
+            controller.run(|| over.load(Ordering::Relaxed));
+        });
+        let _over = Over(over);
+        told.recv().unwrap();
+        what();
+    });
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        // Nobody tells.
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Adds 1 to every row; the rows' sum after it.
+fn add_to_all(cluster: &Cluster) -> u64 {
+    let rows: Table<u64, Words<1>> = cluster.open_table("rows").unwrap();
+    let mut worker = cluster.worker(Default::default()).unwrap();
+    let sum = worker.block_on(async |session| {
+        let add = session.transact(async |tx| {
+            let slots: Vec<_> = (0..20).map(|key| tx.want(&rows, key)).collect();
+            tx.fetch().await?;
+            slots.into_iter().try_fold(0, |sum, slot| {
+                let row = tx.get_mut(slot)?;
+                row.0[0] += 1;
+                Ok(sum + row.0[0])
+            })
+        });
+        add.await.unwrap()
+    });
+    assert!(worker.drain().unwrap());
+    let found = cluster.inspect(&rows, |_| ()).unwrap();
+    assert_eq!((found.records, found.locked, found.differing_lines), (20, 0, 0));
+    sum
+}
+
+#[test]
+fn nodes_may_be_named_in_any_order() {
+    let nodes = [listen(), listen(), listen()];
+    let [a, b, c] = nodes.each_ref().map(address);
+    let first = connect(&[a.clone(), b.clone(), c.clone()]).unwrap();
+    support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+    assert_eq!(add_to_all(&first), 20);
+    let mut sum = 20;
+    for names in [[&c, &a, &b], [&b, &a, &c], [&a, &b, &c]] {
+        let cluster = connect(&names.map(Clone::clone)).unwrap();
+        assert_eq!(cluster.nodes(), Some(Nodes::Tcp(vec![a.clone(), b.clone(), c.clone()])), "in the founder's order");
+        sum += 20;
+        assert_eq!(add_to_all(&cluster), sum);
+    }
+}
+
+#[test]
+fn exactly_the_nodes_of_one_cluster_must_be_named() {
+    let nodes = [listen(), listen(), listen(), listen()];
+    let [a, b, c, d] = nodes.each_ref().map(address);
+    let refused = |names: &[&String], word: &str| {
+        let error = connect(&names.iter().map(|name| (*name).clone()).collect::<Vec<_>>()).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    let first = connect(&[a.clone(), b.clone()]).unwrap();
+    refused(&[&a], "founded with 2");
+    refused(&[&a, &b, &c], "founded with 2");
+    refused(&[&a, &a], "another cluster, or was named twice");
+    connect(&[c.clone(), d.clone()]).unwrap();
+    refused(&[&a, &c], "another cluster");
+    // A founder that died half-way: one node knows, the other is told by the next client. But not
+    // once there are tables.
+    support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+    let [_, old_b, ..] = nodes;
+    drop(old_b);
+    let anew = MemoryNode::listen(&b, BYTES, ServerOptions::default()).unwrap();
+    refused(&[&a, &b], "started anew");
+    drop(anew);
+    refused(&[&a, &b], &b);
+}
+
+#[test]
+fn a_node_asks_for_its_key() {
+    let (right, wrong) = (NodeKey::generate().unwrap(), NodeKey::generate().unwrap());
+    let options = ServerOptions { keys: Some(right.into()), ..ServerOptions::default() };
+    let node = MemoryNode::listen("127.0.0.1:0", BYTES, options).unwrap();
+    let nodes = Nodes::Tcp(vec![address(&node)]);
+    let connect = |key: Option<NodeKey>| {
+        Cluster::connect(&nodes, &ConnectOptions { keys: key.map(NodeKey::into), ..ConnectOptions::default() })
+    };
+    assert!(connect(Some(right)).is_ok());
+    for (key, word) in [(None, "--key-file"), (Some(wrong), "another key")] {
+        let error = connect(key).unwrap_err().to_string();
+        assert!(error.contains(word) && error.contains(&address(&node)), "{error}");
+    }
+    let open = MemoryNode::listen("0.0.0.0:0", BYTES, ServerOptions::default()).unwrap_err().to_string();
+    assert!(open.contains("--insecure"), "{open}");
+}
+
+#[test]
+fn files_keep_what_they_hold() {
+    let folder = std::env::temp_dir();
+    let paths: Vec<PathBuf> =
+        (0..2).map(|n| folder.join(format!("remora-connect-{}-{n}", std::process::id()))).collect();
+    let nodes = Nodes::Shm(paths.clone());
+    let options = ConnectOptions { replicas: Some(2), protocol: Protocol::DRTM_H, ..ConnectOptions::default() };
+    let mut sum = 0;
+    for start in 0..3 {
+        let served: Vec<_> =
+            paths.iter().map(|path| MemoryNode::map(path, (start == 0).then_some(BYTES)).unwrap()).collect();
+        let expected = if start == 0 { Found::New } else { Found::Stopped };
+        assert!(served.iter().all(|node| node.found() == expected));
+        let again = MemoryNode::map(&paths[0], None).unwrap_err().to_string();
+        assert!(again.contains("serve") && again.contains(&std::process::id().to_string()), "{again}");
+        let cluster = Cluster::connect(&nodes, &options).unwrap();
+        if start == 0 {
+            support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+        }
+        sum += 20;
+        assert_eq!(add_to_all(&cluster), sum);
+    }
+    let gone = Cluster::connect(&nodes, &options).unwrap_err().to_string();
+    assert!(gone.contains(&paths[0].display().to_string()), "{gone}");
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
+/// What it holds is out of date, and it does not know.
+#[test]
+fn a_node_that_was_lost_and_lives_is_not_used_without_a_configuration() {
+    let nodes = [listen(), listen(), listen()];
+    let [a, b, c] = nodes.each_ref().map(address);
+    let wire = Wire::to(c.clone());
+    let all = Nodes::Tcp(vec![a.clone(), b.clone(), wire.address()]);
+    let folder = Folder::new("behind");
+    let options = folder.options("configuration");
+    let cluster = Cluster::connect(&all, &options).unwrap();
+    support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    assert_eq!(add_to_all(&connect(&[a.clone(), b.clone(), c.clone()]).unwrap()), 20, "nothing is lost yet");
+    controlled(&all, &options, || {
+        wire.cut();
+        wait_until("the node is lost", || look(&cluster, |all| all.lost().has(NodeId(2))));
+        wait_until("the next epoch has begun", || look(&cluster, |all| !all.is_changing()));
+        assert_eq!(add_to_all(&cluster), 40);
+    });
+    // Whichever of them has its catalog read.
+    for names in [[&c, &a, &b], [&a, &b, &c]] {
+        let refused = connect(&names.map(Clone::clone)).unwrap_err();
+        let error = refused.to_string();
+        assert!(matches!(refused, ConnectError::Behind { name } if name == c), "{error}");
+        assert!(error.contains("--configuration"), "{error}");
+    }
+    wire.mend();
+    assert_eq!(add_to_all(&Cluster::connect(&all, &options).unwrap()), 60);
+}
+
+/// Who has come by the configuration alone is not sent to where a node was that has left.
+#[test]
+fn a_node_that_was_added_and_has_left_may_be_used_elsewhere() {
+    let nodes = [listen(), listen(), listen(), listen()];
+    let [a, b, c, d] = nodes.each_ref().map(address);
+    let founders = Nodes::Tcp(vec![a, b, c]);
+    let folder = Folder::new("left");
+    let options = folder.options("configuration");
+    let cluster = Cluster::connect(&founders, &options).unwrap();
+    support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    let local = d.replace("127.0.0.1", "localhost");
+    let added = cluster.add_node(&d).unwrap();
+    assert_eq!(added, NodeId(3));
+    let twice = cluster.add_node(&local).unwrap_err().to_string();
+    assert!(twice.contains(&d) && twice.contains("another name"), "{twice}");
+    // Adds the node again, as a client would whose names do not show that it is the same node.
+    let configuration = cluster.configuration().unwrap();
+    assert_eq!(configuration.change(|all| all.add(3, &local)).unwrap(), Some(NodeId(4)));
+    controlled(&founders, &options, || {
+        wait_until("it is taken in", || look(&cluster, |all| !all.lost().has(added) && !all.is_changing()));
+        assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 20, "once, by the name that counts");
+        configuration.change(|all| all.drain(NodeSet::default().with(added))).unwrap();
+        wait_until("it has left", || look(&cluster, |all| all.lost().has(added) && !all.is_changing()));
+    });
+    let [.., fourth] = nodes;
+    drop(fourth);
+    let anew = MemoryNode::listen(&d, BYTES, ServerOptions::default()).unwrap();
+    connect(std::slice::from_ref(&d)).unwrap();
+    assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 40);
+    drop(anew);
+    let options_of_others =
+        ServerOptions { keys: Some(NodeKey::generate().unwrap().into()), ..ServerOptions::default() };
+    let _others = MemoryNode::listen(&d, BYTES, options_of_others).unwrap();
+    assert_eq!(add_to_all(&Cluster::connect(&founders, &options).unwrap()), 60);
+}
+
+/// Has a controller end the first epoch of a cluster.
+fn begin_second_epoch(cluster: &Cluster, nodes: &Nodes, options: &ConnectOptions) {
+    controlled(nodes, options, || {
+        let begins = cluster.configuration().unwrap().change(|all| {
+            let leader = all.clients().map(|(client, _)| client).find(|client| all.leads(*client));
+            all.rearrange(leader.unwrap())
+        });
+        begins.unwrap().unwrap();
+        wait_until("the next epoch", || look(cluster, |all| all.epoch()) == 2);
+    });
+}
+
+/// A client names a configuration that does not exist, by mistake, while another client is at work.
+fn a_mistyped_configuration_is_refused(all: &Nodes, folder: &Folder) {
+    let (right, typo) = (folder.options("right"), folder.options("typo"));
+    let first = Cluster::connect(all, &right).unwrap();
+    begin_second_epoch(&first, all, &right);
+    let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+    let mut worker = first.worker(Default::default()).unwrap();
+    let client = worker.incarnations().next().unwrap();
+    let mut goes_on = |wanted| {
+        let add = worker.block_on(async |session| {
+            let add = session.transact(async |tx| {
+                let row = tx.read_for_update(&rows, 7).await?;
+                row.0[0] += 1;
+                Ok(row.0[0])
+            });
+            add.await.unwrap()
+        });
+        assert_eq!(add, wanted);
+        assert_eq!(look(&first, |all| all.standing(client)), Some(Standing::Alive));
+    };
+    goes_on(1);
+    let refused = Cluster::connect(all, &typo).unwrap_err();
+    let text = refused.to_string();
+    let ConnectError::OtherConfiguration { configuration, clients } = refused else { panic!("{text}") };
+    assert!(configuration.ends_with("/typo") && clients == [client], "{text}");
+    assert!(text.contains(&configuration) && text.contains(&client.to_string()), "{text}");
+    goes_on(2);
+    let interrupt = Some(Arc::new(AtomicBool::new(true)));
+    let interrupted = Cluster::connect(all, &ConnectOptions { interrupt, ..typo.clone() }).unwrap_err();
+    assert!(matches!(interrupted, ConnectError::Open(OpenError::Memory(MemoryError::Interrupted))), "{interrupted}");
+    goes_on(3);
+    // The configuration is lost, and its clients have ended.
+    drop((worker, rows, first));
+    let cluster = Cluster::connect(all, &typo).unwrap();
+    assert_eq!((look(&cluster, |all| all.epoch()), add_to_all(&cluster)), (2, 23));
+}
+
+#[test]
+fn a_mistyped_configuration_of_nodes_over_tcp_is_refused() {
+    let nodes = [listen(), listen(), listen()];
+    let all = Nodes::Tcp(nodes.iter().map(address).collect());
+    a_mistyped_configuration_is_refused(&all, &Folder::new("mistyped-tcp"));
+}
+
+#[test]
+fn a_mistyped_configuration_of_nodes_in_files_is_refused() {
+    let folder = Folder::new("mistyped-shm");
+    let paths: Vec<PathBuf> = (0..2).map(|node| folder.0.join(format!("node-{node}"))).collect();
+    let _served: Vec<_> = paths.iter().map(|path| MemoryNode::map(path, Some(BYTES)).unwrap()).collect();
+    a_mistyped_configuration_is_refused(&Nodes::Shm(paths), &folder);
+}
+
+/// A client dies while it founds a cluster. The next client finishes that, and names the nodes in
+/// another order.
+#[test]
+fn a_cluster_that_is_founded_half_way_is_founded_by_the_next_client() {
+    let (mut halves, mut polls) = (0, 0);
+    loop {
+        let nodes = [listen(), listen(), listen()];
+        let [a, b, c] = nodes.each_ref().map(address);
+        let tcp = Tcp::new(vec![c.clone(), a.clone(), b.clone()], TcpOptions::default());
+        let dies = block_on(&tcp, ClientId(0), async |lane: &Lane| cut_off(identity::found(lane, 3), polls).await);
+        let is_done = dies.unwrap().map(Result::unwrap).is_some();
+        let known = block_on(&tcp, ClientId(0), async |lane: &Lane| identity::of_each(lane, NodeSet::first(3)).await);
+        let given = known.unwrap().into_iter().filter(|(_, identity)| matches!(identity, Ok(Some(_)))).count();
+        halves += u32::from((1..3).contains(&given));
+        let first = connect(&[a.clone(), b.clone(), c.clone()]).unwrap_or_else(|error| panic!("{polls}: {error}"));
+        support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+        let later = connect(&[b.clone(), c.clone(), a.clone()]).unwrap();
+        assert_eq!((first.id(), first.nodes()), (later.id(), later.nodes()), "{polls}");
+        assert_eq!(add_to_all(&later), 20);
+        if is_done {
+            break;
+        }
+        polls += 1 + polls / 2;
+    }
+    // How many polls a round takes is up to the machine.
+    eprintln!("{halves} clients have died with a part of the nodes founded");
+}
+
+/// A memory node dies, and a controller is known that does not declare it lost.
+#[test]
+fn a_program_can_interrupt_a_client_that_waits_for_the_next_epoch() {
+    let nodes = [listen(), listen(), listen()];
+    let all = Nodes::Tcp(nodes.iter().map(address).collect());
+    let folder = Folder::new("waits");
+    let options = folder.options("configuration");
+    let first = Cluster::connect(&all, &options).unwrap();
+    first.configuration().unwrap().change(|all| all.join_controller(9_999, u64::MAX / 4, None)).unwrap();
+    let [_alive, _alive_too, dies] = nodes;
+    drop(dies);
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let began = Instant::now();
+    let waits = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            interrupt.store(true, Ordering::Relaxed);
+        });
+        Cluster::connect(&all, &ConnectOptions { interrupt: Some(interrupt.clone()), ..options.clone() })
+    });
+    let error = waits.unwrap_err();
+    assert!(matches!(error, ConnectError::Open(OpenError::Memory(MemoryError::Interrupted))), "{error}");
+    assert!(began.elapsed() >= Duration::from_millis(300), "it has waited for the controller");
+    assert!(began.elapsed() < Duration::from_secs(8), "it was interrupted late");
+}
+
+/// The name server falls silent, and then a memory node dies.
+#[test]
+fn an_epoch_begins_while_the_name_server_is_silent() {
+    let nodes = [listen(), listen(), listen()];
+    let names = ["one.test:1", "two.test:1", "three.test:1"].map(str::to_owned);
+    let known = names.iter().cloned().zip(nodes.iter().map(|node| node.address().unwrap()));
+    let known: BTreeMap<String, SocketAddr> = known.collect();
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = is_silent.clone();
+    let resolve = move |name: &str| {
+        while silent.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        known.get(name).map(|address| vec![*address]).ok_or_else(|| io::Error::other("no such name"))
+    };
+    let all = Nodes::Tcp(names.to_vec());
+    let folder = Folder::new("silent");
+    let options = ConnectOptions { names: Names::asking(resolve), ..folder.options("configuration") };
+    let cluster = Cluster::connect(&all, &options).unwrap();
+    support::table(&cluster, "rows", TableOptions::for_rows(20), Words([0]));
+    controlled(&all, &options, || {
+        assert_eq!(add_to_all(&cluster), 20);
+        is_silent.store(true, Ordering::Relaxed);
+        // An answer counts for a second.
+        thread::sleep(Duration::from_millis(1_100));
+        let [_alive, _alive_too, dies] = nodes;
+        let began = Instant::now();
+        drop(dies);
+        wait_until("the node is lost", || look(&cluster, |all| all.lost().has(NodeId(2))));
+        wait_until("the next epoch has begun", || look(&cluster, |all| !all.is_changing()));
+        assert_eq!(add_to_all(&cluster), 40);
+        assert_eq!(add_to_all(&Cluster::connect(&all, &options).unwrap()), 60, "and a client comes");
+        // A lookup is given six seconds if nothing is known of the name.
+        assert!(began.elapsed() < Duration::from_secs(6), "something waits for names: {:?}", began.elapsed());
+        is_silent.store(false, Ordering::Relaxed);
+    });
+}
+
+/// A client dies, and then the configuration that knew it is lost. A client with a new
+/// configuration frees what the dead client had locked.
+#[test]
+fn clients_that_a_new_configuration_does_not_know_are_recovered() {
+    let nodes = [listen(), listen(), listen()];
+    let all = Nodes::Tcp(nodes.iter().map(address).collect());
+    let folder = Folder::new("unknown");
+    let first = Cluster::connect(&all, &folder.options("lost")).unwrap();
+    begin_second_epoch(&first, &all, &folder.options("lost"));
+    let rows: Table<u64, Words<1>> = support::table(&first, "rows", TableOptions::for_rows(20), Words([0]));
+    let mut worker = first.worker(Default::default()).unwrap();
+    worker.block_on(async |session| session.transact(async |tx| tx.read(&rows, 7).await).await.unwrap());
+    let client = worker.incarnations().next().unwrap();
+    let pointer = support::pointer_of(&rows, 7);
+    let record = rows.untyped().replicas(pointer)[0].address(pointer.offset());
+    let locked = block_on(first.fabric(), ClientId(client), async |lane| {
+        let mut round = lane.round();
+        let Swap { from, to } = Swap::lock(TransactionId::new(client, 1).unwrap().lock());
+        let lock = round.compare_swap(record, from.to_bits(), to.to_bits());
+        lane.execute(round).await.unwrap().swapped(lock)
+    });
+    assert!(locked.unwrap());
+    worker.abandon();
+
+    let cluster = Cluster::connect(&all, &folder.options("new")).unwrap();
+    assert_eq!(add_to_all(&cluster), 20);
+    let mut lives = cluster.worker(Default::default()).unwrap();
+    lives.block_on(async |session| {
+        let began = Instant::now();
+        while look(&cluster, |all| all.standing(client)) != Some(Standing::Forgotten) {
+            assert!(began.elapsed() < Duration::from_secs(30), "something is left of it");
+            session.lane().sleep(10_000_000).await;
+        }
+    });
+    // Nobody is taken for dead by one that others go by.
+    let client = lives.incarnations().next().unwrap();
+    let another = Cluster::connect(&all, &folder.options("new")).unwrap();
+    assert_eq!(look(&another, |all| all.standing(client)), Some(Standing::Alive));
+}
+
+#[test]
+fn lists_of_nodes() {
+    let list = |text: &str| text.parse::<Nodes>();
+    assert_eq!(list("a:1,b:2").unwrap(), Nodes::Tcp(vec!["a:1".into(), "b:2".into()]));
+    assert_eq!(list("[::1]:7000").unwrap().to_string(), "[::1]:7000");
+    assert_eq!(list("shm:/x,shm:/y").unwrap(), list("shm:/x,/y").unwrap());
+    assert_eq!(list("shm:/x,/y").unwrap().to_string(), "shm:/x,/y");
+    for wrong in ["", "a", "a:", ":1", "a:1,", "a:99999", "shm:", "shm:/x,", "a:1,shm:/x"] {
+        assert!(list(wrong).is_err(), "{wrong:?}");
+    }
+    assert!(list(&vec!["a:1"; 65].join(",")).is_err());
+}

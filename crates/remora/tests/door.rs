@@ -1,0 +1,219 @@
+//! The second door: `Db`, from an executor of the program's own and from plain threads.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use remora::floors::fabric::NodeId;
+use remora::floors::node::{clients, node};
+use remora::{Cluster, Db, Error, Limit, Protocol, Reason, Table, TableOptions, Verdict, WorkerOptions};
+
+use support::{Words, look, table};
+
+const ACCOUNTS: u64 = 16;
+
+fn bank() -> (Cluster, Table<u64, Words<1>>, Db) {
+    let cluster = support::embedded(Protocol::default(), 3);
+    let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([100]));
+    let db = cluster.db(2, WorkerOptions { coroutines: 4, ..WorkerOptions::default() }).unwrap();
+    (cluster, accounts, db)
+}
+
+async fn transfer(db: &Db, accounts: &Table<u64, Words<1>>, from: u64, to: u64) -> Result<u64, Error> {
+    let accounts = accounts.clone();
+    let run = db.transact(async move |tx| {
+        let (from, to) = (tx.want(&accounts, from % ACCOUNTS), tx.want(&accounts, to % ACCOUNTS));
+        tx.fetch().await?;
+        tx.get_mut(from)?.0[0] -= 1;
+        tx.get_mut(to)?.0[0] += 1;
+        Ok(tx.get(to)?.0[0])
+    });
+    run.await
+}
+
+fn at_rest(cluster: &Cluster, accounts: &Table<u64, Words<1>>) {
+    let (rows, found) = look(cluster, accounts);
+    assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 100 * ACCOUNTS);
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_of_an_executor() {
+    let (cluster, accounts, db) = bank();
+    let tasks: Vec<_> = (0..200)
+        .map(|number| {
+            let (db, accounts) = (db.clone(), accounts.clone());
+            tokio::spawn(async move {
+                for turn in 0..5 {
+                    transfer(&db, &accounts, number + turn, number * 7 + 1).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    drop(db); // waits for its workers, and they for the appliers
+    at_rest(&cluster, &accounts);
+}
+
+#[test]
+fn blocking_from_plain_threads() {
+    let (cluster, accounts, db) = bank();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (db, accounts) = (db.clone(), &accounts);
+            scope.spawn(move || {
+                for turn in 0..50 {
+                    let rows = accounts.clone();
+                    let (from, to) = ((thread + turn) % ACCOUNTS, (thread * 5 + 1) % ACCOUNTS);
+                    let run = db.transact_blocking(async move |tx| {
+                        tx.read_for_update(&rows, from).await?.0[0] -= 1;
+                        tx.read_for_update(&rows, to).await?.0[0] += 1;
+                        Ok(())
+                    });
+                    run.unwrap();
+                }
+            });
+        }
+    });
+    drop(db);
+    at_rest(&cluster, &accounts);
+}
+
+#[tokio::test]
+async fn a_future_that_is_dropped_early_or_late_breaks_nothing() {
+    let (cluster, accounts, db) = bank();
+    let runs = Arc::new(AtomicU64::new(0));
+    let transfer = |from: u64| {
+        let (accounts, runs) = (accounts.clone(), runs.clone());
+        db.transact(async move |tx| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            tx.read_for_update(&accounts, from % ACCOUNTS).await?.0[0] -= 1;
+            tx.read_for_update(&accounts, (from + 1) % ACCOUNTS).await?.0[0] += 1;
+            Ok(())
+        })
+    };
+    drop(transfer(0));
+    assert_eq!(runs.load(Ordering::SeqCst), 0, "nothing is sent before the first poll");
+    for number in 0..200 {
+        tokio::select! {
+            biased;
+            done = transfer(number) => done.unwrap(),
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    drop(db);
+    assert!(runs.load(Ordering::SeqCst) > 0);
+    at_rest(&cluster, &accounts);
+}
+
+#[tokio::test]
+async fn a_panic_arrives_at_the_caller_and_the_pool_goes_on() {
+    let (cluster, accounts, db) = bank();
+    // More panics than the pool has coroutines.
+    for number in 0..20u64 {
+        let (db, rows) = (db.clone(), accounts.clone());
+        let task = tokio::spawn(async move {
+            db.transact(async move |tx| -> Result<(), Error> {
+                tx.read_for_update(&rows, number % ACCOUNTS).await?.0[0] = 0;
+                panic!("number {number}");
+            })
+            .await
+        });
+        let panic = task.await.unwrap_err().into_panic();
+        assert_eq!(panic.downcast_ref::<String>(), Some(&format!("number {number}")));
+    }
+    let blocking = catch_unwind(AssertUnwindSafe(|| {
+        db.transact_blocking(async |_| -> Result<(), Error> { panic!("blocking") }).unwrap();
+    }));
+    assert_eq!(blocking.unwrap_err().downcast_ref(), Some(&"blocking"));
+    transfer(&db, &accounts, 1, 2).await.unwrap();
+    drop(db);
+    at_rest(&cluster, &accounts);
+}
+
+#[test]
+fn errors_keep_their_types() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("no money")]
+    struct NoMoney;
+
+    let (_cluster, accounts, db) = bank();
+    let rows = accounts.clone();
+    let poor = db.transact_blocking(async move |tx| {
+        let row = tx.read_for_update(&rows, 1).await?;
+        if row.0[0] < 1_000 { Err(Error::user(NoMoney)) } else { Ok(()) }
+    });
+    let error = poor.unwrap_err();
+    assert!(error.downcast_user::<NoMoney>().is_some() && error.downcast_user::<std::fmt::Error>().is_none());
+    let rows = accounts.clone();
+    let absent = db.transact_blocking(async move |tx| tx.write(&rows, 10_000, Words([1])).await);
+    assert!(matches!(absent, Err(Error::NotFound(_))));
+    let late = db.with_deadline(Duration::ZERO);
+    let rows = accounts.clone();
+    let late = late.transact_blocking(async move |tx| tx.read(&rows, 1).await);
+    assert!(matches!(late, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
+    // The deadline is the other handle's only.
+    let rows = accounts.clone();
+    assert!(db.transact_blocking(async move |tx| tx.read(&rows, 1).await).is_ok());
+}
+
+#[test]
+fn what_became_of_a_transaction_can_be_asked_of_the_pool() {
+    let (cluster, accounts, db) = bank();
+    let rows = accounts.clone();
+    let id = db.transact_blocking(async move |tx| tx.write(&rows, 0, Words([100])).await.map(|()| tx.id())).unwrap();
+    assert_eq!(db.resolve_blocking(id, Duration::from_secs(5)).unwrap(), Verdict::Committed);
+    drop(db);
+    at_rest(&cluster, &accounts);
+}
+
+#[test]
+fn the_pool_ends_with_its_last_handle_wherever_that_is() {
+    let (cluster, accounts, db) = bank();
+    let second = db.clone();
+    drop(db);
+    let rows = accounts.clone();
+    second.transact_blocking(async move |tx| tx.write(&rows, 0, Words([100])).await).unwrap();
+    // The last one goes on a worker of the pool itself, in a closure that outlives all others.
+    let (go, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(()));
+    let (their_go, their_gone, handle) = (go.clone(), gone.clone(), second.clone());
+    let run = second.transact(async move |_| {
+        let _keep = (&handle, &their_gone);
+        while their_go.load(Ordering::SeqCst) == 0 {
+            support::others_run().await;
+        }
+        Ok(())
+    });
+    let mut run = Box::pin(run);
+    assert!(run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it is under way");
+    drop(run);
+    drop(second);
+    go.store(1, Ordering::SeqCst);
+    let patience = Instant::now() + Duration::from_secs(20);
+    let connected = || {
+        let region = cluster.fabric().region(NodeId(0), node::REGION).unwrap();
+        clients(region.words()).count()
+    };
+    // Of all clients the one that made the table is left.
+    while Arc::strong_count(&gone) > 1 || connected() > 1 {
+        assert!(Instant::now() < patience, "it must end");
+        thread::yield_now();
+    }
+    // Client slots come back: more pools one after the other than a cluster has slots for at one
+    // time.
+    for _ in 0..5 {
+        let db = cluster.db(2, WorkerOptions { coroutines: 1, ..WorkerOptions::default() }).unwrap();
+        let rows = accounts.clone();
+        assert!(db.transact_blocking(async move |tx| tx.read(&rows, 0).await).unwrap().is_some());
+    }
+    assert!(cluster.db(0, WorkerOptions::default()).is_err());
+    assert!(cluster.db(1, WorkerOptions { coroutines: 0, ..WorkerOptions::default() }).is_err());
+    assert!(cluster.db(1, WorkerOptions { coroutines: 64, ..WorkerOptions::default() }).is_err());
+}

@@ -1,0 +1,1324 @@
+//! The protocol suite: what every protocol that promises transactions must do, on shared memory and
+//! under the seeded scheduler. [`suite`] has a test of each protocol in the list of protocols;
+//! [`round_trips`] and [`exact_cost`] state the numbers of each.
+
+mod support;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use remora::floors::fabric::{ClientId, Fault, NodeId, WORD_BYTES};
+use remora::floors::record::{LockWord, SharedLock, Version};
+use remora::floors::txn::{Execute, Ford, Locks, Misuse, Primitive, Primitives, Stop, TransactOptions};
+use remora::{
+    Abort, Cluster, ClusterOptions, Cost, Error, Intent, Key, Limit, Observer, Outcome, Protocol, ReadScheme, Reason,
+    Record, Session, TableOptions, TransactionEvent, TransactionId, TransactionOptions, Validation, WorkerOptions,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use support::rig::{self, Rig};
+use support::{
+    NODES, Words, add, at_one_node, crash, cut_off, embedded, is_logged, look, on_every_fabric, options, others_run,
+    participants, quiet, replicas_of, rest, seeded, seeds, shard_of, table, turns, worker,
+};
+
+/// No passive ACK, and flushed logs.
+const DRTM_H_ONE_SIDED: Protocol = Protocol::Occ(Primitives::DRTM_H_ONE_SIDED);
+/// No passive ACK, flushed logs, and locks and validation apart.
+const FARM_ONE_SIDED: Protocol = Protocol::Occ(Primitives::FARM_ONE_SIDED);
+/// Locks that the CPU takes and WRITEs free.
+const UNLOCKED_BY_WRITES: Protocol =
+    Protocol::Occ(Primitives { locks: Locks::Cpu { install: Primitive::OneSided }, ..Primitives::FARM });
+
+/// FORD without what can be turned off and does not change which records are cached, or which
+/// rounds there are.
+const FORD_WITHOUT: Protocol = Protocol::Ford(Ford {
+    hitchhike: false,
+    background_release: false,
+    backup_reads: false,
+    selective_flush: false,
+    ..Ford::WHOLE
+});
+
+/// Whether what has committed is still found in logs.
+fn keeps_logs(protocol: Protocol) -> bool {
+    !matches!(protocol, Protocol::Ford(_))
+}
+
+/// Declares these tests for each protocol that promises transactions, and for some more members of
+/// their families.
+macro_rules! suite {
+    (@ $protocol:expr, { $($test:ident),* $(,)? }) => { $(#[test] fn $test() { super::$test($protocol); })* };
+    ([$($PROTOCOL:ident)*] $tests:tt) => { $(
+        #[allow(non_snake_case, reason = "a constant's name")]
+        mod $PROTOCOL { suite!(@ remora::Protocol::$PROTOCOL, $tests); }
+    )* };
+    ($($name:ident = $protocol:expr),* => $tests:tt) => {
+        remora::floors::txn::each_protocol!(suite $tests);
+        $(mod $name { suite!(@ $protocol, $tests); })*
+    };
+}
+
+suite! {
+    drtm_h_one_sided = super::DRTM_H_ONE_SIDED,
+    farm_one_sided = super::FARM_ONE_SIDED,
+    unlocked_by_writes = super::UNLOCKED_BY_WRITES,
+    ford_without = super::FORD_WITHOUT
+    => {
+        round_trips_are_exact,
+        cost_of_a_transfer_is_exact,
+        cold_lookups_cost_one_round_more,
+        own_writes_are_read,
+        transactions_by_hand,
+        absent_keys,
+        user_errors_are_believed_only_after_validation,
+        deadlines,
+        attempts_end_with_the_holder_named,
+        limits_are_errors,
+        keys_and_values_of_odd_sizes,
+        records_of_threads_are_never_torn,
+        money_is_conserved_between_threads,
+        a_panic_leaves_no_lock,
+        who_rests_has_nothing_on_its_way,
+        a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished,
+        a_node_that_fails_is_named,
+        a_node_that_fails_at_any_step,
+        an_entry_in_doubt_is_kept,
+        a_client_that_is_revoked_at_any_step,
+        rings_are_reused_lap_after_lap,
+    }
+}
+
+#[test]
+fn the_suite_has_every_protocol_that_promises_transactions() {
+    macro_rules! constants {
+        ([$($PROTOCOL:ident)*]) => { vec![$(Protocol::$PROTOCOL),*] };
+    }
+    let promising = Protocol::ALL.into_iter().filter(|protocol| protocol.is_serializable());
+    assert_eq!(promising.collect::<Vec<_>>(), remora::floors::txn::each_protocol!(constants));
+}
+
+// --- Costs.
+
+/// Round trips of a transaction whose locations are cached, and whose keys are all named before the
+/// first fetch.
+struct RoundTrips {
+    /// More if no location is cached.
+    cold: u64,
+    read_one: u64,
+    read_several: u64,
+    write_what_it_reads: u64,
+    write_and_read_another: u64,
+}
+
+fn round_trips(protocol: Protocol) -> RoundTrips {
+    if protocol == Protocol::UNSYNCHRONIZED {
+        return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
+    }
+    if let Protocol::Ford(ford) = protocol {
+        let hitchhike = u64::from(!ford.hitchhike);
+        // A bucket brings its records; the lock of one has to be taken by another round.
+        let cold = u64::from(ford.hitchhike);
+        let further = u64::from(!ford.background_release) * 2;
+        // The cluster's cache is asked by a call instead, and told also of what nobody else is
+        // needed for.
+        let told = u64::from(ford.validation == Validation::Global);
+        return RoundTrips {
+            cold,
+            read_one: 1,
+            read_several: 2 - u64::from(ford.validation == Validation::Local),
+            write_what_it_reads: 2 + hitchhike + further + told,
+            write_and_read_another: 3 + hitchhike + further - u64::from(ford.validation == Validation::Local),
+        };
+    }
+    if protocol.spec().locks_reads {
+        return RoundTrips { cold: 1, read_one: 1, read_several: 1, write_what_it_reads: 2, write_and_read_another: 2 };
+    }
+    let Protocol::Occ(Primitives { execute, passive, merged, .. }) = protocol else {
+        unreachable!("{protocol} has its own round trips")
+    };
+    // The index bucket is read every time, or only if there is no location.
+    let bucket = u64::from(execute == Execute::OneSided { cached: false });
+    let cold = u64::from(execute == Execute::OneSided { cached: true });
+    let (acknowledged, validated) = (u64::from(!passive), u64::from(!merged));
+    RoundTrips {
+        cold,
+        read_one: 1 + bucket,
+        read_several: 2 + bucket,
+        write_what_it_reads: 3 + bucket + acknowledged + validated,
+        write_and_read_another: 4 + bucket + acknowledged,
+    }
+}
+
+/// What a transfer between two records of 8 bytes at two nodes costs, keys of 8 bytes, three nodes.
+fn exact_cost(protocol: Protocol, replicas: u8) -> Cost {
+    const LOCK: u64 = 8;
+    const RECORD: u64 = 40; // lock, version, meta, key, value
+    const IMAGE: u64 = RECORD - LOCK;
+    const VALIDATED: u64 = 16; // lock, version
+    const SWAP: u64 = 16; // out; 8 in
+    const BUCKET: u64 = 128;
+    const CALL: u64 = 24; // code, and two words that say what about
+    const LOCKED: u64 = 16; // lock word before, version
+    const CALLED: u64 = 16; // what there is room for in the answer about pairs
+    const NONE: Cost =
+        Cost { round_trips: 0, reads: 0, writes: 0, atomics: 0, flushes: 0, rpcs: 0, bytes_out: 0, bytes_in: 0 };
+    let round_trips = round_trips(protocol).write_what_it_reads;
+    if protocol == Protocol::UNSYNCHRONIZED {
+        let writes = 2 * u64::from(replicas);
+        return Cost { round_trips, reads: 2, writes, bytes_out: writes * IMAGE, bytes_in: 2 * RECORD, ..NONE };
+    }
+    // Frame: id, kind, checksum. Entry: epoch, participants, count; pointer, old or new version,
+    // length of each record.
+    let entry = (3 + 3 + 2 * 3) * 8 + 2 * IMAGE;
+    // Primaries at nodes 0 and 1; with three copies their backups are at all nodes.
+    let logs = if replicas == 1 { 2 } else { 3 };
+    if let Protocol::Ford(ford) = protocol {
+        let copies = 2 * u64::from(replicas);
+        let again = if ford.hitchhike { 0 } else { 2 };
+        let backups = if replicas == 1 { 0 } else { 3 };
+        // Who shows what: WRITEs, which free the logs too; or atomics at the backups.
+        let (shown, shown_by_swap) = if ford.lean { (2, copies - 2) } else { (copies + logs, 0) };
+        let atomics = 2 + 2 + shown_by_swap;
+        // One call with the epoch and two pairs of record and version; back come bits.
+        let calls = u64::from(ford.validation == Validation::Global);
+        return Cost {
+            round_trips,
+            reads: 2 + again,
+            writes: logs + copies + shown,
+            atomics,
+            flushes: if ford.selective_flush { backups } else { copies },
+            rpcs: calls,
+            bytes_out: logs * entry + copies * IMAGE + shown * 8 + atomics * SWAP + calls * (16 + 2 * 16),
+            bytes_in: 2 * RECORD + again * RECORD + atomics * 8 + calls * CALLED,
+        };
+    }
+    if protocol.spec().locks_reads {
+        // Two locks, two entries to the rings, two records, two locks again.
+        return Cost {
+            round_trips,
+            reads: 2,
+            writes: logs + 2,
+            atomics: 2 + 2,
+            bytes_out: 2 * SWAP + logs * entry + 2 * (IMAGE + SWAP),
+            bytes_in: 2 * (8 + RECORD) + 2 * 8,
+            ..NONE
+        };
+    }
+    let Protocol::Occ(Primitives { execute, locks, log, flush, .. }) = protocol else {
+        unreachable!("{protocol} has its own cost")
+    };
+    let execute = match execute {
+        Execute::OneSided { cached: false } => Cost { reads: 2 + 2, bytes_in: 2 * (BUCKET + RECORD), ..NONE },
+        Execute::OneSided { cached: true } | Execute::Hybrid => Cost { reads: 2, bytes_in: 2 * RECORD, ..NONE },
+        Execute::Call => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * (24 + RECORD), ..NONE },
+    };
+    let lock = match locks {
+        Locks::Nic => Cost { reads: 2, atomics: 2, bytes_out: 2 * SWAP, bytes_in: 2 * (8 + VALIDATED), ..NONE },
+        Locks::Cpu { .. } => Cost { rpcs: 2, bytes_out: 2 * CALL, bytes_in: 2 * LOCKED, ..NONE },
+    };
+    let log = match log {
+        Primitive::OneSided => Cost { writes: logs, flushes: u64::from(flush) * logs, bytes_out: logs * entry, ..NONE },
+        Primitive::Call => Cost { rpcs: logs, bytes_out: logs * (16 + entry), ..NONE },
+    };
+    let install = match locks {
+        Locks::Nic => Cost { writes: 2, atomics: 2, bytes_out: 2 * (IMAGE + SWAP), bytes_in: 2 * 8, ..NONE },
+        Locks::Cpu { install: Primitive::OneSided } => Cost { writes: 2 + 2, bytes_out: 2 * (IMAGE + LOCK), ..NONE },
+        Locks::Cpu { install: Primitive::Call } => Cost { rpcs: 2, bytes_out: 2 * (CALL + IMAGE), ..NONE },
+    };
+    let mut all = Cost { round_trips, ..NONE };
+    [execute, lock, log, install].iter().for_each(|phase| all.add(phase));
+    all
+}
+
+/// What an observer saw of each attempt.
+#[derive(Clone, Default)]
+struct Seen(Rc<RefCell<Vec<(TransactionId, Outcome, Cost)>>>);
+
+impl Observer for Seen {
+    fn transaction(&mut self, event: &TransactionEvent<'_>) {
+        self.0.borrow_mut().push((event.id, event.outcome, event.cost));
+    }
+}
+
+impl Seen {
+    fn by(session: &mut Session) -> Seen {
+        let seen = Seen::default();
+        session.observe(Some(Box::new(seen.clone())));
+        seen
+    }
+
+    /// The cost of the only attempt since the last call.
+    fn cost(&self) -> Cost {
+        match self.0.take()[..] {
+            [(_, Outcome::Committed | Outcome::UserAbort, cost)] => cost,
+            ref others => panic!("one attempt that commits was expected: {others:?}"),
+        }
+    }
+}
+
+fn round_trips_are_exact(protocol: Protocol) {
+    assert_round_trips(protocol);
+}
+
+#[test]
+fn round_trips_without_a_protocol() {
+    assert_round_trips(Protocol::UNSYNCHRONIZED);
+}
+
+fn assert_round_trips(protocol: Protocol) {
+    let expected = round_trips(protocol);
+    for cluster in [1, 3].into_iter().flat_map(|replicas| on_every_fabric(protocol, replicas)) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words([1]));
+        worker(&cluster, 1, 1).block_on(async |session| {
+            session.transact(async |tx| read(tx, &rows, 0..8).await).await.unwrap();
+            let seen = Seen::by(session);
+            for _ in 0..3 {
+                session.transact(async |tx| read(tx, &rows, 0..1).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.read_one);
+                session.transact(async |tx| read(tx, &rows, 0..4).await).await.unwrap();
+                assert_eq!(seen.cost().round_trips, expected.read_several);
+                session.transact(async |tx| add(tx, &rows, 0..1, 1).await).await.unwrap();
+                rest(session).await;
+                assert_eq!(seen.cost().round_trips, expected.write_what_it_reads);
+                session.transact(async |tx| add(tx, &rows, 0..4, 4).await).await.unwrap();
+                rest(session).await;
+                assert_eq!(seen.cost().round_trips, expected.write_what_it_reads);
+                session.transact(async |tx| add(tx, &rows, 0..4, 1).await).await.unwrap();
+                rest(session).await;
+                assert_eq!(seen.cost().round_trips, expected.write_and_read_another);
+                // Giving up is validated like a read.
+                let gave_up = session.transact(async |tx| {
+                    add(tx, &rows, 0..4, 2).await?;
+                    Err::<(), _>(rows.missing(&0))
+                });
+                assert!(matches!(gave_up.await, Err(Error::NotFound(_))));
+                assert_eq!(seen.cost().round_trips, expected.read_several);
+            }
+        });
+    }
+}
+
+/// Fetches keys in one round.
+async fn read(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    keys: std::ops::Range<u64>,
+) -> Result<u64, Error> {
+    let slots: Vec<_> = keys.map(|key| tx.want(rows, key)).collect();
+    tx.fetch().await?;
+    slots.into_iter().try_fold(0, |sum, slot| Ok(sum + tx.get(slot)?.0[0]))
+}
+
+fn cost_of_a_transfer_is_exact(protocol: Protocol) {
+    assert_cost_of_a_transfer(protocol);
+}
+
+#[test]
+fn cost_of_a_transfer_without_a_protocol() {
+    assert_cost_of_a_transfer(Protocol::UNSYNCHRONIZED);
+}
+
+fn assert_cost_of_a_transfer(protocol: Protocol) {
+    for replicas in [1, 3] {
+        for cluster in on_every_fabric(protocol, replicas) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100]));
+            let of_shard = |shard| (0..64).find(|key| shard_of(&rows, *key) == shard).unwrap();
+            let (from, to) = (of_shard(0), of_shard(1));
+            worker(&cluster, 1, 1).block_on(async |session| {
+                session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
+                let seen = Seen::by(session);
+                for _ in 0..3 {
+                    session.transact(async |tx| transfer(tx, &rows, from, to).await).await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), exact_cost(protocol, replicas));
+                }
+            });
+        }
+    }
+}
+
+async fn transfer(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    from: u64,
+    to: u64,
+) -> Result<(), Error> {
+    let [from, to] = [from, to].map(|key| tx.want_for(rows, key, Intent::Update));
+    tx.fetch().await?;
+    tx.get_mut(from)?.0[0] -= 1;
+    tx.get_mut(to)?.0[0] += 1;
+    Ok(())
+}
+
+/// What transactions of two-phase locking cost beyond a transfer, which shares no lock: records of
+/// 8 bytes at two nodes, keys of 8 bytes, three nodes.
+#[test]
+fn costs_of_shared_locks_are_exact() {
+    const LOCKED: u64 = 16; // a CAS, out; 8 in
+    const LEFT: u64 = 8 + 16; // the FETCH_ADD that takes a bit out, and the CAS that frees the word; 2 * 8 in
+    const RECORD: u64 = 40; // lock, version, meta, key, value
+    const IMAGE: u64 = RECORD - 8;
+    const ENTRY: u64 = (3 + 3 + 3) * 8 + IMAGE; // frame, entry and one record: see `exact_cost`
+    for replicas in [1, 3] {
+        let logs = u64::from(replicas);
+        let only_read = Cost {
+            round_trips: 1,
+            reads: 1,
+            writes: 0,
+            atomics: 1 + 2,
+            flushes: 0,
+            rpcs: 0,
+            bytes_out: LOCKED + LEFT,
+            bytes_in: 8 + RECORD + 2 * 8,
+        };
+        // The log is written once more than there are backups, and the record at its primary.
+        let read_and_write = Cost {
+            round_trips: 2,
+            reads: 2,
+            writes: logs + 1,
+            atomics: 2 + 1 + 2,
+            bytes_out: 2 * LOCKED + logs * ENTRY + IMAGE + 16 + LEFT,
+            bytes_in: 2 * (8 + RECORD) + 8 + 2 * 8,
+            ..only_read
+        };
+        // A CAS from the shared lock to the exclusive one, and one that frees that.
+        let upgraded = Cost {
+            round_trips: 3,
+            reads: 1,
+            writes: logs + 1,
+            atomics: 1 + 1 + 1,
+            bytes_out: 2 * LOCKED + logs * ENTRY + IMAGE + 16,
+            bytes_in: 8 + RECORD + 8 + 8,
+            ..only_read
+        };
+        for cluster in on_every_fabric(Protocol::NO_WAIT, replicas) {
+            let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([100]));
+            let of_shard = |shard| (0..64).find(|key| shard_of(&rows, *key) == shard).unwrap();
+            let (one, other) = (of_shard(0), of_shard(1));
+            worker(&cluster, 1, 1).block_on(async |session| {
+                session.transact(async |tx| read(tx, &rows, 0..64).await).await.unwrap();
+                rest(session).await;
+                let seen = Seen::by(session);
+                for _ in 0..3 {
+                    session.transact(async |tx| read(tx, &rows, one..one + 1).await).await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), only_read);
+                    let both = session.transact(async |tx| {
+                        let slots = (tx.want_for(&rows, one, Intent::Read), tx.want_for(&rows, other, Intent::Update));
+                        tx.fetch().await?;
+                        let seen = tx.get(slots.0)?.0[0];
+                        tx.get_mut(slots.1)?.0[0] += seen;
+                        Ok(())
+                    });
+                    both.await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), read_and_write);
+                    let same = session.transact(async |tx| {
+                        let slot = tx.want_for(&rows, one, Intent::Read);
+                        tx.fetch().await?;
+                        tx.get_mut(slot)?.0[0] += 1;
+                        Ok(())
+                    });
+                    same.await.unwrap();
+                    rest(session).await;
+                    assert_eq!(seen.cost(), upgraded);
+                }
+            });
+        }
+    }
+}
+
+/// Two clients read a record, and one of them writes another record. The lock words at the
+/// primaries say so until each transaction ends; those at the backups are free all the time.
+#[test]
+fn lock_words_name_their_holders_until_the_transaction_ends() {
+    for cluster in on_every_fabric(Protocol::NO_WAIT, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let word = |key| {
+            let mut words = replicas_of(cluster.fabric(), &rows, key).into_iter().map(|(_, words)| words[0]);
+            let primary = LockWord::from_bits(words.next().unwrap());
+            assert!(words.all(|backup| LockWord::from_bits(backup).is_free()), "locks are at primaries only");
+            primary
+        };
+        let holders = |key| word(key).shared().map(|lock| lock.holders().count_ones());
+        let step = Cell::new(0);
+        let until = async |wanted| {
+            while step.get() < wanted {
+                others_run().await;
+            }
+        };
+        let mut worker = worker(&cluster, 2, 1);
+        worker.run(async |client, session| {
+            let mut begun = session.begin().unwrap();
+            if client == 1 {
+                until(1).await;
+                begun.transaction().read(&rows, 0).await.unwrap();
+                assert_eq!(holders(0), Some(2), "both clients");
+                step.set(2);
+                until(3).await;
+                begun.commit().await.unwrap();
+                rest(session).await;
+                step.set(4);
+                return;
+            }
+            let id = begun.transaction().id();
+            begun.transaction().read(&rows, 0).await.unwrap();
+            begun.transaction().read(&rows, 0).await.unwrap();
+            assert_eq!(holders(0), Some(1), "this client");
+            begun.transaction().read_for_update(&rows, 1).await.unwrap().0[0] += 1;
+            assert!(word(1).is_held_by(id) && word(1).shared().is_none(), "{:?}", word(1));
+            step.set(1);
+            until(2).await;
+            assert_eq!(holders(0), Some(2), "nothing is released before the end");
+            step.set(3);
+            until(4).await;
+            assert_eq!(holders(0), Some(1), "the other client has left");
+            assert!(word(1).is_held_by(id));
+            begun.commit().await.unwrap();
+            rest(session).await;
+            assert!(word(0).is_free() && word(1).is_free(), "{:?} {:?}", word(0), word(1));
+        });
+        assert!(worker.drain().unwrap());
+    }
+}
+
+fn cold_lookups_cost_one_round_more(protocol: Protocol) {
+    let expected = round_trips(protocol);
+    for cluster in on_every_fabric(protocol, 1) {
+        // Seven rows fit one bucket: nothing is chained.
+        let rows = table(&cluster, "rows", at_one_node(7), Words([1]));
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let seen = Seen::by(session);
+            session.transact(async |tx| add(tx, &rows, 0..4, 4).await).await.unwrap();
+            rest(session).await;
+            assert_eq!(seen.cost().round_trips, expected.write_what_it_reads + expected.cold);
+            // They share a bucket, which is cached now: a key never named before is found in it.
+            session.transact(async |tx| read(tx, &rows, 6..7).await).await.unwrap();
+            assert_eq!(seen.cost().round_trips, expected.read_one);
+        });
+    }
+}
+
+// --- What a closure sees.
+
+fn own_writes_are_read(protocol: Protocol) {
+    for cluster in on_every_fabric(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let write = session.transact(async |tx| {
+                let slot = tx.want(&rows, 1);
+                let again = tx.want(&rows, 1);
+                tx.fetch().await?;
+                tx.get_mut(slot)?.0[0] = 5;
+                assert_eq!(tx.get(again)?.0[0], 5, "a key named twice is one record");
+                tx.write(&rows, 1, Words([6])).await?;
+                assert_eq!(tx.read(&rows, 1).await?, Some(Words([6])));
+                tx.get_mut(again)?.0[0] += 1;
+                Ok(tx.get(slot)?.0[0])
+            });
+            assert_eq!(write.await.unwrap(), 7);
+            let read = session.transact(async |tx| tx.read(&rows, 1).await);
+            assert_eq!(read.await.unwrap(), Some(Words([7])));
+        });
+        assert!(worker.drain().unwrap());
+        let (rows, found) = look(&cluster, &rows);
+        assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 3 + 7);
+        assert_eq!((found.locked, found.differing_lines), (0, 0));
+    }
+}
+
+/// Begun and ended by hand, with another transaction in between: a directed schedule.
+fn transactions_by_hand(protocol: Protocol) {
+    let locks_reads = protocol.spec().locks_reads;
+    for cluster in on_every_fabric(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let mut worker = worker(&cluster, 2, 1);
+        let step = Cell::new(0);
+        let until = async |wanted| {
+            while step.get() < wanted {
+                others_run().await;
+            }
+        };
+        worker.run(async |client, session| {
+            if client == 1 {
+                until(1).await;
+                let options = TransactionOptions { attempts: 1, ..TransactionOptions::default() };
+                let other = session.transact_with(options, async |tx| add(tx, &rows, 0..1, 1).await).await;
+                assert_eq!(other.is_err(), locks_reads, "{other:?}");
+                step.set(2);
+                return;
+            }
+            let seen = Seen::by(session);
+            let mut late = session.begin().unwrap();
+            // Named to be read first: a protocol that locks early has not locked it.
+            late.transaction().read(&rows, 0).await.unwrap();
+            late.transaction().read_for_update(&rows, 0).await.unwrap().0[0] += 1;
+            let read = late.transaction().read(&rows, 0).await.unwrap();
+            assert_eq!(read, Some(Words([1])), "its own writes, also through another handle");
+            step.set(1);
+            until(2).await;
+            let late = late.commit().await;
+            assert!(locks_reads || matches!(late, Err(Error::Aborted(_))), "it would lose the other's update");
+            assert!(!locks_reads || late.is_ok(), "the other was kept out");
+            let mut given_up = session.begin().unwrap();
+            given_up.transaction().write(&rows, 1, Words([9])).await.unwrap();
+            given_up.abort().await;
+            let mut dropped = session.begin().unwrap();
+            dropped.transaction().write(&rows, 2, Words([9])).await.unwrap();
+            drop(dropped);
+            let mut last = session.begin().unwrap();
+            last.transaction().read_for_update(&rows, 3).await.unwrap().0[0] += 1;
+            last.commit().await.unwrap();
+            let told: Vec<Outcome> = seen.0.take().into_iter().map(|(_, outcome, _)| outcome).collect();
+            let dropped = Outcome::Aborted(Abort::Dropped);
+            let lost = matches!(told[0], Outcome::Aborted(Abort::Changed | Abort::Locked(_)));
+            assert!(if locks_reads { told[0] == Outcome::Committed } else { lost }, "{told:?}");
+            assert_eq!(told[1..], [dropped, dropped, Outcome::Committed]);
+        });
+        let sums = worker.block_on(async |session| {
+            session.transact(async |tx| Ok((read(tx, &rows, 0..1).await?, read(tx, &rows, 0..4).await?))).await
+        });
+        assert_eq!(sums.unwrap(), (1, 2));
+        assert!(worker.drain().unwrap());
+        let (_, found) = look(&cluster, &rows);
+        assert_eq!((found.locked, found.differing_lines), (0, 0));
+    }
+}
+
+fn absent_keys(protocol: Protocol) {
+    for cluster in on_every_fabric(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([1]));
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let find = session.transact(async |tx| {
+                let both = (tx.want(&rows, 0), tx.want(&rows, 1_000));
+                tx.fetch().await?;
+                assert!(matches!(tx.get(both.1), Err(Error::NotFound(_))));
+                assert!(matches!(tx.get_mut(both.1), Err(Error::NotFound(_))));
+                assert_eq!(tx.read(&rows, 1_001).await?, None);
+                Ok((tx.find(both.0)?.copied(), tx.find(both.1)?.copied()))
+            });
+            assert_eq!(find.await.unwrap(), (Some(Words([1])), None));
+            let seen = Seen::by(session);
+            let write = session.transact(async |tx| {
+                tx.write(&rows, 0, Words([2])).await?;
+                tx.write(&rows, 1_000, Words([2])).await
+            });
+            assert!(matches!(write.await, Err(Error::NotFound(_))));
+            assert_eq!(seen.0.take()[0].1, Outcome::UserAbort, "giving up is a decision, and was validated");
+            let read = session.transact(async |tx| tx.read(&rows, 0).await);
+            assert_eq!(read.await.unwrap(), Some(Words([1])), "who gives up writes nothing");
+        });
+    }
+}
+
+/// Two records are always equal. A closure that sees them differ has seen what will not commit: it
+/// gives up, and must be run again rather than be believed.
+fn user_errors_are_believed_only_after_validation(protocol: Protocol) {
+    #[derive(Debug, PartialEq, thiserror::Error)]
+    #[error("they differ: {0} and {1}")]
+    struct Differ(u64, u64);
+
+    let seen_to_differ = Cell::new(0);
+    for seed in seeds(0..20) {
+        let (cluster, _) = seeded(protocol, 1, seed);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words([0]));
+        worker(&cluster, 3, seed).run(async |client, session| {
+            for _ in 0..6 {
+                let run = session.transact(async |tx| {
+                    if client == 0 {
+                        return add(tx, &rows, 0..2, 2).await;
+                    }
+                    let one = tx.read(&rows, 0).await?.unwrap().0[0];
+                    others_run().await;
+                    let two = tx.read(&rows, 1).await?.unwrap().0[0];
+                    if one != two {
+                        seen_to_differ.set(seen_to_differ.get() + 1);
+                        return Err(Error::user(Differ(one, two)));
+                    }
+                    Ok(())
+                });
+                match run.await {
+                    Ok(()) | Err(Error::Aborted(_)) => {}
+                    Err(error) => panic!("seed {seed}: {error} (replay with REMORA_SEED={seed})"),
+                }
+            }
+        });
+    }
+    let locks_reads = protocol.spec().locks_reads;
+    assert_eq!(seen_to_differ.get() > 0, !locks_reads, "no closure has seen them differ: this proves nothing");
+    // An error that is true comes out, with its type.
+    let (cluster, _) = seeded(protocol, 1, 1);
+    let error = worker(&cluster, 1, 1)
+        .block_on(async |session| session.transact(async |_| Err::<(), _>(Error::user(Differ(1, 2)))).await)
+        .unwrap_err();
+    assert_eq!(error.downcast_user(), Some(&Differ(1, 2)));
+    assert_eq!(error.to_string(), "they differ: 1 and 2");
+}
+
+// --- Giving up.
+
+/// Puts a lock on a record that nobody will release: of transaction 12345.6, which does not exist.
+fn lock_for_ever(cluster: &Cluster, rows: &remora::Table<u64, Words<1>>, key: u64) -> TransactionId {
+    let holder = TransactionId::new(12_345, 6).unwrap();
+    let mut worker = worker(cluster, 1, 1);
+    worker.block_on(async |session| session.transact(async |tx| read(tx, rows, key..key + 1).await).await).unwrap();
+    let location = {
+        let (table, hash) = (rows.untyped(), rig::key(key).hash());
+        table.primary(table.cached(table.home(hash), hash).unwrap().pointer)
+    };
+    let region = cluster.fabric().region(location.node, location.region).unwrap();
+    let word = &region.words()[location.offset as usize / WORD_BYTES];
+    word.store(holder.lock().to_bits(), std::sync::atomic::Ordering::SeqCst);
+    holder
+}
+
+fn deadlines(protocol: Protocol) {
+    for cluster in on_every_fabric(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        lock_for_ever(&cluster, &rows, 0);
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let within =
+                |time| TransactionOptions { deadline: Some(time), attempts: u32::MAX, ..TransactionOptions::default() };
+            let runs = Cell::new(0);
+            let blocked = session.transact_with(within(Duration::from_millis(300)), async |tx| {
+                runs.set(runs.get() + 1);
+                add(tx, &rows, 0..1, 1).await
+            });
+            assert!(matches!(blocked.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
+            assert!(runs.get() > 1, "it tries again until then");
+            let too_late = session.transact_with(within(Duration::ZERO), async |_| -> Result<(), Error> {
+                panic!("nothing is begun after the deadline")
+            });
+            assert!(matches!(too_late.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
+            // What ends after the deadline is not committed.
+            let slow = session.transact_with(within(Duration::from_micros(50)), async |tx| {
+                add(tx, &rows, 1..2, 1).await?;
+                while runs.get() > 0 {
+                    thread::sleep(Duration::from_micros(300)); // shared memory has the system's clock ...
+                    for _ in 0..10_000 {
+                        others_run().await; // ... and a seeded run its own
+                    }
+                    runs.set(0);
+                }
+                Ok(())
+            });
+            assert!(matches!(slow.await, Err(Error::Limit(Reason { cause: Limit::Deadline, .. }))));
+            assert_eq!(session.transact(async |tx| read(tx, &rows, 1..2).await).await.unwrap(), 0);
+            let patient = within(Duration::from_secs(60));
+            session.transact_with(patient, async |tx| add(tx, &rows, 1..2, 1).await).await.unwrap();
+        });
+    }
+}
+
+fn attempts_end_with_the_holder_named(protocol: Protocol) {
+    for cluster in on_every_fabric(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let holder = lock_for_ever(&cluster, &rows, 2);
+        worker(&cluster, 1, 1).block_on(async |session| {
+            let seen = Seen::by(session);
+            let options = TransactionOptions { attempts: 3, ..TransactionOptions::default() };
+            let runs = Cell::new(0);
+            let blocked = session.transact_with(options, async |tx| {
+                runs.set(runs.get() + 1);
+                add(tx, &rows, 0..4, 4).await
+            });
+            let error = blocked.await.unwrap_err();
+            let Error::Aborted(Reason { cause: Abort::Locked(lock), .. }) = error else { panic!("{error}") };
+            assert_eq!(lock.holder(), Some(holder));
+            assert!(error.to_string().contains("12345.6"), "{error}");
+            assert_eq!((runs.get(), seen.0.take().len()), (3, 3));
+            // The others are not locked: it has left no trace.
+            let rest = session.transact(async |tx| {
+                add(tx, &rows, 0..2, 2).await?;
+                add(tx, &rows, 3..4, 1).await
+            });
+            rest.await.unwrap();
+        });
+    }
+}
+
+fn limits_are_errors(protocol: Protocol) {
+    use remora::floors::txn::limits::{LOG_NODES_MAX, SET_MAX};
+    for cluster in on_every_fabric(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
+        let large = table(&cluster, "large", TableOptions::for_rows(2), Words::<2040>::all(0));
+        let mut worker = worker(&cluster, 1, 1);
+        worker.block_on(async |session| {
+            let many = session.transact(async |tx| {
+                for key in 0..=SET_MAX as u64 {
+                    let _ = tx.want(&rows, key);
+                }
+                tx.fetch().await
+            });
+            assert!(matches!(many.await, Err(Error::Limit(Reason { cause: Limit::Set, .. }))));
+            let long = session.transact(async |tx| {
+                tx.write(&large, 0, Words::all(1)).await?;
+                tx.write(&large, 1, Words::all(1)).await?;
+                tx.write(&rows, 0, Words([1])).await
+            });
+            assert!(
+                matches!(long.await, Err(Error::Limit(Reason { cause: Limit::LogEntry { .. }, .. }))),
+                "two of 16 KB do not fit 32 KB"
+            );
+            for key in 0..2 {
+                session.transact(async |tx| tx.write(&large, key, Words::all(2)).await).await.unwrap();
+            }
+            // As many records as a set holds, and more than one round holds.
+            let all = session.transact(async |tx| {
+                let slots: Vec<_> = (0..SET_MAX as u64).map(|key| tx.want(&rows, key)).collect();
+                tx.fetch().await?;
+                slots[..16].iter().try_for_each(|slot| tx.get_mut(*slot).map(|row| row.0[0] += 1))
+            });
+            all.await.unwrap();
+        });
+        quiet(&mut worker);
+        let (rows, found) = look(&cluster, &rows);
+        assert!(rows.iter().all(|row| row.0[0] == 1));
+        assert_eq!(found.locked, 0);
+    }
+    // More nodes than a transaction may log to.
+    let nodes = LOG_NODES_MAX as u16 + 1;
+    let options =
+        ClusterOptions { memory_nodes: nodes, replicas: 1, node_bytes: 1 << 20, protocol, ..ClusterOptions::default() };
+    let (cluster, _) = Cluster::seeded(options, 1).unwrap();
+    let rows = table(&cluster, "rows", TableOptions::for_rows(400), Words([0]));
+    worker(&cluster, 1, 1).block_on(async |session| {
+        let wide = session.transact(async |tx| add(tx, &rows, 0..400, 400).await);
+        assert!(matches!(wide.await, Err(Error::Limit(Reason { cause: Limit::LogNodes { .. }, .. }))));
+        session.transact(async |tx| add(tx, &rows, 0..8, 8).await).await.unwrap();
+    });
+    // The untyped door takes keys and values of any size, and refuses the wrong ones.
+    let rig = Rig::for_protocol(remora::floors::fabric::shm::Shm::new(&[vec![4 << 20]]).unwrap(), protocol);
+    let table = rig.table("rows", ReadScheme::Checksum, 1, 20, &[vec![1; 20]]);
+    let worker = remora::floors::fabric::Worker::new();
+    let mut sessions = rig.sessions(&worker, protocol, 1);
+    rig::run(&worker, &mut sessions, async |_, session| {
+        let write = session.transact(TransactOptions::default(), async |tx| {
+            tx.register(&table);
+            let short = remora::floors::record::Key::new(&[1; 5]).unwrap();
+            let refused = tx.want(table.id(), &short).unwrap_err();
+            assert_eq!(refused, Stop::Limit(Limit::Key { found: 5, expected: 8 }));
+            let slot = tx.want(table.id(), &rig::key(0))?;
+            let absent = tx.want(table.id(), &rig::key(1))?;
+            assert_eq!(tx.write(slot, &[0; 4]), Err(Stop::Misuse(Misuse::NotFetched)));
+            tx.fetch().await?;
+            assert_eq!(tx.write(absent, &[0; 4]), Err(Stop::Absent));
+            assert_eq!(tx.write(slot, &[0; 21]), Err(Stop::Limit(Limit::Value { found: 21, max: 20 })));
+            // Shorter, empty, and longer again: no byte of an older value shows.
+            for length in [3, 0, 13, 20, 1, 7] {
+                tx.write(slot, &vec![length as u8; length])?;
+                assert_eq!(tx.value(slot), Ok(Some(&vec![length as u8; length][..])));
+            }
+            Ok(Ok::<_, ()>(()))
+        });
+        write.await.unwrap().unwrap();
+        let read = session.transact(TransactOptions::default(), async |tx| {
+            let slot = tx.want(table.id(), &rig::key(0))?;
+            tx.fetch().await?;
+            assert_eq!(tx.value(slot), Ok(Some(&[7; 7][..])));
+            Ok(Ok::<_, ()>(()))
+        });
+        read.await.unwrap().unwrap();
+    });
+}
+
+// --- Shapes of records.
+
+#[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+struct Bytes<const N: usize>([u8; N]);
+
+impl<const N: usize> Record for Bytes<N> {
+    const SCHEMA: &'static str = "bytes";
+}
+
+fn keys_and_values_of_odd_sizes(protocol: Protocol) {
+    let cluster = embedded(protocol, 3);
+    with_sizes::<_, 1>(&cluster, |number| number as u8);
+    with_sizes::<_, 8>(&cluster, |number| number as u16);
+    with_sizes::<_, 31>(&cluster, |number| number as u32 * 1_000_000);
+    with_sizes::<_, 33>(&cluster, |number| number);
+    with_sizes::<_, 24>(&cluster, |number| u128::from(number) << 60);
+    with_sizes::<_, 40>(&cluster, |number| [number as u8; 5]);
+    with_sizes::<_, 41>(&cluster, |number| [number as u8; 33]);
+    with_sizes::<_, 199>(&cluster, |number| [number as u8; 64]);
+    with_sizes::<_, 7>(&cluster, |number| (number as u16, number << 40, number as u8));
+    with_sizes::<_, 41>(&seeded(protocol, 3, 3).0, |number| [number as u8; 33]);
+}
+
+fn with_sizes<K: Key, const N: usize>(cluster: &Cluster, key: fn(u64) -> K) {
+    const ROWS: u64 = 20;
+    let schemes = [None, Some(ReadScheme::SingleLine), Some(ReadScheme::Checksum), Some(ReadScheme::LineVersions)];
+    for read_scheme in schemes.into_iter().filter(|scheme| has(cluster, *scheme)) {
+        let name = &format!("{} {N} {read_scheme:?}", K::BYTES);
+        let options = TableOptions { read_scheme, ..TableOptions::for_rows(ROWS) };
+        let created = cluster.create_table::<K, Bytes<N>>(name, options);
+        if read_scheme == Some(ReadScheme::SingleLine) && K::BYTES.next_multiple_of(8) + N.next_multiple_of(8) > 40 {
+            assert!(created.is_err(), "a line has room for 40 bytes");
+            continue;
+        }
+        let rows = created.unwrap();
+        cluster.load(&rows, (0..ROWS).map(|number| (key(number), Bytes([number as u8; N])))).unwrap();
+        let mut worker = worker(cluster, 1, 1);
+        worker.block_on(async |session| {
+            for change in [0, 100] {
+                let run = session.transact(async |tx| {
+                    let slots: Vec<_> = (0..ROWS).map(|number| tx.want(&rows, key(number))).collect();
+                    tx.fetch().await?;
+                    for (number, slot) in slots.into_iter().enumerate() {
+                        let expected = number as u8 + if change == 0 || number % 2 == 1 { 0 } else { 100 };
+                        assert_eq!(tx.get(slot)?, &Bytes([expected; N]), "{name}");
+                        if change == 0 && number % 2 == 0 {
+                            *tx.get_mut(slot)? = Bytes([expected + 100; N]);
+                        }
+                    }
+                    Ok(())
+                });
+                run.await.unwrap();
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let (_, found) = look(cluster, &rows);
+        assert_eq!((found.records, found.locked, found.torn, found.differing_lines), (ROWS, 0, 0, 0), "{name}");
+    }
+}
+
+// --- Several threads, on shared memory. (The seeded scheduler does the same in `litmus`.)
+
+fn threads<T: Send>(cluster: &Cluster, body: impl Fn(u64, &mut remora::Worker) -> T + Sync) -> Vec<T> {
+    const THREADS: u64 = 3;
+    let options = |seed| WorkerOptions { coroutines: 4, clients: 2, seed, yield_after_rounds: true };
+    thread::scope(|scope| {
+        let body = &body;
+        let run = |seed| scope.spawn(move || body(seed, &mut cluster.worker(options(seed)).unwrap()));
+        let running: Vec<_> = (0..THREADS).map(run).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn records_of_threads_are_never_torn(protocol: Protocol) {
+    let cluster = embedded(protocol, 2);
+    never_torn::<4>(&cluster, ReadScheme::SingleLine);
+    never_torn::<25>(&cluster, ReadScheme::Checksum);
+    never_torn::<25>(&cluster, ReadScheme::LineVersions);
+    never_torn::<300>(&cluster, ReadScheme::LineVersions);
+}
+
+/// Whether a cluster can have such tables.
+fn has(cluster: &Cluster, scheme: Option<ReadScheme>) -> bool {
+    cluster.capabilities().atomic_line || matches!(scheme, None | Some(ReadScheme::Checksum))
+}
+
+fn never_torn<const N: usize>(cluster: &Cluster, scheme: ReadScheme) {
+    if !has(cluster, Some(scheme)) {
+        return;
+    }
+    let options = TableOptions { read_scheme: Some(scheme), ..TableOptions::for_rows(3) };
+    let rows = table(cluster, &format!("{scheme:?} {N}"), options, Words::<N>::all(0));
+    threads(cluster, |thread, worker| {
+        worker.run(async |coroutine, session| {
+            for turn in 0..turns(1_500) {
+                let key = session.lane().random() % 3;
+                let run = session.transact(async |tx| {
+                    let row = tx.read(&rows, key).await?.unwrap();
+                    assert!(row.is_whole(), "{scheme:?}: {row:?}");
+                    if coroutine % 2 == 0 {
+                        tx.write(&rows, key, Words::all(thread << 32 | turn)).await?;
+                    }
+                    Ok(())
+                });
+                assert!(matches!(run.await, Ok(()) | Err(Error::Aborted(_))));
+            }
+        });
+    });
+    let (_, found) = look(cluster, &rows);
+    assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "{scheme:?}");
+}
+
+fn money_is_conserved_between_threads(protocol: Protocol) {
+    const ACCOUNTS: u64 = 12;
+    let cluster = embedded(protocol, 3);
+    let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([1_000]));
+    let committed = threads(&cluster, |_, worker| {
+        let counts = worker.run(async |_, session| {
+            let mut count = 0;
+            for turn in 0..turns(300) {
+                let random = session.lane().random();
+                let (from, to) = (random % ACCOUNTS, (random >> 8) % ACCOUNTS);
+                if turn % 8 == 0 {
+                    let sum = session.transact(async |tx| read(tx, &accounts, 0..ACCOUNTS).await);
+                    match sum.await {
+                        Ok(sum) => assert_eq!(sum, 1_000 * ACCOUNTS),
+                        Err(error) => assert!(matches!(error, Error::Aborted(_)), "{error}"),
+                    }
+                } else if from != to {
+                    let done = session.transact(async |tx| transfer(tx, &accounts, from, to).await).await;
+                    assert!(matches!(done, Ok(()) | Err(Error::Aborted(_))));
+                    count += u64::from(done.is_ok());
+                }
+            }
+            count
+        });
+        counts.into_iter().sum::<u64>()
+    });
+    assert!(committed.iter().all(|count| *count > turns(500)), "{committed:?}");
+    let (rows, found) = look(&cluster, &accounts);
+    assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 1_000 * ACCOUNTS);
+    assert_eq!((found.records, found.locked, found.torn, found.differing_lines), (ACCOUNTS, 0, 0, 0));
+}
+
+// --- Ends that nobody planned.
+
+/// An unlock that waits for something before it is sent must not wait for the next transaction.
+fn who_rests_has_nothing_on_its_way(protocol: Protocol) {
+    for seed in seeds(0..10) {
+        let (cluster, _fabric) = Cluster::seeded(options(protocol, 3), seed).unwrap();
+        let rows = table(&cluster, "rows", TableOptions::for_rows(2), Words::<1>::all(1));
+        let mut worker = worker(&cluster, 1, seed);
+        worker.block_on(async |session| {
+            session.transact(async |tx| tx.write(&rows, 1, Words::all(2)).await).await.unwrap();
+        });
+        assert_eq!(worker.sessions()[0].lane().background(), 0);
+        assert_eq!(look(&cluster, &rows).1.locked, 0);
+    }
+}
+
+fn a_panic_leaves_no_lock(protocol: Protocol) {
+    for cluster in on_every_fabric(protocol, 3) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(4), Words([0]));
+        let mut worker = worker(&cluster, 3, 1);
+        for _ in 0..3 {
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                worker.run(async |client, session| {
+                    for _ in 0..5 {
+                        let run = session.transact(async |tx| {
+                            add(tx, &rows, 0..4, 4).await?;
+                            others_run().await;
+                            assert!(client != 1, "as planned");
+                            Ok(())
+                        });
+                        assert!(matches!(run.await, Ok(()) | Err(Error::Aborted(_))));
+                    }
+                });
+            }));
+            assert!(run.is_err());
+            quiet(&mut worker);
+            let (values, found) = look(&cluster, &rows);
+            assert_eq!(found.locked, 0);
+            assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+        }
+        // Usable again.
+        let sum = worker.block_on(async |session| session.transact(async |tx| read(tx, &rows, 0..4).await).await);
+        assert_eq!(sum.unwrap() % 4, 0);
+        assert!(worker.drain().unwrap());
+        assert_eq!(look(&cluster, &rows).1.differing_lines, 0);
+    }
+}
+
+fn a_transaction_dropped_anywhere_leaves_no_trace_or_is_finished(protocol: Protocol) {
+    const ACCOUNTS: u64 = 6;
+    const LAPS: u64 = 10;
+    for seed in seeds(0..10) {
+        let (cluster, fabric) = seeded(protocol, 3, seed);
+        let accounts = table(&cluster, "accounts", TableOptions::for_rows(ACCOUNTS), Words([1_000]));
+        // Alone the steps between two polls are fewest.
+        let mut worker = worker(&cluster, if seed % 2 == 0 { 1 } else { 3 }, seed);
+        // Client 0 is dropped after 0, 1, 2 ... polls, until it is not dropped any more; the others
+        // go on meanwhile.
+        let (over, cut) = (Cell::new(false), Cell::new(0));
+        let told = Seen::by(&mut worker.sessions()[0]);
+        worker.run(async |client, session| {
+            let (mut polls, mut laps) = (0, 0);
+            while !over.get() {
+                let random = session.lane().random();
+                let (from, to) = (random % ACCOUNTS, (random + 1 + (random >> 32) % (ACCOUNTS - 1)) % ACCOUNTS);
+                let options = TransactionOptions { attempts: 200, ..TransactionOptions::default() };
+                let run = session.transact_with(options, async |tx| transfer(tx, &accounts, from, to).await);
+                let run = cut_off(run, if client == 0 { polls } else { usize::MAX }).await;
+                assert!(matches!(run, None | Some(Ok(()))), "seed {seed}: {run:?}");
+                if client == 0 {
+                    cut.set(cut.get() + u64::from(run.is_none()));
+                    (polls, laps) = if run.is_none() { (polls + 1, laps) } else { (0, laps + 1) };
+                    over.set(laps == LAPS);
+                    assert!(polls < 3_000, "seed {seed}: a lock is left that nobody releases");
+                }
+            }
+        });
+        assert!(worker.drain().unwrap());
+        // Every attempt is told, once, and truly: no ring has been wrapped, so what was logged is
+        // still there.
+        let logged = |id| (0..NODES).any(|node| is_logged(&fabric, NodeId(node), id));
+        let told = told.0.take();
+        for (id, outcome, _) in &told {
+            match outcome {
+                Outcome::Committed | Outcome::Unknown => {
+                    assert!(!keeps_logs(protocol) || logged(*id), "seed {seed}: {id} {outcome:?}")
+                }
+                _ => assert!(!logged(*id), "seed {seed}: {id} {outcome:?}"),
+            }
+        }
+        let of = |wanted| told.iter().filter(|(_, outcome, _)| *outcome == wanted).count();
+        assert!(of(Outcome::Aborted(Abort::Dropped)) > 0 && of(Outcome::Unknown) > 0, "seed {seed}");
+        // Where the commit is awaited, some are dropped that have committed.
+        let finished = of(Outcome::Committed) as u64;
+        let passive = match protocol {
+            Protocol::Ford(ford) => ford.background_release,
+            Protocol::Occ(primitives) => primitives.passive,
+            _ => true,
+        };
+        assert!(if passive { finished == LAPS } else { finished > LAPS }, "{finished}");
+        assert!(cut.get() > LAPS * 5, "the drops must reach every await, not only {}", cut.get());
+        assert!(worker.drain().unwrap());
+        fabric.settle_services();
+        let (rows, found) = look(&cluster, &accounts);
+        assert_eq!(rows.iter().map(|row| row.0[0]).sum::<u64>(), 1_000 * ACCOUNTS, "seed {seed}");
+        assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0), "seed {seed}");
+    }
+}
+
+/// The keys whose primary is at a node.
+fn keys_of(rows: &remora::Table<u64, Words<1>>, count: u64, node: u16) -> Vec<u64> {
+    (0..count).filter(|key| rows.untyped().shard_replicas(shard_of(rows, *key))[0].node.0 == node).collect()
+}
+
+fn a_node_that_fails_is_named(protocol: Protocol) {
+    for cluster in on_every_fabric(protocol, 1) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words([0]));
+        let [zero, one] = [0, 1].map(|node| keys_of(&rows, 64, node));
+        let mut workers = worker(&cluster, 2, 1);
+        workers.block_on(async |session| session.transact(async |tx| read(tx, &rows, 0..64).await).await).unwrap();
+        cluster.fabric().fail(NodeId(1));
+        workers.run(async |_, session| {
+            for turn in 0..4 {
+                let lost = session.transact(async |tx| add(tx, &rows, one[turn]..one[turn] + 1, 1).await);
+                match lost.await {
+                    Err(Error::Unavailable(error)) => {
+                        assert_eq!((error.node, error.fault), (NodeId(1), Fault::Unreachable));
+                        assert!(Error::Unavailable(error).to_string().contains("node 1"));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                // Half of it lives elsewhere: all or nothing.
+                let half = session.transact(async |tx| transfer(tx, &rows, zero[turn], one[turn]).await);
+                assert!(matches!(half.await, Err(Error::Unavailable(error)) if error.node == NodeId(1)));
+                // And who does not need the node goes on.
+                let key = zero[turn + 4];
+                let others = session.transact(async |tx| add(tx, &rows, key..key + 1, 1).await);
+                assert!(matches!(others.await, Ok(()) | Err(Error::Aborted(_))));
+            }
+        });
+        let read = workers.block_on(async |session| {
+            let keys = zero.iter().copied();
+            let mut sum = 0;
+            for key in keys {
+                sum += session.transact(async |tx| read(tx, &rows, key..key + 1).await).await?;
+            }
+            Ok::<_, Error>(sum)
+        });
+        assert_eq!(read.unwrap(), 2 * 4, "what was with the lost node is not written, and not locked");
+    }
+}
+
+/// A node fails after every step of a transaction that needs it: an answer comes, and it is a true
+/// one.
+fn a_node_that_fails_at_any_step(protocol: Protocol) {
+    let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
+    for polls in 0..140 {
+        let (cluster, fabric) = seeded(protocol, 3, polls);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(16), Words([0]));
+        let mut workers = worker(&cluster, 1, polls);
+        let result = workers.block_on(async |session| {
+            let write = session.transact(async |tx| {
+                add(tx, &rows, 0..4, 4).await?;
+                Ok(tx.id())
+            });
+            let mut write = std::pin::pin!(write);
+            if let Some(done) = cut_off(write.as_mut(), polls as usize).await {
+                return done;
+            }
+            cluster.fabric().fail(NodeId((polls % 3) as u16));
+            write.await
+        });
+        match result {
+            Ok(id) => {
+                committed += 1;
+                // Known to the other participants at least.
+                let alive = (0..NODES).map(NodeId).filter(|node| u64::from(node.0) != polls % 3);
+                if keeps_logs(protocol) {
+                    assert!(alive.into_iter().any(|node| is_logged(&fabric, node, id)));
+                } else {
+                    let replicas = (0..4).flat_map(|key| replicas_of(&fabric, &rows, key));
+                    let mut survivors = replicas.filter(|(node, _)| u64::from(node.0) != polls % 3);
+                    assert!(survivors.all(|(_, words)| Version::from_bits(words[1]).0.to_bits() == 4));
+                }
+            }
+            Err(Error::Unavailable(error)) => {
+                unavailable += 1;
+                assert_eq!((u64::from(error.node.0), error.fault), (polls % 3, Fault::Unreachable));
+            }
+            Err(Error::Unknown(id)) => {
+                unknown += 1;
+                // Some backup may apply it: nobody else may come in between, so its locks stay.
+                quiet(&mut workers);
+                for key in 0..4 {
+                    let (node, words) = replicas_of(&fabric, &rows, key).remove(0);
+                    assert!(u64::from(node.0) == polls % 3 || words[0] == id.lock().to_bits());
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+        crash(workers, &fabric);
+    }
+    assert!(committed > 0 && unavailable > 0 && unknown > 0, "{committed} {unavailable} {unknown}");
+}
+
+/// The answer to a log is lost. The client goes on with records of other nodes, but the entry stays
+/// in its ring, where recovery will need it: when there is no room left beside it, the client is
+/// told to connect again.
+fn an_entry_in_doubt_is_kept(protocol: Protocol) {
+    let mut in_doubt = 0;
+    for polls in 0..140 {
+        let (cluster, fabric) = seeded(protocol, 1, polls);
+        let rows = table(&cluster, "rows", TableOptions::for_rows(64), Words::<64>::all(0));
+        let of_shard = |shard| (0..64).filter(|key| shard_of(&rows, *key) == shard).collect::<Vec<_>>();
+        let (at_first, at_second) = (of_shard(0), of_shard(1));
+        let mut workers = worker(&cluster, 1, polls);
+        let add = async |tx: &mut remora::Transaction<'_, '_>, keys: &[u64]| {
+            let slots: Vec<_> = keys.iter().map(|key| tx.want(&rows, *key)).collect();
+            tx.fetch().await?;
+            slots.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+        };
+        let id = workers.block_on(async |session| {
+            let write = session.transact(async |tx| add(tx, &[at_first[0], at_second[0]]).await);
+            let mut write = std::pin::pin!(write);
+            if cut_off(write.as_mut(), polls as usize).await.is_some() {
+                return None;
+            }
+            cluster.fabric().fail(NodeId(1));
+            match write.await {
+                Err(Error::Unknown(id)) => Some(id),
+                _ => None,
+            }
+        });
+        let Some(id) = id.filter(|id| is_logged(&fabric, NodeId(0), *id)) else {
+            crash(workers, &fabric);
+            continue;
+        };
+        in_doubt += 1;
+        let ended = workers.block_on(async |session| {
+            for turn in 1..1_000 {
+                let keys = [at_first[1 + turn % 5]];
+                if let Err(error) = session.transact(async |tx| add(tx, &keys).await).await {
+                    return Some(error);
+                }
+            }
+            None
+        });
+        // One undo entry takes the place of the other behind it, but redo entries queue.
+        let full = matches!(ended, Some(Error::Limit(Reason { cause: Limit::LogInDoubt, .. })));
+        assert!(if keeps_logs(protocol) { full } else { ended.is_none() }, "{ended:?}");
+        assert!(is_logged(&fabric, NodeId(0), id), "the entry in doubt was overwritten");
+        crash(workers, &fabric);
+        if in_doubt == 2 {
+            return;
+        }
+    }
+    panic!("no step leaves a transaction in doubt whose entry is at the other node: {in_doubt}");
+}
+
+/// A client loses its access after every step of a transaction. Committed means that all backups
+/// will have it; not committed means that none will; and a lost answer is neither.
+fn a_client_that_is_revoked_at_any_step(protocol: Protocol) {
+    const ROWS: u64 = 300;
+    for seed in seeds(0..2) {
+        let options = ClusterOptions { node_bytes: 16 << 20, ..options(protocol, 3) };
+        let (cluster, fabric) = Cluster::seeded(options, seed).unwrap();
+        let rows = table(&cluster, "rows", TableOptions::for_rows(ROWS), Words([0]));
+        let of = &rows;
+        let of_shard = |shard| (0..ROWS).filter(move |key| shard_of(of, *key) == shard);
+        let (mut committed, mut unavailable, mut unknown) = (0, 0, 0);
+        // No slot is given back here, and shared locks name the clients of few slots.
+        let steps = if protocol.spec().locks_reads { SharedLock::CLIENTS_MAX as usize - 1 } else { usize::MAX };
+        for (step, (one, two)) in of_shard(0).zip(of_shard(1)).enumerate().take(steps) {
+            // So that it can be looked at from outside.
+            let mut reader = worker(&cluster, 1, 1);
+            reader.block_on(async |session| {
+                let find = session.transact(async |tx| Ok((tx.read(&rows, one).await?, tx.read(&rows, two).await?)));
+                find.await.unwrap();
+            });
+            assert!(reader.drain().unwrap());
+            drop(reader);
+            let mut worker = worker(&cluster, 1, seed + step as u64);
+            let client = worker.incarnations().next().unwrap();
+            fabric.revoke_after(ClientId(client), step as u64);
+            let last = Cell::new(None);
+            let result = worker.block_on(async |session| {
+                let write = session.transact(async |tx| {
+                    last.set(Some(tx.id()));
+                    transfer_like(tx, &rows, one, two).await
+                });
+                write.await
+            });
+            crash(worker, &fabric);
+            fabric.settle_services();
+            let id = last.get().unwrap();
+            let nodes: Vec<_> = [one, two].into_iter().flat_map(|key| participants(&rows, key)).collect();
+            let logged = nodes.iter().filter(|node| is_logged(&fabric, **node, id)).count();
+            let applied = [one, two].into_iter().flat_map(|key| replicas_of(&fabric, &rows, key).split_off(1));
+            let applied = applied.filter(|(_, words)| Version::from_bits(words[1]).0.to_bits() == 4).count();
+            let expected = if keeps_logs(protocol) { nodes.len() } else { logged };
+            match result {
+                Ok(()) => {
+                    committed += 1;
+                    assert_eq!((logged, applied), (expected, 4), "seed {seed}, step {step}: committed");
+                }
+                Err(Error::Fenced) => {
+                    unavailable += 1;
+                    assert_eq!((logged, applied), (0, 0), "seed {seed}, step {step}: not committed");
+                }
+                Err(Error::Unknown(unsure)) => {
+                    unknown += 1;
+                    assert_eq!(unsure, id);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(committed > 0 && unavailable > 0 && unknown > 0, "{committed} {unavailable} {unknown}");
+    }
+}
+
+async fn transfer_like(
+    tx: &mut remora::Transaction<'_, '_>,
+    rows: &remora::Table<u64, Words<1>>,
+    one: u64,
+    two: u64,
+) -> Result<(), Error> {
+    let both = [tx.want(rows, one), tx.want(rows, two)];
+    tx.fetch().await?;
+    both.into_iter().try_for_each(|slot| tx.get_mut(slot).map(|row| row.0[0] += 1))
+}
+
+/// Large entries fill a ring in a few transactions; it is reused while the appliers follow.
+fn rings_are_reused_lap_after_lap(protocol: Protocol) {
+    for (cluster, turns) in on_every_fabric(protocol, 3).into_iter().zip([400, 40, 100, 100]) {
+        let rows = table(&cluster, "rows", TableOptions::for_rows(8), Words::<700>::all(0));
+        let mut worker = worker(&cluster, 2, 1);
+        worker.run(async |client, session| {
+            for turn in 0..turns {
+                let key = session.lane().random() % 8;
+                let value = Words::all(client as u64 * 1000 + turn);
+                let write = session.transact(async |tx| tx.write(&rows, key, value).await);
+                assert!(matches!(write.await, Ok(()) | Err(Error::Aborted(_))));
+            }
+        });
+        assert!(worker.drain().unwrap());
+        let (_, found) = look(&cluster, &rows);
+        assert_eq!((found.locked, found.torn, found.differing_lines), (0, 0, 0));
+    }
+}

@@ -1,0 +1,38 @@
+//! A cluster whose memory is soon used up, and tables of rows that are all the same.
+
+use remora::floors::index::IndexError;
+use remora::floors::node::MemoryError;
+use remora::{Cluster, ClusterOptions, OpenError, Protocol, Table};
+
+use crate::support::{Words, look};
+
+pub(crate) type Row = Words<1>;
+
+pub(crate) const ROW: Row = Words([7]);
+
+/// A megabyte and a half can be allocated at each of two nodes.
+pub(crate) fn small(protocol: Protocol) -> Cluster {
+    let options =
+        ClusterOptions { memory_nodes: 2, replicas: 2, node_bytes: 2 << 20, protocol, ..ClusterOptions::default() };
+    Cluster::embedded(options).unwrap()
+}
+
+pub(crate) fn rows(count: u64) -> impl Iterator<Item = (u64, Row)> {
+    (0..count).map(|key| (key, ROW))
+}
+
+/// Asserts that a table has these many rows, that its replicas are the same, and that no lock is
+/// held.
+pub(crate) fn assert_whole(cluster: &Cluster, table: &Table<u64, Row>, count: usize) {
+    let (found, inspection) = look(cluster, table);
+    assert_eq!(found, vec![ROW; count]);
+    assert_eq!((inspection.locked, inspection.torn, inspection.differing_lines), (0, 0, 0), "{inspection:?}");
+}
+
+pub(crate) fn memory_error<T>(result: Result<T, OpenError>) -> MemoryError {
+    match result {
+        Err(IndexError::Memory(error)) => error,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it has succeeded"),
+    }
+}
