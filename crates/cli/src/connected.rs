@@ -21,7 +21,7 @@ use crate::bench::{Bench, Opened};
 use crate::history::HistoryTo;
 use crate::memnode::{read_client_tls, read_keys};
 use crate::signals::stop_on_signals;
-use crate::{Failure, output};
+use crate::{Failure, meet, output};
 
 /// Refuses an option that contradicts what memory nodes hold.
 pub(crate) fn agrees<T: PartialEq + Display>(option: &str, given: Option<T>, found: T) -> Result<(), Failure> {
@@ -130,11 +130,7 @@ impl Bench {
                     thread::sleep(PAUSE);
                 }
                 Err(ConnectError::Open(error)) => return Err(self.blame(&error)),
-                Err(ConnectError::Configuration(error)) => return Err(Failure::new("--configuration", error)),
-                Err(error @ ConnectError::OtherConfiguration { .. }) => {
-                    return Err(Failure::new("--configuration", error));
-                }
-                Err(error) => return Err(Failure::new("--connect", error)),
+                Err(error) => return Err(meet::blame(&error)),
                 Ok(cluster) => {
                     return self.run.leased(HistoryTo::told_of_rollbacks(self.history.as_ref(), cluster));
                 }

@@ -61,10 +61,15 @@ impl MeetArgs {
             interrupt: Some(stop.clone()),
             ..options
         };
-        Cluster::connect(&self.connect, &connect).map_err(|error| match error {
-            ConnectError::Configuration(error) => Failure::new("--configuration", error),
-            error @ ConnectError::OtherConfiguration { .. } => Failure::new("--configuration", error),
-            error => Failure::new("--connect", error),
-        })
+        Cluster::connect(&self.connect, &connect).map_err(|error| blame(&error))
     }
+}
+
+/// Which option to change, when memory nodes cannot be connected to.
+pub(crate) fn blame(error: &ConnectError) -> Failure {
+    let option = match error {
+        ConnectError::Configuration(_) | ConnectError::OtherConfiguration { .. } => "--configuration",
+        _ => "--connect",
+    };
+    Failure::new(option, error)
 }

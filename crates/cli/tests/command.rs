@@ -124,8 +124,10 @@ fn tatp_reports_for_every_protocol() {
 }
 
 #[test]
-fn tpcc_reports_for_every_kind_of_protocol() {
-    for (workload, protocol) in [("tpcc", "ford"), ("tpcc-no", "drtm-h"), ("tpcc", "unsynchronized")] {
+fn tpcc_reports_for_every_protocol() {
+    for (workload, protocol) in
+        [("tpcc", "drtm-r"), ("tpcc", "fasst"), ("tpcc", "ford"), ("tpcc-no", "drtm-h"), ("tpcc", "unsynchronized")]
+    {
         let line = format!("bench {workload} --threads 2 --coroutines 4 --replicas 2 --transactions 2000 --report -");
         let output = remora(&[&words(&line)[..], &["--protocol", protocol]].concat());
         assert_eq!(output.status.code(), Some(0), "{protocol}: {}", text(&output.stderr));

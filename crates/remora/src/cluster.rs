@@ -37,6 +37,7 @@ mod dropping;
 mod epoch;
 mod freeing;
 mod inspection;
+mod interrupt;
 mod loading;
 mod reach;
 mod tables;

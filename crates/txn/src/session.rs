@@ -124,55 +124,42 @@ impl Session {
         Tx::begin(&self.lane, &mut self.state, Attempt { label, number: 1, first_began: 0 })
     }
 
-    /// Runs a closure as a transaction: see [`Session::decide`].
-    ///
-    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of
-    /// its own, and passes on every [`Stop`] that the transaction gives it.
-    pub async fn transact<R, E>(
-        &mut self,
-        options: TransactOptions,
-        mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Result<R, E>, Stop>,
-    ) -> Result<Result<R, E>, Stop> {
-        let mut said = None;
-        let decided = self.decide(options, async |tx| match body(tx).await {
-            Ok(returned) => {
-                let decision = if returned.is_ok() { Decision::Commit } else { Decision::GiveUp };
-                said = Some(returned);
-                decision
-            }
-            Err(stop) => tx.stop(stop),
-        });
-        decided.await?;
-        Ok(said.expect("a run of the closure has decided the transaction"))
-    }
-
     /// Runs a closure as a transaction, and tries it again while it aborts, with growing random
     /// pauses.
+    ///
+    /// The closure returns `Ok(Ok(value))` to commit, `Ok(Err(error))` to give up for a reason of
+    /// its own, and passes on every [`Stop`] that the transaction gives it. A panic in it aborts
+    /// the transaction, and resumes when its locks are gone.
     ///
     /// It ends well when what the closure wants has been done. Either the transaction has
     /// committed, or the reads behind the closure's decision to give up have been validated.
     /// Otherwise it returns why the transaction has stopped.
     ///
-    /// The closure hands every [`Stop`] that the transaction gives it to [`Tx::stop`]. A panic in
-    /// it aborts the transaction, and resumes when its locks are gone.
-    ///
-    /// A caller whose closures are of many types writes this loop itself: it is compiled once for
-    /// each of them, and the trial's parts only once.
-    pub async fn decide(
+    /// This loop is compiled once for each closure, and the trial's parts only once. A caller whose
+    /// closures decide in another way writes the loop itself.
+    pub async fn transact<R, E>(
         &mut self,
         options: TransactOptions,
-        mut body: impl AsyncFnMut(&mut Tx<'_>) -> Decision,
-    ) -> Result<(), Stop> {
+        mut body: impl AsyncFnMut(&mut Tx<'_>) -> Result<Result<R, E>, Stop>,
+    ) -> Result<Result<R, E>, Stop> {
         if self.has_loose() {
             pin!(self.take_back()).await?;
         }
+        let mut said = None;
         let mut trial = Trial::begin(options);
         loop {
             let mut tx = self.attempt(&mut trial)?;
-            let decision = catch_panic(body(&mut tx)).await;
+            let decision = catch_panic(body(&mut tx)).await.map(|returned| match returned {
+                Ok(returned) => {
+                    let decision = if returned.is_ok() { Decision::Commit } else { Decision::GiveUp };
+                    said = Some(returned);
+                    decision
+                }
+                Err(stop) => tx.stop(stop),
+            });
             let settled = pin!(trial.settle(&mut tx, decision)).await;
             match settled {
-                Settled::Decided => return Ok(()),
+                Settled::Decided => return Ok(said.expect("a run of the closure has decided the transaction")),
                 Settled::Stopped => return Err(tx.stopped()),
                 Settled::Again => {}
             }
@@ -306,7 +293,7 @@ pub enum Settled {
 }
 
 /// The attempts at one transaction: everything but the closure, so that it is compiled once for all
-/// closures. See [`Session::decide`].
+/// closures. See [`Session::transact`].
 #[derive(Debug)]
 pub struct Trial {
     options: TransactOptions,

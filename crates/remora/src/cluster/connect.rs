@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use remora_fabric::rdma::Device;
@@ -20,6 +20,7 @@ use remora_txn::Protocol;
 use super::clients::join;
 use super::epoch::{EPOCH_PATIENCE, in_one_epoch};
 use super::handle::Cluster;
+use super::interrupt;
 use super::nodes::{Nodes, Remote, are_named, is_silence};
 use super::options::ClusterOptions;
 use crate::error::{ConnectError, OpenError, numbers};
@@ -70,14 +71,9 @@ impl ConnectOptions {
         TcpOptions { keys, tls, rdma, patience, names: self.names.clone(), ..defaults }
     }
 
-    /// Whether the program has ended what it has begun.
-    fn is_interrupted(&self) -> bool {
-        self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
-    }
-
     /// Fails if the program has ended what it has begun.
     fn unless_interrupted(&self) -> Result<(), OpenError> {
-        if self.is_interrupted() { Err(MemoryError::Interrupted.into()) } else { Ok(()) }
+        Ok(interrupt::unless_set(self.interrupt.as_ref())?)
     }
 
     /// The name of the place of the configuration.
@@ -124,8 +120,7 @@ impl Cluster {
             is_named.then(|| (membership.epoch(), membership.lost()))
         };
         let fabric = remote.fabric();
-        let interrupt = options.interrupt.as_deref();
-        let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), interrupt, || {
+        let (admin, metadata, lost, absent) = in_one_epoch(configuration.as_ref(), options.interrupt.as_ref(), || {
             options.unless_interrupted()?;
             let (epoch, lost) = match &configuration {
                 // A node that was added and taken in just now must be met with the others first.

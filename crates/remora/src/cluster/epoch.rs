@@ -11,6 +11,7 @@ use remora_node::{MemoryError, come, metadata};
 
 use super::clients::join;
 use super::handle::Cluster;
+use super::interrupt;
 use super::nodes::are_named;
 use super::opened::announce_lines;
 use crate::error::OpenError;
@@ -92,19 +93,18 @@ impl Drop for Entering<'_> {
 /// the program has set `interrupt`.
 pub(crate) fn in_one_epoch<T, E>(
     configuration: Option<&Arc<dyn Configuration>>,
-    interrupt: Option<&AtomicBool>,
+    interrupt: Option<&Arc<AtomicBool>>,
     mut what: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     const PAUSE: Duration = Duration::from_millis(5);
     let epoch = || configuration.and_then(|one| one.look(|now| (now.epoch(), now.is_changing())).ok());
-    let is_interrupted = || interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed));
     let (began, mut is_told) = (Instant::now(), false);
     loop {
         let before = epoch();
         let done = what();
         let now = epoch();
         let has_changed = now != before || now.is_some_and(|(_, is_changing)| is_changing);
-        if done.is_ok() || !has_changed || began.elapsed() > EPOCH_PATIENCE || is_interrupted() {
+        if done.is_ok() || !has_changed || began.elapsed() > EPOCH_PATIENCE || interrupt::is_set(interrupt) {
             return done;
         }
         if !is_told {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use remora_txn::recovery::Rollback;
 use remora_txn::{Applier, Protocol, RpcHandler, VersionCache};
 
 use super::draft::Draft;
+use super::interrupt;
 use super::nodes::{Nodes, Remote};
 use super::opened::Opened;
 use super::options::ClusterOptions;
@@ -438,12 +439,12 @@ impl Cluster {
     /// Whether the program has ended what this handle creates: see [`Cluster::with_interrupt`].
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
-        self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed))
+        interrupt::is_set(self.interrupt.as_ref())
     }
 
     /// Fails if the program has ended what this handle creates.
     pub(super) fn unless_interrupted(&self) -> Result<(), MemoryError> {
-        if self.is_interrupted() { Err(MemoryError::Interrupted) } else { Ok(()) }
+        interrupt::unless_set(self.interrupt.as_ref())
     }
 
     /// The fabric, for tests and tools.

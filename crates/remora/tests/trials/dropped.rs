@@ -425,6 +425,25 @@ fn a_merge_that_was_dropped_leaves_no_empty_leaf(protocol: Protocol) {
     }
 }
 
+/// Brings the rows to where an operation can be done, and uploads the large value that it needs.
+/// Returns the operation's number, that value, and what the rows are before it. Nothing of the
+/// session is under way then: a begun transaction is tried once, and would meet its own locks.
+async fn set_up(
+    world: &World,
+    session: &mut Session,
+    act: Act,
+    number: &Cell<u64>,
+) -> (u64, Vec<Stored>, Vec<Option<u64>>) {
+    let next = || number.replace(number.get() + 1) + 1;
+    world.prepare(session, act, next()).await;
+    let number = next();
+    let stored = world.upload(session, act, number).await;
+    rest(session).await;
+    let before = world.see(session, act).await;
+    rest(session).await;
+    (number, stored, before)
+}
+
 /// Drops an operation after `polls` polls. Returns whether it was done by then.
 async fn drop_at(
     world: &World,
@@ -435,13 +454,7 @@ async fn drop_at(
     number: &Cell<u64>,
 ) -> bool {
     let what = format!("{act:?} dropped after {polls} polls, then {ending:?}");
-    let next = || number.replace(number.get() + 1) + 1;
-    world.prepare(session, act, next()).await;
-    let number = next();
-    let stored = world.upload(session, act, number).await;
-    rest(session).await;
-    let before = world.see(session, act).await;
-    rest(session).await;
+    let (number, stored, before) = set_up(world, session, act, number).await;
     let mut begun = session.begin().unwrap();
     let mut tx = begun.transaction();
     let done = cut_off(world.act(&mut tx, act, number, &stored), polls).await;
@@ -549,13 +562,7 @@ async fn end_at(
     number: &Cell<u64>,
 ) -> Option<bool> {
     let what = format!("{act:?}, whose {ending:?} was dropped after {polls} polls");
-    let next = || number.replace(number.get() + 1) + 1;
-    world.prepare(session, act, next()).await;
-    let number = next();
-    let stored = world.upload(session, act, number).await;
-    rest(session).await;
-    let before = world.see(session, act).await;
-    rest(session).await;
+    let (number, stored, before) = set_up(world, session, act, number).await;
     let mut begun = session.begin().unwrap();
     let mut tx = begun.transaction();
     let id = tx.id();
