@@ -10,7 +10,13 @@ use remora_lab::litmus::{ALL, Bound, Litmus, run};
 const BOUNDED: [&str; 2] = ["ford-rollback-to-old-version", "no-wait-absent-read"];
 
 /// Tests that take most of the time.
-const LONG: [&str; 13] = [
+const LONG: [&str; 19] = [
+    "redo-late-recoverer",
+    "ford-delete-undone",
+    "ford-stale-entry",
+    "ford-two-victims",
+    "ford-local-read-behind-abort",
+    "ford-two-in-a-row",
     "ford-lean-look-once",
     "ford-late-recoverer",
     "ford-local-visible-at-once",

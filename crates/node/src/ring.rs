@@ -422,32 +422,45 @@ impl RingReader {
 
     /// Every entry that is still whole in the ring, oldest or newest first as they happen to lie:
     /// for checks and recovery, which compare versions and need no order.
-    pub fn scan(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
-        self.scan_kind(region, KIND_ENTRY, visit);
+    pub fn scan(&self, region: &[AtomicU64], mut visit: impl FnMut(u64, &[u64])) {
+        self.scan_kind(region, KIND_ENTRY, &mut visit);
     }
 
     /// Visits every undo entry that is still whole in the ring, in no particular order.
-    pub fn scan_undo(&self, region: &[AtomicU64], visit: impl FnMut(u64, &[u64])) {
-        self.scan_kind(region, KIND_UNDO, visit);
+    pub fn scan_undo(&self, region: &[AtomicU64], mut visit: impl FnMut(u64, &[u64])) {
+        self.scan_kind(region, KIND_UNDO, &mut visit);
     }
 
-    fn scan_kind(&self, region: &[AtomicU64], kind: u32, mut visit: impl FnMut(u64, &[u64])) {
-        let words_all = RING_BYTES as usize / WORD_BYTES;
+    fn scan_kind(&self, region: &[AtomicU64], kind: u32, visit: &mut dyn FnMut(u64, &[u64])) {
         let data = self.header + HEADER_BYTES as usize / WORD_BYTES;
-        let ring: Vec<u64> = region[data..data + words_all].iter().map(|word| word.load(Ordering::Acquire)).collect();
+        let ring = &region[data..data + RING_BYTES as usize / WORD_BYTES];
+        let mut frame = Vec::new();
         let mut at = 0;
-        while at + FRAME_OVERHEAD_WORDS <= words_all {
-            let words = (ring[at + 1] >> 32) as usize;
-            let whole = (ring[at] >> OWNER_SHIFT) as u32 == self.owner
-                && words >= FRAME_OVERHEAD_WORDS
-                && at + words <= words_all
-                && ring[at + words - 1] >> 32 == words as u64
-                && crc32c::crc32c(ring[at..at + words - 1].as_bytes()) == ring[at + words - 1] as u32;
-            if whole && ring[at + 1] as u32 == kind {
-                visit(ring[at], &ring[at + 2..at + words - 1]);
+        while at + FRAME_OVERHEAD_WORDS <= ring.len() {
+            let is_whole = self.copy_frame(&ring[at..], &mut frame);
+            if is_whole && frame[1] as u32 == kind {
+                visit(frame[0], &frame[2..frame.len() - 1]);
             }
-            at += if whole { words } else { 1 };
+            at += if is_whole { frame.len() } else { 1 };
         }
+    }
+
+    /// Copies the frame that begins with these words. Returns false if none does that is whole.
+    fn copy_frame(&self, from: &[AtomicU64], frame: &mut Vec<u64>) -> bool {
+        let load = |word: &AtomicU64| word.load(Ordering::Acquire);
+        if (load(&from[0]) >> OWNER_SHIFT) as u32 != self.owner {
+            return false;
+        }
+        let words = (load(&from[1]) >> 32) as usize;
+        if words < FRAME_OVERHEAD_WORDS || words > from.len() {
+            return false;
+        }
+        frame.clear();
+        frame.extend(from[..words].iter().map(load));
+        let (end, head) = (frame[words - 1], &frame[..words - 1]);
+        (frame[0] >> OWNER_SHIFT) as u32 == self.owner
+            && [frame[1] >> 32, end >> 32] == [words as u64; 2]
+            && crc32c::crc32c(head.as_bytes()) == end as u32
     }
 }
 
@@ -492,10 +505,14 @@ impl RingCopy {
         Ok(copy)
     }
 
+    fn empty(node: NodeId, base: u64, owner: u32) -> RingCopy {
+        let words = (0..RING_EXTENT_BYTES as usize / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
+        RingCopy { node, base, owner, words, read: 0, applied: 0, tail: 0, last: 0 }
+    }
+
     /// Reads the part of a ring that has not been applied yet.
     async fn read_unapplied(lane: &Lane, node: NodeId, base: u64, owner: u32) -> Result<RingCopy, MemoryError> {
-        let words = (0..RING_EXTENT_BYTES as usize / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
-        let mut copy = RingCopy { node, base, owner, words, read: 0, applied: 0, tail: 0, last: 0 };
+        let mut copy = RingCopy::empty(node, base, owner);
         let mut round = lane.round();
         let header = round.read(node::at(node, base), HEADER_BYTES as usize);
         let done = lane.execute(round).await?;

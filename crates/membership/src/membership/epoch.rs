@@ -1,14 +1,14 @@
 //! Memory nodes and epochs: which nodes the cluster is without, which leave or are filled, and how
 //! an epoch ends and the next one begins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use remora_fabric::limits::NODES_MAX;
 use remora_fabric::{NodeId, NodeSet};
 use remora_node::ShardId;
 use remora_txn::recovery::Verdicts;
 
-use super::{Change, Conducting, Fenced, MARGIN, Membership, Standing};
+use super::{Change, Conducting, Fenced, MARGIN, Member, Membership, Standing};
 
 impl Membership {
     /// Grows when memory nodes are lost or come.
@@ -75,8 +75,9 @@ impl Membership {
     }
 
     /// `by` has found that memory nodes do not answer: the epoch ends, and with it every client but
-    /// the controllers; `by` conducts that, if nobody does already. Fails if `by` is no controller,
-    /// or not alive any more.
+    /// the controllers; `by` conducts that, if nobody does already. The epoch also ends another
+    /// controller that has a dead client to decide and repair: the conductor does that now, and two
+    /// must not do it at once. Fails if `by` is no controller, or not alive any more.
     pub fn lose(&mut self, nodes: NodeSet, by: u32) -> Result<(), Fenced> {
         let (losing, admitting) = self.change.map_or((0, 0), |change| (change.losing, change.admitting));
         let new = nodes.to_bits() & (!self.lost | admitting);
@@ -205,9 +206,14 @@ impl Membership {
         let change = self.change.get_or_insert(Change { conductor: by, losing: 0, admitting: 0 });
         what(change);
         let conductor = change.conductor;
-        for member in self.members.values_mut() {
+        // Their repairs may be under way, and nothing but a revocation ends them.
+        let is_undecided = |member: &&Member| matches!(member.standing, Standing::Suspected { .. });
+        let recoverers: BTreeSet<u32> =
+            self.members.values().filter(is_undecided).filter_map(Member::recoverer).collect();
+        for (client, member) in &mut self.members {
+            let goes_on = member.is_controller && (*client == conductor || !recoverers.contains(client));
             member.standing = match member.standing {
-                Standing::Alive if member.is_controller => Standing::Alive,
+                Standing::Alive if goes_on => Standing::Alive,
                 Standing::Alive | Standing::Suspected { .. } => Standing::Suspected { by: conductor },
                 Standing::Recovered { .. } => Standing::Recovered { by: conductor },
                 Standing::Forgotten => Standing::Forgotten,

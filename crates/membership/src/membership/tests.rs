@@ -112,6 +112,29 @@ fn an_epoch_ends_everybody_but_those_who_look_after_the_nodes() {
 }
 
 #[test]
+fn an_epoch_ends_a_controller_that_repairs_a_dead_client() {
+    let lost = NodeSet::default().with(NodeId(0));
+    let mut all = alive(&[1, 2]);
+    for controller in [3, 4, 5] {
+        all.join_controller(controller, LEASE, None);
+        all.renew(controller).unwrap();
+    }
+    all.suspect(1, 3).unwrap();
+    all.suspect(2, 4).unwrap();
+    all.recovered(2, 4, Verdicts::default()).unwrap();
+    all.lose(lost, 5).unwrap();
+    assert_eq!(all.renew(3), Err(Fenced(3)), "its repair of client 1 may be under way");
+    assert_eq!(all.renew(4), Ok(()), "it has decided and repaired its charge");
+    assert_eq!(all.conducting(5).unwrap().clients, [1, 2, 3], "the conductor revokes 3 before it decides");
+    // The conductor itself goes on, whatever it has to repair.
+    let mut all = alive(&[1]);
+    all.join_controller(3, LEASE, None);
+    all.suspect(1, 3).unwrap();
+    all.lose(lost, 3).unwrap();
+    assert_eq!((all.renew(3), all.conducting(3).unwrap().clients), (Ok(()), vec![1]));
+}
+
+#[test]
 fn a_node_that_was_lost_is_told_so_and_one_that_was_drained_is_not() {
     let node = |number| NodeSet::default().with(NodeId(number));
     let mut all = Membership::default();

@@ -369,7 +369,7 @@ fn next(fabric: usize, polls: usize) -> usize {
     const SEEDED: usize = 1;
     let part = match (fabric == SEEDED, support::is_long()) {
         (true, true) => 32,
-        (true, false) => 6,
+        (true, false) => 3,
         (false, true) => 4,
         (false, false) => 1,
     };

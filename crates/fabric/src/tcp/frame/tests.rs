@@ -136,6 +136,23 @@ proptest! {
     }
 }
 
+/// `.ci/long` goes on from these bytes, which reach every branch that earlier runs have found.
+#[test]
+fn no_bytes_of_the_fuzzers_corpora_make_it_panic() {
+    let corpora = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let targets: [(&str, fn(&[u8])); 4] = [
+        ("requests", fuzzing::requests),
+        ("responses", fuzzing::responses),
+        ("greeting", fuzzing::greeting),
+        ("datagrams", fuzzing::datagrams),
+    ];
+    for (name, target) in targets {
+        let files = std::fs::read_dir(corpora.join(name)).unwrap();
+        let tried = files.map(|file| target(&std::fs::read(file.unwrap().path()).unwrap())).count();
+        assert!(tried >= 3, "{tried} files of {name}");
+    }
+}
+
 #[test]
 fn a_frame_of_an_absurd_length_is_refused_before_it_is_there() {
     for words in [0, 1, FRAME_WORDS_MAX as u64 + 1, u64::from(u32::MAX)] {
